@@ -1,0 +1,182 @@
+//! The backup as its server sees it.
+
+use crate::catalogue::{Catalogue, Room};
+use crate::error::BackupError;
+use crate::frame::DIRECTORY;
+use crate::options::BackupOptions;
+use crate::recovery::Recoveries;
+use crate::scan::scan;
+use crate::speed::disk_speed;
+use crate::stats::{BackupStats, Counters, read};
+use crate::syncer::Syncer;
+use pluvio_env::Env;
+use pluvio_units::{ClusterId, CoreId, ServerId};
+use pluvio_wire::{Refusal, RetryReason, ServerList};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The backup of one server. Cheap to clone; all clones are the same backup.
+#[derive(Clone)]
+pub struct Backup(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) options: BackupOptions,
+    pub(crate) disk_mb_per_s: u32,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) syncer: Arc<Syncer>,
+    pub(crate) catalogue: Mutex<Catalogue>,
+    pub(crate) recoveries: Recoveries,
+    /// One run of garbage collection at a time.
+    pub(crate) cleaning: tokio::sync::Mutex<()>,
+    pub(crate) garbage_started: std::sync::atomic::AtomicBool,
+}
+
+impl Backup {
+    /// Looks at the frames on the disk and measures the disk if that was never done. Nothing is
+    /// freed before [`Backup::server_list_changed`].
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub async fn start(env: Env, options: BackupOptions) -> Result<Self, BackupError> {
+        let counters = Arc::new(Counters::default());
+        let found = scan(&env, &options, &counters).await?;
+        let disk_mb_per_s = disk_speed(&env).await?;
+        let mut catalogue = Catalogue::of(found.cluster);
+        for frame in found.frames {
+            catalogue.insert_found(frame);
+        }
+        tracing::info!(
+            frames = catalogue.frames.len(),
+            bytes = catalogue.bytes,
+            disk_mb_per_s,
+            "backup started"
+        );
+        Ok(Self(Arc::new(Inner {
+            syncer: Syncer::new(env.clone(), DIRECTORY, Arc::clone(&counters)),
+            recoveries: Recoveries::new(&options),
+            catalogue: Mutex::new(catalogue),
+            cleaning: tokio::sync::Mutex::new(()),
+            garbage_started: false.into(),
+            env,
+            options,
+            disk_mb_per_s,
+            counters,
+        })))
+    }
+
+    /// The cluster that the frames, or the options, say this data directory belongs to.
+    #[must_use]
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.0.catalogue().cluster
+    }
+
+    /// How fast the disk is, in MB/s, at least 1. Goes into the server list.
+    #[must_use]
+    pub fn disk_mb_per_s(&self) -> u32 {
+        self.0.disk_mb_per_s
+    }
+
+    /// The coordinator has given this server its id. Until then every write is put off.
+    ///
+    /// # Errors
+    /// When the frames on this disk belong to another cluster; the server must stop then.
+    pub fn enlisted(&self, me: ServerId, cluster: ClusterId) -> Result<(), BackupError> {
+        let mut catalogue = self.0.catalogue();
+        match catalogue.cluster {
+            Some(ours) if ours != cluster => {
+                Err(BackupError::foreign(DIRECTORY.to_owned(), ours, cluster))
+            }
+            Some(_) | None => {
+                catalogue.cluster = Some(cluster);
+                catalogue.me = Some(me);
+                Ok(())
+            }
+        }
+    }
+
+    /// A new server list. Older ones are ignored. Replicas of masters that are not in it are
+    /// freed in the background, and masters that are up are asked about replicas found at start.
+    pub fn server_list_changed(&self, list: &ServerList) {
+        let (newer, gone) = {
+            let mut catalogue = self.0.catalogue();
+            (catalogue.set_list(list), catalogue.orphans())
+        };
+        if !newer {
+            return;
+        }
+        self.0.recoveries.keep_listed(list);
+        if !gone.is_empty() {
+            self.spawn_orphans();
+        }
+        self.start_garbage_collection();
+    }
+
+    /// Whether this backup takes part in a recovery of `master`, whose writes it refuses since
+    /// (BACKUP-4).
+    #[must_use]
+    pub fn is_fenced(&self, master: ServerId) -> bool {
+        self.0.catalogue().check_fence(master).is_err()
+    }
+
+    /// What it holds and has done.
+    #[must_use]
+    pub fn stats(&self) -> BackupStats {
+        let counters = &self.0.counters;
+        let recovery_buffer_bytes = self.0.recoveries.buffer_bytes();
+        let catalogue = self.0.catalogue();
+        BackupStats {
+            frames: (catalogue.frames.len() + catalogue.rewrites.len()) as u64,
+            frames_open: catalogue.open_frames() as u64,
+            frames_found: catalogue.found().len() as u64,
+            frame_bytes: catalogue.bytes,
+            frames_damaged: read(&counters.damaged),
+            frames_freed: read(&counters.freed),
+            writes: read(&counters.writes),
+            bytes_written: read(&counters.bytes_written),
+            sync_rounds: read(&counters.sync_rounds),
+            refused_no_space: read(&counters.no_space),
+            recovery_reads: read(&counters.recovery_reads),
+            recovery_answers: read(&counters.recovery_answers),
+            recovery_evicted: read(&counters.recovery_evicted),
+            recovery_buffer_bytes,
+        }
+    }
+
+    /// Runs `work` as a task of its own, so that it ends even when whoever asked has gone: an
+    /// I/O must not be cut off between the disk and our picture of it.
+    pub(crate) async fn detached<T: Send + 'static>(
+        &self,
+        core: CoreId,
+        name: &'static str,
+        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (done, wait) = oneshot::channel();
+        self.0.env.tasks.spawn(core, name, async move {
+            // Whoever asked may have gone; what was done stays done.
+            drop(done.send(work.await));
+        });
+        wait.await.unwrap_or_else(|_| {
+            Err(Refusal::retry(
+                Duration::from_millis(100),
+                RetryReason::NotServing,
+            ))
+        })
+    }
+}
+
+impl Inner {
+    pub(crate) fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
+        self.catalogue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        Room {
+            frame_bytes_max: self.options.frame_bytes_max,
+            open_frames_max: self.options.open_frames_max,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Sorting the entries of one replica by recovery partition (003 §7.5, §7.6), and reading what the
+//! first entries of a head say. Pure functions over bytes.
+
+use bytes::Bytes;
+use core::fmt;
+use pluvio_format::{Check, Entry, FrameHeader, Parsed, SegmentIter};
+use pluvio_units::{KeyHash, TableId};
+use pluvio_wire::{HeadInfo, TableLoad, TabletSpec};
+use std::collections::BTreeMap;
+
+/// Why a replica gives no data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Damage(pub(crate) String);
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which partition wants a key.
+pub(crate) struct Router {
+    tables: BTreeMap<TableId, Vec<(TabletSpec, usize)>>,
+    partitions: usize,
+}
+
+impl Router {
+    pub(crate) fn new(partitions: &[Vec<TabletSpec>]) -> Self {
+        let mut tables: BTreeMap<TableId, Vec<(TabletSpec, usize)>> = BTreeMap::new();
+        for (index, tablets) in partitions.iter().enumerate() {
+            for tablet in tablets {
+                tables
+                    .entry(tablet.table)
+                    .or_default()
+                    .push((*tablet, index));
+            }
+        }
+        for tablets in tables.values_mut() {
+            tablets.sort_by_key(|(tablet, _)| tablet.range.first);
+        }
+        Self {
+            tables,
+            partitions: partitions.len(),
+        }
+    }
+
+    /// Number of partitions.
+    pub(crate) fn partitions(&self) -> usize {
+        self.partitions
+    }
+
+    fn route(&self, table: TableId, key: &[u8]) -> Option<usize> {
+        let tablets = self.tables.get(&table)?;
+        // All tablets of a table have its seed.
+        let hash = KeyHash::of(tablets.first()?.0.seed, key);
+        let after = tablets.partition_point(|(tablet, _)| tablet.range.first <= hash);
+        let (tablet, partition) = tablets.get(after.checked_sub(1)?)?;
+        tablet.range.contains(hash).then_some(*partition)
+    }
+}
+
+/// The entries of one replica for one partition.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Bucket {
+    pub(crate) entries: u32,
+    pub(crate) data: Bytes,
+}
+
+/// The entries of one replica, by partition.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub(crate) struct Buckets(pub(crate) Vec<Bucket>);
+
+impl Buckets {
+    /// Bytes that they keep alive.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().map(|b| b.data.len() as u64).sum()
+    }
+}
+
+/// Checks that an image begins with the header of the segment that its frame claims.
+fn check_identity(entry: &Entry<'_>, frame: &FrameHeader) -> Result<(), Damage> {
+    match entry {
+        Entry::SegmentHeader(header)
+            if header.cluster == frame.cluster
+                && header.server == frame.server
+                && header.segment == frame.segment
+                && header.log == frame.log
+                && header.kind == frame.kind =>
+        {
+            Ok(())
+        }
+        Entry::SegmentHeader(header) => Err(Damage(format!(
+            "holds segment {} of server {}, its frame says segment {} of server {}",
+            header.segment, header.server, frame.segment, frame.server
+        ))),
+        Entry::Object(_)
+        | Entry::Tombstone(_)
+        | Entry::LogDigest(_)
+        | Entry::SafeVersion(_)
+        | Entry::TableStats(_) => Err(Damage("does not begin with a segment header".to_owned())),
+    }
+}
+
+/// Sorts all entries of a certified image (BACKUP-7).
+///
+/// # Errors
+/// The first thing that is wrong with the image.
+pub(crate) fn sort(
+    image: &[u8],
+    frame: &FrameHeader,
+    router: &Router,
+    seglet_bytes: usize,
+) -> Result<Buckets, Damage> {
+    let mut sorted: Vec<(u32, Vec<u8>)> = vec![(0, Vec::new()); router.partitions()];
+    let mut put = |partition: usize, bytes: &[u8]| {
+        sorted[partition].0 += 1;
+        sorted[partition].1.extend_from_slice(bytes);
+    };
+    let mut first = true;
+    for group in SegmentIter::new(image, seglet_bytes) {
+        let group = group.map_err(|e| Damage(e.to_string()))?;
+        for (at, entry) in group.entries() {
+            if std::mem::take(&mut first) {
+                check_identity(&entry, frame)?;
+            }
+            let bytes = || {
+                let head = Parsed::read(&image[at..], Check::Structure)
+                    .expect("it was just read")
+                    .head;
+                &image[at..at + head.total_len()]
+            };
+            match &entry {
+                Entry::Object(object) => {
+                    if let Some(partition) = router.route(object.table, object.key) {
+                        put(partition, bytes());
+                    }
+                }
+                Entry::Tombstone(tombstone) => {
+                    if let Some(partition) = router.route(tombstone.table, tombstone.key) {
+                        put(partition, bytes());
+                    }
+                }
+                Entry::SafeVersion(_) => (0..router.partitions()).for_each(|p| put(p, bytes())),
+                Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
+            }
+        }
+    }
+    let bucket = |(entries, data): (u32, Vec<u8>)| Bucket {
+        entries,
+        data: Bytes::from(data),
+    };
+    Ok(Buckets(sorted.into_iter().map(bucket).collect()))
+}
+
+/// Reads the first entries of a head: everything up to the first object or tombstone.
+///
+/// # Errors
+/// When digest or statistics are missing or damaged.
+pub(crate) fn head_info(
+    image: &[u8],
+    frame: &FrameHeader,
+    seglet_bytes: usize,
+) -> Result<HeadInfo, Damage> {
+    let mut digest = None;
+    let mut stats = None;
+    let mut first = true;
+    for group in SegmentIter::new(image, seglet_bytes) {
+        let group = group.map_err(|e| Damage(e.to_string()))?;
+        for (_, entry) in group.entries() {
+            if std::mem::take(&mut first) {
+                check_identity(&entry, frame)?;
+            }
+            match entry {
+                Entry::LogDigest(found) => digest = Some(found),
+                Entry::TableStats(found) => stats = Some(found),
+                Entry::SegmentHeader(_)
+                | Entry::SafeVersion(_)
+                | Entry::Object(_)
+                | Entry::Tombstone(_) => {}
+            }
+        }
+        if let (Some(digest), Some(stats)) = (&digest, &stats) {
+            let load = |t: &pluvio_format::TableStat| TableLoad {
+                table: t.table,
+                bytes: t.live_bytes,
+                entries: t.live_entries,
+            };
+            return Ok(HeadInfo {
+                logs: digest.logs_of_master,
+                digest: digest.segments.clone(),
+                tables: stats.exact.iter().map(load).collect(),
+                other_bytes: stats.other_bytes,
+                other_entries: stats.other_entries,
+            });
+        }
+    }
+    Err(Damage(
+        "an open head without digest or statistics".to_owned(),
+    ))
+}
+
+/// How many bytes of an image are whole groups.
+pub(crate) fn valid_prefix(image: &[u8], seglet_bytes: usize) -> Result<(), (usize, Damage)> {
+    let mut groups = SegmentIter::new(image, seglet_bytes);
+    let mut end = 0;
+    loop {
+        match groups.next() {
+            None => return Ok(()),
+            Some(Ok(group)) => end = group.end(),
+            Some(Err(error)) => return Err((end, Damage(error.to_string()))),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Which frames there are, and which masters may write: everything behind the backup's one lock.
+
+use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
+use crate::plan::created;
+use core::time::Duration;
+use pluvio_units::{ClusterId, SegmentId, ServerId};
+use pluvio_wire::{FatalKind, Refusal, RetryReason, ServerList, WriteReplica};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Most freed segments remembered per master (BACKUP-9). They refuse opens that come late, so they
+/// must outlast a message on the network: at 1000 segments a second, more than a minute's worth.
+const FREED_MAX: usize = 1 << 16;
+/// When a master should ask again whether this backup knows it.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// When a master should ask again whether there is room; it asks other backups meanwhile.
+const ROOM_AGAIN: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+pub(crate) struct Catalogue {
+    pub(crate) me: Option<ServerId>,
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) list: Option<Arc<ServerList>>,
+    /// The largest id seen: a larger one belongs to a server that joined since.
+    newest: ServerId,
+    /// Visible frames, and those being created.
+    pub(crate) frames: BTreeMap<ReplicaKey, Arc<Frame>>,
+    /// Replacements that are not complete.
+    pub(crate) rewrites: BTreeMap<ReplicaKey, Arc<Frame>>,
+    /// Keys of frames open for writing.
+    open: BTreeSet<ReplicaKey>,
+    masters: BTreeMap<ServerId, MasterState>,
+    /// Bytes of all files.
+    pub(crate) bytes: u64,
+}
+
+#[derive(Default)]
+struct MasterState {
+    recovering: bool,
+    freed: BTreeSet<SegmentId>,
+}
+
+/// Limits for opening frames.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) frame_bytes_max: u64,
+    pub(crate) open_frames_max: usize,
+}
+
+impl Catalogue {
+    /// Knows nothing but perhaps the cluster.
+    pub(crate) fn of(cluster: Option<ClusterId>) -> Self {
+        Self {
+            cluster,
+            ..Self::default()
+        }
+    }
+
+    /// Puts in a frame found at start.
+    pub(crate) fn insert_found(&mut self, frame: Arc<Frame>) {
+        self.bytes += frame.state().file_bytes();
+        self.frames.insert(frame.key, frame);
+    }
+
+    /// Takes a newer server list.
+    pub(crate) fn set_list(&mut self, list: &ServerList) -> bool {
+        if self
+            .list
+            .as_ref()
+            .is_some_and(|old| old.version >= list.version)
+        {
+            return false;
+        }
+        for server in &list.servers {
+            self.newest = self.newest.max(server.id);
+        }
+        let kept: BTreeSet<ServerId> = list.servers.iter().map(|s| s.id).collect();
+        self.masters.retain(|id, _| kept.contains(id));
+        self.list = Some(Arc::new(list.clone()));
+        true
+    }
+
+    /// Frames of masters that left the cluster (BACKUP-6).
+    pub(crate) fn orphans(&self) -> Vec<ReplicaKey> {
+        let Some(list) = &self.list else {
+            return Vec::new();
+        };
+        let keys: BTreeSet<ReplicaKey> = self
+            .frames
+            .keys()
+            .chain(self.rewrites.keys())
+            .copied()
+            .collect();
+        keys.into_iter()
+            .filter(|key| key.master <= self.newest && list.get(key.master).is_none())
+            .collect()
+    }
+
+    /// Whether a master may write at all (BACKUP-5).
+    ///
+    /// # Errors
+    /// `NotServing` when it may be too new for our list, else `NotInCluster`.
+    pub(crate) fn check_member(&self, master: ServerId, cluster: ClusterId) -> Result<(), Refusal> {
+        let unknown = || Err(Refusal::retry(ASK_AGAIN, RetryReason::NotServing));
+        let Some(ours) = self.cluster else {
+            return unknown();
+        };
+        if ours != cluster {
+            let message = format!(
+                "this backup belongs to cluster {:016x}, the master to {:016x}",
+                ours.0, cluster.0
+            );
+            return Err(Refusal::fatal(FatalKind::WrongCluster, message));
+        }
+        let Some(list) = &self.list else {
+            return unknown();
+        };
+        if list.is_up(master) {
+            Ok(())
+        } else if master > self.newest {
+            unknown()
+        } else {
+            let message = format!("server {master} is not up in server list {}", list.version);
+            Err(Refusal::fatal(FatalKind::NotInCluster, message))
+        }
+    }
+
+    /// Whether recovery of a master has started here (BACKUP-4).
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub(crate) fn check_fence(&self, master: ServerId) -> Result<(), Refusal> {
+        if self.masters.get(&master).is_some_and(|m| m.recovering) {
+            return Err(Refusal::fatal(
+                FatalKind::Stale,
+                format!("server {master} is being recovered"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a master from now on (BACKUP-4).
+    pub(crate) fn fence(&mut self, master: ServerId) {
+        self.masters.entry(master).or_default().recovering = true;
+    }
+
+    /// All frames of a master: visible ones, then those being rewritten.
+    pub(crate) fn frames_of(&self, master: ServerId) -> (Vec<Arc<Frame>>, Vec<Arc<Frame>>) {
+        let range = || ReplicaKey::first_of(master)..=ReplicaKey::last_of(master);
+        let of = |map: &BTreeMap<ReplicaKey, Arc<Frame>>| {
+            map.range(range()).map(|(_, f)| Arc::clone(f)).collect()
+        };
+        (of(&self.frames), of(&self.rewrites))
+    }
+
+    fn is_freed(&self, key: ReplicaKey) -> bool {
+        self.masters
+            .get(&key.master)
+            .is_some_and(|m| m.freed.contains(&key.segment))
+    }
+
+    /// The frame that a write is for; created when it opens one.
+    ///
+    /// # Errors
+    /// `NotFound`, `NoSpace`.
+    pub(crate) fn frame_for(
+        &mut self,
+        key: ReplicaKey,
+        request: &WriteReplica,
+        room: Room,
+    ) -> Result<Arc<Frame>, Refusal> {
+        let not_found = |why: &str| {
+            Err(Refusal::fatal(
+                FatalKind::NotFound,
+                format!(
+                    "no replica of segment {} of server {}{why}",
+                    key.segment, key.master
+                ),
+            ))
+        };
+        if self.is_freed(key) {
+            return not_found(": it was freed");
+        }
+        if let Some(frame) = self.rewrites.get(&key) {
+            return Ok(Arc::clone(frame));
+        }
+        // A frame of a former life stays what it is until a replacement is complete.
+        if let Some(frame) = self.frames.get(&key)
+            && !(frame.is_found() && request.rewriting)
+        {
+            if frame.is_found() && !frame.state().closed {
+                self.open.insert(key);
+            }
+            return Ok(Arc::clone(frame));
+        }
+        if !request.open || request.offset != 0 {
+            return not_found("");
+        }
+        if self.open.len() >= room.open_frames_max || self.bytes >= room.frame_bytes_max {
+            return Err(no_space());
+        }
+        let frame = Frame::new(key, created(request));
+        let map = if request.rewriting {
+            &mut self.rewrites
+        } else {
+            &mut self.frames
+        };
+        map.insert(key, Arc::clone(&frame));
+        self.open.insert(key);
+        self.bytes += frame.state().file_bytes();
+        Ok(frame)
+    }
+
+    fn holds(&self, frame: &Arc<Frame>) -> bool {
+        [&self.frames, &self.rewrites]
+            .iter()
+            .any(|map| map.get(&frame.key).is_some_and(|f| Arc::ptr_eq(f, frame)))
+    }
+
+    /// A write was done. A frame that was taken out meanwhile is no longer counted.
+    pub(crate) fn applied(&mut self, frame: &Arc<Frame>, next: FrameState) {
+        if self.holds(frame) {
+            self.bytes += u64::from(next.written - frame.state().written);
+            if next.closed {
+                self.open.remove(&frame.key);
+            }
+        }
+        frame.set(next);
+    }
+
+    /// A replacement is complete: it takes the place of what was there. False when the replica was
+    /// freed meanwhile; then whoever frees it removes the file.
+    pub(crate) fn completed(&mut self, frame: &Arc<Frame>) -> bool {
+        let Some(mine) = self.rewrites.remove(&frame.key) else {
+            return false;
+        };
+        assert!(
+            Arc::ptr_eq(&mine, frame),
+            "BACKUP-2: one replacement of a replica at a time"
+        );
+        if let Some(old) = self.frames.insert(frame.key, mine) {
+            self.bytes -= old.state().file_bytes();
+            old.set_stage(Stage::Gone);
+        }
+        true
+    }
+
+    /// Forgets a frame that could not be created.
+    pub(crate) fn forget(&mut self, frame: &Arc<Frame>) {
+        for map in [&mut self.frames, &mut self.rewrites] {
+            if map.get(&frame.key).is_some_and(|f| Arc::ptr_eq(f, frame)) {
+                map.remove(&frame.key);
+                self.open.remove(&frame.key);
+                self.bytes -= frame.state().file_bytes();
+            }
+        }
+        frame.set_stage(Stage::Gone);
+    }
+
+    /// Takes out a replica for good; its files are the caller's to remove.
+    pub(crate) fn take(&mut self, key: ReplicaKey, remember: bool) -> Vec<Arc<Frame>> {
+        if remember {
+            let freed = &mut self.masters.entry(key.master).or_default().freed;
+            freed.insert(key.segment);
+            if freed.len() > FREED_MAX {
+                freed.pop_first();
+            }
+        }
+        self.open.remove(&key);
+        let taken: Vec<_> = [self.frames.remove(&key), self.rewrites.remove(&key)]
+            .into_iter()
+            .flatten()
+            .collect();
+        for frame in &taken {
+            self.bytes -= frame.state().file_bytes();
+        }
+        taken
+    }
+
+    /// Frames of a former life.
+    pub(crate) fn found(&self) -> Vec<Arc<Frame>> {
+        self.frames
+            .values()
+            .filter(|f| f.is_found())
+            .cloned()
+            .collect()
+    }
+
+    /// Number of frames open for writing.
+    pub(crate) fn open_frames(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Forgets that a frame is open for writing.
+    pub(crate) fn not_open(&mut self, key: ReplicaKey) {
+        self.open.remove(&key);
+    }
+}
+
+/// There is no room for another frame, or for more bytes of one.
+pub(crate) fn no_space() -> Refusal {
+    Refusal::retry(ROOM_AGAIN, RetryReason::NoSpace)
+}
+
+/// Whether a state can be seen by recovery.
+pub(crate) fn is_visible(state: &FrameState) -> bool {
+    state.stage == Stage::Usable && state.certified > 0
+}

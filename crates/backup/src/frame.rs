@@ -1,0 +1,201 @@
+//! One frame: one replica in one file.
+//!
+//! ```text
+//!  0       512     1024        4096                         4096 + certified
+//!  | slot 0 | slot 1 | (unused) | segment bytes, certified … | uncertified … |
+//! ```
+
+use pluvio_env::File;
+use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, SegmentKind};
+use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The directory of all frames.
+pub(crate) const DIRECTORY: &str = "frames";
+/// Ends the name of a frame that is being rewritten.
+const REWRITING: &str = ".new";
+
+/// Which replica.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ReplicaKey {
+    pub(crate) master: ServerId,
+    pub(crate) segment: SegmentId,
+}
+
+impl ReplicaKey {
+    /// The first possible key of a master, for ranges.
+    pub(crate) fn first_of(master: ServerId) -> Self {
+        Self {
+            master,
+            segment: SegmentId(0),
+        }
+    }
+
+    /// The last possible key of a master.
+    pub(crate) fn last_of(master: ServerId) -> Self {
+        Self {
+            master,
+            segment: SegmentId(u64::MAX),
+        }
+    }
+
+    /// The path of the frame's file.
+    pub(crate) fn path(self) -> String {
+        format!("{DIRECTORY}/{:016x}-{:016x}", self.master.0, self.segment.0)
+    }
+
+    /// The path while it is being rewritten.
+    pub(crate) fn rewriting_path(self) -> String {
+        self.path() + REWRITING
+    }
+
+    /// Reads a file's name; true for one that was being rewritten.
+    pub(crate) fn parse(name: &str) -> Option<(Self, bool)> {
+        let (stem, rewriting) = match name.strip_suffix(REWRITING) {
+            Some(stem) => (stem, true),
+            None => (name, false),
+        };
+        let (master, segment) = stem.split_once('-')?;
+        let number = |text: &str| {
+            let plain = text.len() == 16
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+            plain.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+        };
+        let key = Self {
+            master: ServerId(number(master)?),
+            segment: SegmentId(number(segment)?),
+        };
+        Some((key, rewriting))
+    }
+}
+
+/// What a frame is good for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Made for an open that has not been written yet; there may be no file.
+    Creating,
+    /// A replacement that is not complete (BACKUP-2).
+    Rewriting,
+    /// Counts.
+    Usable,
+    /// The disk failed or holds garbage. Kept until its master is gone or frees it, gives no data.
+    Damaged(String),
+    /// Freed or replaced; whoever still holds it must look again.
+    Gone,
+}
+
+/// What is known of a frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FrameState {
+    pub(crate) stage: Stage,
+    pub(crate) log: LogId,
+    pub(crate) kind: SegmentKind,
+    pub(crate) primary: bool,
+    pub(crate) epoch: ReplicationEpoch,
+    pub(crate) closed: bool,
+    /// Bytes that count.
+    pub(crate) certified: u32,
+    /// Bytes written, at least `certified`.
+    pub(crate) written: u32,
+    /// Of the newest header.
+    pub(crate) sequence: u64,
+    /// Something written was not synced.
+    pub(crate) unsynced: bool,
+    /// From a former life of this server.
+    pub(crate) found: bool,
+}
+
+impl FrameState {
+    /// Bytes of the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        FRAME_DATA_OFFSET as u64 + u64::from(self.written)
+    }
+
+    /// The header that says this.
+    pub(crate) fn header(&self, cluster: ClusterId, key: ReplicaKey) -> FrameHeader {
+        assert!(self.certified <= self.written, "BACKUP-1");
+        FrameHeader {
+            cluster,
+            server: key.master,
+            segment: key.segment,
+            log: self.log,
+            kind: self.kind,
+            closed: self.closed,
+            primary: self.primary,
+            replication_epoch: self.epoch,
+            certified_length: self.certified,
+            sequence: self.sequence,
+        }
+    }
+}
+
+/// One replica.
+pub(crate) struct Frame {
+    pub(crate) key: ReplicaKey,
+    state: Mutex<FrameState>,
+    /// Held over every change of the file; holds the file while the frame is open for writing.
+    pub(crate) turn: tokio::sync::Mutex<Option<Arc<dyn File>>>,
+}
+
+impl Frame {
+    pub(crate) fn new(key: ReplicaKey, state: FrameState) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            state: Mutex::new(state),
+            turn: tokio::sync::Mutex::new(None),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FrameState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of what is known.
+    pub(crate) fn state(&self) -> FrameState {
+        self.lock().clone()
+    }
+
+    /// Replaces what is known; only by the holder of the turn.
+    pub(crate) fn set(&self, state: FrameState) {
+        *self.lock() = state;
+    }
+
+    /// Changes the stage; gives the former one.
+    pub(crate) fn set_stage(&self, stage: Stage) -> Stage {
+        std::mem::replace(&mut self.lock().stage, stage)
+    }
+
+    /// Whether it is from a former life of this server.
+    pub(crate) fn is_found(&self) -> bool {
+        self.lock().found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_read_back_and_strangers_are_not() {
+        let key = ReplicaKey {
+            master: ServerId(7),
+            segment: SegmentId(u64::MAX),
+        };
+        let name = key.path();
+        let name = name.strip_prefix("frames/").expect("a frame's path");
+        assert_eq!(ReplicaKey::parse(name), Some((key, false)));
+        assert_eq!(ReplicaKey::parse(&format!("{name}.new")), Some((key, true)));
+        for stranger in [
+            "",
+            "-",
+            "7-8",
+            "lost+found",
+            "000000000000000G-0000000000000001",
+            &format!("{name}.old"),
+        ] {
+            assert_eq!(ReplicaKey::parse(stranger), None, "{stranger}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The backup: replicas of other servers' segments, in frames on this server's disk.
+//!
+//! A [`Backup`] answers the operations of role `Backup`: masters write, close and free replicas;
+//! after a crash the coordinator asks what is there, and recovery masters fetch the entries, sorted
+//! by partition. `docs/backup.md` tells the whole story.
+//!
+//! Invariants
+//! - BACKUP-1: the certified length of a frame covers only bytes that were written before it, and
+//!   only grows. A write that fails half way, for a full disk or a crash, changes nothing that
+//!   counts.
+//! - BACKUP-2: a replica that replaces a lost one is invisible until its first write without
+//!   `rewriting`: it grows in a file of its own, which is renamed when complete and thrown away at
+//!   a restart.
+//! - BACKUP-3: writes are idempotent and late copies of them do no harm: bytes are compared by
+//!   position, an older replication epoch is refused, and a freed replica is not opened again.
+//! - BACKUP-4: once recovery of a master has started here, none of its writes and frees changes
+//!   anything.
+//! - BACKUP-5: only masters that the server list shows as up may write.
+//! - BACKUP-6: nothing is freed before a server list is known; then only replicas of masters that
+//!   left the cluster, and those whose master says so.
+//! - BACKUP-7: recovery data was checked entry by entry; a damaged replica gives none at all.
+//! - BACKUP-8: whoever waits for recovery data gets it from the read it waits for, even when the
+//!   buffer is too small to keep it. So a small buffer makes recovery slow, never stuck.
+//! - BACKUP-9: open frames, frame bytes, recovery data and remembered frees are bounded.
+//! - BACKUP-10: a `synced` write is answered when data and header are on the device; a header that
+//!   closes or completes a replica is written only after its data is there.
+//!
+//! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
+//! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A
+//! holder of a turn may take the catalogue's lock, never the other way round.
+//!
+//! Not here: who listens, who limits the number of requests, and whether a request is meant for
+//! this life of the server (its header's target): that is the server's.
+
+mod backup;
+mod buckets;
+mod catalogue;
+mod error;
+mod frame;
+mod garbage;
+mod options;
+mod plan;
+mod recovery;
+mod scan;
+mod speed;
+mod stats;
+mod syncer;
+mod write;
+
+pub use backup::Backup;
+pub use error::BackupError;
+pub use options::BackupOptions;
+pub use stats::BackupStats;

@@ -1,0 +1,44 @@
+//! What can be set.
+
+use core::time::Duration;
+use pluvio_units::{ClusterId, SEGLET_BYTES, SEGMENT_BYTES};
+
+/// What can be set for a backup.
+#[derive(Clone, Debug)]
+pub struct BackupOptions {
+    /// The cluster the data directory belongs to, when that is known.
+    pub cluster: Option<ClusterId>,
+    /// Most bytes of all frames together; one more open is refused as `NoSpace`. Writes to frames
+    /// that are open already go on, so the disk should have room for `open_frames_max` segments more.
+    pub frame_bytes_max: u64,
+    /// Most frames open for writing, each of which holds a file open. Every master has one or two
+    /// heads per core here in the worst case, and the survivors of its cleaner.
+    pub open_frames_max: usize,
+    /// Most bytes of recovery data kept for recovery masters. A segment takes up to
+    /// `segment_bytes`.
+    pub recovery_buffer_bytes: u64,
+    /// Most replicas read and sorted at the same time, each of which takes up to twice
+    /// `segment_bytes` more.
+    pub recovery_reads_max: usize,
+    /// Between two questions to masters about replicas found at start.
+    pub garbage_interval: Duration,
+    /// Bytes of a segment at most.
+    pub segment_bytes: usize,
+    /// Bytes of a seglet: entries are laid out in these.
+    pub seglet_bytes: usize,
+}
+
+impl Default for BackupOptions {
+    fn default() -> Self {
+        Self {
+            cluster: None,
+            frame_bytes_max: u64::MAX,
+            open_frames_max: 1024,
+            recovery_buffer_bytes: 128 << 20,
+            recovery_reads_max: 4,
+            garbage_interval: Duration::from_secs(1),
+            segment_bytes: SEGMENT_BYTES,
+            seglet_bytes: SEGLET_BYTES,
+        }
+    }
+}

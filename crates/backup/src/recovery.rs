@@ -1,0 +1,493 @@
+//! What a backup does when a master has crashed (003 §7.4-§7.6): says what it has, reads each
+//! replica once, sorts its entries by partition, and hands them to the recovery masters.
+
+use crate::backup::{Backup, Inner};
+use crate::buckets::{Buckets, Damage, Router, head_info, sort};
+use crate::catalogue::is_visible;
+use crate::frame::{Frame, ReplicaKey, Stage};
+use crate::options::BackupOptions;
+use crate::stats::count;
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_env::{OpenMode, watch};
+use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, SegmentKind};
+use pluvio_units::{CoreId, RecoveryId, SegmentId, ServerId};
+use pluvio_wire::{
+    FatalKind, GetRecoveryData, GetRecoveryDataReply, Refusal, ReplicaInfo, RetryReason,
+    ServerList, SetPartitions, StartRecovery, StartRecoveryReply,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Semaphore, oneshot};
+
+/// When to ask again for data whose partitions are not known yet.
+const PARTITIONS_AGAIN: Duration = Duration::from_millis(5);
+
+/// What came of reading and sorting a replica.
+type Outcome = Result<Arc<Buckets>, Refusal>;
+
+/// All recoveries, and the buffer of sorted replicas.
+pub(crate) struct Recoveries {
+    state: Mutex<State>,
+    reads: Semaphore,
+    buffer_max: u64,
+}
+
+#[derive(Default)]
+struct State {
+    crashed: BTreeMap<ServerId, Plan>,
+    buffer: BTreeMap<ReplicaKey, Sorted>,
+    /// Bytes of the buffer's ready entries.
+    bytes: u64,
+    clock: u64,
+}
+
+#[derive(Clone)]
+struct Plan {
+    recovery: RecoveryId,
+    router: Arc<Router>,
+}
+
+struct Sorted {
+    recovery: RecoveryId,
+    outcome: watch::Receiver<Option<Outcome>>,
+    /// Zero until it is ready.
+    bytes: u64,
+    /// Which partitions have fetched their part.
+    fetched: Vec<bool>,
+    last_used: u64,
+}
+
+impl Recoveries {
+    pub(crate) fn new(options: &BackupOptions) -> Self {
+        Self {
+            state: Mutex::default(),
+            reads: Semaphore::new(options.recovery_reads_max.max(1)),
+            buffer_max: options.recovery_buffer_bytes,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Forgets recoveries of servers that are over.
+    pub(crate) fn keep_listed(&self, list: &ServerList) {
+        let mut state = self.lock();
+        state.crashed.retain(|id, _| list.get(*id).is_some());
+        let gone: Vec<_> = state
+            .buffer
+            .keys()
+            .filter(|k| list.get(k.master).is_none())
+            .copied()
+            .collect();
+        for key in gone {
+            state.remove(key);
+        }
+    }
+}
+
+impl State {
+    fn remove(&mut self, key: ReplicaKey) -> Option<Sorted> {
+        let sorted = self.buffer.remove(&key)?;
+        self.bytes -= sorted.bytes;
+        Some(sorted)
+    }
+
+    /// Throws out what was used longest ago, first of what every partition has fetched, until
+    /// the buffer is within its limit (BACKUP-9). Gives how many were still wanted.
+    fn shrink(&mut self, max: u64) -> u64 {
+        let mut wanted = 0;
+        while self.bytes > max {
+            let ready = self.buffer.iter().filter(|(_, s)| s.bytes > 0);
+            let victim = ready
+                .min_by_key(|(_, s)| (!s.fetched.iter().all(|f| *f), s.last_used))
+                .map(|(key, _)| *key);
+            let Some(sorted) = victim.and_then(|key| self.remove(key)) else {
+                return wanted;
+            };
+            wanted += u64::from(!sorted.fetched.iter().all(|f| *f));
+        }
+        wanted
+    }
+}
+
+impl Backup {
+    /// Lists the replicas of a crashed master, and refuses its writes from now on (BACKUP-4). Open
+    /// heads carry what their first entries say.
+    ///
+    /// # Errors
+    /// None of its own; damaged replicas are listed as such.
+    pub async fn start_recovery(
+        &self,
+        request: StartRecovery,
+    ) -> Result<StartRecoveryReply, Refusal> {
+        let (_, rewrites) = {
+            let mut catalogue = self.0.catalogue();
+            catalogue.fence(request.crashed);
+            catalogue.frames_of(request.crashed)
+        };
+        // Whatever is being completed is complete, or never will be, once we have had its turn.
+        for frame in rewrites {
+            drop(frame.turn.lock().await);
+        }
+        let (frames, _) = self.0.catalogue().frames_of(request.crashed);
+        let mut reply = StartRecoveryReply::default();
+        for frame in frames {
+            self.0.describe(&frame, &mut reply).await;
+        }
+        let (usable, damaged) = (reply.replicas.len(), reply.damaged.len());
+        tracing::info!(crashed = %request.crashed, usable, damaged, "listed the replicas of a crashed server");
+        Ok(reply)
+    }
+
+    /// How the crashed master's tablets are partitioned. Begins to read primary replicas while there
+    /// is room in the buffer. `core` is where the request arrived.
+    ///
+    /// # Errors
+    /// `Stale` when a later attempt is known already.
+    pub async fn set_partitions(
+        &self,
+        core: CoreId,
+        request: SetPartitions,
+    ) -> Result<(), Refusal> {
+        self.0.catalogue().fence(request.crashed);
+        {
+            let mut state = self.0.recoveries.lock();
+            match state.crashed.get(&request.crashed) {
+                Some(plan) if plan.recovery == request.recovery => return Ok(()),
+                Some(plan) if plan.recovery > request.recovery => {
+                    return Err(over(request.recovery, plan.recovery));
+                }
+                Some(_) | None => {}
+            }
+            let old: Vec<_> = state
+                .buffer
+                .keys()
+                .filter(|k| k.master == request.crashed)
+                .copied()
+                .collect();
+            for key in old {
+                state.remove(key);
+            }
+            let plan = Plan {
+                recovery: request.recovery,
+                router: Arc::new(Router::new(&request.partitions)),
+            };
+            state.crashed.insert(request.crashed, plan);
+        }
+        let me = self.clone();
+        self.0
+            .env
+            .tasks
+            .spawn(core, "recovery read ahead", async move {
+                me.read_ahead(core, &request).await
+            });
+        Ok(())
+    }
+
+    /// The entries of one segment that belong to one partition (BACKUP-7, BACKUP-8). `core` is where
+    /// the request arrived.
+    ///
+    /// # Errors
+    /// - `Retry`: `NotReady` when the partitions of this attempt are not known yet.
+    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition), `Corrupt`
+    ///   (the replica is damaged: use another one).
+    pub async fn get_recovery_data(
+        &self,
+        core: CoreId,
+        request: GetRecoveryData,
+    ) -> Result<GetRecoveryDataReply, Refusal> {
+        let key = ReplicaKey {
+            master: request.crashed,
+            segment: request.segment,
+        };
+        let plan = self
+            .0
+            .recoveries
+            .lock()
+            .crashed
+            .get(&request.crashed)
+            .cloned();
+        let plan = match plan {
+            Some(plan) if plan.recovery == request.recovery => plan,
+            Some(plan) if plan.recovery > request.recovery => {
+                return Err(over(request.recovery, plan.recovery));
+            }
+            Some(_) | None => return Err(Refusal::retry(PARTITIONS_AGAIN, RetryReason::NotReady)),
+        };
+        let partition = request.partition as usize;
+        if partition >= plan.router.partitions() {
+            return Err(Refusal::fatal(
+                FatalKind::NotFound,
+                format!("there is no partition {partition}"),
+            ));
+        }
+        let buckets = self.sorted(core, key, &plan).await?;
+        count(&self.0.counters.recovery_answers, 1);
+        let mut state = self.0.recoveries.lock();
+        state.clock += 1;
+        let now = state.clock;
+        if let Some(sorted) = state
+            .buffer
+            .get_mut(&key)
+            .filter(|s| s.recovery == plan.recovery)
+        {
+            sorted.fetched[partition] = true;
+            sorted.last_used = now;
+        }
+        let bucket = &buckets.0[partition];
+        Ok(GetRecoveryDataReply {
+            entries: bucket.entries,
+            data: bucket.data.clone(),
+        })
+    }
+
+    /// The sorted replica: from the buffer, from a read under way, or from a new one.
+    async fn sorted(&self, core: CoreId, key: ReplicaKey, plan: &Plan) -> Outcome {
+        let mut outcome = self.start_sorting(core, key, plan);
+        // Without a result: whoever should give it has ended.
+        let _ended = outcome.wait_for(Option::is_some).await;
+        let ready = outcome.borrow().clone();
+        ready.unwrap_or_else(|| Err(Refusal::retry(PARTITIONS_AGAIN, RetryReason::NotReady)))
+    }
+
+    fn start_sorting(
+        &self,
+        core: CoreId,
+        key: ReplicaKey,
+        plan: &Plan,
+    ) -> watch::Receiver<Option<Outcome>> {
+        let mut state = self.0.recoveries.lock();
+        if let Some(sorted) = state
+            .buffer
+            .get(&key)
+            .filter(|s| s.recovery == plan.recovery)
+        {
+            return sorted.outcome.clone();
+        }
+        // What an older attempt left there since.
+        state.remove(key);
+        let (send, outcome) = watch::channel(None);
+        state.clock += 1;
+        let sorted = Sorted {
+            recovery: plan.recovery,
+            outcome: outcome.clone(),
+            bytes: 0,
+            fetched: vec![false; plan.router.partitions()],
+            last_used: state.clock,
+        };
+        state.buffer.insert(key, sorted);
+        drop(state);
+        let (me, plan) = (self.clone(), plan.clone());
+        self.0.env.tasks.spawn(core, "recovery read", async move {
+            let result = me.0.read_and_sort(key, &plan).await;
+            me.0.keep(key, plan.recovery, &result);
+            // Nobody may be waiting any more.
+            send.send_replace(Some(result));
+        });
+        outcome
+    }
+
+    /// Reads primary replicas, newest first, while they fit the buffer: never at the expense of
+    /// something that is there.
+    async fn read_ahead(&self, core: CoreId, request: &SetPartitions) {
+        let (frames, _) = self.0.catalogue().frames_of(request.crashed);
+        for frame in frames.iter().rev() {
+            let state = frame.state();
+            if !state.primary || !is_visible(&state) {
+                continue;
+            }
+            let plan = {
+                let recoveries = self.0.recoveries.lock();
+                let fits =
+                    recoveries.bytes + u64::from(state.certified) <= self.0.recoveries.buffer_max;
+                recoveries
+                    .crashed
+                    .get(&request.crashed)
+                    .filter(|p| fits && p.recovery == request.recovery)
+                    .cloned()
+            };
+            let Some(plan) = plan else { return };
+            // A failure is told to whoever fetches it.
+            drop(self.sorted(core, frame.key, &plan).await);
+        }
+    }
+}
+
+fn over(asked: RecoveryId, current: RecoveryId) -> Refusal {
+    Refusal::fatal(
+        FatalKind::Stale,
+        format!("recovery {asked} is over, {current} is under way"),
+    )
+}
+
+impl Inner {
+    async fn describe(&self, frame: &Arc<Frame>, reply: &mut StartRecoveryReply) {
+        drop(frame.turn.lock().await);
+        let state = frame.state();
+        let segment = frame.key.segment;
+        match &state.stage {
+            Stage::Usable => {}
+            Stage::Damaged(why) => return reply.damaged.push((segment, why.clone())),
+            Stage::Creating | Stage::Rewriting | Stage::Gone => return,
+        }
+        if !is_visible(&state) {
+            return;
+        }
+        let mut head = None;
+        if state.kind == SegmentKind::Head && !state.closed {
+            let parsed = self
+                .read(frame)
+                .await
+                .and_then(|(image, header)| head_info(&image, &header, self.options.seglet_bytes));
+            match parsed {
+                Ok(info) => head = Some(info),
+                Err(damage) => {
+                    tracing::warn!(%segment, master = %frame.key.master, %damage, "an open head is damaged");
+                    count(&self.counters.damaged, 1);
+                    return reply.damaged.push((segment, damage.to_string()));
+                }
+            }
+        }
+        reply.replicas.push(ReplicaInfo {
+            segment,
+            log: state.log,
+            side: state.kind == SegmentKind::Side,
+            epoch: state.epoch,
+            closed: state.closed,
+            primary: state.primary,
+            length: state.certified,
+            head,
+        });
+    }
+
+    /// The certified bytes of a replica of a fenced master.
+    async fn read(&self, frame: &Frame) -> Result<(Bytes, FrameHeader), Damage> {
+        let state = frame.state();
+        let cluster = self
+            .catalogue()
+            .cluster
+            .ok_or_else(|| Damage("of no known cluster".to_owned()))?;
+        let header = state.header(cluster, frame.key);
+        let disk_failed = |e: pluvio_env::DiskError| Damage(e.to_string());
+        let file = self
+            .env
+            .disk
+            .open(&frame.key.path(), OpenMode::Existing)
+            .await
+            .map_err(disk_failed)?;
+        let length = state.certified as usize;
+        let image = file
+            .read_at(FRAME_DATA_OFFSET as u64, length)
+            .await
+            .map_err(disk_failed)?;
+        if image.len() < length {
+            return Err(Damage(format!(
+                "has {} bytes, {length} are certified",
+                image.len()
+            )));
+        }
+        Ok((image, header))
+    }
+
+    async fn read_and_sort(&self, key: ReplicaKey, plan: &Plan) -> Outcome {
+        let _permit = self
+            .recoveries
+            .reads
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        let frame = self.catalogue().frames.get(&key).cloned();
+        let missing = || {
+            Refusal::fatal(
+                FatalKind::NotFound,
+                format!(
+                    "no replica of segment {} of server {}",
+                    key.segment, key.master
+                ),
+            )
+        };
+        let frame = frame.ok_or_else(missing)?;
+        drop(frame.turn.lock().await);
+        let state = frame.state();
+        match &state.stage {
+            Stage::Damaged(why) => return Err(self.corrupt(key.segment, why)),
+            Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone
+                if !is_visible(&state) =>
+            {
+                return Err(missing());
+            }
+            Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone => {}
+        }
+        count(&self.counters.recovery_reads, 1);
+        let (image, header) = match self.read(&frame).await {
+            Ok(read) => read,
+            // Perhaps the disk recovers: the frame is not given up.
+            Err(damage) => return Err(self.corrupt(key.segment, &damage.0)),
+        };
+        match self
+            .sort_elsewhere(image, header, Arc::clone(&plan.router))
+            .await
+        {
+            Ok(buckets) => Ok(Arc::new(buckets)),
+            Err(damage) => {
+                tracing::warn!(segment = %key.segment, master = %key.master, %damage, "a replica is damaged");
+                self.damaged(&frame, damage.0.clone());
+                Err(self.corrupt(key.segment, &damage.0))
+            }
+        }
+    }
+
+    /// Sorts outside the event loops: up to 8 MiB of checksums are too long for them (rule D).
+    async fn sort_elsewhere(
+        &self,
+        image: Bytes,
+        header: FrameHeader,
+        router: Arc<Router>,
+    ) -> Result<Buckets, Damage> {
+        let (done, wait) = oneshot::channel();
+        let seglet_bytes = self.options.seglet_bytes;
+        let work = Box::new(move || drop(done.send(sort(&image, &header, &router, seglet_bytes))));
+        self.env.tasks.run_blocking(work).await;
+        wait.await
+            .unwrap_or_else(|_| Err(Damage("sorting it was given up".to_owned())))
+    }
+
+    fn corrupt(&self, segment: SegmentId, why: &str) -> Refusal {
+        Refusal::fatal(
+            FatalKind::Corrupt,
+            format!("the replica of segment {segment} is damaged: {why}"),
+        )
+    }
+
+    /// Accounts for a finished read, and makes room. Failures are not kept: the next one who asks
+    /// tries again.
+    fn keep(&self, key: ReplicaKey, recovery: RecoveryId, outcome: &Outcome) {
+        let mut state = self.recoveries.lock();
+        let Some(sorted) = state
+            .buffer
+            .get_mut(&key)
+            .filter(|s| s.recovery == recovery)
+        else {
+            return;
+        };
+        match outcome {
+            Ok(buckets) => {
+                // An empty one has a size too, or it would never be thrown out.
+                sorted.bytes = buckets.bytes() + 1;
+                state.bytes += buckets.bytes() + 1;
+                let evicted = state.shrink(self.recoveries.buffer_max);
+                drop(state);
+                count(&self.counters.recovery_evicted, evicted);
+            }
+            Err(_) => {
+                state.buffer.remove(&key);
+            }
+        }
+    }
+}

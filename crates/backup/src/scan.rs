@@ -1,0 +1,193 @@
+//! The look at the disk at start: which frames a former life left, and whether they are whole.
+
+use crate::buckets::valid_prefix;
+use crate::error::BackupError;
+use crate::frame::{DIRECTORY, Frame, FrameState, ReplicaKey, Stage};
+use crate::options::BackupOptions;
+use crate::stats::{Counters, count};
+use pluvio_env::{DiskError, Env, File, OpenMode};
+use pluvio_format::{
+    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, SegmentKind,
+    newest_frame_header,
+};
+use pluvio_units::{ClusterId, LogId, ReplicationEpoch};
+use std::sync::Arc;
+
+/// What a former life left.
+pub(crate) struct Found {
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) frames: Vec<Arc<Frame>>,
+}
+
+/// Reads the header of every frame, and the data of those that were open.
+///
+/// # Errors
+/// See [`BackupError`]. A damaged frame is no error: it is counted and kept, so that people can
+/// look at it and recovery can say what is wrong.
+pub(crate) async fn scan(
+    env: &Env,
+    options: &BackupOptions,
+    counters: &Counters,
+) -> Result<Found, BackupError> {
+    let mut found = Found {
+        cluster: options.cluster,
+        frames: Vec::new(),
+    };
+    // Everything is looked at before anything is removed: a foreign directory stays as it is.
+    let mut leftovers = Vec::new();
+    for name in env.disk.list(DIRECTORY).await? {
+        let Some((key, rewriting)) = ReplicaKey::parse(&name) else {
+            tracing::warn!(name, "a stranger among the frames, left alone");
+            continue;
+        };
+        if rewriting {
+            leftovers.push(key.rewriting_path());
+            continue;
+        }
+        let state = match look(env, options, key).await? {
+            Looked::Empty => {
+                leftovers.push(key.path());
+                continue;
+            }
+            Looked::Frame(cluster, state) => {
+                match found.cluster {
+                    Some(ours) if ours != cluster => {
+                        return Err(BackupError::foreign(key.path(), cluster, ours));
+                    }
+                    Some(_) | None => found.cluster = Some(cluster),
+                }
+                state
+            }
+            Looked::Damaged(state) => state,
+        };
+        if let Stage::Damaged(why) = &state.stage {
+            tracing::warn!(path = key.path(), why, "a damaged frame");
+            count(&counters.damaged, 1);
+        }
+        found.frames.push(Frame::new(key, state));
+    }
+    for path in leftovers {
+        env.disk.remove(&path).await?;
+    }
+    Ok(found)
+}
+
+enum Looked {
+    /// Its first write never ended: nobody was told that it exists.
+    Empty,
+    Frame(ClusterId, FrameState),
+    Damaged(FrameState),
+}
+
+async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Looked, BackupError> {
+    let file = env.disk.open(&key.path(), OpenMode::Existing).await?;
+    let area = match file.read_at(0, FRAME_SLOTS * FRAME_SLOT_BYTES).await {
+        Ok(area) => area,
+        Err(error) => return unreadable(error).map(Looked::Damaged),
+    };
+    let header = match newest_frame_header(&area) {
+        Ok(header) => header,
+        Err(FrameError::BadVersion(version)) => {
+            return Err(BackupError::FormatVersion {
+                path: key.path(),
+                version,
+            });
+        }
+        Err(_) if area.iter().all(|b| *b == 0) => return Ok(Looked::Empty),
+        Err(error) => return Ok(Looked::Damaged(useless(error.to_string()))),
+    };
+    if header.server != key.master || header.segment != key.segment {
+        let why = format!(
+            "its header is of segment {} of server {}",
+            header.segment, header.server
+        );
+        return Ok(Looked::Damaged(useless(why)));
+    }
+    let older = (0..FRAME_SLOTS)
+        .filter_map(|slot| FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]).ok())
+        .find(|other| other.sequence + 1 == header.sequence);
+    let state = match verify(&*file, &header, older.as_ref(), options).await {
+        Ok(certified) => FrameState {
+            certified,
+            written: certified,
+            ..state_of(&header, Stage::Usable)
+        },
+        Err(why) => state_of(&header, Stage::Damaged(why)),
+    };
+    Ok(Looked::Frame(header.cluster, state))
+}
+
+/// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
+/// is read: after a power loss its newest header may certify bytes that never reached the device.
+/// If those before them are whole, the write was not answered as synced, and the header before it
+/// is the one that counts.
+async fn verify(
+    file: &dyn File,
+    header: &FrameHeader,
+    older: Option<&FrameHeader>,
+    options: &BackupOptions,
+) -> Result<u32, String> {
+    if header.closed {
+        return Ok(header.certified_length);
+    }
+    let length = header.certified_length as usize;
+    if length > options.segment_bytes {
+        return Err(format!("certifies {length} bytes, more than a segment has"));
+    }
+    let image = file
+        .read_at(FRAME_DATA_OFFSET as u64, length)
+        .await
+        .map_err(|e| e.to_string())?;
+    let (valid, damage) = match valid_prefix(&image, options.seglet_bytes) {
+        Ok(()) if image.len() == length => return Ok(header.certified_length),
+        Ok(()) => (image.len(), "the file is too short".to_owned()),
+        Err((valid, damage)) => (valid, damage.to_string()),
+    };
+    match older {
+        Some(older) if older.certified_length as usize <= valid => {
+            tracing::info!(segment = %header.segment, master = %header.server, damage, "the last write to a frame was cut off");
+            Ok(older.certified_length)
+        }
+        Some(_) | None => Err(damage),
+    }
+}
+
+fn state_of(header: &FrameHeader, stage: Stage) -> FrameState {
+    FrameState {
+        stage,
+        log: header.log,
+        kind: header.kind,
+        primary: header.primary,
+        epoch: header.replication_epoch,
+        closed: header.closed,
+        certified: header.certified_length,
+        written: header.certified_length,
+        sequence: header.sequence,
+        unsynced: true,
+        found: true,
+    }
+}
+
+/// A frame whose header says nothing.
+fn useless(why: String) -> FrameState {
+    FrameState {
+        stage: Stage::Damaged(why),
+        log: LogId(0),
+        kind: SegmentKind::Head,
+        primary: false,
+        epoch: ReplicationEpoch(0),
+        closed: false,
+        certified: 0,
+        written: 0,
+        sequence: 0,
+        unsynced: false,
+        found: true,
+    }
+}
+
+fn unreadable(error: DiskError) -> Result<FrameState, BackupError> {
+    match error {
+        DiskError::Other { message, .. } => Ok(useless(message)),
+        error => Err(error.into()),
+    }
+}

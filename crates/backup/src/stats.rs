@@ -1,0 +1,60 @@
+//! Numbers for status and metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a backup holds, and has done since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BackupStats {
+    /// Replicas on the disk, those being rewritten included.
+    pub frames: u64,
+    /// Of these, open for writing.
+    pub frames_open: u64,
+    /// Of these, found at start and not claimed by their masters yet.
+    pub frames_found: u64,
+    /// Bytes of all frames.
+    pub frame_bytes: u64,
+    /// Frames found damaged.
+    pub frames_damaged: u64,
+    /// Frames freed.
+    pub frames_freed: u64,
+    /// Writes done.
+    pub writes: u64,
+    /// Bytes of segments written.
+    pub bytes_written: u64,
+    /// Rounds of syncing files; a round serves every write that waits for one.
+    pub sync_rounds: u64,
+    /// Opens and writes refused for want of space.
+    pub refused_no_space: u64,
+    /// Replicas read and sorted for recovery.
+    pub recovery_reads: u64,
+    /// Answers to recovery masters that carried data or said that there is none.
+    pub recovery_answers: u64,
+    /// Sorted replicas thrown out of the buffer before every partition had fetched its part.
+    pub recovery_evicted: u64,
+    /// Bytes in the buffer.
+    pub recovery_buffer_bytes: u64,
+}
+
+/// Counters that only grow. Relaxed everywhere: nothing is decided by them.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) damaged: AtomicU64,
+    pub(crate) freed: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) sync_rounds: AtomicU64,
+    pub(crate) no_space: AtomicU64,
+    pub(crate) recovery_reads: AtomicU64,
+    pub(crate) recovery_answers: AtomicU64,
+    pub(crate) recovery_evicted: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// Reads a counter.
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}

@@ -1,0 +1,289 @@
+//! Recovery data, on a simulated disk.
+
+mod support;
+
+use pluvio_backup::{Backup, BackupOptions};
+use pluvio_format::SegmentKind::{Head, Side};
+use pluvio_format::{Check, Entry, Parsed};
+use pluvio_units::{HashRange, KeyHash, RecoveryId, SegmentId, TableId};
+use pluvio_wire::{
+    FatalKind, GetRecoveryData, GetRecoveryDataReply, Refusal, RetryReason, SetPartitions,
+    StartRecovery, TabletSpec, WriteReplica,
+};
+use std::collections::BTreeSet;
+use support::{CORE, Image, MASTER, Node};
+
+const SEED: u64 = 42;
+
+fn halves() -> Vec<Vec<TabletSpec>> {
+    let tablet = |range| {
+        vec![TabletSpec {
+            table: TableId(1),
+            seed: SEED,
+            range,
+        }]
+    };
+    HashRange::ALL.split(2).into_iter().map(tablet).collect()
+}
+
+fn set(
+    node: &Node,
+    backup: &Backup,
+    recovery: u64,
+    partitions: Vec<Vec<TabletSpec>>,
+) -> Result<(), Refusal> {
+    let (backup, recovery) = (backup.clone(), RecoveryId(recovery));
+    let request = SetPartitions {
+        recovery,
+        crashed: MASTER,
+        partitions,
+    };
+    node.run(async move { backup.set_partitions(CORE, request).await })
+}
+
+fn fetch(recovery: u64, segment: u64, partition: u32) -> GetRecoveryData {
+    GetRecoveryData {
+        recovery: RecoveryId(recovery),
+        crashed: MASTER,
+        segment: SegmentId(segment),
+        partition,
+    }
+}
+
+fn get(
+    node: &Node,
+    backup: &Backup,
+    request: GetRecoveryData,
+) -> Result<GetRecoveryDataReply, Refusal> {
+    let backup = backup.clone();
+    node.run(async move { backup.get_recovery_data(CORE, request).await })
+}
+
+/// Keys of objects, number of tombstones, number of safe versions.
+fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
+    let (mut keys, mut tombstones, mut safe, mut entries) = (BTreeSet::new(), 0, 0, 0);
+    let mut rest = &reply.data[..];
+    while !rest.is_empty() {
+        let parsed = Parsed::read(rest, Check::Checksum).expect("is a whole entry");
+        rest = &rest[parsed.head.total_len()..];
+        entries += 1;
+        match parsed.entry {
+            Entry::Object(object) => assert!(keys.insert(object.key.to_vec())),
+            Entry::Tombstone(_) => tombstones += 1,
+            Entry::SafeVersion(_) => safe += 1,
+            Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {
+                panic!("of no use to a recovery master")
+            }
+        }
+    }
+    assert_eq!(entries, reply.entries);
+    (keys, tombstones, safe)
+}
+
+#[test]
+fn each_entry_goes_to_its_partition_and_safe_versions_to_all() {
+    let node = Node::new(1);
+    let backup = node.start();
+    node.write(&backup, Image::new(2, Head, 50).whole(2, Head))
+        .expect("is written");
+    set(&node, &backup, 1, halves()).expect("is set");
+    let mut all = BTreeSet::new();
+    for (partition, range) in (0..).zip(HashRange::ALL.split(2)) {
+        let (keys, tombstones, safe) =
+            read(&get(&node, &backup, fetch(1, 2, partition)).expect("is there"));
+        assert_eq!((tombstones, safe), (keys.len(), 1));
+        assert!(
+            keys.iter()
+                .all(|key| range.contains(KeyHash::of(SEED, key)))
+        );
+        assert!(keys.len() > 5, "both halves get some");
+        all.extend(keys);
+    }
+    assert_eq!(all.len(), 50);
+    assert_eq!(
+        backup.stats().recovery_reads,
+        1,
+        "one pass serves all partitions"
+    );
+}
+
+#[test]
+fn tables_that_nobody_recovers_are_left_out() {
+    let node = Node::new(2);
+    let backup = node.start();
+    node.write(&backup, Image::new(2, Side, 50).whole(2, Side))
+        .expect("is written");
+    let other = TabletSpec {
+        table: TableId(2),
+        seed: SEED,
+        range: HashRange::ALL,
+    };
+    set(&node, &backup, 1, vec![vec![other], vec![]]).expect("is set");
+    for partition in 0..2 {
+        let reply = get(&node, &backup, fetch(1, 2, partition)).expect("is there");
+        assert_eq!((reply.entries, reply.data.len()), (0, 0));
+    }
+}
+
+#[test]
+fn a_damaged_replica_gives_nothing_and_is_counted() {
+    let node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Side, 50);
+    node.write(&backup, image.whole(2, Side))
+        .expect("is written");
+    let bit = u64::from(4096 + image.ends[30] + 20) * 8;
+    assert!(node.sim.flip_bit(
+        node.process,
+        "frames/0000000000000003-0000000000000002",
+        bit
+    ));
+    set(&node, &backup, 1, halves()).expect("is set");
+    for partition in 0..2 {
+        let refused = get(&node, &backup, fetch(1, 2, partition)).expect_err("is damaged");
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::Corrupt), "BACKUP-7");
+    }
+    assert_eq!(backup.stats().frames_damaged, 1);
+    let listed = backup.clone();
+    let listed = node
+        .run(async move {
+            listed
+                .start_recovery(StartRecovery { crashed: MASTER })
+                .await
+        })
+        .expect("lists");
+    assert_eq!((listed.replicas.len(), listed.damaged.len()), (0, 1));
+}
+
+#[test]
+fn uncertified_bytes_are_not_recovered() {
+    let node = Node::new(4);
+    let backup = node.start();
+    let image = Image::new(2, Head, 10);
+    let certified = image.ends[4];
+    node.write(
+        &backup,
+        WriteReplica {
+            certified,
+            ..image.request(2, Head, 0, 11)
+        },
+    )
+    .expect("is written");
+    set(&node, &backup, 1, vec![halves().concat()]).expect("is set");
+    let (keys, ..) = read(&get(&node, &backup, fetch(1, 2, 0)).expect("is there"));
+    assert_eq!(keys.len(), 4, "BACKUP-1");
+}
+
+#[test]
+fn attempts_follow_one_another() {
+    let node = Node::new(5);
+    let backup = node.start();
+    node.write(&backup, Image::new(2, Side, 5).whole(2, Side))
+        .expect("is written");
+    let early = get(&node, &backup, fetch(1, 2, 0)).expect_err("no partitions yet");
+    assert!(matches!(
+        early,
+        Refusal::Retry {
+            why: RetryReason::NotReady,
+            ..
+        }
+    ));
+    set(&node, &backup, 2, halves()).expect("is set");
+    set(&node, &backup, 2, halves()).expect("may be repeated");
+    assert_eq!(
+        set(&node, &backup, 1, halves())
+            .expect_err("is over")
+            .fatal_kind(),
+        Some(FatalKind::Stale)
+    );
+    assert_eq!(
+        get(&node, &backup, fetch(1, 2, 0))
+            .expect_err("is over")
+            .fatal_kind(),
+        Some(FatalKind::Stale)
+    );
+    assert_eq!(
+        get(&node, &backup, fetch(2, 9, 0))
+            .expect_err("no such")
+            .fatal_kind(),
+        Some(FatalKind::NotFound)
+    );
+    assert_eq!(
+        get(&node, &backup, fetch(2, 2, 7))
+            .expect_err("no such")
+            .fatal_kind(),
+        Some(FatalKind::NotFound)
+    );
+    get(&node, &backup, fetch(2, 2, 1)).expect("is there");
+    set(&node, &backup, 3, vec![halves().concat()]).expect("is set");
+    let (keys, ..) = read(&get(&node, &backup, fetch(3, 2, 0)).expect("is there"));
+    assert_eq!(keys.len(), 5, "data of the earlier attempt is dropped");
+}
+
+#[test]
+fn a_buffer_that_is_too_small_makes_recovery_slow_not_stuck() {
+    let node = Node::new(6);
+    let options = BackupOptions {
+        recovery_buffer_bytes: 1,
+        recovery_reads_max: 1,
+        ..BackupOptions::default()
+    };
+    let backup = node.start_with(options);
+    for segment in 1..=10 {
+        node.write(&backup, Image::new(segment, Side, 40).whole(segment, Side))
+            .expect("is written");
+    }
+    set(&node, &backup, 1, halves()).expect("is set");
+    let fetches = (0..2u32).flat_map(|partition| {
+        let backup = backup.clone();
+        // Each partition goes through the segments in its own order.
+        (1..=10u64).map(move |i| {
+            let (backup, segment) = (backup.clone(), if partition == 0 { i } else { 11 - i });
+            async move {
+                backup
+                    .get_recovery_data(CORE, fetch(1, segment, partition))
+                    .await
+            }
+        })
+    });
+    let all = futures_util::future::join_all(fetches.collect::<Vec<_>>());
+    let replies = node.run(all);
+    let keys: usize = replies
+        .iter()
+        .map(|r| read(r.as_ref().expect("BACKUP-8")).0.len())
+        .sum();
+    assert_eq!(keys, 400);
+    assert!(backup.stats().recovery_buffer_bytes <= 1, "BACKUP-9");
+}
+
+#[test]
+fn primaries_are_read_ahead_while_there_is_room() {
+    let node = Node::new(7);
+    let image = |segment| Image::new(segment, Side, 40);
+    let room = u64::from(image(1).len()) * 3;
+    let backup = node.start_with(BackupOptions {
+        recovery_buffer_bytes: room,
+        ..BackupOptions::default()
+    });
+    for segment in 1..=10 {
+        let request = WriteReplica {
+            primary: segment % 2 == 0,
+            ..image(segment).whole(segment, Side)
+        };
+        node.write(&backup, request).expect("is written");
+    }
+    set(&node, &backup, 1, halves()).expect("is set");
+    node.sim.run_for(std::time::Duration::from_secs(1));
+    let stats = backup.stats();
+    assert_eq!(
+        (stats.recovery_reads, stats.recovery_evicted),
+        (3, 0),
+        "{stats:?}"
+    );
+    get(&node, &backup, fetch(1, 10, 0)).expect("is there");
+    assert_eq!(
+        backup.stats().recovery_reads,
+        3,
+        "the newest primary was read already"
+    );
+}

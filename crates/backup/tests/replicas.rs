@@ -1,0 +1,565 @@
+//! Writing, restarting and freeing, on a simulated disk.
+
+mod support;
+
+use pluvio_backup::{BackupError, BackupOptions};
+use pluvio_env::{Address, Frame, Handled, Peer, Service};
+use pluvio_format::SegmentKind::{Head, Side};
+use pluvio_sim::DiskFaults;
+use pluvio_units::{ClusterId, ReplicationEpoch, SegmentId, ServerId};
+use pluvio_wire::{
+    Answer, FatalKind, FreeReplica, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ReplicaInfo,
+    RetryReason, ServerState, StartRecovery, WriteReplica, decode, handled,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{CORE, Image, MASTER, Node, list};
+
+fn replicas(node: &Node, backup: &pluvio_backup::Backup) -> Vec<ReplicaInfo> {
+    let backup = backup.clone();
+    let listed = node.run(async move {
+        backup
+            .start_recovery(StartRecovery { crashed: MASTER })
+            .await
+    });
+    listed.expect("lists").replicas
+}
+
+fn why(result: Result<(), Refusal>) -> RetryReason {
+    match result {
+        Err(Refusal::Retry { why, .. }) => why,
+        other => panic!("{other:?} is no retry"),
+    }
+}
+
+fn kind(result: Result<(), Refusal>) -> FatalKind {
+    result
+        .expect_err("is refused")
+        .fatal_kind()
+        .expect("is final")
+}
+
+#[test]
+fn replicas_survive_a_restart_as_they_were_acknowledged() {
+    let mut node = Node::new(1);
+    let backup = node.start();
+    let (closed, open) = (Image::new(1, Side, 3), Image::new(2, Head, 4));
+    node.write(&backup, closed.whole(1, Side))
+        .expect("is written");
+    node.write(&backup, open.request(2, Head, 0, 1))
+        .expect("is written");
+    node.write(&backup, open.request(2, Head, 1, 3))
+        .expect("is written");
+    node.sim.crash(node.process);
+    node.restart();
+    let backup = node.start();
+    let found = replicas(&node, &backup);
+    let brief: Vec<_> = found
+        .iter()
+        .map(|r| (r.segment.0, r.closed, r.side, r.length))
+        .collect();
+    assert_eq!(
+        brief,
+        [
+            (1, true, true, closed.len()),
+            (2, false, false, open.ends[2])
+        ]
+    );
+    let head = found[1]
+        .head
+        .as_ref()
+        .expect("an open head says what it knows");
+    assert_eq!((head.logs, head.digest.len(), head.tables.len()), (1, 2, 1));
+}
+
+#[test]
+fn a_power_loss_keeps_every_synced_write() {
+    let mut fell_back = 0;
+    for seed in 0..60 {
+        let mut node = Node::new(seed);
+        let backup = node.start();
+        let image = Arc::new(Image::new(2, Head, 30));
+        let acknowledged = Arc::new(std::sync::Mutex::new(0));
+        let (writer, count) = (Arc::clone(&image), Arc::clone(&acknowledged));
+        node.sim.spawn(node.process, "writer", async move {
+            for group in 0..31 {
+                let last = group == 30;
+                let request = WriteReplica {
+                    close: last,
+                    ..writer.request(2, Head, group, group + 1)
+                };
+                backup
+                    .write_replica(CORE, request)
+                    .await
+                    .expect("is written");
+                *count.lock().expect("is not poisoned") = group + 1;
+            }
+        });
+        node.sim.run_for(Duration::from_micros(400 + seed * 331));
+        node.sim.power_loss(node.process);
+        node.restart();
+        let backup = node.start();
+        let groups = *acknowledged.lock().expect("is not poisoned");
+        let found = replicas(&node, &backup);
+        let length = found.first().map_or(0, |r| r.length);
+        assert!(
+            groups == 0 || length >= image.ends[groups - 1],
+            "seed {seed}: {length} bytes, {groups} groups"
+        );
+        let is_end = length == 0 || image.ends.contains(&length);
+        assert!(is_end, "BACKUP-1, seed {seed}");
+        assert!(
+            groups == 0 || backup.stats().frames_damaged == 0,
+            "seed {seed}"
+        );
+        fell_back += usize::from(groups > 0 && length == image.ends[groups - 1]);
+    }
+    assert!(fell_back > 10, "the test reaches writes that were cut off");
+}
+
+#[test]
+fn a_full_disk_changes_nothing_that_counts() {
+    let node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Head, 40);
+    node.write(&backup, image.request(2, Head, 0, 1))
+        .expect("is written");
+    let capacity = Some(node.sim.disk_used(node.process) + 1000);
+    node.sim.set_disk(
+        node.process,
+        DiskFaults {
+            capacity,
+            ..DiskFaults::default()
+        },
+    );
+    assert_eq!(
+        why(node.write(&backup, image.request(2, Head, 1, 41))),
+        RetryReason::NoSpace
+    );
+    let other = Image::new(3, Head, 40);
+    assert_eq!(
+        why(node.write(&backup, other.request(3, Head, 0, 41))),
+        RetryReason::NoSpace
+    );
+    assert_eq!(
+        node.frames().len(),
+        1,
+        "a frame that could not be opened is gone"
+    );
+    assert_eq!(backup.stats().frames, 1);
+    node.sim.set_disk(node.process, DiskFaults::default());
+    node.write(&backup, image.request(2, Head, 1, 41))
+        .expect("there is room again");
+    node.write(&backup, other.request(3, Head, 0, 41))
+        .expect("there is room again");
+    assert_eq!(
+        replicas(&node, &backup)
+            .iter()
+            .map(|r| r.length)
+            .collect::<Vec<_>>(),
+        [image.len(), other.len()]
+    );
+}
+
+#[test]
+fn open_frames_and_bytes_are_bounded() {
+    let node = Node::new(4);
+    let backup = node.start_with(BackupOptions {
+        open_frames_max: 2,
+        frame_bytes_max: 15_000,
+        ..BackupOptions::default()
+    });
+    let image = Image::new(2, Head, 30);
+    for segment in [2, 3] {
+        node.write(
+            &backup,
+            Image::new(segment, Head, 30).request(segment, Head, 0, 1),
+        )
+        .expect("is opened");
+    }
+    assert_eq!(
+        why(node.write(&backup, image.request(4, Head, 0, 1))),
+        RetryReason::NoSpace
+    );
+    node.write(
+        &backup,
+        WriteReplica {
+            close: true,
+            ..image.request(2, Head, 1, 31)
+        },
+    )
+    .expect("is closed");
+    node.write(&backup, Image::new(4, Head, 30).request(4, Head, 0, 1))
+        .expect("one was closed");
+    node.write(
+        &backup,
+        WriteReplica {
+            close: true,
+            ..Image::new(4, Head, 30).request(4, Head, 1, 31)
+        },
+    )
+    .expect("is closed");
+    assert_eq!(backup.stats().frames_open, 1);
+    let refused = node.write(&backup, Image::new(5, Head, 0).request(5, Head, 0, 1));
+    assert_eq!(
+        why(refused),
+        RetryReason::NoSpace,
+        "BACKUP-9: {:?}",
+        backup.stats()
+    );
+    assert_eq!(backup.stats().refused_no_space, 2);
+}
+
+#[test]
+fn only_masters_that_are_up_may_write() {
+    let node = Node::new(5);
+    let backup = node.try_start(BackupOptions::default()).expect("starts");
+    let request = Image::new(2, Head, 1).request(2, Head, 0, 1);
+    assert_eq!(
+        why(node.write(&backup, request.clone())),
+        RetryReason::NotServing,
+        "BACKUP-5: no list yet"
+    );
+    let backup = node.start();
+    let from = |id| WriteReplica {
+        master: ServerId(id),
+        ..request.clone()
+    };
+    assert_eq!(
+        why(node.write(&backup, from(9))),
+        RetryReason::NotServing,
+        "may have joined since"
+    );
+    assert_eq!(kind(node.write(&backup, from(2))), FatalKind::NotInCluster);
+    let foreign = WriteReplica {
+        cluster: ClusterId(1),
+        ..request.clone()
+    };
+    assert_eq!(kind(node.write(&backup, foreign)), FatalKind::WrongCluster);
+    backup.server_list_changed(&list(2, &[(1, ServerState::Up), (3, ServerState::Crashed)]));
+    assert_eq!(kind(node.write(&backup, request)), FatalKind::NotInCluster);
+    assert_eq!(backup.stats().frames, 0);
+}
+
+#[test]
+fn recovery_fences_the_master_also_for_writes_under_way() {
+    for seed in 0..30 {
+        let node = Node::new(seed);
+        let backup = node.start();
+        let image = Arc::new(Image::new(2, Head, 20));
+        node.write(&backup, image.request(2, Head, 0, 1))
+            .expect("is written");
+        let (writer, zombie) = (Arc::clone(&image), backup.clone());
+        node.sim.spawn(node.process, "zombie", async move {
+            for group in 1..21 {
+                if zombie
+                    .write_replica(CORE, writer.request(2, Head, group, group + 1))
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+            }
+        });
+        node.sim.run_for(Duration::from_micros(seed * 91));
+        let before = replicas(&node, &backup)[0].length;
+        node.sim.run_for(Duration::from_millis(50));
+        assert_eq!(
+            replicas(&node, &backup)[0].length,
+            before,
+            "BACKUP-4, seed {seed}"
+        );
+        assert_eq!(
+            kind(node.write(&backup, image.request(2, Head, 0, 21))),
+            FatalKind::Stale
+        );
+        let free = FreeReplica {
+            master: MASTER,
+            segment: SegmentId(2),
+        };
+        let zombie = backup.clone();
+        let freed = node.run(async move { zombie.free_replica(CORE, free).await });
+        assert_eq!(kind(freed), FatalKind::Stale);
+        assert_eq!(replicas(&node, &backup).len(), 1, "BACKUP-4");
+    }
+}
+
+#[test]
+fn a_replacement_is_invisible_until_it_is_complete() {
+    let mut node = Node::new(6);
+    let backup = node.start();
+    let image = Image::new(2, Side, 10);
+    let part = WriteReplica {
+        rewriting: true,
+        ..image.request(2, Side, 0, 5)
+    };
+    node.write(&backup, part.clone()).expect("is written");
+    assert_eq!(
+        node.frames(),
+        ["frames/0000000000000003-0000000000000002.new"]
+    );
+    node.sim.crash(node.process);
+    node.restart();
+    let backup = node.start();
+    assert_eq!(backup.stats().frames, 0, "BACKUP-2");
+    node.write(&backup, part.clone()).expect("begins anew");
+    node.write(
+        &backup,
+        WriteReplica {
+            close: true,
+            ..image.request(2, Side, 5, 11)
+        },
+    )
+    .expect("completes");
+    node.write(&backup, part).expect("a late copy does no harm");
+    let found = replicas(&node, &backup);
+    assert_eq!(
+        (found.len(), found[0].closed, found[0].length),
+        (1, true, image.len()),
+        "BACKUP-3"
+    );
+}
+
+#[test]
+fn a_replica_of_a_former_life_stays_until_its_replacement_is_complete() {
+    let mut node = Node::new(7);
+    let backup = node.start();
+    let image = Image::new(2, Head, 10);
+    node.write(&backup, image.request(2, Head, 0, 3))
+        .expect("is written");
+    node.sim.crash(node.process);
+    node.restart();
+    let backup = node.start();
+    let epoch = ReplicationEpoch(1);
+    node.write(
+        &backup,
+        WriteReplica {
+            rewriting: true,
+            epoch,
+            ..image.request(2, Head, 0, 6)
+        },
+    )
+    .expect("is written");
+    assert_eq!((backup.stats().frames, backup.stats().frames_found), (2, 1));
+    node.write(
+        &backup,
+        WriteReplica {
+            epoch,
+            ..image.request(2, Head, 6, 8)
+        },
+    )
+    .expect("completes");
+    assert_eq!((backup.stats().frames, backup.stats().frames_found), (1, 0));
+    let found = replicas(&node, &backup);
+    assert_eq!((found[0].length, found[0].epoch), (image.ends[7], epoch));
+}
+
+#[test]
+fn a_freed_replica_is_not_opened_again_by_a_late_write() {
+    let node = Node::new(8);
+    let backup = node.start();
+    let open = Image::new(2, Head, 1).request(2, Head, 0, 1);
+    node.write(&backup, open.clone()).expect("is written");
+    let free = FreeReplica {
+        master: MASTER,
+        segment: SegmentId(2),
+    };
+    for _ in 0..2 {
+        let (backup, free) = (backup.clone(), free.clone());
+        node.run(async move { backup.free_replica(CORE, free).await })
+            .expect("is freed");
+    }
+    assert_eq!(
+        kind(node.write(&backup, open)),
+        FatalKind::NotFound,
+        "BACKUP-3"
+    );
+    assert!(node.frames().is_empty());
+    assert_eq!(
+        (
+            backup.stats().frames,
+            backup.stats().frame_bytes,
+            backup.stats().frames_freed
+        ),
+        (0, 0, 1)
+    );
+}
+
+#[test]
+fn replicas_of_masters_that_left_are_freed_and_those_of_crashed_ones_kept() {
+    let mut node = Node::new(9);
+    let backup = node.start();
+    for segment in 1..20 {
+        node.write(&backup, Image::new(segment, Side, 3).whole(segment, Side))
+            .expect("is written");
+    }
+    node.sim.crash(node.process);
+    node.restart();
+    let backup = node.start();
+    node.sim.run_for(Duration::from_secs(3));
+    assert_eq!(
+        backup.stats().frames,
+        19,
+        "BACKUP-6: the master is up and cannot be asked"
+    );
+    backup.server_list_changed(&list(
+        2,
+        &[
+            (1, ServerState::Up),
+            (3, ServerState::Crashed),
+            (4, ServerState::Up),
+        ],
+    ));
+    node.sim.run_for(Duration::from_secs(3));
+    assert_eq!(
+        backup.stats().frames,
+        19,
+        "BACKUP-6: needed for its recovery"
+    );
+    backup.server_list_changed(&list(3, &[(1, ServerState::Up), (4, ServerState::Up)]));
+    node.sim.run_for(Duration::from_secs(3));
+    assert_eq!((backup.stats().frames, node.frames().len()), (0, 0));
+}
+
+/// Needs segments with an even number.
+struct Master;
+
+impl Service for Master {
+    fn handle(&self, _peer: Peer, request: Frame) -> Handled {
+        let (_, question) = decode::<IsReplicaNeeded>(&request).expect("is that question");
+        let needed = question.segments.iter().map(|s| s.0 % 2 == 0).collect();
+        handled::<IsReplicaNeeded>(Answer::Now(Ok(IsReplicaNeededReply { needed })))
+    }
+}
+
+#[test]
+fn a_master_that_is_up_is_asked_about_replicas_of_a_former_life() {
+    let mut node = Node::new(10);
+    let backup = node.start();
+    for segment in 1..20 {
+        node.write(&backup, Image::new(segment, Side, 3).whole(segment, Side))
+            .expect("is written");
+    }
+    node.sim.crash(node.process);
+    node.restart();
+    let master = node.sim.process("master");
+    let network = Arc::clone(&master.env.network);
+    let _port = node
+        .sim
+        .block_on(
+            master.id,
+            async move {
+                network
+                    .listen(&Address::from("server-3"), Arc::new(Master))
+                    .await
+            },
+            Duration::from_secs(1),
+        )
+        .expect("ends")
+        .expect("listens");
+    let backup = node.start();
+    node.write(&backup, Image::new(100, Side, 3).whole(100, Side))
+        .expect("is written");
+    node.write(&backup, Image::new(101, Side, 3).whole(101, Side))
+        .expect("is written");
+    node.sim.run_for(Duration::from_secs(5));
+    let left: Vec<u64> = replicas(&node, &backup)
+        .iter()
+        .map(|r| r.segment.0)
+        .collect();
+    assert_eq!(left, [2, 4, 6, 8, 10, 12, 14, 16, 18, 100, 101], "BACKUP-6");
+}
+
+#[test]
+fn frames_of_another_cluster_are_refused_and_left_alone() {
+    let mut node = Node::new(11);
+    let backup = node.start();
+    node.write(&backup, Image::new(2, Head, 1).request(2, Head, 0, 1))
+        .expect("is written");
+    node.sim.crash(node.process);
+    node.restart();
+    let options = BackupOptions {
+        cluster: Some(ClusterId(1)),
+        ..BackupOptions::default()
+    };
+    assert!(matches!(
+        node.try_start(options),
+        Err(BackupError::ForeignCluster { .. })
+    ));
+    let backup = node
+        .try_start(BackupOptions::default())
+        .expect("learns the cluster from its frames");
+    assert_eq!(backup.cluster(), Some(support::CLUSTER));
+    assert!(backup.enlisted(ServerId(1), ClusterId(1)).is_err());
+    assert_eq!(node.frames().len(), 1);
+}
+
+#[test]
+fn many_writers_share_a_sync() {
+    let node = Node::new(12);
+    let backup = node.start();
+    let before = backup.stats().sync_rounds;
+    let all = (1..=40u64).map(|segment| {
+        let backup = backup.clone();
+        async move {
+            backup
+                .write_replica(
+                    CORE,
+                    Image::new(segment, Head, 1).request(segment, Head, 0, 2),
+                )
+                .await
+        }
+    });
+    let all = futures_util::future::join_all(all.collect::<Vec<_>>());
+    node.run(async move { all.await.into_iter().for_each(|r| r.expect("is written")) });
+    assert!(
+        backup.stats().sync_rounds - before <= 10,
+        "{:?}",
+        backup.stats()
+    );
+}
+
+#[test]
+fn a_failing_disk_loses_the_replica_and_says_so() {
+    let node = Node::new(13);
+    let backup = node.start();
+    let image = Image::new(2, Head, 5);
+    node.write(&backup, image.request(2, Head, 0, 1))
+        .expect("is written");
+    node.sim.set_disk(
+        node.process,
+        DiskFaults {
+            sync_error_ppm: 1_000_000,
+            ..DiskFaults::default()
+        },
+    );
+    assert_eq!(
+        kind(node.write(&backup, image.request(2, Head, 1, 3))),
+        FatalKind::Corrupt
+    );
+    node.sim.set_disk(node.process, DiskFaults::default());
+    assert_eq!(
+        kind(node.write(&backup, image.request(2, Head, 1, 3))),
+        FatalKind::Corrupt,
+        "a later sync proves nothing"
+    );
+    assert_eq!(backup.stats().frames_damaged, 1);
+    assert!(replicas(&node, &backup).is_empty());
+}
+
+#[test]
+fn the_disk_is_measured_once() {
+    let mut node = Node::new(14);
+    let speed = node.start().disk_mb_per_s();
+    assert!(speed > 0);
+    node.sim.set_disk(
+        node.process,
+        DiskFaults {
+            bytes_per_second: 1_000_000,
+            ..DiskFaults::default()
+        },
+    );
+    node.sim.crash(node.process);
+    node.restart();
+    assert_eq!(node.start().disk_mb_per_s(), speed);
+}

@@ -1,0 +1,226 @@
+//! A backup on a simulated disk, and segments to write to it.
+
+#![allow(dead_code)]
+
+use bytes::Bytes;
+use pluvio_backup::{Backup, BackupError, BackupOptions};
+use pluvio_env::Env;
+use pluvio_format::{
+    Encoded, Entry, FORMAT_VERSION, LogDigest, Object, SegmentHeader, SegmentKind, TableStat,
+    TableStats, Tombstone,
+};
+use pluvio_sim::{ProcessId, Sim, SimOptions};
+use pluvio_units::{
+    ClusterId, CoreId, LogId, ObjectVersion, ReplicationEpoch, SegmentId, ServerId,
+    ServerListVersion, TableId,
+};
+use pluvio_wire::{Refusal, ServerInfo, ServerList, ServerState, WriteReplica};
+use std::future::Future;
+use std::time::Duration;
+
+pub const CLUSTER: ClusterId = ClusterId(77);
+pub const MASTER: ServerId = ServerId(3);
+pub const CORE: CoreId = CoreId(0);
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub fn server(id: u64, state: ServerState) -> ServerInfo {
+    ServerInfo {
+        id: ServerId(id),
+        address: format!("server-{id}"),
+        redis: None,
+        admin: None,
+        rack: None,
+        pid: 0,
+        cores: 1,
+        volatile: false,
+        disk_mb_per_s: 100,
+        state,
+    }
+}
+
+pub fn list(version: u64, servers: &[(u64, ServerState)]) -> ServerList {
+    ServerList {
+        version: ServerListVersion(version),
+        servers: servers
+            .iter()
+            .map(|(id, state)| server(*id, *state))
+            .collect(),
+        grown: true,
+    }
+}
+
+/// One machine with a backup.
+pub struct Node {
+    pub sim: Sim,
+    pub process: ProcessId,
+    pub env: Env,
+}
+
+impl Node {
+    pub fn new(seed: u64) -> Self {
+        let sim = Sim::new(seed, SimOptions::default());
+        let process = sim.process("backup");
+        Self {
+            process: process.id,
+            env: process.env,
+            sim,
+        }
+    }
+
+    pub fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        self.sim
+            .block_on(self.process, work, LIMIT)
+            .expect("ends in time")
+    }
+
+    pub fn try_start(&self, options: BackupOptions) -> Result<Backup, BackupError> {
+        let env = self.env.clone();
+        self.run(async move { Backup::start(env, options).await })
+    }
+
+    /// A backup that is server 1, with the masters 3 and 4 up.
+    pub fn start_with(&self, options: BackupOptions) -> Backup {
+        let backup = self.try_start(options).expect("starts");
+        backup
+            .enlisted(ServerId(1), CLUSTER)
+            .expect("is the right cluster");
+        backup.server_list_changed(&list(
+            1,
+            &[
+                (1, ServerState::Up),
+                (3, ServerState::Up),
+                (4, ServerState::Up),
+            ],
+        ));
+        backup
+    }
+
+    pub fn start(&self) -> Backup {
+        self.start_with(BackupOptions::default())
+    }
+
+    pub fn restart(&mut self) {
+        self.env = self.sim.restart(self.process).env;
+    }
+
+    pub fn write(&self, backup: &Backup, request: WriteReplica) -> Result<(), Refusal> {
+        let backup = backup.clone();
+        self.run(async move { backup.write_replica(CORE, request).await })
+    }
+
+    pub fn frames(&self) -> Vec<String> {
+        self.sim
+            .files(self.process)
+            .into_iter()
+            .filter(|path| path.starts_with("frames/"))
+            .collect()
+    }
+}
+
+/// The bytes of a segment, and where its groups end.
+pub struct Image {
+    pub bytes: Vec<u8>,
+    pub ends: Vec<u32>,
+}
+
+impl Image {
+    fn push(&mut self, entries: &[Entry<'_>]) {
+        for (i, entry) in entries.iter().enumerate() {
+            let encoded = Encoded::new(entry, i + 1 < entries.len()).expect("is a good entry");
+            self.bytes.extend_from_slice(&encoded.to_vec());
+        }
+        assert!(
+            self.bytes.len() <= pluvio_units::SEGLET_BYTES,
+            "these images have no padding"
+        );
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    /// A segment of `objects` objects named `k0`, `k1`, … of table 1, each with a tombstone.
+    pub fn new(segment: u64, kind: SegmentKind, objects: usize) -> Self {
+        let mut image = Self {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+        };
+        let header = Entry::SegmentHeader(SegmentHeader {
+            format_version: FORMAT_VERSION,
+            cluster: CLUSTER,
+            server: MASTER,
+            log: LogId(0),
+            segment: SegmentId(segment),
+            kind,
+            created_s: 0,
+        });
+        match kind {
+            SegmentKind::Head => {
+                let segments = (1..=segment).map(SegmentId).collect();
+                let digest = Entry::LogDigest(LogDigest {
+                    log: LogId(0),
+                    logs_of_master: 1,
+                    segments,
+                });
+                let stat = TableStat {
+                    table: TableId(1),
+                    live_bytes: 1000,
+                    live_entries: 10,
+                };
+                let stats = Entry::TableStats(TableStats::of(vec![stat]));
+                image.push(&[header, digest, stats, Entry::SafeVersion(ObjectVersion(5))]);
+            }
+            SegmentKind::Side => image.push(&[header]),
+        }
+        for i in 0..objects {
+            let key = format!("k{i}");
+            let object = Object {
+                table: TableId(1),
+                version: ObjectVersion(9),
+                timestamp_s: 1,
+                key: key.as_bytes(),
+                value: &[i as u8; 50],
+            };
+            let tombstone = Tombstone {
+                table: TableId(1),
+                version: ObjectVersion(8),
+                segment: SegmentId(1),
+                timestamp_s: 1,
+                key: key.as_bytes(),
+            };
+            image.push(&[Entry::Object(object), Entry::Tombstone(tombstone)]);
+        }
+        image
+    }
+
+    pub fn len(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    /// Writes groups `from..to` (0 is the opening one).
+    pub fn request(&self, segment: u64, kind: SegmentKind, from: usize, to: usize) -> WriteReplica {
+        let start = if from == 0 { 0 } else { self.ends[from - 1] };
+        let end = if to == 0 { 0 } else { self.ends[to - 1] };
+        WriteReplica {
+            cluster: CLUSTER,
+            master: MASTER,
+            segment: SegmentId(segment),
+            log: LogId(0),
+            side: kind == SegmentKind::Side,
+            epoch: ReplicationEpoch(0),
+            open: from == 0,
+            rewriting: false,
+            primary: true,
+            offset: start,
+            certified: end,
+            close: false,
+            synced: true,
+            data: Bytes::copy_from_slice(&self.bytes[start as usize..end as usize]),
+        }
+    }
+
+    /// Writes everything and closes.
+    pub fn whole(&self, segment: u64, kind: SegmentKind) -> WriteReplica {
+        WriteReplica {
+            close: true,
+            ..self.request(segment, kind, 0, self.ends.len())
+        }
+    }
+}

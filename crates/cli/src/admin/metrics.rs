@@ -1,0 +1,366 @@
+//! Numbers of a process in the text format of OpenMetrics, which Prometheus reads.
+//!
+//! Nothing is counted here: every page is built from what the owners of the numbers say at that
+//! moment. Names begin with `pluvio_` and end with the unit; `docs/operations.md` lists them.
+
+use pluvio_client::{ClusterStatus, ServerStatus};
+use pluvio_net::Totals;
+use pluvio_wire::{ServerState, TabletState};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+
+/// A label's name and value.
+type Label = (&'static str, String);
+
+/// One metric with its samples.
+#[derive(Debug)]
+struct Metric {
+    name: String,
+    help: String,
+    grows: bool,
+    samples: Vec<(Vec<Label>, u64)>,
+}
+
+/// What the Redis front end counted. Names are those of its own tables, so there are few.
+#[derive(Debug, Default)]
+pub struct RedisNumbers {
+    /// Commands run, by name.
+    pub commands: Vec<(String, u64)>,
+    /// Commands that do not exist.
+    pub commands_unknown: u64,
+    /// Error replies, by prefix.
+    pub errors: Vec<(String, u64)>,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Connections accepted.
+    pub connections: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Connections closed for what they sent.
+    pub protocol_errors: u64,
+}
+
+/// All numbers of a process.
+#[derive(Debug, Default)]
+pub struct Metrics(Vec<Metric>);
+
+impl Metrics {
+    /// A number that goes up and down.
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.0.push(Metric {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            grows: false,
+            samples: vec![(Vec::new(), value)],
+        });
+    }
+
+    /// A number that only grows while the process lives.
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.counters(name, help, vec![(Vec::new(), value)]);
+    }
+
+    /// A growing number for each of a bounded set of labels.
+    fn counters(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, u64)>) {
+        self.0.push(Metric {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            grows: true,
+            samples,
+        });
+    }
+
+    /// What a server has and does.
+    pub fn server(&mut self, status: &ServerStatus) {
+        let s = status;
+        self.gauge("server_id", "Id of this life of the server.", s.id.0);
+        self.gauge(
+            "memory_total_bytes",
+            "Log memory this server may use.",
+            s.memory_total,
+        );
+        self.gauge("memory_log_bytes", "Log memory in segments.", s.memory_log);
+        self.gauge(
+            "memory_live_bytes",
+            "Log memory of live entries.",
+            s.memory_live,
+        );
+        self.gauge(
+            "memory_index_bytes",
+            "Memory of the indexes.",
+            s.memory_index,
+        );
+        self.gauge("objects", "Objects this server owns.", s.objects);
+        self.gauge(
+            "object_bytes",
+            "Bytes of their keys and values.",
+            s.object_bytes,
+        );
+        self.gauge("tablets", "Tablets this server serves.", s.tablets);
+        self.gauge("segments", "Segments in the log.", s.segments);
+        self.gauge(
+            "segments_under_replicated",
+            "Segments with fewer replicas than wanted.",
+            s.segments_under_replicated,
+        );
+        self.gauge(
+            "replicas_wanted",
+            "Replicas of each segment that are wanted.",
+            s.replicas_wanted.into(),
+        );
+        self.gauge(
+            "replicas_needed",
+            "Replicas without which writes wait.",
+            s.replicas_needed.into(),
+        );
+        self.gauge(
+            "backups_up",
+            "Backups this server can use.",
+            s.backups_up.into(),
+        );
+        self.gauge(
+            "writes_wait",
+            "1 while writes wait for backups.",
+            s.writes_wait.is_some().into(),
+        );
+        self.gauge("frames", "Frames kept for other servers.", s.frames);
+        self.gauge("frame_bytes", "Bytes of those frames.", s.frame_bytes);
+        self.counter("frames_damaged", "Frames found damaged.", s.frames_damaged);
+        self.counter(
+            "cleaner_freed_bytes",
+            "Log memory that cleaning freed.",
+            s.cleaner_freed,
+        );
+        self.counter(
+            "cleaner_moved_bytes",
+            "Live bytes that cleaning moved.",
+            s.cleaner_moved,
+        );
+        self.counter(
+            "requests",
+            "Requests for objects that were answered.",
+            s.requests,
+        );
+    }
+
+    /// What the transport counted.
+    pub fn net(&mut self, totals: &Totals) {
+        for (name, value) in totals.named() {
+            let (name, help) = net_words(name);
+            self.counter(&name, &help, value);
+        }
+    }
+
+    /// What the Redis front end counted.
+    pub fn redis(&mut self, numbers: &RedisNumbers) {
+        let n = numbers;
+        let labelled = |name: &'static str, all: &[(String, u64)]| {
+            let sample = |(label, value): &(String, u64)| (vec![(name, label.clone())], *value);
+            all.iter().map(sample).collect()
+        };
+        self.counters(
+            "redis_commands",
+            "Commands run, by name.",
+            labelled("command", &n.commands),
+        );
+        self.counter(
+            "redis_commands_unknown",
+            "Commands that do not exist.",
+            n.commands_unknown,
+        );
+        self.counters(
+            "redis_errors",
+            "Error replies, by prefix.",
+            labelled("prefix", &n.errors),
+        );
+        self.gauge(
+            "redis_connections_open",
+            "Connections of Redis clients.",
+            n.connections_open,
+        );
+        self.counter(
+            "redis_connections",
+            "Connections of Redis clients accepted.",
+            n.connections,
+        );
+        self.counter(
+            "redis_received_bytes",
+            "Bytes from Redis clients.",
+            n.bytes_in,
+        );
+        self.counter("redis_sent_bytes", "Bytes to Redis clients.", n.bytes_out);
+        self.counter(
+            "redis_protocol_errors",
+            "Connections closed because they sent what is no Redis protocol.",
+            n.protocol_errors,
+        );
+    }
+
+    /// What the whole cluster has, as its coordinator sees it.
+    pub fn cluster(&mut self, status: &ClusterStatus) {
+        let servers = |state| {
+            status
+                .list
+                .servers
+                .iter()
+                .filter(|s| s.state == state)
+                .count() as u64
+        };
+        let tablets = |state| {
+            let all = status.tables.iter().flat_map(|t| &t.tablets);
+            all.filter(|t| t.state == state).count() as u64
+        };
+        self.gauge(
+            "cluster_servers_up",
+            "Servers that are members.",
+            servers(ServerState::Up),
+        );
+        self.gauge(
+            "cluster_servers_crashed",
+            "Servers declared dead and not recovered yet.",
+            servers(ServerState::Crashed),
+        );
+        self.gauge("cluster_tables", "Tables.", status.tables.len() as u64);
+        self.gauge(
+            "cluster_tablets_served",
+            "Tablets that are served.",
+            tablets(TabletState::Normal),
+        );
+        self.gauge(
+            "cluster_tablets_recovering",
+            "Tablets that wait for recovery.",
+            tablets(TabletState::Recovering),
+        );
+        self.gauge(
+            "cluster_tablets_assigning",
+            "Tablets whose owner has not confirmed them.",
+            tablets(TabletState::Assigning),
+        );
+        let under_way = status.recoveries.iter().filter(|r| !r.done).count();
+        self.gauge(
+            "cluster_recoveries_under_way",
+            "Recoveries under way.",
+            under_way as u64,
+        );
+        self.gauge(
+            "cluster_server_list_version",
+            "Version of the server list.",
+            status.list.version.0,
+        );
+    }
+}
+
+/// The page.
+pub fn text(metrics: Metrics) -> String {
+    let mut registry = Registry::with_prefix("pluvio");
+    registry.register_collector(Box::new(metrics));
+    let mut page = String::new();
+    encode(&mut page, &registry).expect("writing to a string does not fail");
+    page
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for metric in &self.0 {
+            let kind = if metric.grows {
+                MetricType::Counter
+            } else {
+                MetricType::Gauge
+            };
+            let mut to = encoder.encode_descriptor(&metric.name, &metric.help, None, kind)?;
+            for (labels, value) in &metric.samples {
+                if labels.is_empty() {
+                    metric.encode_value(*value, to)?;
+                    break;
+                }
+                metric.encode_value(*value, to.encode_family(labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Metric {
+    fn encode_value(&self, value: u64, to: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        if self.grows {
+            return ConstCounter::new(value).encode(to);
+        }
+        // Gauges are signed in this format; no size reaches the difference.
+        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(to)
+    }
+}
+
+/// Name and help of one of the transport's counts.
+fn net_words(name: &str) -> (String, String) {
+    let help = format!("Transport: {}.", name.replace('_', " "));
+    match name.strip_prefix("bytes_") {
+        Some(direction) => (format!("net_{direction}_bytes"), help),
+        None => (format!("net_{name}"), help),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_wire::ServerList;
+
+    fn everything() -> Metrics {
+        let mut all = Metrics::default();
+        all.server(&ServerStatus {
+            memory_live: 7,
+            requests: 3,
+            ..ServerStatus::default()
+        });
+        all.net(&Totals::default());
+        all.cluster(&ClusterStatus {
+            cluster: pluvio_units::ClusterId(1),
+            list: ServerList::default(),
+            servers: Vec::new(),
+            tables: Vec::new(),
+            recoveries: Vec::new(),
+        });
+        all.redis(&RedisNumbers {
+            commands: vec![("get".into(), 2), ("client|id".into(), 1)],
+            ..RedisNumbers::default()
+        });
+        all
+    }
+
+    #[test]
+    fn numbers_have_the_prefix_and_their_kind() {
+        let page = text(everything());
+        for line in [
+            "# TYPE pluvio_memory_live_bytes gauge",
+            "pluvio_memory_live_bytes 7",
+            "# TYPE pluvio_requests counter",
+            "pluvio_requests_total 3",
+            "pluvio_redis_commands_total{command=\"get\"} 2",
+            "pluvio_redis_commands_total{command=\"client|id\"} 1",
+            "pluvio_net_sent_bytes_total 0",
+            "# EOF",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_operations_page_lists_every_metric() {
+        let page = include_str!("../../../../docs/operations.md");
+        for metric in everything().0 {
+            let name = format!(
+                "`pluvio_{}{}`",
+                metric.name,
+                if metric.grows { "_total" } else { "" }
+            );
+            assert!(page.contains(&name), "{name} is not in docs/operations.md");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! What can be said on the command line. The texts of `--help` stand here.
+//!
+//! Options that a configuration file may set too are found by their long names; see `config`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pluvio_units::Size;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cmd::{bench, demo, export, import, objects, scan, sim, status, table};
+
+/// Where the coordinator of a cluster on this machine listens, unless it is told otherwise.
+pub const COORDINATOR_PORT: u16 = 7700;
+
+/// A durable, strongly consistent key-value store that keeps all data in memory, once.
+#[derive(Parser, Debug)]
+#[command(
+    name = "pluvio",
+    version,
+    max_term_width = 100,
+    infer_subcommands = false
+)]
+pub struct Cli {
+    /// Options of all commands.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of all commands.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of all commands")]
+pub struct Global {
+    /// Where the cluster's coordinator listens
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDR",
+        env = "PLUVIO_COORDINATOR",
+        default_value = "127.0.0.1:7700"
+    )]
+    pub coordinator: String,
+    /// How long an operation may take, all retries included
+    #[arg(long, global = true, value_name = "TIME", env = "PLUVIO_TIMEOUT", default_value = "10s", value_parser = duration)]
+    pub timeout: Duration,
+    /// Report as JSON on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// A configuration file (TOML); the environment and flags win over it
+    #[arg(long, global = true, value_name = "FILE", env = "PLUVIO_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Print the options in force, as a configuration file, and do nothing
+    #[arg(long, global = true)]
+    pub print_config: bool,
+    /// What to trace on standard error: off, error, warn, info, debug, trace, or a filter such as
+    /// pluvio_net=debug [default: info for server and coordinator, warn for others]
+    #[arg(long, global = true, value_name = "LEVEL", env = "PLUVIO_LOG")]
+    pub log: Option<String>,
+    /// How to write traces
+    #[arg(long, global = true, value_enum, env = "PLUVIO_LOG_FORMAT", default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How traces are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a whole cluster on this machine, in the foreground
+    Dev(Dev),
+    /// Show what Pluvio is for: real data, a killed server, its recovery
+    Demo(demo::Demo),
+    /// Run one server
+    Server(Server),
+    /// Run the coordinator of a cluster
+    Coordinator(Coordinator),
+    /// Show servers, tables, memory, replication and recoveries
+    Status(status::Status),
+    /// Create, drop, list and split tables
+    Table(table::Table),
+    /// Read one object
+    Get(objects::Get),
+    /// Write one object
+    Put(objects::Put),
+    /// Delete one object
+    Delete(objects::Delete),
+    /// Add to the number that an object holds
+    Incr(objects::Incr),
+    /// List the objects of a table
+    Scan(scan::Scan),
+    /// Write the records of a file into a table
+    Import(import::Import),
+    /// Write the objects of a table into a file
+    Export(export::Export),
+    /// Measure speed
+    Bench(bench::Bench),
+    /// Run simulated clusters with faults, from a seed
+    Sim(sim::Sim),
+}
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Durability {
+    /// When all replicas are with the operating systems of their servers: survives the death of
+    /// processes, and of all machines but one that have a replica
+    Buffered,
+    /// When all replicas are on their devices: survives a power loss too
+    Synced,
+}
+
+impl Durability {
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Buffered => "buffered",
+            Self::Synced => "synced",
+        }
+    }
+}
+
+/// `pluvio dev`.
+#[derive(Args, Clone, Debug)]
+pub struct Dev {
+    /// Number of servers; with --data of an earlier run as many as there were [default: 4]
+    #[arg(long, value_name = "N", env = "PLUVIO_SERVERS", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub servers: Option<u32>,
+    /// Replicas of every write on other servers' disks; 0 keeps none
+    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2)]
+    pub replicas: u32,
+    /// Replicas without which writes wait [default: one less than --replicas, at least 1]
+    #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
+    pub min_replicas: Option<u32>,
+    /// Log memory of each server
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "PLUVIO_MEMORY",
+        default_value = "256MiB"
+    )]
+    pub memory: Size,
+    /// Where to keep the data; the same directory again brings it back [default: a temporary
+    /// directory, removed at the end]
+    #[arg(long, value_name = "DIR", env = "PLUVIO_DATA")]
+    pub data: Option<PathBuf>,
+    /// Redis port of the first server; the others follow. 0 takes any free ones
+    #[arg(
+        long,
+        value_name = "P",
+        env = "PLUVIO_REDIS_PORT",
+        default_value_t = 6379
+    )]
+    pub redis_port: u16,
+    /// Port for metrics and health of the coordinator; the servers' follow [default: any free ones]
+    #[arg(long, value_name = "P", env = "PLUVIO_ADMIN_PORT")]
+    pub admin_port: Option<u16>,
+    /// Port of the coordinator [default: 7700, or any when that is taken]
+    #[arg(long, value_name = "P", env = "PLUVIO_COORDINATOR_PORT")]
+    pub coordinator_port: Option<u16>,
+    /// When a write is acknowledged
+    #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
+    pub durability: Durability,
+    /// Event loops of each server [default: this machine's processors shared out, at least 1]
+    #[arg(long, value_name = "N", env = "PLUVIO_CORES", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub cores: Option<u16>,
+    /// Start processes that died again, on the same data
+    #[arg(long)]
+    pub respawn: bool,
+    /// Show the traces of all processes here, instead of in files below the data directory
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+/// `pluvio server`.
+#[derive(Args, Clone, Debug)]
+pub struct Server {
+    /// Where to listen for clients and other servers; port 0 takes any. Others must be able to
+    /// reach this host
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "PLUVIO_LISTEN",
+        default_value = "127.0.0.1:0"
+    )]
+    pub listen: String,
+    /// Where to keep replicas of other servers' data
+    #[arg(long, value_name = "DIR", env = "PLUVIO_DATA")]
+    pub data: PathBuf,
+    /// Log memory
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "PLUVIO_MEMORY",
+        default_value = "256MiB"
+    )]
+    pub memory: Size,
+    /// Where to listen for Redis clients [default: nowhere]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS")]
+    pub redis: Option<String>,
+    /// Where to answer HTTP for metrics and health [default: nowhere]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN")]
+    pub admin: Option<String>,
+    /// The rack or power domain of this machine: replicas go to other ones first
+    #[arg(long, value_name = "NAME", env = "PLUVIO_RACK")]
+    pub rack: Option<String>,
+    /// Replicas of every write on other servers' disks; 0 keeps none
+    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 3)]
+    pub replicas: u32,
+    /// Replicas without which writes wait [default: one less than --replicas, at least 1]
+    #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
+    pub min_replicas: Option<u32>,
+    /// When a write is acknowledged
+    #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
+    pub durability: Durability,
+    /// Most connections of Redis clients
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PLUVIO_REDIS_CONNECTIONS_MAX",
+        default_value_t = 10_000
+    )]
+    pub redis_connections_max: usize,
+    /// What both kinds of processes have.
+    #[command(flatten)]
+    pub process: Process,
+}
+
+/// `pluvio coordinator`.
+#[derive(Args, Clone, Debug)]
+pub struct Coordinator {
+    /// Where to listen for servers and clients; port 0 takes any
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "PLUVIO_LISTEN",
+        default_value = "127.0.0.1:7700"
+    )]
+    pub listen: String,
+    /// Where to keep the cluster's metadata
+    #[arg(long, value_name = "DIR", env = "PLUVIO_DATA")]
+    pub data: PathBuf,
+    /// Where to answer HTTP for metrics and health [default: nowhere]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN")]
+    pub admin: Option<String>,
+    /// How long a server may be silent before it is declared crashed
+    #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = duration)]
+    pub dead_server_timeout: Duration,
+    /// What both kinds of processes have.
+    #[command(flatten)]
+    pub process: Process,
+}
+
+/// What servers and coordinators have in common.
+#[derive(Args, Clone, Debug)]
+pub struct Process {
+    /// Event loops [default: one for each processor; the coordinator needs one]
+    #[arg(long, value_name = "N", env = "PLUVIO_CORES", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub cores: Option<u16>,
+    /// Bind each event loop to a processor; for machines that do nothing else
+    #[arg(long)]
+    pub pin: bool,
+    /// How long an event loop looks for more work before it sleeps. 50us about halves latency and
+    /// takes a processor for each event loop
+    #[arg(long, value_name = "TIME", env = "PLUVIO_SPIN", default_value = "0s", value_parser = duration)]
+    pub spin: Duration,
+    /// The process to die with
+    #[arg(long, value_name = "PID", hide = true)]
+    pub parent: Option<u32>,
+}
+
+/// Names an object: its table and its key.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// The table
+    pub table: String,
+    /// The key; any bytes
+    pub key: OsString,
+    /// KEY is given in hexadecimal digits
+    #[arg(long)]
+    pub key_hex: bool,
+}
+
+/// A duration as people write it: `500ms`, `10s`, `2m`; a bare number means seconds.
+///
+/// # Errors
+/// Anything else.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim() {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => f64::NAN,
+    };
+    let seconds = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
+    // A year is more than anything here waits for.
+    if !(0.0..=31_536_000.0).contains(&seconds) {
+        return Err("not a time: give a number with us, ms, s, m or h, for example 500ms".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read_or_refused() {
+        for (text, time) in [
+            ("500ms", Duration::from_millis(500)),
+            ("1.5s", Duration::from_millis(1500)),
+            ("2m", Duration::from_secs(120)),
+            ("7", Duration::from_secs(7)),
+            ("50us", Duration::from_micros(50)),
+            ("0", Duration::ZERO),
+        ] {
+            assert_eq!(duration(text), Ok(time), "{text}");
+        }
+        for text in [
+            "",
+            "ms",
+            "-1s",
+            "1 fortnight",
+            "1e9h",
+            "nan",
+            "inf",
+            "9999999999h",
+        ] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `pluvio dev`: a whole cluster on this machine, in the foreground.
+
+use crate::args::{Dev, Global};
+use crate::failure::Failure;
+use crate::local::{KILL_PAUSE, LocalCluster, LocalOptions, Which};
+use crate::output::{print_json, print_line};
+use crate::process::Announcement;
+use crate::session::with_runtime;
+use pluvio_env::Env;
+use pluvio_env_os::StopSignals;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The pause before a child that died is started again: one that cannot live must not keep the
+/// machine busy.
+const RESPAWN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs the cluster until SIGINT or SIGTERM.
+pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
+    // Kept until the end: dropping it removes the directory.
+    let (data, temporary) = data_directory(dev)?;
+    let (dev, json) = (dev.clone(), global.json);
+    let options = options(&dev, data, global.log.clone());
+    let result = with_runtime(1, move |env| foreground(env, dev, options, json));
+    if let Some(directory) = temporary
+        && let Err(error) = directory.close()
+    {
+        eprintln!("cannot remove the temporary data: {error}");
+    }
+    result
+}
+
+fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
+    match &dev.data {
+        Some(data) => {
+            std::fs::create_dir_all(data).map_err(|error| Failure::file(data, &error))?;
+            let data = data
+                .canonicalize()
+                .map_err(|error| Failure::file(data, &error))?;
+            Ok((data, None))
+        }
+        None => {
+            let made = tempfile::Builder::new().prefix("pluvio-dev-").tempdir();
+            let directory = made.map_err(|error| {
+                Failure::new(format!(
+                    "cannot make a temporary directory: {error}; use --data"
+                ))
+            })?;
+            Ok((directory.path().to_owned(), Some(directory)))
+        }
+    }
+}
+
+fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
+    LocalOptions {
+        servers: dev.servers,
+        replicas: dev.replicas,
+        min_replicas: dev.min_replicas,
+        memory: dev.memory,
+        cores: dev.cores,
+        data,
+        redis_port: dev.redis_port,
+        admin_port: dev.admin_port,
+        coordinator_port: dev.coordinator_port,
+        durability: dev.durability,
+        log,
+        verbose: dev.verbose,
+    }
+}
+
+async fn foreground(
+    env: Env,
+    dev: Dev,
+    options: LocalOptions,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let mut signals = StopSignals::new()
+        .map_err(|error| Failure::new(format!("cannot receive signals: {error}")))?;
+    let data = options.data.clone();
+    let started = tokio::select! {
+        biased;
+        _ = signals.next() => None,
+        started = LocalCluster::start(env.clone(), options) => Some(started),
+    };
+    let Some(started) = started else {
+        // The children were killed with their handles.
+        env.clock.sleep(KILL_PAUSE).await;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut cluster = started?;
+    if !cluster.left_out().is_empty() {
+        eprintln!(
+            "the data of {} in {} is not served by its own server this time; use --servers {} to start all",
+            cluster.left_out().join(", "),
+            data.display(),
+            cluster.servers().count() + cluster.left_out().len(),
+        );
+    }
+    tell(&cluster, &dev, json)?;
+    let result = supervise(&env, &mut cluster, &mut signals, dev.respawn).await;
+    let stopping = async {
+        cluster.stop().await;
+    };
+    let hurried = tokio::select! {
+        biased;
+        () = stopping => false,
+        _ = signals.next() => true,
+    };
+    if hurried {
+        cluster.kill_all();
+        env.clock.sleep(KILL_PAUSE).await;
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
+    if json {
+        let Some(coordinator) = cluster.announced(Which::Coordinator) else {
+            return Err(Failure::new("the coordinator is gone"));
+        };
+        let servers: Vec<_> = cluster.servers().map(entry).collect();
+        return print_json(&json!({
+            "ready": true,
+            "coordinator": entry(coordinator),
+            "servers": servers,
+        }));
+    }
+    print_line(&format!("coordinator  {}", cluster.coordinator_address()))?;
+    for server in cluster.servers() {
+        let redis = server.redis.as_deref().unwrap_or("-");
+        let id = server.id.unwrap_or_default();
+        print_line(&format!("server {id:<5} {}  Redis on {redis}", server.addr))?;
+    }
+    let where_to = match &dev.data {
+        Some(data) => format!("Data in {}", data.display()),
+        None => "Data is temporary (keep it with --data DIR)".to_owned(),
+    };
+    print_line(&format!("Ready. {where_to}. Stop with Ctrl-C."))?;
+    let default = format!("127.0.0.1:{}", crate::args::COORDINATOR_PORT);
+    if cluster.coordinator_address() != default {
+        print_line(&format!(
+            "Other commands need --coordinator {0} (or PLUVIO_COORDINATOR={0}).",
+            cluster.coordinator_address()
+        ))?;
+    }
+    Ok(())
+}
+
+/// What programs read of a child.
+fn entry(announced: &Announcement) -> Value {
+    let mut shown = Map::new();
+    if let Some(id) = announced.id {
+        shown.insert("id".into(), id.into());
+    }
+    shown.insert("pid".into(), announced.pid.into());
+    shown.insert("addr".into(), announced.addr.clone().into());
+    for (name, value) in [("redis", &announced.redis), ("admin", &announced.admin)] {
+        if let Some(value) = value {
+            shown.insert(name.into(), value.clone().into());
+        }
+    }
+    shown.into()
+}
+
+/// Watches the children until a signal comes or none is left.
+async fn supervise(
+    env: &Env,
+    cluster: &mut LocalCluster,
+    signals: &mut StopSignals,
+    respawn: bool,
+) -> Result<(), Failure> {
+    // Children to be started again.
+    let mut missing: VecDeque<Which> = VecDeque::new();
+    loop {
+        let pause = async {
+            match missing.is_empty() {
+                true => std::future::pending().await,
+                false => env.clock.sleep(RESPAWN_PAUSE).await,
+            }
+        };
+        let death = tokio::select! {
+            biased;
+            _ = signals.next() => return Ok(()),
+            death = cluster.death() => Some(death),
+            () = pause => None,
+        };
+        if let Some((which, status)) = death {
+            eprintln!("{}", cluster.obituary(which, status));
+            match respawn {
+                true => missing.push_back(which),
+                false if cluster.is_empty() => {
+                    return Err(Failure::new("no process of the cluster is left"));
+                }
+                false => {}
+            }
+            continue;
+        }
+        let Some(which) = missing.pop_front() else {
+            continue;
+        };
+        let outcome = tokio::select! {
+            biased;
+            _ = signals.next() => return Ok(()),
+            outcome = cluster.respawn(which) => outcome,
+        };
+        match outcome {
+            Ok(a) => eprintln!("started again as process {}, requests on {}", a.pid, a.addr),
+            Err(failure) => {
+                eprintln!("{failure}; trying again");
+                missing.push_back(which);
+            }
+        }
+    }
+}

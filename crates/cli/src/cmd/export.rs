@@ -1,0 +1,134 @@
+//! `pluvio export`: the objects of a table as JSON lines, which `pluvio import --format export`
+//! reads back.
+//!
+//! A line is `{"key":…,"value":…}`; a part that is not UTF-8 stands in base64 as `key_base64` or
+//! `value_base64`. The file appears under its name only when it is complete.
+
+use crate::args::Global;
+use crate::cmd::objects::put_bytes;
+use crate::failure::Failure;
+use crate::output::{bar, bytes, count, print_json, time};
+use crate::session::{Session, with_session};
+use clap::Args;
+use serde_json::{Map, json};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// `pluvio export`.
+#[derive(Args, Clone, Debug)]
+pub struct Export {
+    /// The table
+    table: String,
+    /// The file; `-` writes to standard output
+    file: PathBuf,
+}
+
+/// Where the lines go.
+enum Target {
+    Output(BufWriter<io::Stdout>),
+    /// Written under another name first.
+    File(BufWriter<File>, PathBuf),
+}
+
+/// Runs the command.
+pub fn run(global: &Global, export: &Export) -> Result<ExitCode, Failure> {
+    let (export, json) = (export.clone(), global.json);
+    let to_output = export.file.as_os_str() == "-";
+    if to_output && json {
+        return Err(Failure::usage(
+            "--json and FILE `-` both want standard output; name a file",
+        ));
+    }
+    with_session(global, 1, move |session| async move {
+        let start = session.env.clock.now();
+        let (objects, size) = write(&session, &export).await?;
+        let took = session.env.clock.now().since(start);
+        if json {
+            print_json(&json!({
+                "objects": objects,
+                "bytes": size,
+                "seconds": took.as_secs_f64(),
+            }))?;
+        } else if !to_output {
+            eprintln!(
+                "{} objects, {} in {}",
+                count(objects),
+                bytes(size),
+                time(took)
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Gives the number of objects and of bytes written.
+async fn write(Session { client, .. }: &Session, export: &Export) -> Result<(u64, u64), Failure> {
+    let table = client.table(&export.table).await?;
+    let expected = client.count(&table).await?.objects;
+    let mut target = Target::open(&export.file)?;
+    let progress = bar(expected, "exporting", false);
+    let mut objects = client.enumerate(&table);
+    let (mut written, mut size) = (0, 0);
+    let fail = |error| target_failure(&export.file, error);
+    while let Some(batch) = objects.next_batch().await? {
+        for object in &batch {
+            let mut line = Map::new();
+            put_bytes(&mut line, "key", &object.key);
+            put_bytes(&mut line, "value", &object.value);
+            let text = serde_json::to_vec(&line)
+                .map_err(io::Error::other)
+                .map_err(fail)?;
+            let out = target.writer();
+            out.write_all(&text)
+                .and_then(|()| out.write_all(b"\n"))
+                .map_err(fail)?;
+            size += text.len() as u64 + 1;
+        }
+        written += batch.len() as u64;
+        progress.set_position(written);
+    }
+    progress.finish_and_clear();
+    target.finish(&export.file).map_err(fail)?;
+    Ok((written, size))
+}
+
+fn target_failure(path: &Path, error: io::Error) -> Failure {
+    if path.as_os_str() == "-" {
+        return error.into();
+    }
+    Failure::file(path, &error)
+}
+
+impl Target {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Output(BufWriter::new(io::stdout())));
+        }
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial).map_err(|error| Failure::file(&partial, &error))?;
+        Ok(Self::File(BufWriter::new(file), partial))
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Output(out) => out,
+            Self::File(file, _) => file,
+        }
+    }
+
+    fn finish(self, path: &Path) -> io::Result<()> {
+        match self {
+            Self::Output(mut out) => out.flush(),
+            Self::File(file, partial) => {
+                file.into_inner()
+                    .map_err(io::IntoInnerError::into_error)?
+                    .sync_all()?;
+                fs::rename(partial, path)
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `pluvio import`: the records of a file into a table.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::ingest::records::{Format, read};
+use crate::ingest::write::{Options, Summary, write_all};
+use crate::output::{bar, bytes, count, print_json, print_line, spinner, time};
+use crate::session::{Session, with_session};
+use clap::Args;
+use serde_json::json;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// `pluvio import`.
+#[derive(Args, Clone, Debug)]
+pub struct Import {
+    /// The table; created if there is none
+    table: String,
+    /// The file; `-` reads standard input
+    file: PathBuf,
+    /// How the file is written
+    #[arg(long, value_enum)]
+    format: Format,
+    /// The field that is the key (csv, jsonl) [default: the record's number]
+    #[arg(long, value_name = "FIELD")]
+    key: Option<String>,
+    /// Batches under way at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Count bad records and go on, instead of stopping at the first
+    #[arg(long)]
+    skip_bad: bool,
+}
+
+/// Runs the command.
+pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
+    if import.key.is_some() && matches!(import.format, Format::Lines | Format::Export) {
+        return Err(Failure::usage(
+            "--key is for csv and jsonl; in the other formats each record has its own key",
+        ));
+    }
+    // Looked for before the cluster is asked for anything.
+    let (input, length) = open(&import.file)?;
+    let (import, json) = (import.clone(), global.json);
+    let (summary, took) = with_session(global, 0, move |session| async move {
+        load(&session, import, input, length).await
+    })?;
+    report(&summary, took, json)
+}
+
+async fn load(
+    session: &Session,
+    import: Import,
+    input: Box<dyn Read + Send>,
+    length: Option<u64>,
+) -> Result<(Summary, Duration), Failure> {
+    let table = session.client.create_table(&import.table, None).await?;
+    let progress = match length {
+        Some(length) => bar(length, "importing", true),
+        None => spinner("importing"),
+    };
+    let by_bytes = length.is_some();
+    let input: Box<dyn Read + Send> = if by_bytes {
+        Box::new(progress.wrap_read(input))
+    } else {
+        input
+    };
+    let records = read(input, import.format, import.key);
+    let start = session.env.clock.now();
+    let options = Options {
+        workers: usize::from(import.threads),
+        skip_bad: import.skip_bad,
+    };
+    let shown = progress.clone();
+    let seen = move |_: &_| {
+        if !by_bytes {
+            shown.inc(1);
+        }
+    };
+    let result = write_all(session, &table, records, options, seen).await;
+    progress.finish_and_clear();
+    Ok((result?, session.env.clock.now().since(start)))
+}
+
+/// The input, and its length if that is known.
+fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
+    if path.as_os_str() == "-" {
+        return Ok((Box::new(std::io::stdin()), None));
+    }
+    let fail = |error: std::io::Error| Failure::file(path, &error);
+    let file = File::open(path).map_err(fail)?;
+    let about = file.metadata().map_err(fail)?;
+    if about.is_dir() {
+        return Err(Failure::new(format!(
+            "{} is a directory; give a file",
+            path.display()
+        )));
+    }
+    let length = about.is_file().then_some(about.len());
+    Ok((Box::new(file), length))
+}
+
+fn report(summary: &Summary, took: Duration, json: bool) -> Result<ExitCode, Failure> {
+    let seconds = took.as_secs_f64();
+    let rate = summary.records as f64 / seconds.max(1e-9);
+    for told in &summary.told {
+        eprintln!("skipped {told}");
+    }
+    let untold = summary.bad - summary.told.len() as u64;
+    if untold > 0 {
+        eprintln!("skipped {untold} more");
+    }
+    if json {
+        print_json(&json!({
+            "records": summary.records,
+            "bytes": summary.bytes,
+            "seconds": seconds,
+            "records_per_s": rate,
+            "duplicates": summary.duplicates,
+            "bad": summary.bad,
+        }))?;
+    } else {
+        print_line(&format!(
+            "{} records, {} in {}: {} records/s; {} duplicates, {} bad",
+            count(summary.records),
+            bytes(summary.bytes),
+            time(took),
+            count(rate as u64),
+            count(summary.duplicates),
+            count(summary.bad),
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

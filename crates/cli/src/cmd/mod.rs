@@ -1,0 +1,12 @@
+//! One file for each command.
+
+pub mod bench;
+pub mod demo;
+pub mod dev;
+pub mod export;
+pub mod import;
+pub mod objects;
+pub mod scan;
+pub mod sim;
+pub mod status;
+pub mod table;

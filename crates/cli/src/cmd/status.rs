@@ -1,0 +1,298 @@
+//! `pluvio status`: what the cluster has and does.
+
+use crate::args::Global;
+use crate::cmd::table::as_json as table_json;
+use crate::failure::Failure;
+use crate::output::{bytes, count, print_json, print_line, table, table_text, time};
+use crate::session::{Session, with_session};
+use clap::Args;
+use pluvio_client::{ClusterStatus, ServerStatus};
+use pluvio_units::ServerId;
+use pluvio_wire::{RecoveryStatus, ServerInfo, ServerState, TabletState};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// `pluvio status`.
+#[derive(Args, Clone, Debug)]
+pub struct Status {}
+
+/// Runs the command.
+pub fn run(global: &Global, _: &Status) -> Result<ExitCode, Failure> {
+    let (json, coordinator) = (global.json, global.coordinator.clone());
+    with_session(global, 1, move |Session { client, .. }| async move {
+        let status = client.cluster_status().await.map_err(|error| {
+            let failure = Failure::from(error);
+            Failure::new(format!(
+                "no status from the coordinator at {coordinator}: {failure}"
+            ))
+        })?;
+        if json {
+            print_json(&as_json(&status))?;
+        } else {
+            print_line(&as_text(&status))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn of(status: &ClusterStatus, id: ServerId) -> Option<&ServerStatus> {
+    status.servers.iter().find(|s| s.id == id)
+}
+
+/// The status as JSON. Programs rely on the names of the fields. Ids of clusters and hashes are
+/// texts, because JSON numbers do not carry 64 bits everywhere.
+pub fn as_json(status: &ClusterStatus) -> Value {
+    let servers: Vec<_> = status
+        .list
+        .servers
+        .iter()
+        .map(|info| {
+            let mut server = json!({
+                "id": info.id,
+                "state": info.state,
+                "pid": info.pid,
+                "addr": info.address,
+                "redis": info.redis,
+                "admin": info.admin,
+                "rack": info.rack,
+                "cores": info.cores,
+                "volatile": info.volatile,
+                "disk_mb_per_s": info.disk_mb_per_s,
+                "answers": of(status, info.id).is_some(),
+            });
+            if let (Some(object), Some(Ok(Value::Object(more)))) = (
+                server.as_object_mut(),
+                of(status, info.id).map(serde_json::to_value),
+            ) {
+                object.extend(more);
+            }
+            server
+        })
+        .collect();
+    let tables: Vec<_> = status.tables.iter().map(table_json).collect();
+    json!({
+        "cluster": format!("{:016x}", status.cluster.0),
+        "server_list_version": status.list.version,
+        "servers": servers,
+        "tables": tables,
+        "recoveries": status.recoveries,
+    })
+}
+
+fn as_text(status: &ClusterStatus) -> String {
+    let up = status.list.up().count();
+    let mut parts = vec![format!(
+        "cluster {:016x}: {up} servers up, {} tables",
+        status.cluster.0,
+        status.tables.len()
+    )];
+    parts.push(servers_text(status));
+    if !status.tables.is_empty() {
+        parts.push(tables_text(status));
+    }
+    if !status.recoveries.is_empty() {
+        parts.push(recoveries_text(&status.recoveries));
+    }
+    let troubles = troubles(status);
+    if !troubles.is_empty() {
+        parts.push(troubles.join("\n"));
+    }
+    parts.join("\n\n")
+}
+
+fn servers_text(status: &ClusterStatus) -> String {
+    let heads = [
+        "server", "state", "pid", "address", "redis", "objects", "live", "log", "memory", "frames",
+        "requests",
+    ];
+    let mut text = table(&heads, &[0, 2, 5, 6, 7, 8, 9, 10]);
+    for info in &status.list.servers {
+        let state = match (info.state, of(status, info.id)) {
+            (ServerState::Crashed, _) => "crashed",
+            (ServerState::Up, Some(_)) => "up",
+            (ServerState::Up, None) => "no answer",
+        };
+        let known = of(status, info.id);
+        let number = |get: fn(&ServerStatus) -> String| known.map_or("-".to_owned(), get);
+        text.add_row([
+            info.id.to_string(),
+            state.to_owned(),
+            info.pid.to_string(),
+            info.address.clone(),
+            info.redis.clone().unwrap_or_else(|| "-".into()),
+            number(|s| count(s.objects)),
+            number(|s| bytes(s.memory_live)),
+            number(|s| bytes(s.memory_log)),
+            number(|s| bytes(s.memory_total)),
+            number(|s| bytes(s.frame_bytes)),
+            number(|s| count(s.requests)),
+        ]);
+    }
+    table_text(&text)
+}
+
+fn tables_text(status: &ClusterStatus) -> String {
+    let heads = [
+        "table",
+        "id",
+        "tablets",
+        "servers",
+        "recovering",
+        "assigning",
+    ];
+    let mut text = table(&heads, &[1, 2, 3, 4, 5]);
+    for info in &status.tables {
+        let in_state = |state| {
+            info.tablets
+                .iter()
+                .filter(|t| t.state == state)
+                .count()
+                .to_string()
+        };
+        let mut owners: Vec<_> = info.tablets.iter().map(|t| t.owner).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        text.add_row([
+            info.name.clone(),
+            info.id.to_string(),
+            info.tablets.len().to_string(),
+            owners.len().to_string(),
+            in_state(TabletState::Recovering),
+            in_state(TabletState::Assigning),
+        ]);
+    }
+    table_text(&text)
+}
+
+fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
+    let heads = [
+        "recovery of",
+        "phase",
+        "time",
+        "tablets",
+        "objects",
+        "data",
+        "MB/s",
+        "onto servers",
+    ];
+    let mut text = table(&heads, &[2, 3, 4, 5, 6, 7]);
+    for one in recoveries {
+        let took = Duration::from_millis(one.duration_ms);
+        let rate = one.bytes as f64 / 1e6 / took.as_secs_f64().max(1e-3);
+        text.add_row([
+            format!("server {}", one.crashed),
+            one.phase.clone(),
+            time(took),
+            one.tablets.to_string(),
+            count(one.objects),
+            bytes(one.bytes),
+            format!("{rate:.0}"),
+            one.masters.len().to_string(),
+        ]);
+    }
+    table_text(&text)
+}
+
+/// What somebody should do something about.
+fn troubles(status: &ClusterStatus) -> Vec<String> {
+    let mut found = Vec::new();
+    for info in &status.list.servers {
+        let name = |info: &ServerInfo| format!("server {}", info.id);
+        let Some(s) = of(status, info.id) else {
+            if info.state == ServerState::Up {
+                found.push(format!("{} does not answer", name(info)));
+            }
+            continue;
+        };
+        if let Some(why) = &s.writes_wait {
+            found.push(format!("{}: writes wait: {why}", name(info)));
+        }
+        if s.segments_under_replicated > 0 {
+            found.push(format!(
+                "{}: {} of {} segments have fewer than {} replicas",
+                name(info),
+                s.segments_under_replicated,
+                s.segments,
+                s.replicas_wanted
+            ));
+        }
+        if s.frames_damaged > 0 {
+            found.push(format!(
+                "{}: {} frames on disk are damaged; look at its trace",
+                name(info),
+                s.frames_damaged
+            ));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_units::{ClusterId, ServerListVersion};
+    use pluvio_wire::ServerList;
+
+    fn cluster() -> ClusterStatus {
+        let info = |id, state| ServerInfo {
+            id: ServerId(id),
+            address: format!("127.0.0.1:{id}"),
+            redis: None,
+            admin: None,
+            rack: None,
+            pid: 7,
+            cores: 1,
+            volatile: false,
+            disk_mb_per_s: 0,
+            state,
+        };
+        ClusterStatus {
+            cluster: ClusterId(255),
+            list: ServerList {
+                version: ServerListVersion(3),
+                servers: vec![
+                    info(1, ServerState::Crashed),
+                    info(2, ServerState::Up),
+                    info(3, ServerState::Up),
+                ],
+                grown: true,
+            },
+            servers: vec![ServerStatus {
+                id: ServerId(2),
+                writes_wait: Some("too few backups".into()),
+                segments: 4,
+                segments_under_replicated: 2,
+                replicas_wanted: 2,
+                ..ServerStatus::default()
+            }],
+            tables: Vec::new(),
+            recoveries: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn troubles_are_told() {
+        let found = troubles(&cluster());
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains("writes wait: too few backups"));
+        assert!(found[1].contains("2 of 4 segments"));
+        assert!(found[2].contains("server 3 does not answer"));
+        let text = as_text(&cluster());
+        assert!(
+            text.contains("crashed") && text.contains("no answer"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn json_has_the_names_that_programs_rely_on() {
+        let json = as_json(&cluster());
+        assert_eq!(json["cluster"], "00000000000000ff");
+        assert_eq!(json["servers"][0]["state"], "crashed");
+        assert_eq!(json["servers"][1]["id"], 2);
+        assert_eq!(json["servers"][1]["writes_wait"], "too few backups");
+        assert_eq!(json["servers"][1]["memory_live"], 0);
+        assert_eq!(json["servers"][2]["answers"], false);
+    }
+}

@@ -1,0 +1,355 @@
+//! Where options come from: defaults < configuration file < environment < flags.
+//!
+//! A configuration file is TOML with one section a command (`[server]`, `[bench.load]`) and
+//! `[global]` for the options of all commands; keys are the long names of options. The file's values become
+//! the defaults of those options before the command line is parsed, so one parser checks all of
+//! them with the same words, and the order above holds by itself.
+//!
+//! - CFG-1: a key that no option has is an error that names it.
+
+use crate::args::Cli;
+use crate::failure::Failure;
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// The section of options that all commands have.
+const GLOBAL: &str = "global";
+/// Options that make no sense in a file.
+const NOT_IN_FILES: [&str; 5] = ["config", "print-config", "help", "version", "parent"];
+
+/// What the command line asks for.
+pub enum Asked {
+    /// To do something.
+    Do(Box<Cli>),
+    /// To print this text, which is a configuration file.
+    Show(String),
+}
+
+/// Reads the command line, the environment and the configuration file.
+///
+/// # Errors
+/// [`Failure`] when the configuration file cannot be used; a wrong command line ends the
+/// process, as do `--help` and `--version`.
+pub fn read(arguments: &[OsString]) -> Result<Asked, Failure> {
+    let mut command = Cli::command();
+    if let Some(path) = config_path(arguments) {
+        command = apply(command, &load(&path)?, &path)?;
+    }
+    let shown = command.clone();
+    let matches = command.get_matches_from(arguments);
+    if matches.get_flag("print_config") {
+        return Ok(Asked::Show(show(&shown, &matches)));
+    }
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    Ok(Asked::Do(Box::new(cli)))
+}
+
+/// The configuration file: the last `--config` before a `--`, or the environment's.
+fn config_path(arguments: &[OsString]) -> Option<PathBuf> {
+    let mut found = None;
+    let mut rest = arguments.iter().skip(1).take_while(|a| *a != "--");
+    while let Some(argument) = rest.next() {
+        if argument == "--config" {
+            found = rest.next().map(PathBuf::from);
+        } else if let Some(text) = argument.to_str()
+            && let Some(path) = text.strip_prefix("--config=")
+        {
+            found = Some(PathBuf::from(path));
+        }
+    }
+    found.or_else(|| {
+        let path = std::env::var_os("PLUVIO_CONFIG")?;
+        (!path.is_empty()).then(|| PathBuf::from(path))
+    })
+}
+
+fn load(path: &PathBuf) -> Result<toml::Table, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!(
+            "cannot read the configuration file {shown}: {error}"
+        ))
+    })?;
+    text.parse().map_err(|error: toml::de::Error| {
+        // The parser's text has several lines that draw the place; one line is enough here.
+        let place = error
+            .span()
+            .map_or(0, |span| text[..span.start].lines().count().max(1));
+        Failure::usage(format!("{shown}, line {place}: {}", error.message()))
+    })
+}
+
+/// Makes a file's values the defaults of their options.
+fn apply(mut command: Command, file: &toml::Table, path: &PathBuf) -> Result<Command, Failure> {
+    for (section, value) in file {
+        let toml::Value::Table(keys) = value else {
+            return Err(Failure::usage(format!(
+                "{}: key `{section}` stands outside a section; put it below [{GLOBAL}] or a command's name",
+                path.display()
+            )));
+        };
+        if section == GLOBAL {
+            command = section_of(command, section, keys, path)?;
+            continue;
+        }
+        if command.find_subcommand(section).is_none() {
+            return Err(Failure::usage(format!(
+                "{}: unknown section [{section}]; sections are [{GLOBAL}] and the names of commands",
+                path.display()
+            )));
+        }
+        let mut problem = None;
+        command = command.mut_subcommand(section, |sub| {
+            section_of(sub.clone(), section, keys, path).unwrap_or_else(|failure| {
+                problem = Some(failure);
+                sub
+            })
+        });
+        if let Some(failure) = problem {
+            return Err(failure);
+        }
+    }
+    Ok(command)
+}
+
+fn section_of(
+    mut command: Command,
+    section: &str,
+    keys: &toml::Table,
+    path: &PathBuf,
+) -> Result<Command, Failure> {
+    for (key, value) in keys {
+        if let toml::Value::Table(deeper) = value
+            && command.find_subcommand(key).is_some()
+        {
+            let name = format!("{section}.{key}");
+            let mut problem = None;
+            command = command.mut_subcommand(key, |sub| {
+                section_of(sub.clone(), &name, deeper, path).unwrap_or_else(|failure| {
+                    problem = Some(failure);
+                    sub
+                })
+            });
+            match problem {
+                Some(failure) => return Err(failure),
+                None => continue,
+            }
+        }
+        let argument = command
+            .get_arguments()
+            .find(|a| a.get_long() == Some(key) && !NOT_IN_FILES.contains(&key.as_str()));
+        let Some(argument) = argument else {
+            return Err(Failure::usage(format!(
+                "{}: unknown key `{key}` in section [{section}]; keys are the long names of options, see `pluvio {} --help`",
+                path.display(),
+                if section == GLOBAL { "" } else { section }
+            ).replace("pluvio  ", "pluvio ")));
+        };
+        let id = argument.get_id().clone();
+        let values = texts(value).ok_or_else(|| {
+            Failure::usage(format!(
+                "{}: key `{key}` in section [{section}] must be a text, a number, true or false",
+                path.display()
+            ))
+        })?;
+        command = command.mut_arg(id, |a| a.required(false).default_values(values));
+    }
+    Ok(command)
+}
+
+/// A value as it would stand on the command line.
+fn texts(value: &toml::Value) -> Option<Vec<String>> {
+    match value {
+        toml::Value::String(text) => Some(vec![text.clone()]),
+        toml::Value::Integer(n) => Some(vec![n.to_string()]),
+        toml::Value::Float(n) => Some(vec![n.to_string()]),
+        toml::Value::Boolean(b) => Some(vec![b.to_string()]),
+        toml::Value::Array(all) => {
+            let mut found = Vec::new();
+            for one in all {
+                found.extend(texts(one)?);
+            }
+            Some(found)
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
+}
+
+/// The options in force, as a configuration file.
+fn show(command: &Command, matches: &ArgMatches) -> String {
+    let mut text = String::new();
+    let mut path = Vec::new();
+    let (mut command, mut matches) = (command.clone(), matches.clone());
+    // Globals are known at every level; the innermost knows what was said anywhere.
+    let mut innermost = &matches;
+    while let Some((_, deeper)) = innermost.subcommand() {
+        innermost = deeper;
+    }
+    let globals: Vec<String> = command
+        .get_arguments()
+        .filter_map(|a| a.get_long().map(str::to_owned))
+        .collect();
+    section_text(&mut text, GLOBAL, &command, innermost, &[]);
+    while let Some((name, deeper)) = matches.subcommand() {
+        path.push(name.to_owned());
+        let next = command.find_subcommand(name).cloned();
+        let deeper = deeper.clone();
+        let Some(next) = next else { break };
+        section_text(&mut text, &path.join("."), &next, &deeper, &globals);
+        (command, matches) = (next, deeper);
+    }
+    text
+}
+
+fn section_text(
+    text: &mut String,
+    section: &str,
+    command: &Command,
+    matches: &ArgMatches,
+    left_out: &[String],
+) {
+    let mut lines = BTreeMap::new();
+    for argument in command.get_arguments() {
+        let Some(long) = argument.get_long() else {
+            continue;
+        };
+        if NOT_IN_FILES.contains(&long) || left_out.iter().any(|g| g == long) {
+            continue;
+        }
+        let id = argument.get_id().as_str();
+        let Ok(Some(raw)) = matches.try_get_raw(id) else {
+            continue;
+        };
+        let quoted: Vec<String> = raw
+            .map(|value| quote(argument.get_action(), value))
+            .collect();
+        let value = match quoted.as_slice() {
+            [] => continue,
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let source = match matches.value_source(id) {
+            Some(ValueSource::CommandLine) => "flag",
+            Some(ValueSource::EnvVariable) => "environment",
+            _ => "file or default",
+        };
+        lines.insert(long.to_owned(), format!("{long} = {value}  # {source}"));
+    }
+    if lines.is_empty() {
+        return;
+    }
+    let _infallible = writeln!(text, "[{section}]");
+    for line in lines.values() {
+        let _infallible = writeln!(text, "{line}");
+    }
+}
+
+fn quote(action: &ArgAction, value: &OsStr) -> String {
+    let value = value.to_string_lossy();
+    match action {
+        ArgAction::SetTrue | ArgAction::SetFalse => value.into_owned(),
+        _ if value.parse::<i64>().is_ok() => value.into_owned(),
+        _ => toml::Value::String(value.into_owned()).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Command as Asks;
+    use pluvio_units::Size;
+
+    fn parse(file: &str, arguments: &[&str]) -> Result<Cli, String> {
+        let table: toml::Table = file.parse().expect("TOML");
+        let path = PathBuf::from("pluvio.toml");
+        let command = apply(Cli::command(), &table, &path).map_err(|f| f.to_string())?;
+        let matches = command
+            .try_get_matches_from(arguments)
+            .map_err(|e| e.to_string())?;
+        Cli::from_arg_matches(&matches).map_err(|e| e.to_string())
+    }
+
+    fn server(cli: Cli) -> crate::args::Server {
+        match cli.command {
+            Asks::Server(server) => server,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let file = "[global]\ncoordinator = \"10.0.0.1:7700\"\n[server]\nmemory = \"1GiB\"\nreplicas = 5\ndata = \"/srv/pluvio\"\npin = true\n";
+        let server = |arguments: &[&str]| server(parse(file, arguments).unwrap());
+        let plain = server(&["pluvio", "server"]);
+        assert_eq!(plain.memory, Size::mib(1024));
+        assert_eq!(plain.replicas, 5);
+        assert!(plain.process.pin);
+        assert_eq!(
+            plain.data,
+            PathBuf::from("/srv/pluvio"),
+            "needed, but in the file"
+        );
+        let flagged = server(&["pluvio", "server", "--replicas", "2"]);
+        assert_eq!(flagged.replicas, 2);
+        assert_eq!(flagged.memory, Size::mib(1024));
+        let cli = parse(file, &["pluvio", "status"]).unwrap();
+        assert_eq!(cli.global.coordinator, "10.0.0.1:7700");
+        let cli = parse(file, &["pluvio", "status", "--coordinator", "b:1"]).unwrap();
+        assert_eq!(cli.global.coordinator, "b:1");
+        let cli = parse(file, &["pluvio", "--coordinator", "b:1", "status"]).unwrap();
+        assert_eq!(cli.global.coordinator, "b:1");
+    }
+
+    #[test]
+    fn unknown_keys_are_named() {
+        for (file, named) in [
+            ("[server]\nmemry = 1\n", "`memry`"),
+            ("[sever]\nmemory = 1\n", "[sever]"),
+            ("memory = 1\n", "`memory`"),
+            ("[global]\nconfig = \"x\"\n", "`config`"),
+            ("[bench.load]\nkees = 1\n", "`kees`"),
+            ("[bench]\nload = 1\n", "`load`"),
+            ("[server]\nmemory = {}\n", "`memory`"),
+        ] {
+            let error = parse(file, &["pluvio", "status"]).unwrap_err();
+            assert!(error.contains(named), "{file:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn bad_values_of_the_file_are_refused_like_those_of_flags() {
+        let error = parse(
+            "[server]\nmemory = \"1XB\"\n",
+            &["pluvio", "server", "--data", "x"],
+        );
+        assert!(error.unwrap_err().contains("is not a size"));
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read_again() {
+        let arguments = [
+            "pluvio", "server", "--data", "d", "--memory", "64MiB", "--pin",
+        ];
+        let matches = Cli::command().try_get_matches_from(arguments).unwrap();
+        let text = show(&Cli::command(), &matches);
+        let again = server(parse(&text, &["pluvio", "server"]).unwrap());
+        assert_eq!(again.memory, Size::mib(64));
+        assert!(again.process.pin);
+        assert_eq!(again.data, PathBuf::from("d"));
+    }
+
+    #[test]
+    fn the_last_config_flag_before_the_double_dash_counts() {
+        let words = |list: &[&str]| list.iter().map(OsString::from).collect::<Vec<_>>();
+        let path = |list: &[&str]| config_path(&words(list));
+        assert_eq!(
+            path(&["pluvio", "--config", "a", "get", "--config=b"]),
+            Some("b".into())
+        );
+        assert_eq!(path(&["pluvio", "get", "t", "--", "--config", "b"]), None);
+    }
+}

@@ -1,0 +1,592 @@
+//! Files as records: CSV, JSON lines, plain lines, and what `pluvio export` writes.
+//!
+//! - REC-1: a record's line is the one a person finds with an editor, counted from 1.
+//! - REC-2: memory is bounded whatever the input: a line or CSV record over [`RECORD_BYTES_MAX`] is
+//!   refused, not collected.
+//! - REC-3: a bad record does not hide the ones behind it, unless it is [`BadRecord::last`].
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longest line or CSV record in bytes. A value has at most 1 MiB, and at most six times as many
+/// bytes as JSON text.
+pub const RECORD_BYTES_MAX: usize = 8 << 20;
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How a file is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// Values between commas; the first line names the fields. A record becomes a JSON object
+    Csv,
+    /// A JSON object on each line, kept as it stands
+    Jsonl,
+    /// Each line is a key; its value is the number of the line
+    Lines,
+    /// What `pluvio export` writes
+    Export,
+}
+
+/// One object to be written.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The line it began on.
+    pub line: u64,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// A record that cannot be used.
+#[derive(PartialEq, Eq, Debug)]
+pub struct BadRecord {
+    /// The line it began on.
+    pub line: u64,
+    /// What is wrong with it.
+    pub message: String,
+    /// Nothing can be read after it.
+    pub last: bool,
+}
+
+/// Records in the order of the file.
+pub type Records = Box<dyn Iterator<Item = Result<Record, BadRecord>> + Send>;
+
+/// Reads `input`; `key` names the field that is the key, otherwise it is the record's number
+/// from 1. Does not read before the first record is asked for.
+pub fn read(input: Box<dyn Read + Send>, format: Format, key: Option<String>) -> Records {
+    match format {
+        Format::Csv => Box::new(Csv::new(input, key)),
+        Format::Jsonl => Box::new(Lines::new(input, move |line, number, text| {
+            json_record(line, number, text, key.as_deref())
+        })),
+        Format::Lines => Box::new(Lines::new(input, |line, _, text| {
+            Ok(Record {
+                line,
+                key: text.to_vec(),
+                value: line.to_string().into(),
+            })
+        })),
+        Format::Export => Box::new(Lines::new(input, |line, _, text| exported(line, text))),
+    }
+}
+
+fn bad(line: u64, message: impl Into<String>) -> BadRecord {
+    BadRecord {
+        line,
+        message: message.into(),
+        last: false,
+    }
+}
+
+/// A file of lines. Blank lines are no records.
+struct Lines<F> {
+    input: BufReader<Box<dyn Read + Send>>,
+    line: u64,
+    number: u64,
+    ended: bool,
+    record: F,
+}
+
+impl<F: FnMut(u64, u64, &[u8]) -> Result<Record, BadRecord>> Lines<F> {
+    fn new(input: Box<dyn Read + Send>, record: F) -> Self {
+        Self {
+            input: BufReader::with_capacity(64 << 10, input),
+            line: 0,
+            number: 0,
+            ended: false,
+            record,
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) -> BadRecord {
+        self.ended = true;
+        BadRecord {
+            line: self.line,
+            message: format!("cannot read on: {error}"),
+            last: true,
+        }
+    }
+
+    /// Passes the rest of a line that is too long.
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            let there = self.input.fill_buf()?;
+            if there.is_empty() {
+                return Ok(());
+            }
+            let end = there.iter().position(|&b| b == b'\n');
+            let used = end.map_or(there.len(), |at| at + 1);
+            self.input.consume(used);
+            if end.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl<F: FnMut(u64, u64, &[u8]) -> Result<Record, BadRecord>> Iterator for Lines<F> {
+    type Item = Result<Record, BadRecord>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut text = Vec::new();
+        while !self.ended {
+            text.clear();
+            self.line += 1;
+            let limit = RECORD_BYTES_MAX as u64 + 1;
+            match (&mut self.input).take(limit).read_until(b'\n', &mut text) {
+                Ok(0) => {
+                    self.ended = true;
+                    return None;
+                }
+                Ok(_) => {}
+                Err(error) => return Some(Err(self.fail(&error))),
+            }
+            let whole = text.last() == Some(&b'\n');
+            if !whole && text.len() > RECORD_BYTES_MAX {
+                if let Err(error) = self.skip_line() {
+                    return Some(Err(self.fail(&error)));
+                }
+                let message = format!("the line is longer than {RECORD_BYTES_MAX} bytes");
+                return Some(Err(bad(self.line, message)));
+            }
+            let mut line = text.strip_suffix(b"\n").unwrap_or(&text);
+            line = line.strip_suffix(b"\r").unwrap_or(line);
+            if self.line == 1 {
+                line = line.strip_prefix(UTF8_MARK).unwrap_or(line);
+            }
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            self.number += 1;
+            return Some((self.record)(self.line, self.number, line));
+        }
+        None
+    }
+}
+
+fn object(line: u64, text: &[u8]) -> Result<Map<String, Value>, BadRecord> {
+    match serde_json::from_slice(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(bad(line, "not a JSON object")),
+        Err(error) => Err(bad(line, format!("not JSON: {error}"))),
+    }
+}
+
+fn json_record(
+    line: u64,
+    number: u64,
+    text: &[u8],
+    key: Option<&str>,
+) -> Result<Record, BadRecord> {
+    let object = object(line, text)?;
+    let key = match key {
+        None => number.to_string(),
+        Some(name) => match object.get(name) {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(n)) => n.to_string(),
+            Some(_) => {
+                return Err(bad(
+                    line,
+                    format!("field {name:?} is no text and no number"),
+                ));
+            }
+            None => return Err(bad(line, format!("there is no field {name:?}"))),
+        },
+    };
+    Ok(Record {
+        line,
+        key: key.into_bytes(),
+        value: Bytes::copy_from_slice(text.trim_ascii()),
+    })
+}
+
+fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
+    let mut object = object(line, text)?;
+    let mut part = |name: &str| match object.remove(name) {
+        Some(Value::String(text)) => Ok(text.into_bytes()),
+        Some(_) => Err(bad(line, format!("field {name:?} is no text"))),
+        None => match object.remove(&format!("{name}_base64")) {
+            Some(Value::String(text)) => STANDARD
+                .decode(text)
+                .map_err(|error| bad(line, format!("field \"{name}_base64\": {error}"))),
+            _ => Err(bad(
+                line,
+                format!("there is no field {name:?} and no \"{name}_base64\""),
+            )),
+        },
+    };
+    Ok(Record {
+        line,
+        key: part("key")?,
+        value: part("value")?.into(),
+    })
+}
+
+/// What of a CSV file went through the hands of [`Watched`].
+#[derive(Default)]
+struct Seen {
+    /// Bytes since the latest record began.
+    since_record: usize,
+    /// Bytes in all.
+    bytes: u64,
+    /// Places of the carriage returns and line feeds that [`Seen::line_at`] has not passed.
+    ends: VecDeque<(u64, u8)>,
+    /// Line feeds that it has passed.
+    lines: u64,
+}
+
+impl Seen {
+    /// The line of the record that begins at this byte, or behind the line ends that are there: the
+    /// CSV reader leaves the line feed of a carriage return, and blank lines, to the next record.
+    /// Bytes must come in ascending order.
+    fn line_at(&mut self, mut byte: u64) -> u64 {
+        while let Some(&(place, end)) = self.ends.front()
+            && place <= byte
+        {
+            self.ends.pop_front();
+            self.lines += u64::from(end == b'\n');
+            if place == byte {
+                byte += 1;
+            }
+        }
+        self.lines + 1
+    }
+}
+
+/// Refuses to read more than a bound between two records, and notes where lines end.
+struct Watched {
+    input: Box<dyn Read + Send>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Read for Watched {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut seen = lock(&self.seen);
+        if seen.since_record > RECORD_BYTES_MAX {
+            return Err(io::Error::other(format!(
+                "a record is longer than {RECORD_BYTES_MAX} bytes; is a quote not closed?"
+            )));
+        }
+        let read = self.input.read(into)?;
+        let start = seen.bytes;
+        let ends = into[..read]
+            .iter()
+            .zip(start..)
+            .filter(|(b, _)| matches!(b, b'\r' | b'\n'));
+        seen.ends.extend(ends.map(|(end, place)| (place, *end)));
+        seen.bytes += read as u64;
+        seen.since_record += read;
+        Ok(read)
+    }
+}
+
+/// A CSV file.
+struct Csv {
+    reader: csv::Reader<Watched>,
+    seen: Arc<Mutex<Seen>>,
+    key: Option<String>,
+    /// The fields' names as JSON text, and which of them is the key. `None` before the head line.
+    head: Option<(Vec<String>, Option<usize>)>,
+    number: u64,
+    ended: bool,
+}
+
+impl Csv {
+    fn new(input: Box<dyn Read + Send>, key: Option<String>) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let watched = Watched {
+            input,
+            seen: seen.clone(),
+        };
+        Self {
+            reader: csv::ReaderBuilder::new()
+                .buffer_capacity(64 << 10)
+                .from_reader(watched),
+            seen,
+            key,
+            head: None,
+            number: 0,
+            ended: false,
+        }
+    }
+
+    fn read_head(&mut self) -> Result<(), BadRecord> {
+        let fail = |message: String| BadRecord {
+            line: 1,
+            message,
+            last: true,
+        };
+        let head = self.reader.headers().map_err(|error| {
+            fail(format!(
+                "the first line must name the fields: {}",
+                csv_words(&error)
+            ))
+        })?;
+        if head.is_empty() {
+            return Err(fail(
+                "the file is empty; its first line must name the fields".into(),
+            ));
+        }
+        let names: Vec<&str> = head.iter().collect();
+        if let Some(twice) = names
+            .iter()
+            .enumerate()
+            .find(|(i, n)| names[..*i].contains(n))
+        {
+            return Err(fail(format!("two fields are named {:?}", twice.1)));
+        }
+        let index = match &self.key {
+            None => None,
+            Some(key) => Some(names.iter().position(|n| n == key).ok_or_else(|| {
+                fail(format!(
+                    "there is no field {key:?}; there are {}",
+                    names.join(", ")
+                ))
+            })?),
+        };
+        let quoted = names.iter().map(|name| Value::from(*name).to_string());
+        self.head = Some((quoted.collect(), index));
+        Ok(())
+    }
+
+    fn record(&mut self, fields: &csv::StringRecord, line: u64) -> Record {
+        self.number += 1;
+        let (names, index) = self.head.as_ref().expect("read before the first record");
+        let mut json = String::with_capacity(fields.as_slice().len() + names.len() * 12);
+        for (name, field) in names.iter().zip(fields) {
+            json.push(if json.is_empty() { '{' } else { ',' });
+            json.push_str(name);
+            json.push(':');
+            json.push_str(&Value::from(field).to_string());
+        }
+        json.push('}');
+        let key = match index {
+            Some(index) => fields[*index].to_owned(),
+            None => self.number.to_string(),
+        };
+        Record {
+            line,
+            key: key.into_bytes(),
+            value: json.into(),
+        }
+    }
+}
+
+impl Iterator for Csv {
+    type Item = Result<Record, BadRecord>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        if self.head.is_none()
+            && let Err(problem) = self.read_head()
+        {
+            self.ended = true;
+            return Some(Err(problem));
+        }
+        lock(&self.seen).since_record = 0;
+        let mut fields = csv::StringRecord::new();
+        let result = self.reader.read_record(&mut fields);
+        let place = match &result {
+            Ok(_) => fields.position(),
+            Err(error) => error.position(),
+        };
+        let line = place.map_or(0, |place| lock(&self.seen).line_at(place.byte()));
+        Some(match result {
+            Ok(true) => Ok(self.record(&fields, line)),
+            Ok(false) => {
+                self.ended = true;
+                return None;
+            }
+            Err(error) => {
+                let last = matches!(error.kind(), csv::ErrorKind::Io(_));
+                self.ended = last;
+                // The number counts bad records too, so that keys do not depend on them.
+                self.number += 1;
+                Err(BadRecord {
+                    line: line.max(1),
+                    message: csv_words(&error),
+                    last,
+                })
+            }
+        })
+    }
+}
+
+fn csv_words(error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths {
+            expected_len, len, ..
+        } => {
+            format!("the record has {len} fields, the first line names {expected_len}")
+        }
+        csv::ErrorKind::Utf8 { .. } => "the record is not UTF-8".to_owned(),
+        csv::ErrorKind::Io(error) => format!("cannot read on: {error}"),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &[u8], format: Format, key: Option<&str>) -> Vec<Result<Record, BadRecord>> {
+        let input = Box::new(io::Cursor::new(text.to_vec()));
+        read(input, format, key.map(str::to_owned)).collect()
+    }
+
+    fn shown(text: &[u8], format: Format, key: Option<&str>) -> Vec<String> {
+        all(text, format, key)
+            .into_iter()
+            .map(|record| match record {
+                Ok(r) => format!(
+                    "{} {} {}",
+                    r.line,
+                    String::from_utf8_lossy(&r.key),
+                    String::from_utf8_lossy(&r.value)
+                ),
+                Err(b) => format!(
+                    "{} BAD{} {}",
+                    b.line,
+                    if b.last { "!" } else { "" },
+                    b.message
+                ),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn csv_records_become_objects_in_the_order_of_the_fields() {
+        let text = b"\xef\xbb\xbfname,cc,note\r\nBern,CH,\"a \"\"b\"\"\nc\"\r\nUlm,DE,\r\n";
+        assert_eq!(
+            shown(text, Format::Csv, Some("name")),
+            [
+                r#"2 Bern {"name":"Bern","cc":"CH","note":"a \"b\"\nc"}"#,
+                r#"4 Ulm {"name":"Ulm","cc":"DE","note":""}"#,
+            ]
+        );
+        assert_eq!(
+            shown(b"a\nx\ny\n", Format::Csv, None),
+            ["2 1 {\"a\":\"x\"}", "3 2 {\"a\":\"y\"}"]
+        );
+    }
+
+    #[test]
+    fn bad_csv_records_are_told_by_line_and_passed() {
+        let text = b"a,b\n1,2\n3\n4,\xff\n5,6\n";
+        assert_eq!(
+            shown(text, Format::Csv, Some("a")),
+            [
+                r#"2 1 {"a":"1","b":"2"}"#,
+                "3 BAD the record has 1 fields, the first line names 2",
+                "4 BAD the record is not UTF-8",
+                r#"5 5 {"a":"5","b":"6"}"#,
+            ]
+        );
+        for (text, key) in [
+            (&b""[..], None),
+            (b"a,a\n1,2\n", None),
+            (b"a,b\n1,2\n", Some("c")),
+        ] {
+            let records = all(text, Format::Csv, key);
+            assert!(
+                matches!(
+                    &records[..],
+                    [Err(BadRecord {
+                        line: 1,
+                        last: true,
+                        ..
+                    })]
+                ),
+                "{records:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_open_quote_does_not_collect_the_rest_of_a_huge_file() {
+        let mut text = b"a\n\"".to_vec();
+        text.resize(3 * RECORD_BYTES_MAX, b'x');
+        let records = all(&text, Format::Csv, None);
+        assert!(matches!(&records[..], [Err(BadRecord { last: true, .. })]));
+    }
+
+    #[test]
+    fn json_lines_are_kept_as_they_stand() {
+        let text =
+            b"{\"id\": 7, \"b\": [1 ,2]}\n\n {\"id\":\"x\"} \r\n[1]\n{\"id\":null}\n{\"jd\":1}\n{";
+        let records = shown(text, Format::Jsonl, Some("id"));
+        assert_eq!(records[0], r#"1 7 {"id": 7, "b": [1 ,2]}"#);
+        assert_eq!(records[1], r#"3 x {"id":"x"}"#);
+        assert_eq!(records[2], "4 BAD not a JSON object");
+        assert!(records[3].starts_with("5 BAD field \"id\""));
+        assert!(records[4].starts_with("6 BAD there is no field \"id\""));
+        assert!(records[5].starts_with("7 BAD not JSON"));
+        assert_eq!(shown(b"{}\n{}", Format::Jsonl, None), ["1 1 {}", "2 2 {}"]);
+    }
+
+    #[test]
+    fn lines_are_keys_and_their_numbers_values() {
+        assert_eq!(
+            shown(b"abc\r\n\nd\xff", Format::Lines, None),
+            ["1 abc 1", "3 d\u{fffd} 3"]
+        );
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_collected() {
+        let mut text = vec![b'x'; 2 * RECORD_BYTES_MAX];
+        text.extend_from_slice(b"\nnext");
+        let records = shown(&text, Format::Lines, None);
+        assert_eq!(records.len(), 2);
+        assert!(records[0].starts_with("1 BAD the line is longer"));
+        assert_eq!(records[1], "2 next 2");
+    }
+
+    #[test]
+    fn exported_bytes_come_back() {
+        let text = b"{\"key\":\"a\\tb\",\"value_base64\":\"/wA=\"}\n{\"key_base64\":\"\",\"value\":\"\"}\n{\"key\":1}\n{\"key\":\"a\"}\n{\"key_base64\":\"?\",\"value\":\"\"}";
+        let records = all(text, Format::Export, None);
+        let first = records[0].as_ref().unwrap();
+        assert_eq!(
+            (&first.key[..], &first.value[..]),
+            (&b"a\tb"[..], &b"\xff\x00"[..])
+        );
+        let second = records[1].as_ref().unwrap();
+        assert_eq!((&second.key[..], &second.value[..]), (&b""[..], &b""[..]));
+        assert!(
+            records[2..]
+                .iter()
+                .all(|r| r.as_ref().is_err_and(|b| !b.last))
+        );
+    }
+
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _into: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("torn"))
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_on_ends_with_an_error() {
+        for format in [Format::Csv, Format::Jsonl, Format::Lines, Format::Export] {
+            let records: Vec<_> = read(Box::new(Broken), format, None).collect();
+            assert!(
+                matches!(&records[..], [Err(BadRecord { last: true, .. })]),
+                "{format:?}"
+            );
+        }
+    }
+}

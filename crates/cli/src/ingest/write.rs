@@ -1,0 +1,328 @@
+//! Records to servers: a reader, and workers that write batches.
+//!
+//! One blocking thread reads records and deals them out by key; each worker writes its batches one
+//! after the other.
+//!
+//! - ING-1: records of one key are written in the order of the input, so the last one wins: a key
+//!   always goes to the same worker, and a batch holds a key once.
+//! - ING-2: memory is bounded: each worker has one batch in the making, [`QUEUED`] waiting, one
+//!   under way; a batch has [`BATCH_RECORDS`] records or [`BATCH_BYTES`].
+
+use crate::failure::Failure;
+use crate::ingest::records::{BadRecord, Record};
+use crate::session::Session;
+use bytes::Bytes;
+use pluvio_client::{Client, ClientError, Key, Table};
+use pluvio_units::{CoreId, FixedMap, KeyHash, ObjectVersion};
+use pluvio_wire::{check_key, check_value};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+
+/// Large enough that a request's costs are shared, small enough that a batch is a few milliseconds.
+const BATCH_RECORDS: usize = 512;
+const BATCH_BYTES: usize = 512 << 10;
+/// Keeps workers busy while the reader fills the next batches.
+const QUEUED: usize = 2;
+/// Bad records that are told one by one.
+const TOLD: usize = 10;
+
+/// What was done.
+#[derive(Clone, Default, Debug)]
+pub struct Summary {
+    /// Records written.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// Records whose key was there already, from this input or from before.
+    pub duplicates: u64,
+    /// Records passed over because they were bad.
+    pub bad: u64,
+    /// What was wrong with the first of them.
+    pub told: Vec<String>,
+}
+
+impl Summary {
+    fn add(&mut self, other: &Self) {
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.duplicates += other.duplicates;
+    }
+}
+
+/// How to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Workers, at least 1.
+    pub workers: usize,
+    /// Pass over bad records instead of stopping at the first.
+    pub skip_bad: bool,
+}
+
+/// Objects of one batch, each key once.
+#[derive(Default)]
+struct Batch {
+    objects: Vec<(Vec<u8>, Bytes)>,
+    places: FixedMap<Vec<u8>, usize>,
+    bytes: usize,
+    summary: Summary,
+}
+
+impl Batch {
+    fn add(&mut self, record: Record) {
+        let bytes = record.key.len() + record.value.len();
+        self.summary.records += 1;
+        self.summary.bytes += bytes as u64;
+        self.bytes += bytes;
+        if let Some(&place) = self.places.get(&record.key) {
+            self.summary.duplicates += 1;
+            self.objects[place].1 = record.value;
+        } else {
+            self.places.insert(record.key.clone(), self.objects.len());
+            self.objects.push((record.key, record.value));
+        }
+    }
+
+    fn full(&self) -> bool {
+        self.objects.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
+    }
+}
+
+/// What reader and workers share.
+#[derive(Default)]
+struct Shared {
+    /// Something failed: nobody goes on. Relaxed: only saves work, the failure itself is locked.
+    stopped: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    written: Mutex<Summary>,
+}
+
+impl Shared {
+    fn fail(&self, failure: Failure) {
+        self.stopped.store(true, Ordering::Relaxed);
+        let mut place = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        place.get_or_insert(failure);
+    }
+
+    fn written(&self) -> std::sync::MutexGuard<'_, Summary> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes all records into `table`. `seen` is told about every record read.
+///
+/// # Errors
+/// A bad record, unless they are to be skipped; a write that the cluster could not do. What was
+/// written before stays; the message says how much.
+pub async fn write_all(
+    session: &Session,
+    table: &Table,
+    records: impl Iterator<Item = Result<Record, BadRecord>> + Send + 'static,
+    options: Options,
+    seen: impl Fn(&Record) + Send + 'static,
+) -> Result<Summary, Failure> {
+    let shared = Arc::<Shared>::default();
+    let mut queues = Vec::new();
+    let mut ends = Vec::new();
+    for worker in 0..options.workers.max(1) {
+        let (give, take) = mpsc::channel(QUEUED);
+        let (done, end) = oneshot::channel();
+        queues.push(give);
+        ends.push(end);
+        let work = work(session.client.clone(), table.clone(), take, shared.clone());
+        let core =
+            CoreId(u16::try_from(worker % usize::from(session.env.tasks.cores())).unwrap_or(0));
+        session.env.tasks.spawn(core, "import", async move {
+            work.await;
+            // Its receiver waits below.
+            let _ = done.send(());
+        });
+    }
+    let reader = Reader {
+        table: table.clone(),
+        queues,
+        shared: shared.clone(),
+        skip_bad: options.skip_bad,
+    };
+    let reading = move || reader.run(records, seen);
+    session.env.tasks.run_blocking(Box::new(reading)).await;
+    for end in ends {
+        // A worker that is gone has said why.
+        let _ = end.await;
+    }
+    let summary = shared.written().clone();
+    let failure = shared
+        .failure
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    match failure {
+        None => Ok(summary),
+        Some(failure) => Err(Failure::new(format!(
+            "{failure}; {} records were written before",
+            summary.records
+        ))),
+    }
+}
+
+/// The thread that reads records.
+struct Reader {
+    table: Table,
+    queues: Vec<mpsc::Sender<Batch>>,
+    shared: Arc<Shared>,
+    skip_bad: bool,
+}
+
+impl Reader {
+    fn run(self, records: impl Iterator<Item = Result<Record, BadRecord>>, seen: impl Fn(&Record)) {
+        let mut batches: Vec<Batch> = self.queues.iter().map(|_| Batch::default()).collect();
+        for record in records {
+            if self.shared.stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            match record.and_then(check) {
+                Ok(record) => {
+                    seen(&record);
+                    let worker = worker_of(self.table.hash(&record.key), batches.len());
+                    batches[worker].add(record);
+                    if batches[worker].full() && !self.send(worker, &mut batches) {
+                        return;
+                    }
+                }
+                Err(bad) => {
+                    if !self.bad(&bad) {
+                        return;
+                    }
+                }
+            }
+        }
+        for worker in 0..batches.len() {
+            if !batches[worker].objects.is_empty() && !self.send(worker, &mut batches) {
+                return;
+            }
+        }
+    }
+
+    /// Gives whether to go on.
+    fn send(&self, worker: usize, batches: &mut [Batch]) -> bool {
+        let batch = std::mem::take(&mut batches[worker]);
+        self.queues[worker].blocking_send(batch).is_ok()
+    }
+
+    fn bad(&self, bad: &BadRecord) -> bool {
+        let told = format!("line {}: {}", bad.line, bad.message);
+        if !self.skip_bad || bad.last {
+            let advice = if bad.last {
+                ""
+            } else {
+                "; mend it, or use --skip-bad"
+            };
+            self.shared.fail(Failure::new(format!("{told}{advice}")));
+            return false;
+        }
+        let mut written = self.shared.written();
+        written.bad += 1;
+        if written.told.len() < TOLD {
+            written.told.push(told);
+        }
+        true
+    }
+}
+
+/// The upper bits choose the worker: the same ones choose the tablet, so that a worker's batches
+/// go to few servers.
+fn worker_of(hash: KeyHash, workers: usize) -> usize {
+    ((u128::from(hash.0) * workers as u128) >> 64) as usize
+}
+
+/// The limits of the data model, told with the record's line.
+fn check(record: Record) -> Result<Record, BadRecord> {
+    match check_key(&record.key).and_then(|()| check_value(&record.value)) {
+        Ok(()) => Ok(record),
+        Err(refusal) => Err(BadRecord {
+            line: record.line,
+            message: refusal.to_string(),
+            last: false,
+        }),
+    }
+}
+
+/// Writes the batches of one worker.
+async fn work(
+    client: Client,
+    table: Table,
+    mut batches: mpsc::Receiver<Batch>,
+    shared: Arc<Shared>,
+) {
+    while let Some(mut batch) = batches.recv().await {
+        if shared.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        match write(&client, &table, &batch).await {
+            Ok(replaced) => {
+                batch.summary.duplicates += replaced;
+                shared.written().add(&batch.summary);
+            }
+            Err(error) => return shared.fail(error.into()),
+        }
+    }
+}
+
+/// Gives how many objects were there before.
+async fn write(client: &Client, table: &Table, batch: &Batch) -> Result<u64, ClientError> {
+    let objects: Vec<_> = batch
+        .objects
+        .iter()
+        .map(|(key, value)| (Key::new(table, key), value.clone()))
+        .collect();
+    let mut replaced = 0;
+    for result in client.multi_write(&objects).await {
+        replaced += u64::from(result?.replaced != ObjectVersion(0));
+    }
+    Ok(replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(key: &str, value: &str) -> Record {
+        Record {
+            line: 1,
+            key: key.into(),
+            value: value.to_owned().into(),
+        }
+    }
+
+    #[test]
+    fn a_batch_holds_a_key_once_with_its_last_value() {
+        let mut batch = Batch::default();
+        for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            batch.add(record(key, value));
+        }
+        let objects: Vec<_> = batch
+            .objects
+            .iter()
+            .map(|(k, v)| (&k[..], &v[..]))
+            .collect();
+        assert_eq!(objects, [(&b"a"[..], &b"3"[..]), (b"b", b"2")]);
+        assert_eq!((batch.summary.records, batch.summary.duplicates), (3, 1));
+    }
+
+    #[test]
+    fn every_hash_has_one_worker() {
+        assert_eq!(worker_of(KeyHash(0), 3), 0);
+        assert_eq!(worker_of(KeyHash(u64::MAX), 3), 2);
+        assert_eq!(worker_of(KeyHash(u64::MAX), 1), 0);
+    }
+
+    #[test]
+    fn limits_are_told_with_the_line() {
+        let long = Record {
+            line: 7,
+            key: vec![0; pluvio_units::KEY_MAX + 1],
+            value: Bytes::new(),
+        };
+        assert_eq!(check(long).unwrap_err().line, 7);
+    }
+}

@@ -1,0 +1,484 @@
+//! All child processes of a cluster: start, readiness, deaths, stop.
+
+use crate::args::{COORDINATOR_PORT, Durability};
+use crate::failure::Failure;
+use crate::local::child::Child;
+use crate::output::spinner;
+use crate::process::Announcement;
+use crate::session::Session;
+use futures_util::future::join_all;
+use pluvio_client::ClusterStatus;
+use pluvio_env::Env;
+use pluvio_units::{ServerId, Size};
+use pluvio_wire::TabletState;
+use std::ffi::OsString;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How long children may take to end when asked to.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Pause between two looks at the cluster while it starts.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How long tablets are waited for that may need servers which are not there.
+const INCOMPLETE_LIMIT: Duration = Duration::from_secs(15);
+/// How long one question to the cluster may take while it starts.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
+
+/// What cluster to start.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Number of servers; as many as the data directory knows, or 4, when `None`.
+    pub servers: Option<u32>,
+    /// See `ServerOptions`.
+    pub replicas: u32,
+    /// See `ServerOptions`.
+    pub min_replicas: Option<u32>,
+    /// Log memory of each server.
+    pub memory: Size,
+    /// Event loops of each server; the machine's processors shared out when `None`.
+    pub cores: Option<u16>,
+    /// Where everything is kept.
+    pub data: PathBuf,
+    /// Redis port of the first server; 0 for any.
+    pub redis_port: u16,
+    /// HTTP port of the coordinator; any when `None`.
+    pub admin_port: Option<u16>,
+    /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
+    pub coordinator_port: Option<u16>,
+    /// When writes are acknowledged.
+    pub durability: Durability,
+    /// Traces of children: what, and whether here or in files.
+    pub log: Option<String>,
+    /// Traces of children come to standard error.
+    pub verbose: bool,
+}
+
+/// Names a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// The coordinator.
+    Coordinator,
+    /// The n-th server, from 0.
+    Server(usize),
+}
+
+/// The running children.
+pub struct LocalCluster {
+    env: Env,
+    program: PathBuf,
+    options: LocalOptions,
+    /// Where the coordinator listens; kept over its restarts.
+    coordinator_address: String,
+    coordinator: Option<Child>,
+    servers: Vec<Option<Child>>,
+    /// Redis ports that servers have taken, 0 before.
+    redis_ports: Vec<u16>,
+    /// Data of servers that are not started this time.
+    left_out: Vec<String>,
+}
+
+impl LocalCluster {
+    /// Starts the children and waits until all servers are up and all tablets are served.
+    ///
+    /// # Errors
+    /// A child does not start; all are stopped again.
+    pub async fn start(env: Env, options: LocalOptions) -> Result<Self, Failure> {
+        let program = own_program()?;
+        let there = servers_there(&options.data);
+        let count = options
+            .servers
+            .unwrap_or(if there == 0 { 4 } else { there });
+        let mut this = Self {
+            env,
+            program,
+            coordinator_address: coordinator_address(&options)?,
+            options,
+            coordinator: None,
+            servers: (0..count).map(|_| None).collect(),
+            redis_ports: (0..count).map(|_| 0).collect(),
+            left_out: (count + 1..=there).map(|n| format!("server-{n}")).collect(),
+        };
+        this.check_ports()?;
+        let started = this.start_all().await;
+        match started {
+            Ok(()) => Ok(this),
+            Err(failure) => {
+                this.stop().await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Ports count up from the given ones; 0 stands for any free one.
+    fn check_ports(&self) -> Result<(), Failure> {
+        let most = u32::from(u16::MAX);
+        let servers = u32::try_from(self.servers.len()).unwrap_or(most);
+        let redis = u32::from(self.options.redis_port);
+        let admin = self.options.admin_port.map_or(0, u32::from);
+        for (flag, first, last) in [
+            ("--redis-port", redis, redis + servers - 1),
+            ("--admin-port", admin, admin + servers),
+        ] {
+            if first != 0 && last > most {
+                return Err(Failure::usage(format!(
+                    "{flag} {first}: the ports of the last servers would be over {most}; choose a lower one"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_all(&mut self) -> Result<(), Failure> {
+        let progress = spinner("starting the coordinator");
+        progress.enable_steady_tick(Duration::from_millis(100));
+        self.launch(Which::Coordinator)?;
+        let announced = self.child_mut(Which::Coordinator)?.ready().await?;
+        self.coordinator_address = announced.addr.clone();
+        progress.set_message("starting servers");
+        for index in 0..self.servers.len() {
+            self.launch(Which::Server(index))?;
+        }
+        let ready = self.servers.iter_mut().flatten().map(Child::ready);
+        let announced: Vec<_> = join_all(ready)
+            .await
+            .into_iter()
+            .map(|r| r.cloned())
+            .collect();
+        for (port, result) in self.redis_ports.iter_mut().zip(announced) {
+            let address = result?.redis.unwrap_or_default();
+            let text = address.rsplit(':').next().unwrap_or_default();
+            *port = text.parse().unwrap_or(0);
+        }
+        self.settle(|status, served, all| {
+            let phase = status
+                .recoveries
+                .iter()
+                .rev()
+                .find(|r| !r.done)
+                .map(|r| r.phase.as_str());
+            progress.set_message(match phase {
+                Some(phase) => format!("{served} of {all} tablets served; {phase}"),
+                None => format!("{served} of {all} tablets served"),
+            });
+        })
+        .await?;
+        progress.finish_and_clear();
+        Ok(())
+    }
+
+    /// Waits until all servers that were started are members and all tablets are served. Tablets
+    /// whose servers were left out are not waited for long.
+    ///
+    /// # Errors
+    /// A child dies meanwhile.
+    pub async fn settle(
+        &mut self,
+        tell: impl Fn(&ClusterStatus, usize, usize),
+    ) -> Result<(), Failure> {
+        let session = self.session(STATUS_LIMIT);
+        let wanted: Vec<ServerId> = self
+            .servers
+            .iter()
+            .flatten()
+            .filter_map(|child| child.announced()?.id)
+            .map(ServerId)
+            .collect();
+        let start = self.env.clock.now();
+        loop {
+            let looked = tokio::select! {
+                biased;
+                (which, status) = self.death() => return Err(Failure::new(self.obituary(which, status))),
+                looked = session.client.cluster_status() => looked,
+            };
+            if let Ok(status) = looked {
+                let tablets = || status.tables.iter().flat_map(|table| &table.tablets);
+                let served = tablets().filter(|t| t.state == TabletState::Normal).count();
+                let all = tablets().count();
+                tell(&status, served, all);
+                let up = wanted.iter().all(|id| status.list.is_up(*id));
+                if up && served == all {
+                    return Ok(());
+                }
+                let patience = self.env.clock.now().since(start) < INCOMPLETE_LIMIT;
+                if up && !self.left_out.is_empty() && !patience {
+                    return Ok(());
+                }
+            }
+            self.env.clock.sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    /// Names of data directories whose servers were not started.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// A client of this cluster.
+    pub fn session(&self, timeout: Duration) -> Session {
+        Session::new(self.env.clone(), &self.coordinator_address, timeout)
+    }
+
+    /// Where the coordinator listens.
+    pub fn coordinator_address(&self) -> &str {
+        &self.coordinator_address
+    }
+
+    /// What a child announced; `None` when it is not there or not ready.
+    pub fn announced(&self, which: Which) -> Option<&Announcement> {
+        self.child(which)?.announced()
+    }
+
+    /// What the servers that are ready announced.
+    pub fn servers(&self) -> impl Iterator<Item = &Announcement> {
+        self.servers.iter().flatten().filter_map(Child::announced)
+    }
+
+    /// The child that is the server with this id.
+    pub fn server_with_id(&self, id: ServerId) -> Option<Which> {
+        let is = |child: &Child| child.announced().is_some_and(|a| a.id == Some(id.0));
+        let at = self
+            .servers
+            .iter()
+            .position(|s| s.as_ref().is_some_and(is))?;
+        Some(Which::Server(at))
+    }
+
+    /// Kills a child with SIGKILL. Its death is not told by [`LocalCluster::death`].
+    pub async fn kill(&mut self, which: Which) {
+        if let Some(mut child) = self.slot(which).take() {
+            child.kill();
+            child.ended().await;
+        }
+    }
+
+    /// Waits for the death of any child.
+    pub async fn death(&mut self) -> (Which, Option<ExitStatus>) {
+        std::future::poll_fn(|cx| {
+            let servers = self.servers.iter_mut().enumerate();
+            let all = servers
+                .map(|(index, slot)| (Which::Server(index), slot))
+                .chain([(Which::Coordinator, &mut self.coordinator)]);
+            for (which, slot) in all {
+                if let Some(child) = slot
+                    && let Poll::Ready(status) = pin!(child.ended()).poll(cx)
+                {
+                    return Poll::Ready((which, status));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Tells of a death that [`LocalCluster::death`] found, and forgets the child.
+    pub fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
+        match self.slot(which).take() {
+            None => "a process that was not there has ended".to_owned(),
+            Some(child) => {
+                let id = child.announced().and_then(|a| a.id);
+                let who = id.map_or_else(String::new, |id| format!("server {id}, "));
+                format!(
+                    "{} ({who}process {}) died: {}",
+                    child.name(),
+                    child.pid(),
+                    child.reason(status)
+                )
+            }
+        }
+    }
+
+    /// Whether no child is left.
+    pub fn is_empty(&self) -> bool {
+        self.coordinator.is_none() && self.servers.iter().all(Option::is_none)
+    }
+
+    /// Starts a child again, on the same data and ports. Gives what it announces.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn respawn(&mut self, which: Which) -> Result<Announcement, Failure> {
+        self.launch(which)?;
+        let result = self.child_mut(which)?.ready().await.cloned();
+        if result.is_err() {
+            self.slot(which).take();
+        }
+        result
+    }
+
+    /// Stops all children: the coordinator, then the servers.
+    pub async fn stop(&mut self) {
+        let clock = self.env.clock.clone();
+        if let Some(mut child) = self.coordinator.take() {
+            child.stop(&*clock, STOP_LIMIT).await;
+        }
+        let mut children: Vec<Child> = self.servers.iter_mut().filter_map(Option::take).collect();
+        join_all(
+            children
+                .iter_mut()
+                .map(|child| child.stop(&*clock, STOP_LIMIT)),
+        )
+        .await;
+    }
+
+    /// Kills all children at once.
+    pub fn kill_all(&mut self) {
+        for child in self
+            .servers
+            .iter_mut()
+            .chain([&mut self.coordinator])
+            .flatten()
+        {
+            child.kill();
+        }
+    }
+
+    fn child(&self, which: Which) -> Option<&Child> {
+        match which {
+            Which::Coordinator => self.coordinator.as_ref(),
+            Which::Server(index) => self.servers.get(index)?.as_ref(),
+        }
+    }
+
+    fn slot(&mut self, which: Which) -> &mut Option<Child> {
+        match which {
+            Which::Coordinator => &mut self.coordinator,
+            Which::Server(index) => &mut self.servers[index],
+        }
+    }
+
+    fn child_mut(&mut self, which: Which) -> Result<&mut Child, Failure> {
+        let gone = || Failure::new("a process of the cluster is gone");
+        self.slot(which).as_mut().ok_or_else(gone)
+    }
+
+    fn launch(&mut self, which: Which) -> Result<(), Failure> {
+        let (name, arguments) = match which {
+            Which::Coordinator => ("coordinator".to_owned(), self.coordinator_arguments()),
+            Which::Server(index) => (
+                format!("server-{}", index + 1),
+                self.server_arguments(index),
+            ),
+        };
+        let traces = self.options.data.join("logs").join(format!("{name}.log"));
+        let trace = (!self.options.verbose).then_some(traces);
+        *self.slot(which) = Some(Child::start(&self.program, &name, &arguments, trace)?);
+        Ok(())
+    }
+
+    fn common_arguments(
+        &self,
+        role: &str,
+        directory: &str,
+        listen: &str,
+        admin: usize,
+    ) -> Vec<OsString> {
+        let port = match self.options.admin_port {
+            None | Some(0) => 0,
+            Some(first) => first.saturating_add(u16::try_from(admin).unwrap_or(0)),
+        };
+        let mut arguments: Vec<OsString> = vec![role.into(), "--json".into()];
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--listen", listen.into());
+        add("--data", self.options.data.join(directory).into());
+        add("--admin", format!("127.0.0.1:{port}").into());
+        if let Some(log) = &self.options.log {
+            add("--log", log.into());
+        }
+        arguments
+    }
+
+    fn coordinator_arguments(&self) -> Vec<OsString> {
+        self.common_arguments("coordinator", "coordinator", &self.coordinator_address, 0)
+    }
+
+    fn server_arguments(&self, index: usize) -> Vec<OsString> {
+        let options = &self.options;
+        let directory = format!("server-{}", index + 1);
+        let mut arguments = self.common_arguments("server", &directory, "127.0.0.1:0", index + 1);
+        let redis = match options.redis_port {
+            // A free one that was taken once is kept, so that clients find a respawned server.
+            0 => self.redis_ports[index],
+            first => first.saturating_add(u16::try_from(index).unwrap_or(0)),
+        };
+        let machine = std::thread::available_parallelism().map_or(1, usize::from);
+        let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
+        let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
+        add("--coordinator", self.coordinator_address.clone());
+        add("--redis", format!("127.0.0.1:{redis}"));
+        add("--memory", options.memory.bytes().to_string());
+        add("--replicas", options.replicas.to_string());
+        add("--durability", options.durability.name().to_owned());
+        add("--cores", options.cores.unwrap_or(shared_out).to_string());
+        if let Some(least) = options.min_replicas {
+            add("--min-replicas", least.to_string());
+        }
+        arguments
+    }
+}
+
+/// This program's file. By the name that also holds when the file was replaced meanwhile, so that
+/// all processes of a cluster are of one version.
+fn own_program() -> Result<PathBuf, Failure> {
+    let own = PathBuf::from("/proc/self/exe");
+    if own.exists() {
+        return Ok(own);
+    }
+    std::env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))
+}
+
+/// How many servers a data directory knows: the highest number of `server-N`.
+fn servers_there(data: &Path) -> u32 {
+    let Ok(entries) = fs::read_dir(data) else {
+        return 0;
+    };
+    entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_str()?
+                .strip_prefix("server-")?
+                .parse()
+                .ok()
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+/// Where the coordinator will listen. The usual port when it is free: clients then find the
+/// cluster without being told.
+fn coordinator_address(options: &LocalOptions) -> Result<String, Failure> {
+    match options.coordinator_port {
+        Some(port) => Ok(format!("127.0.0.1:{port}")),
+        None => {
+            // Opened for a moment only; if it is taken in between, the coordinator says so.
+            let usual = format!("127.0.0.1:{COORDINATOR_PORT}");
+            match TcpListener::bind(&usual) {
+                Ok(_free) => Ok(usual),
+                Err(_taken) => Ok("127.0.0.1:0".to_owned()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_servers_is_found_in_the_data() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(servers_there(folder.path()), 0);
+        for name in ["server-1", "server-3", "server-x", "coordinator", "logs"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(servers_there(folder.path()), 3);
+        assert_eq!(servers_there(&folder.path().join("nothing")), 0);
+    }
+}

@@ -1,0 +1,72 @@
+//! The binary `pluvio`: all roles of a cluster, and the tools of its users.
+//!
+//! - `args`, `config`: what is asked for; `cmd`: one file for each command.
+//! - `server_process`, `coordinator_process`: a role as a process, with `admin` for metrics and health.
+//! - `local`: a cluster of child processes on this machine.
+//!
+//! CLI-1: whatever goes wrong, the last line on standard error says what happened and what to do,
+//! and the exit code is 1 (2 when the command was used wrongly). Bad input is never a panic.
+
+mod admin;
+mod args;
+mod cmd;
+mod config;
+mod coordinator_process;
+mod demo_data;
+mod failure;
+mod ingest;
+mod local;
+mod output;
+mod process;
+mod server_process;
+mod session;
+mod traces;
+
+use crate::args::{Cli, Command};
+use crate::config::Asked;
+use crate::failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    match config::read(&arguments).and_then(act) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn act(asked: Asked) -> Result<ExitCode, Failure> {
+    match asked {
+        Asked::Do(cli) => run(*cli),
+        Asked::Show(text) => {
+            output::print_line(text.trim_end())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let Cli { global, command } = cli;
+    let level = match &command {
+        Command::Server(_) | Command::Coordinator(_) => "info",
+        _ => "warn",
+    };
+    traces::start(&global, level)?;
+    match command {
+        Command::Dev(dev) => cmd::dev::run(&global, &dev),
+        Command::Demo(demo) => cmd::demo::run(&global, &demo),
+        Command::Server(server) => server_process::run(&global, &server),
+        Command::Coordinator(coordinator) => coordinator_process::run(&global, &coordinator),
+        Command::Status(status) => cmd::status::run(&global, &status),
+        Command::Table(table) => cmd::table::run(&global, &table),
+        Command::Get(get) => cmd::objects::get(&global, &get),
+        Command::Put(put) => cmd::objects::put(&global, &put),
+        Command::Delete(delete) => cmd::objects::delete(&global, &delete),
+        Command::Incr(incr) => cmd::objects::incr(&global, &incr),
+        Command::Scan(scan) => cmd::scan::run(&global, &scan),
+        Command::Import(import) => cmd::import::run(&global, &import),
+        Command::Export(export) => cmd::export::run(&global, &export),
+        Command::Bench(bench) => cmd::bench::run(&global, &bench),
+        Command::Sim(sim) => cmd::sim::run(&global, &sim),
+    }
+}

@@ -1,0 +1,175 @@
+//! `pluvio server`: one server as a process.
+
+use crate::admin::metrics::{Metrics, RedisNumbers};
+use crate::admin::{Admin, Subject};
+use crate::args::{Durability, Global, Server as Arguments};
+use crate::failure::Failure;
+use crate::process::{self, Announcement, Parts};
+use pluvio_env::{Address, BoxFuture};
+use pluvio_net::TcpNetwork;
+use pluvio_server::{Server, ServerError, ServerOptions};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Runs the server until it is asked to stop or the cluster has declared it dead.
+///
+/// # Errors
+/// It cannot start, or was declared dead.
+pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let (coordinator, json) = (global.coordinator.clone(), global.json);
+    let given = arguments.clone();
+    process::run(
+        global,
+        &arguments.process,
+        0,
+        &arguments.data,
+        move |parts| serve(parts, coordinator, given, json),
+    )
+}
+
+async fn serve(
+    parts: Parts,
+    coordinator: String,
+    arguments: Arguments,
+    json: bool,
+) -> Result<(), Failure> {
+    let Parts {
+        env,
+        network,
+        mut signals,
+    } = parts;
+    let subject = Arc::new(Pages {
+        server: Mutex::new(Weak::new()),
+        network,
+    });
+    let admin = match &arguments.admin {
+        Some(address) => Some(Admin::start(&env, address, subject.clone()).await?),
+        None => None,
+    };
+    let admin_address = admin.as_ref().map(|a| a.address.clone());
+    let options = options(&coordinator, &arguments, admin_address.clone());
+    let started = tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::info!(%signal, "stopped before the coordinator answered");
+            return Ok(());
+        }
+        started = Server::start(env.clone(), options) => started,
+    };
+    let server = Arc::new(started.map_err(|error| failure(error, &arguments))?);
+    *subject.place() = Arc::downgrade(&server);
+    Announcement {
+        ready: true,
+        role: "server".into(),
+        id: Some(server.id().0),
+        pid: std::process::id(),
+        addr: server.address().to_string(),
+        redis: server.redis_address().map(ToString::to_string),
+        admin: admin_address,
+    }
+    .tell(json)?;
+    let result = tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::info!(%signal, "stopping");
+            Ok(())
+        }
+        why = server.expelled() => Err(Failure::new(format!(
+            "this server is no member of the cluster any more: {why}; start it again on the same data directory, it joins as a new server"
+        ))),
+    };
+    drop(admin);
+    drop(server);
+    result
+}
+
+fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> ServerOptions {
+    let mut options = ServerOptions::new(
+        Address::from(coordinator),
+        Address::from(arguments.listen.as_str()),
+    );
+    options.redis = arguments.redis.as_deref().map(Address::from);
+    options.admin = admin;
+    options.memory = arguments.memory;
+    options.replicas = arguments.replicas;
+    options.min_replicas = arguments.min_replicas;
+    options.synced = arguments.durability == Durability::Synced;
+    options.rack = arguments.rack.clone();
+    options.redis_connections_max = arguments.redis_connections_max;
+    options.pid = std::process::id();
+    options
+}
+
+fn failure(error: ServerError, arguments: &Arguments) -> Failure {
+    match error {
+        ServerError::Option(message) => Failure::usage(message),
+        ServerError::Backup(error) => Failure::new(format!(
+            "data directory {}: {error}",
+            arguments.data.display()
+        )),
+        ServerError::Identity(error) => Failure::new(format!(
+            "data directory {}: {error}",
+            arguments.data.display()
+        )),
+        ServerError::Disk(error) => error.into(),
+        other => Failure::new(other.to_string()),
+    }
+}
+
+/// What the admin port tells of this process.
+struct Pages {
+    /// Empty until the server has joined the cluster, and when it has ended.
+    server: Mutex<Weak<Server>>,
+    network: Arc<TcpNetwork>,
+}
+
+impl Pages {
+    fn place(&self) -> std::sync::MutexGuard<'_, Weak<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn server(&self) -> Option<Arc<Server>> {
+        self.place().upgrade()
+    }
+}
+
+impl Subject for Pages {
+    fn readiness(&self) -> (bool, String) {
+        match self.server() {
+            Some(server) => {
+                let readiness = server.readiness();
+                (readiness.ready, readiness.reason)
+            }
+            None => (
+                false,
+                "waiting for the coordinator to take this server".into(),
+            ),
+        }
+    }
+
+    fn metrics(&self) -> BoxFuture<'static, Metrics> {
+        let mut metrics = Metrics::default();
+        metrics.net(&self.network.counters().totals());
+        if let Some(server) = self.server() {
+            metrics.server(&server.status());
+            if let Some(redis) = server.redis() {
+                let t = redis.totals();
+                metrics.redis(&RedisNumbers {
+                    commands_unknown: t.commands_unknown,
+                    connections_open: t.connections_open(),
+                    connections: t.connections,
+                    bytes_in: t.bytes_in,
+                    bytes_out: t.bytes_out,
+                    protocol_errors: t.protocol_errors,
+                    commands: t
+                        .commands
+                        .into_iter()
+                        .map(|(n, c)| (n.to_owned(), c))
+                        .collect(),
+                    errors: t.errors.into_iter().collect(),
+                });
+            }
+        }
+        Box::pin(std::future::ready(metrics))
+    }
+}

@@ -1,0 +1,421 @@
+//! The contract of the command line: names, flags, JSON fields, exit codes.
+
+use crate::support::cluster::{Cluster, Turn};
+use crate::support::program::{command, run, runs};
+use crate::support::{Reply, Setup, pluvio, wait_for};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// Ports in a row that were free a moment ago.
+fn free_ports(count: u16) -> u16 {
+    for first in (20_000..30_000).step_by(usize::from(count)) {
+        let all = first..first + count;
+        let held: Vec<_> = all
+            .map(|port| TcpListener::bind(("127.0.0.1", port)))
+            .collect();
+        if held.iter().all(Result::is_ok) {
+            return first;
+        }
+    }
+    panic!("no free ports");
+}
+
+/// An HTTP request; the status line, head and body.
+fn http(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn dev_says_where_everything_is_and_ends_when_asked() {
+    let redis = free_ports(7);
+    let admin = redis + 3;
+    let ports = [redis.to_string(), admin.to_string()];
+    let flags = ["--redis-port", &ports[0], "--admin-port", &ports[1]];
+    let mut setup = Setup::servers(3);
+    setup.flags.extend(flags.map(str::to_owned));
+    let mut cluster = setup.start();
+    let ready = cluster.ready().clone();
+    assert_eq!(ready["ready"], true);
+    let data = cluster.data().display().to_string();
+    assert!(runs(cluster.coordinator_pid(), &data), "{ready}");
+    TcpStream::connect(cluster.coordinator()).unwrap();
+    let mut ids: Vec<u64> = Vec::new();
+    for server in 0..3 {
+        let entry = &cluster.servers()[server];
+        ids.push(entry["id"].as_u64().unwrap());
+        assert!(runs(cluster.pid(server), &data), "{ready}");
+        TcpStream::connect(entry["addr"].as_str().unwrap()).unwrap();
+        let expected = format!("127.0.0.1:{}", usize::from(redis) + server);
+        assert_eq!(entry["redis"], json!(expected), "the ports count up");
+        let pong = cluster.connect(server).call(&["PING"]);
+        assert_eq!(pong, Reply::Simple("PONG".into()));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "{ready}");
+    admin_ports(admin);
+
+    let pids: Vec<u32> = (0..3).map(|s| cluster.pid(s)).collect();
+    cluster.stop();
+    for pid in pids {
+        assert!(!runs(pid, &data), "a server is left");
+    }
+    // The same data again is a cold start, and the number of servers is known.
+    cluster.restart();
+    assert_eq!(cluster.servers().len(), 3);
+    // Nobody outlives a parent that is killed.
+    let pid = cluster.pid(0);
+    cluster.dev().kill();
+    wait_for("the children to be gone", || {
+        (!runs(pid, &data)).then_some(()).ok_or("one runs".into())
+    });
+}
+
+fn admin_ports(first: u16) {
+    for port in first..first + 4 {
+        let address = format!("127.0.0.1:{port}");
+        for (path, words) in [
+            ("/healthz", &["HTTP/1.1 200"][..]),
+            ("/readyz", &["HTTP/1.1 200"]),
+            ("/metrics", &["HTTP/1.1 200", "# TYPE pluvio_", "# EOF"]),
+            ("/nothing", &["HTTP/1.1 404"]),
+        ] {
+            let answer = http(&address, path);
+            for word in words {
+                assert!(answer.contains(word), "{address}{path}: {answer}");
+            }
+        }
+        // The coordinator comes first, then the servers.
+        let metrics = http(&address, "/metrics");
+        let of_cluster = metrics.contains("pluvio_cluster_servers_up 3");
+        assert_eq!(of_cluster, port == first, "{metrics}");
+        assert_eq!(metrics.contains("pluvio_memory_total_bytes"), port != first);
+    }
+}
+
+#[test]
+fn commands_keep_their_words_and_exit_codes() {
+    let cluster = Setup::servers(2).start();
+    tables(&cluster);
+    objects(&cluster);
+    conditions(&cluster);
+    scans(&cluster);
+    status_has_its_fields(&cluster);
+    options_come_from_file_environment_and_flags(&cluster);
+}
+
+fn tables(cluster: &Cluster) {
+    let run = |arguments: &[&str]| cluster.run(arguments);
+    let created = run(&["table", "create", "things", "--json"]).json();
+    assert_eq!(created["name"], "things");
+    let tablets = created["tablets"].as_array().unwrap().len();
+    assert!(tablets >= 2, "spread over the servers: {created}");
+    // Creating it again is no error.
+    run(&["table", "create", "things"]).ok();
+    let split = run(&["table", "split", "things", "--json"]).json();
+    assert_eq!(split["tablets"].as_array().unwrap().len(), tablets + 1);
+    let at = run(&["table", "split", "things", "--at", "1234", "--json"]).json();
+    assert_eq!(at["tablets"][1]["first"], "0000000000001234", "{at}");
+    run(&["table", "split", "things", "--at", "xyz"]).fails(2, &["--at"]);
+    let listed = run(&["table", "list", "--json"]).json();
+    assert_eq!(listed["tables"].as_array().unwrap().len(), 1);
+    let shown = run(&["table", "list"]).ok().text();
+    assert!(shown.contains("things"), "{shown}");
+    run(&["table", "create", "gone"]).ok();
+    run(&["table", "drop", "gone"]).ok();
+    run(&["table", "drop", "gone"]).fails(1, &["error: ", "gone"]);
+    run(&["get", "gone", "k"]).fails(1, &["error: ", "pluvio table list"]);
+    run(&["table", "create", ""]).fails(1, &["error: "]);
+}
+
+fn objects(cluster: &Cluster) {
+    let run = |arguments: &[&str]| cluster.run(arguments);
+    run(&["get", "things", "a"]).fails(1, &["error: not found"]);
+    run(&["put", "things", "a", "one"]).ok();
+    let got = run(&["get", "things", "a"]).ok();
+    assert_eq!(got.stdout, b"one", "the value and nothing else");
+    let got = run(&["get", "things", "a", "--json"]).json();
+    assert_eq!((&got["key"], &got["value"]), (&json!("a"), &json!("one")));
+    let first = got["version"].as_u64().unwrap();
+    let put = run(&["put", "things", "a", "two", "--json"]).json();
+    assert_eq!(put["replaced"], first);
+    assert!(put["version"].as_u64().unwrap() > first);
+    // Any bytes, from standard input and in hexadecimal digits.
+    let binary: Vec<u8> = (0..=255).collect();
+    cluster
+        .run_with(["put", "things", "bin", "-"], &binary)
+        .ok();
+    assert_eq!(run(&["get", "things", "bin"]).ok().stdout, binary);
+    run(&["put", "things", "00ff0a", "x", "--key-hex"]).ok();
+    let got = run(&["get", "things", "00FF0A", "--key-hex", "--json"]).json();
+    assert_eq!(got["key_base64"], "AP8K");
+    run(&["get", "things", "0", "--key-hex"]).fails(2, &["--key-hex"]);
+    // Deleting, also what is not there.
+    let deleted = run(&["delete", "things", "a", "--json"]).json();
+    assert_eq!(deleted["deleted"], true);
+    run(&["delete", "things", "a"]).ok();
+    run(&["get", "things", "a"]).fails(1, &["not found"]);
+    // A deleted object's version still grows.
+    let again = run(&["put", "things", "a", "three", "--json"]).json();
+    assert!(again["version"].as_u64() > put["version"].as_u64());
+
+    assert_eq!(run(&["incr", "things", "n"]).ok().text(), "1\n");
+    assert_eq!(run(&["incr", "things", "n", "-5"]).ok().text(), "-4\n");
+    let incremented = run(&["incr", "things", "n", "10", "--json"]).json();
+    assert_eq!(incremented["value"], 6);
+    run(&["incr", "things", "a"]).fails(1, &["error: "]);
+    run(&["incr", "things", "n", "much"]).fails(2, &["error: ", "number"]);
+    assert_eq!(run(&["incr", "things", "f", "0.5"]).ok().text(), "0.5\n");
+}
+
+fn conditions(cluster: &Cluster) {
+    let run = |arguments: &[&str]| cluster.run(arguments);
+    let put = run(&["put", "things", "c", "1", "--if-absent", "--json"]).json();
+    let version = put["version"].to_string();
+    run(&["put", "things", "c", "2", "--if-absent"]).fails(1, &["not done", &version]);
+    run(&["put", "things", "c", "2", "--if-version", "999999"]).fails(1, &["not done"]);
+    run(&["put", "things", "c", "2", "--if-version", &version]).ok();
+    run(&["delete", "things", "c", "--if-version", &version]).fails(1, &["not done"]);
+    run(&[
+        "put",
+        "things",
+        "c",
+        "3",
+        "--if-absent",
+        "--if-version",
+        "1",
+    ])
+    .fails(2, &["--if-absent"]);
+    assert_eq!(run(&["get", "things", "c"]).ok().text(), "2");
+}
+
+fn scans(cluster: &Cluster) {
+    cluster.run(["table", "create", "scanned"]).ok();
+    for n in 0..20 {
+        let (key, value) = (format!("k{n}"), format!("v\t{n}"));
+        cluster.run(["put", "scanned", &key, &value]).ok();
+    }
+    let text = cluster.run(["scan", "scanned"]).ok().text();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    let mut expected: Vec<String> = (0..20).map(|n| format!("k{n}\tv\\t{n}")).collect();
+    expected.sort();
+    assert_eq!(lines, expected);
+    for limit in ["0", "7", "100"] {
+        let text = cluster
+            .run(["scan", "scanned", "--limit", limit])
+            .ok()
+            .text();
+        let wanted = limit.parse::<usize>().unwrap().min(20);
+        assert_eq!(text.lines().count(), wanted);
+    }
+    let text = cluster
+        .run(["scan", "scanned", "--prefix", "k1", "--json"])
+        .ok()
+        .text();
+    let objects: Vec<Value> = text
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 11, "{text}");
+    assert!(objects.iter().all(|o| o["version"].as_u64().unwrap() > 0));
+    let text = cluster.run(["scan", "scanned", "--keys-only"]).ok().text();
+    assert!(!text.contains('v'), "{text}");
+}
+
+fn status_has_its_fields(cluster: &Cluster) {
+    let status = cluster.status();
+    let has = |value: &Value, fields: &[&str]| {
+        for field in fields {
+            assert!(value.get(field).is_some(), "no {field} in {value}");
+        }
+    };
+    has(
+        &status,
+        &[
+            "cluster",
+            "servers",
+            "tables",
+            "recoveries",
+            "server_list_version",
+        ],
+    );
+    for server in status["servers"].as_array().unwrap() {
+        has(
+            server,
+            &[
+                "id",
+                "state",
+                "pid",
+                "addr",
+                "redis",
+                "admin",
+                "memory_total",
+                "memory_log",
+                "memory_live",
+                "memory_index",
+                "objects",
+                "tablets",
+                "segments",
+                "segments_under_replicated",
+                "replicas_wanted",
+                "replicas_needed",
+                "backups_up",
+                "writes_wait",
+                "frames",
+                "frame_bytes",
+                "frames_damaged",
+                "requests",
+            ],
+        );
+        assert_eq!(server["state"], "up");
+        assert_eq!(server["memory_total"], 64 << 20);
+    }
+    for table in status["tables"].as_array().unwrap() {
+        has(table, &["id", "name", "tablets"]);
+        has(&table["tablets"][0], &["first", "last", "server", "state"]);
+    }
+    let text = cluster.run(["status"]).ok().text();
+    assert!(
+        text.contains("2 servers up") && text.contains("things"),
+        "{text}"
+    );
+}
+
+fn options_come_from_file_environment_and_flags(cluster: &Cluster) {
+    let file = cluster.directory().join("pluvio.toml");
+    let nowhere = "127.0.0.1:1";
+    let config = file.to_str().unwrap();
+    let with = |coordinator: &str| format!("[global]\ncoordinator = \"{coordinator}\"\n");
+    let list = |environment: Option<&str>, flags: &[&str]| {
+        let mut command = command();
+        if let Some(address) = environment {
+            command.env("PLUVIO_COORDINATOR", address);
+        }
+        command.args(["table", "list", "--timeout", "500ms", "--config", config]);
+        run(command.args(flags), b"").code
+    };
+    let there = cluster.coordinator();
+    fs::write(&file, with(there)).unwrap();
+    assert_eq!(list(None, &[]), Some(0), "the file wins over the default");
+    assert_eq!(
+        list(Some(nowhere), &[]),
+        Some(1),
+        "the environment wins over the file"
+    );
+    fs::write(&file, with(nowhere)).unwrap();
+    assert_eq!(list(None, &[]), Some(1));
+    assert_eq!(list(Some(there), &[]), Some(0));
+    let flag = ["--coordinator", there];
+    assert_eq!(list(Some(nowhere), &flag), Some(0), "flags win over all");
+    fs::write(&file, "[global]\ncoordinater = \"x\"\n").unwrap();
+    pluvio(["status", "--config", config]).fails(2, &["error: ", "coordinater", config]);
+    fs::write(&file, "[global\n").unwrap();
+    pluvio(["status", "--config", config]).fails(2, &["error: ", config, "line 1"]);
+    pluvio(["status", "--config", "/nowhere/x.toml"]).fails(2, &["error: ", "/nowhere/x.toml"]);
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
+    for (arguments, words) in [
+        (&["frobnicate"][..], "frobnicate"),
+        (&["status", "--frobnicate"], "--frobnicate"),
+        (&["dev", "--servers", "0"], "--servers"),
+        (&["dev", "--servers", "many"], "many"),
+        (&["dev", "--memory", "lots"], "lots"),
+        (&["dev", "--durability", "eternal"], "eternal"),
+        (
+            &[
+                "dev",
+                "--redis-port",
+                "65535",
+                "--servers",
+                "3",
+                "--data",
+                "/tmp",
+            ],
+            "--redis-port",
+        ),
+        (&["server"], "--data"),
+        (&["get", "table"], "<KEY>"),
+        (&["import", "t", "f"], "--format"),
+        (&["import", "t", "f", "--format", "xml"], "xml"),
+        (
+            &["import", "t", "f", "--format", "lines", "--key", "k"],
+            "--key",
+        ),
+        (&["status", "--timeout", "soon"], "soon"),
+    ] {
+        pluvio(arguments).fails(2, &["error: ", words]);
+    }
+    let version = pluvio(["--version"]).ok().text();
+    assert!(version.starts_with("pluvio "), "{version}");
+    for subcommand in [
+        "dev",
+        "server",
+        "coordinator",
+        "status",
+        "table",
+        "get",
+        "import",
+        "bench",
+    ] {
+        pluvio([subcommand, "--help"]).ok();
+    }
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_told() {
+    for arguments in [
+        &["status"][..],
+        &["get", "t", "k"],
+        &["table", "list"],
+        &["scan", "t"],
+    ] {
+        let mut command = command();
+        command
+            .args(arguments)
+            .args(["--timeout", "300ms", "--coordinator", "127.0.0.1:1"]);
+        run(&mut command, b"").fails(1, &["error: ", "--coordinator"]);
+    }
+    pluvio(["import", "t", "/nowhere/file", "--format", "csv"])
+        .fails(1, &["error: ", "/nowhere/file"]);
+}
+
+#[test]
+fn the_demo_verifies_what_it_shows_and_cleans_up() {
+    let _turn = Turn::take();
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = command();
+    demo.args(["demo", "--json", "--servers", "3", "--memory", "96MiB"]);
+    let facts = run(demo.env("TMPDIR", folder.path()), b"").json();
+    assert_eq!(facts["ok"], true, "{facts}");
+    let records = facts["imported"]["records"].as_u64().unwrap();
+    assert!(records >= 100_000, "{facts}");
+    for step in ["read_back", "verified"] {
+        assert_eq!(facts[step]["records"], records, "{facts}");
+        assert_eq!(facts[step]["wrong"], 0, "{facts}");
+    }
+    assert_eq!(facts["load"]["lost_writes"], 0, "{facts}");
+    assert!(facts["load"]["acknowledged_writes"].as_u64().unwrap() > 0);
+    assert!(
+        facts["recovery"]["objects"].as_u64().unwrap() > 0,
+        "{facts}"
+    );
+    assert!(facts["recovery"]["mb_per_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "files are left"
+    );
+}

@@ -1,0 +1,169 @@
+//! Memory and disks that are full.
+
+use crate::support::cluster::{Cluster, sum};
+use crate::support::{Reply, Setup, wait_for};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A value that fills memory in few steps.
+fn large(n: usize) -> String {
+    format!("{n:08}").repeat(12 << 10)
+}
+
+/// Writes `prefix0`, `prefix1`, … until a write is refused; gives how many were acknowledged and
+/// the refusal.
+fn fill(cluster: &Cluster, prefix: &str) -> (usize, String) {
+    let mut redis = cluster.connect(0);
+    for n in 0..10_000 {
+        match redis.call(&["SET".to_owned(), format!("{prefix}{n}"), large(n)]) {
+            Reply::Error(text) => return (n, text),
+            reply => assert!(reply.is_ok(), "{reply:?}"),
+        }
+    }
+    panic!("nothing was ever full");
+}
+
+#[track_caller]
+fn assert_there(cluster: &Cluster, prefix: &str, from: usize, to: usize) {
+    let mut redis = cluster.connect(0);
+    for n in from..to {
+        let found = redis.call(&["GET".to_owned(), format!("{prefix}{n}")]);
+        let said = found.error().unwrap_or("another value");
+        assert!(
+            found == Reply::bulk(large(n)),
+            "{prefix}{n} of {to}: {said}"
+        );
+    }
+}
+
+#[test]
+fn full_memory_refuses_writes_and_nothing_else_and_ends_with_deletes() {
+    let cluster = Setup::servers(2).replicas(1).memory("48MiB").start();
+    let (written, refusal) = fill(&cluster, "k");
+    assert!(refusal.starts_with("OOM "), "{refusal}");
+    let held = written * large(0).len();
+    let memory = sum(&cluster.status(), "memory_total") as usize;
+    assert!(
+        held > memory / 3,
+        "{held} of {memory} bytes is all it holds"
+    );
+    // The native way says what to do; the key is one of the server that is full.
+    let refused = format!("k{written}");
+    let value = vec![b'x'; 1 << 20];
+    let put = cluster.run_with(["put", "redis:0", &refused, "-", "--timeout", "1s"], &value);
+    put.fails(1, &["error: ", "memory"]);
+    // Reads and deletes go on, through every server.
+    assert_there(&cluster, "k", 0, written);
+    let mut redis = cluster.connect(1);
+    let deleted = written / 2;
+    for n in 0..deleted {
+        assert_eq!(
+            redis.call(&["DEL".to_owned(), format!("k{n}")]),
+            Reply::Integer(1)
+        );
+    }
+    // Writes work again, and overwrite for ever.
+    for round in 0..3 {
+        for n in 0..deleted / 2 {
+            let set = ["SET".to_owned(), format!("again{n}"), large(n)];
+            let reply = redis.call(&set);
+            assert!(reply.is_ok(), "round {round}, {n}: {reply:?}");
+        }
+    }
+    assert_there(&cluster, "again", 0, deleted / 2);
+    assert_there(&cluster, "k", deleted, written);
+}
+
+/// A small file system in memory. Unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
+        let status = mount.arg(at).stderr(std::process::Stdio::null()).status();
+        status
+            .is_ok_and(|status| status.success())
+            .then(|| Self(at.to_owned()))
+    }
+}
+
+impl SmallDisk {
+    /// Makes room.
+    fn grow(&self, size: &str) {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &format!("remount,size={size}")]);
+        assert!(mount.arg(&self.0).status().unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily, so that it goes even while a killed process still holds a file.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A cluster whose server `number` has its data on a small disk; nothing when none can be mounted.
+fn with_small_disk(setup: Setup, number: u32, size: &str) -> Option<(Cluster, SmallDisk)> {
+    let mut disk = None;
+    let cluster = setup.start_on(|data| {
+        disk = SmallDisk::mount(&data.join(format!("server-{number}")), size);
+    });
+    if disk.is_none() {
+        println!("SKIPPED: a full disk, because no small file system can be mounted here");
+    }
+    Some((cluster, disk?))
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let Some((mut cluster, disk)) = with_small_disk(Setup::servers(1), 1, "24m") else {
+        return;
+    };
+    let (written, refusal) = fill(&cluster, "k");
+    let prefixes = ["NOREPLICAS ", "OOM ", "TRYAGAIN "];
+    assert!(
+        prefixes.iter().any(|prefix| refusal.starts_with(prefix)),
+        "{refusal}"
+    );
+    assert!(written > 100, "only {written} fitted");
+    // It tries again now and then; between two attempts nothing waits.
+    wait_for("status to say that writes wait", || {
+        let text = cluster.run(["status"]).ok().text();
+        text.contains("writes wait: ").then_some(()).ok_or(text)
+    });
+    let trace = std::fs::read_to_string(cluster.data().join("logs/server-1.log")).unwrap();
+    assert!(trace.contains("no space left"), "{trace}");
+    // Reads go on, and with room so do writes; nothing has to be restarted.
+    assert_there(&cluster, "k", 0, written);
+    disk.grow("64m");
+    assert!(cluster.connect(0).call(&["SET", "more", "v"]).is_ok());
+    // What was acknowledged is on the disk, whole.
+    cluster.kill_all();
+    cluster.restart();
+    assert_there(&cluster, "k", 0, written);
+    assert_eq!(cluster.connect(0).call(&["GET", "more"]), Reply::bulk("v"));
+    cluster.kill_all();
+}
+
+#[test]
+fn one_full_disk_of_many_is_only_less_room() {
+    let setup = Setup::servers(3).replicas(1);
+    let Some((mut cluster, disk)) = with_small_disk(setup, 2, "20m") else {
+        return;
+    };
+    let mut redis = cluster.connect(0);
+    // Far more than the small disk's share.
+    for n in 0..700 {
+        let reply = redis.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
+        assert!(reply.is_ok(), "{n}: {reply:?}");
+    }
+    assert_there(&cluster, "k", 0, 700);
+    cluster.kill_all();
+    disk.grow("256m");
+    cluster.restart();
+    assert_there(&cluster, "k", 0, 700);
+    cluster.kill_all();
+}

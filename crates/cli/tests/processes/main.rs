@@ -1,0 +1,21 @@
+//! The binary as its users meet it: real processes, real sockets, real disks, real `kill -9`.
+//!
+//! All tests are one program, so that it is linked once and one semaphore bounds how many
+//! clusters run at a time. Each starts what it needs on free ports with directories of its own,
+//! and leaves no process and no file behind, however it ends. They wait for states, never for
+//! time; limits are far above what is usual.
+
+#![allow(clippy::unwrap_used)] // of the helpers too
+
+mod broken_bytes;
+mod contract;
+mod data_directory;
+mod data_sets;
+mod documents;
+mod durability;
+mod full;
+mod import_export;
+mod limits;
+mod replication;
+mod stock_clients;
+mod support;

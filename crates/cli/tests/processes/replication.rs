@@ -1,0 +1,112 @@
+//! Fewer backups than replicas, and backups that come back.
+
+use crate::support::cluster::{Cluster, sum};
+use crate::support::{Reply, Running, Setup, wait_for};
+
+/// Starts the server of `server-N` again, by hand.
+fn start_again(cluster: &Cluster, number: usize, replicas: &str, needed: &str) -> Running {
+    let data = cluster.data().join(format!("server-{number}"));
+    let mut arguments = vec!["server", "--json", "--coordinator", cluster.coordinator()];
+    arguments.extend(["--data", data.to_str().unwrap(), "--memory", "64MiB"]);
+    arguments.extend(["--replicas", replicas, "--min-replicas", needed]);
+    arguments.extend(["--redis", "127.0.0.1:0", "--cores", "1"]);
+    let mut server = Running::start(arguments);
+    server.ready();
+    server
+}
+
+fn fill(cluster: &Cluster, server: usize, from: usize) {
+    let mut connection = cluster.connect(server);
+    for n in from..from + 200 {
+        let set = ["SET".to_owned(), format!("key{n}"), format!("value{n}")];
+        assert!(connection.call(&set).is_ok());
+    }
+}
+
+fn assert_filled(cluster: &Cluster, server: usize, until: usize) {
+    let mut connection = cluster.connect(server);
+    for n in 0..until {
+        let found = connection.call(&["GET".to_owned(), format!("key{n}")]);
+        assert_eq!(found, Reply::bulk(format!("value{n}")));
+    }
+}
+
+#[test]
+fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
+    let cluster = Setup::servers(3).start();
+    fill(&cluster, 0, 0);
+    cluster.kill(2);
+    cluster.wait_settled(2);
+    // One backup each is left, and one replica is enough.
+    fill(&cluster, 0, 200);
+    let status = cluster.status();
+    assert!(sum(&status, "segments_under_replicated") > 0, "{status}");
+    for server in status["servers"].as_array().unwrap() {
+        assert_eq!(server["replicas_wanted"], 2, "{status}");
+        assert_eq!(server["replicas_needed"], 1, "{status}");
+        assert_eq!(server["writes_wait"], serde_json::Value::Null, "{status}");
+    }
+    let shown = cluster.run(["status"]).ok().text();
+    assert!(shown.contains("have fewer than 2 replicas"), "{shown}");
+
+    let _server = start_again(&cluster, 3, "2", "1");
+    cluster.wait_settled(3);
+    wait_for("full replication", || {
+        let status = cluster.status();
+        let missing = sum(&status, "segments_under_replicated");
+        (missing == 0).then_some(()).ok_or(status.to_string())
+    });
+    assert_filled(&cluster, 1, 400);
+    // What was written meanwhile is on two disks now: any one may go.
+    cluster.kill(1);
+    cluster.wait_settled(2);
+    assert_filled(&cluster, 0, 400);
+}
+
+#[test]
+fn writes_wait_for_backups_and_status_says_why() {
+    let cluster = Setup::servers(3).flags(&["--min-replicas", "2"]).start();
+    fill(&cluster, 0, 0);
+    cluster.kill(2);
+    // Only one backup is left for each of the others.
+    let why = wait_for("writes to wait", || {
+        let status = cluster.status();
+        let servers = status["servers"].as_array().unwrap();
+        let why = servers.iter().find_map(|s| s["writes_wait"].as_str());
+        why.map(str::to_owned).ok_or(status.to_string())
+    });
+    assert!(why.contains("backup"), "{why}");
+    let shown = cluster.run(["status"]).ok().text();
+    assert!(shown.contains("writes wait: "), "{shown}");
+    // Keys of the dead server wait for its recovery, which needs backups as well. Those of the
+    // others can be read, and who writes them is told what is missing.
+    let (mut readable, mut told) = (0, 0);
+    for n in 0..30 {
+        let key = format!("key{n}");
+        let get = cluster.run(["get", "redis:0", &key, "--timeout", "300ms"]);
+        readable += usize::from(get.code == Some(0));
+        let put = cluster.run([
+            "put",
+            "redis:0",
+            &format!("new{n}"),
+            "1",
+            "--timeout",
+            "300ms",
+        ]);
+        let said = put.fails(1, &["error: ", "pluvio status"]);
+        told += usize::from(said.contains("backup") && said.contains("start more servers"));
+    }
+    assert!(readable > 0, "nothing can be read");
+    assert!(told > 0, "nobody is told that backups are missing");
+
+    let _server = start_again(&cluster, 3, "2", "2");
+    cluster.wait_settled(3);
+    assert_filled(&cluster, 0, 200);
+    fill(&cluster, 0, 200);
+    assert_filled(&cluster, 1, 400);
+    wait_for("full replication", || {
+        let status = cluster.status();
+        let missing = sum(&status, "segments_under_replicated");
+        (missing == 0).then_some(()).ok_or(status.to_string())
+    });
+}

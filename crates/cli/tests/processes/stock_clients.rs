@@ -1,0 +1,188 @@
+//! Clients of others, as they come: the `redis` crate, redis-cli, redis-py.
+
+use crate::support::Setup;
+use crate::support::cluster::Cluster;
+use crate::support::program::{Output, run};
+use redis::Commands;
+use std::process::Command;
+
+#[test]
+fn the_redis_crate_works_as_it_comes() {
+    let cluster = Setup::servers(3).start();
+    for (server, protocol) in [(0, ""), (1, "?protocol=resp3"), (2, "?protocol=resp2")] {
+        let address = format!("redis://{}/{server}{protocol}", cluster.redis(server));
+        let client = redis::Client::open(address).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let () = connection.set("name", "Zoë").unwrap();
+        assert_eq!(connection.get::<_, String>("name").unwrap(), "Zoë");
+        assert_eq!(
+            connection.get::<_, Option<String>>("nothing").unwrap(),
+            None
+        );
+        assert_eq!(connection.incr::<_, _, i64>("n", 5).unwrap(), 5);
+        assert_eq!(connection.incr::<_, _, f64>("f", 0.5).unwrap(), 0.5);
+        let binary: Vec<u8> = (0..=255).collect();
+        let () = connection.set(&binary, &binary).unwrap();
+        assert_eq!(connection.get::<_, Vec<u8>>(&binary).unwrap(), binary);
+        let () = connection.mset(&[("a", 1), ("b", 2)]).unwrap();
+        let many: Vec<Option<i64>> = connection.mget(&["a", "x", "b"]).unwrap();
+        assert_eq!(many, [Some(1), None, Some(2)]);
+        assert!(!connection.set_nx::<_, _, bool>("a", 9).unwrap());
+        let mut pipeline = redis::pipe();
+        for n in 0..100 {
+            pipeline.set(format!("p{n}"), n).ignore();
+        }
+        pipeline.get("p42");
+        let (found,): (i64,) = pipeline.query(&mut connection).unwrap();
+        assert_eq!(found, 42);
+        let mut seen: Vec<String> = connection
+            .scan_match("p*")
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        seen.sort();
+        assert_eq!(seen.len(), 100);
+        assert_eq!(connection.del::<_, i64>(&["a", "b", "x"]).unwrap(), 2);
+        let error = redis::cmd("NONSENSE")
+            .query::<()>(&mut connection)
+            .unwrap_err();
+        assert!(error.to_string().contains("unknown command"), "{error}");
+        assert_eq!(connection.ping::<String>().unwrap(), "PONG");
+    }
+    // Databases are tables, and one does not see the other.
+    let client = redis::Client::open(format!("redis://{}/9", cluster.redis(0))).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    assert!(!connection.exists::<_, bool>("name").unwrap());
+    let listed = cluster.run(["table", "list"]).ok().text();
+    for database in ["redis:0", "redis:1", "redis:2"] {
+        assert!(listed.contains(database), "{listed}");
+    }
+}
+
+mod needs_redis_cli {
+    use super::*;
+
+    /// redis-cli on one of the servers.
+    fn cli(cluster: &Cluster, server: usize, arguments: &[&str], input: &str) -> Output {
+        let address = cluster.redis(server);
+        let (host, port) = address.rsplit_once(':').unwrap();
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", host, "-p", port]).args(arguments);
+        run(&mut command, input.as_bytes())
+    }
+
+    #[test]
+    fn redis_cli_talks_to_every_server() {
+        let cluster = Setup::servers(3).start();
+        let text = |server, arguments: &[&str]| cli(&cluster, server, arguments, "").ok().text();
+        assert_eq!(text(0, &["SET", "greeting", "hello"]), "OK\n");
+        assert_eq!(text(2, &["GET", "greeting"]), "hello\n");
+        assert_eq!(text(1, &["-3", "GET", "nothing"]), "\n");
+        assert_eq!(text(1, &["-n", "5", "INCRBY", "n", "7"]), "7\n");
+        assert_eq!(text(1, &["EXISTS", "n"]), "0\n", "another database");
+        assert!(text(0, &["INFO", "server"]).contains("redis_version:7.2"));
+        assert!(text(0, &["GETX", "a"]).contains("unknown command"));
+        assert!(text(0, &["EXPIRE", "greeting", "10"]).contains("not supported yet"));
+        assert_eq!(text(0, &["DBSIZE"]), "1\n");
+        // A session, as typed.
+        let session =
+            "SET a 1\nAPPEND a 2\nGET a\nSELECT 1\nGET a\nSELECT 0\nSTRLEN a\nDEL a greeting\n";
+        let said = cli(&cluster, 0, &[], session).ok().text();
+        assert_eq!(said, "OK\n2\n12\nOK\n\nOK\n2\n2\n");
+        // Mass insertion: raw commands through a pipe.
+        let raw: String = (0..5000)
+            .map(|n| format!("*3\r\n$3\r\nSET\r\n$5\r\nk{n:04}\r\n$1\r\nv\r\n"))
+            .collect();
+        let said = cli(&cluster, 1, &["--pipe"], &raw).ok().text();
+        assert!(said.contains("errors: 0, replies: 5000"), "{said}");
+        let scanned = text(2, &["--scan", "--pattern", "k00*"]);
+        assert_eq!(scanned.lines().count(), 100, "{scanned}");
+        assert_eq!(text(0, &["FLUSHALL"]), "OK\n");
+        assert_eq!(text(0, &["DBSIZE"]), "0\n");
+    }
+}
+
+mod needs_redis_py {
+    use super::*;
+
+    const SCRIPT: &str = r#"
+import sys, redis, threading
+hosts = [h.rsplit(":", 1) for h in sys.argv[1:]]
+def client(n, **more):
+    return redis.Redis(host=hosts[n][0], port=int(hosts[n][1]), **more)
+
+r = client(0)                       # HELLO 3 is its default
+assert r.ping() is True
+assert r.set("k", "v") is True and r.get("k") == b"v"
+assert client(1, decode_responses=True).get("k") == "v"
+assert client(1, protocol=2).get("k") == b"v"
+assert r.get("nothing") is None
+assert r.set("k", "w", nx=True) is None and r.set("k", "w", xx=True, get=True) == b"v"
+assert r.incr("n") == 1 and r.incrby("n", 41) == 42 and r.decr("n") == 41
+assert abs(r.incrbyfloat("f", 0.1) + 0 - 0.1) < 1e-12
+assert r.append("k", "xyz") == 4 and r.getrange("k", 1, 2) == b"xy" and r.strlen("k") == 4
+assert r.mset({"a": 1, "b": 2}) is True and r.mget("a", "x", "b") == [b"1", None, b"2"]
+assert r.exists("a", "b", "x") == 2 and r.delete("a", "x") == 1 and r.type("b") == b"string"
+binary = bytes(range(256))
+assert r.set(binary, binary) and r.get(binary) == binary and r.getdel(binary) == binary
+
+p = r.pipeline(transaction=False)
+for i in range(1000):
+    p.set(f"p{i}", i)
+    p.get(f"p{i}")
+replies = p.execute()
+assert replies[0::2] == [True] * 1000 and replies[1::2] == [str(i).encode() for i in range(1000)]
+assert len(set(r.scan_iter("p*", count=100))) == 1000
+assert len(r.keys("p99*")) == 11
+
+# One pool, many threads, one counter.
+pool = redis.ConnectionPool(host=hosts[2][0], port=int(hosts[2][1]), max_connections=8)
+def count():
+    mine = redis.Redis(connection_pool=pool)
+    for _ in range(50):
+        mine.incr("together")
+threads = [threading.Thread(target=count) for _ in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert r.get("together") == b"400"
+
+try:
+    r.execute_command("NONSENSE", "x")
+    raise SystemExit("an unknown command was taken")
+except redis.ResponseError as e:
+    assert "unknown command" in str(e), e
+try:
+    r.set("k", "v", ex=10)
+    raise SystemExit("an expiry was taken")
+except redis.ResponseError as e:
+    assert "not supported yet" in str(e), e
+r.incr("n")
+try:
+    r.incr("k")
+    raise SystemExit("text was incremented")
+except redis.ResponseError as e:
+    assert "not an integer" in str(e), e
+assert r.info()["redis_version"].startswith("7.2")
+assert r.client_id() > 0 and r.client_setname("me") and r.client_getname() == "me"
+assert client(0, db=3).dbsize() == 0 and client(0, db=3).set("x", "y") and not r.exists("x")
+assert r.wait(1, 100) >= 0 and r.echo("hi") == b"hi" and r.randomkey() is not None
+r.flushdb()
+assert r.dbsize() == 0 and client(0, db=3).dbsize() == 1
+print("all held")
+"#;
+
+    #[test]
+    fn redis_py_works_with_its_defaults() {
+        let python = std::env::var_os("PLUVIO_TEST_PYTHON").unwrap_or_else(|| {
+            {
+                let venv = "../../target/test-tools/venv/bin/python";
+                concat!(env!("CARGO_MANIFEST_DIR"), "/").to_owned() + venv
+            }
+            .into()
+        });
+        let cluster = Setup::servers(3).start();
+        let mut command = Command::new(python);
+        command.args(["-c", SCRIPT]).args(cluster.all_redis());
+        let said = run(&mut command, b"").ok().text();
+        assert_eq!(said, "all held\n");
+    }
+}

@@ -1,0 +1,34 @@
+//! The native client, blocking.
+
+use pluvio_client::blocking::BlockOn;
+use pluvio_client::{Client, ClientOptions};
+use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
+use pluvio_net::{TcpNetwork, TcpOptions};
+use std::sync::Arc;
+
+/// An event loop for clients.
+#[derive(Clone)]
+pub struct Loop(Arc<OsRuntime>);
+
+impl BlockOn for Loop {
+    fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        self.0.block_on(future)
+    }
+}
+
+/// The client of tests.
+pub type Native = pluvio_client::blocking::Client<Loop>;
+
+/// A client of the cluster whose coordinator listens at `coordinator`.
+pub fn native(coordinator: &str) -> Native {
+    let runtime = OsRuntime::start(&OsOptions::with_cores(1)).expect("an event loop");
+    let network = TcpNetwork::new(
+        TcpOptions::default(),
+        runtime.tasks(),
+        runtime.clock(),
+        current_core,
+    );
+    let env = runtime.env(Arc::new(network), Arc::new(NoDisk));
+    let client = Client::new(&env, ClientOptions::new([coordinator]));
+    Native::new(client, Loop(Arc::new(runtime)))
+}

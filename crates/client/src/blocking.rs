@@ -1,0 +1,345 @@
+//! The client for code that blocks its thread.
+//!
+//! Whoever has a runtime implements [`BlockOn`] for it (the production runtime of `env_os` does);
+//! [`Client`] then offers the operations of the [asynchronous client](crate::Client) as plain
+//! calls. Must not be used on an event loop: it would wait for itself.
+
+use crate::error::ClientError;
+use crate::{
+    ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, IncrementReply, Number,
+    Object, RejectRules, ServerList, Table, TableInfo, WriteReply,
+};
+use bytes::Bytes;
+use pluvio_units::{KeyHash, ObjectVersion, TableId};
+
+/// Runs a future to its end while the calling thread waits.
+pub trait BlockOn {
+    /// Runs `future` where its timers and connections work, and gives its result.
+    fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T;
+}
+
+/// A client whose calls block. Errors are those of the [asynchronous client](crate::Client).
+#[derive(Clone)]
+pub struct Client<B> {
+    inner: crate::Client,
+    runtime: B,
+}
+
+/// One object of a blocking batch.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Its table.
+    pub table: Table,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// When to refuse.
+    pub rules: RejectRules,
+}
+
+impl Key {
+    /// An object, without reject rules.
+    pub fn new(table: &Table, key: impl Into<Vec<u8>>) -> Self {
+        Self {
+            table: table.clone(),
+            key: key.into(),
+            rules: RejectRules::default(),
+        }
+    }
+
+    fn borrow(&self) -> crate::Key<'_> {
+        crate::Key::new(&self.table, &self.key).rules(self.rules)
+    }
+}
+
+/// One call: clones what the future needs, because it may run on another thread.
+macro_rules! call {
+    ($self:ident, $client:ident => $body:expr) => {{
+        let $client = $self.inner.clone();
+        $self.runtime.block_on(async move { $body })
+    }};
+}
+
+impl<B: BlockOn> Client<B> {
+    /// A blocking client over an asynchronous one.
+    pub fn new(client: crate::Client, runtime: B) -> Self {
+        Self {
+            inner: client,
+            runtime,
+        }
+    }
+
+    /// The asynchronous client below.
+    pub fn asynchronous(&self) -> &crate::Client {
+        &self.inner
+    }
+
+    /// See [`crate::Client::create_table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_table(&self, name: &str, span: Option<u32>) -> Result<Table, ClientError> {
+        let name = name.to_owned();
+        call!(self, client => client.create_table(&name, span).await)
+    }
+
+    /// See [`crate::Client::table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn table(&self, name: &str) -> Result<Table, ClientError> {
+        let name = name.to_owned();
+        call!(self, client => client.table(&name).await)
+    }
+
+    /// See [`crate::Client::table_by_id`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn table_by_id(&self, id: TableId) -> Result<Table, ClientError> {
+        call!(self, client => client.table_by_id(id).await)
+    }
+
+    /// See [`crate::Client::drop_table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn drop_table(&self, name: &str) -> Result<(), ClientError> {
+        let name = name.to_owned();
+        call!(self, client => client.drop_table(&name).await)
+    }
+
+    /// See [`crate::Client::list_tables`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list_tables(&self) -> Result<Vec<TableInfo>, ClientError> {
+        call!(self, client => client.list_tables().await)
+    }
+
+    /// See [`crate::Client::table_info`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn table_info(&self, table: &Table) -> Result<TableInfo, ClientError> {
+        let table = table.clone();
+        call!(self, client => client.table_info(&table).await)
+    }
+
+    /// See [`crate::Client::split_tablet`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn split_tablet(
+        &self,
+        table: &Table,
+        at: Option<KeyHash>,
+    ) -> Result<TableInfo, ClientError> {
+        let table = table.clone();
+        call!(self, client => client.split_tablet(&table, at).await)
+    }
+
+    /// See [`crate::Client::cluster_status`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cluster_status(&self) -> Result<ClusterStatus, ClientError> {
+        call!(self, client => client.cluster_status().await)
+    }
+
+    /// See [`crate::Client::server_list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn server_list(&self) -> Result<ServerList, ClientError> {
+        call!(self, client => client.server_list().await)
+    }
+
+    /// See [`crate::Client::count`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn count(&self, table: &Table) -> Result<CountObjectsReply, ClientError> {
+        let table = table.clone();
+        call!(self, client => client.count(&table).await)
+    }
+
+    /// See [`crate::Client::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self, table: &Table, key: &[u8]) -> Result<Option<Object>, ClientError> {
+        self.read_if(table, key, RejectRules::default())
+    }
+
+    /// See [`crate::Client::read_if`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<Option<Object>, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.read_if(&table, &key, rules).await)
+    }
+
+    /// See [`crate::Client::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: impl Into<Bytes>,
+    ) -> Result<WriteReply, ClientError> {
+        self.write_if(table, key, value, RejectRules::default())
+    }
+
+    /// See [`crate::Client::write_if`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: impl Into<Bytes>,
+        rules: RejectRules,
+    ) -> Result<WriteReply, ClientError> {
+        let (table, key, value) = (table.clone(), key.to_vec(), value.into());
+        call!(self, client => client.write_if(&table, &key, value, rules).await)
+    }
+
+    /// See [`crate::Client::conditional_write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn conditional_write(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: impl Into<Bytes>,
+        version: ObjectVersion,
+    ) -> Result<WriteReply, ClientError> {
+        self.write_if(table, key, value, RejectRules::unless_version(version))
+    }
+
+    /// See [`crate::Client::delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, table: &Table, key: &[u8]) -> Result<DeleteReply, ClientError> {
+        self.delete_if(table, key, RejectRules::default())
+    }
+
+    /// See [`crate::Client::delete_if`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<DeleteReply, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.delete_if(&table, &key, rules).await)
+    }
+
+    /// See [`crate::Client::increment`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn increment(
+        &self,
+        table: &Table,
+        key: &[u8],
+        by: Number,
+    ) -> Result<IncrementReply, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.increment(&table, &key, by).await)
+    }
+
+    /// See [`crate::Client::multi_read`].
+    pub fn multi_read(&self, keys: Vec<Key>) -> Vec<Result<Option<Object>, ClientError>> {
+        call!(self, client => {
+            let keys: Vec<_> = keys.iter().map(Key::borrow).collect();
+            client.multi_read(&keys).await
+        })
+    }
+
+    /// See [`crate::Client::multi_write`].
+    pub fn multi_write(&self, objects: Vec<(Key, Bytes)>) -> Vec<Result<WriteReply, ClientError>> {
+        call!(self, client => {
+            let objects: Vec<_> = objects.iter().map(|(k, v)| (k.borrow(), v.clone())).collect();
+            client.multi_write(&objects).await
+        })
+    }
+
+    /// See [`crate::Client::multi_delete`].
+    pub fn multi_delete(&self, keys: Vec<Key>) -> Vec<Result<DeleteReply, ClientError>> {
+        call!(self, client => {
+            let keys: Vec<_> = keys.iter().map(Key::borrow).collect();
+            client.multi_delete(&keys).await
+        })
+    }
+
+    /// Goes through all objects of a table; see [`crate::Client::enumerate`]. Iterate over the
+    /// result; after an error the iteration may go on, and tries the same place again.
+    pub fn enumerate(&self, table: &Table) -> Objects<B>
+    where
+        B: Clone,
+    {
+        self.objects(self.inner.enumerate(table))
+    }
+
+    /// The objects of an [`Enumeration`](crate::Enumeration) that was set up on the asynchronous
+    /// client: from a cursor, say, or without values.
+    pub fn objects(&self, enumeration: crate::Enumeration) -> Objects<B>
+    where
+        B: Clone,
+    {
+        Objects {
+            enumeration: Some(enumeration),
+            batch: Vec::new().into_iter(),
+            runtime: self.runtime.clone(),
+        }
+    }
+}
+
+/// The objects of a table, one after the other.
+pub struct Objects<B> {
+    enumeration: Option<crate::Enumeration>,
+    batch: std::vec::IntoIter<EnumeratedObject>,
+    runtime: B,
+}
+
+impl<B: BlockOn> Iterator for Objects<B> {
+    type Item = Result<EnumeratedObject, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(object) = self.batch.next() {
+            return Some(Ok(object));
+        }
+        let mut enumeration = self.enumeration.take()?;
+        let (enumeration, batch) = self.runtime.block_on(async move {
+            let batch = enumeration.next_batch().await;
+            (enumeration, batch)
+        });
+        match batch {
+            Ok(Some(batch)) => {
+                self.enumeration = Some(enumeration);
+                self.batch = batch.into_iter();
+                self.batch.next().map(Ok)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.enumeration = Some(enumeration);
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The client and its operations on single objects.
+
+use crate::error::ClientError;
+use crate::local::LocalMaster;
+use crate::options::{ClientOptions, Parts};
+use crate::retry::Attempts;
+use crate::sequence::{Sequence, Ticket};
+use crate::table::Table;
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_env::{CallError, timeout};
+use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, ServerId, TableId};
+use pluvio_wire::{
+    Answer, Delete, DeleteReply, Header, Increment, IncrementReply, Number, OperationId, Read,
+    ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply,
+    check_key, check_value,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An object as it was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    /// Its version.
+    pub version: ObjectVersion,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// A client of one cluster. Cheap to clone; clones share what they know.
+///
+/// Every operation fails with
+/// - [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) when the cluster could not do it within
+///   [`ClientOptions::timeout`] (retryable),
+/// - [`ErrorKind::NoSuchTable`](crate::ErrorKind::NoSuchTable) when the table was dropped,
+/// - [`ErrorKind::BadArgument`](crate::ErrorKind::BadArgument) when a key or value is too long,
+/// - [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) when it has reject rules and one fired,
+/// - [`ErrorKind::MaybeExecuted`](crate::ErrorKind::MaybeExecuted) only when
+///   [`ClientOptions::retry_ambiguous`] is off.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+    core: CoreId,
+}
+
+pub(crate) struct Shared {
+    pub(crate) parts: Parts,
+    pub(crate) options: ClientOptions,
+    pub(crate) local: Option<Arc<dyn LocalMaster>>,
+    pub(crate) sequence: Sequence,
+    /// Index of the coordinator that answered last.
+    pub(crate) coordinator: AtomicUsize,
+    /// Tables this client has handles of. Bounded by the number of tables of the cluster.
+    tables: Mutex<BTreeMap<TableId, Table>>,
+}
+
+/// What to do after an attempt that did not succeed but may later.
+#[derive(Clone, Copy)]
+pub(crate) struct Again {
+    /// Wait at least so long.
+    pub(crate) after: Duration,
+    /// Ask the coordinator for the tablets first.
+    pub(crate) refresh: bool,
+}
+
+/// How the master in this process executes a request.
+pub(crate) type Local<R> =
+    fn(&dyn LocalMaster, CoreId, &Header, R) -> Answer<<R as Request>::Reply>;
+
+impl Client {
+    /// A client. Nothing is sent before the first operation.
+    pub fn new(parts: impl Into<Parts>, options: ClientOptions) -> Self {
+        Self::build(parts.into(), options, None)
+    }
+
+    /// A client inside a server: operations on tablets of `local` run in place.
+    pub fn embedded(
+        parts: impl Into<Parts>,
+        options: ClientOptions,
+        local: Arc<dyn LocalMaster>,
+    ) -> Self {
+        Self::build(parts.into(), options, Some(local))
+    }
+
+    fn build(parts: Parts, options: ClientOptions, local: Option<Arc<dyn LocalMaster>>) -> Self {
+        // Zero means "no identity".
+        let id = ClientId(parts.rng.next_u64().max(1));
+        Self {
+            shared: Arc::new(Shared {
+                parts,
+                options,
+                local,
+                sequence: Sequence::new(id),
+                coordinator: AtomicUsize::new(0),
+                tables: Mutex::new(BTreeMap::new()),
+            }),
+            core: CoreId(0),
+        }
+    }
+
+    /// A clone for code that runs on this core's event loop: it tells the [`LocalMaster`] so.
+    #[must_use]
+    pub fn on_core(&self, core: CoreId) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            core,
+        }
+    }
+
+    /// Reads an object; `None` when there is none.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn read(&self, table: &Table, key: &[u8]) -> Result<Option<Object>, ClientError> {
+        self.read_if(table, key, RejectRules::default()).await
+    }
+
+    /// Reads an object unless `rules` reject it; `None` when there is none.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn read_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<Option<Object>, ClientError> {
+        check_key(key).map_err(ClientError::from_final)?;
+        let request = || Read {
+            table: table.id(),
+            key: key.to_vec(),
+            rules,
+        };
+        let reply = self
+            .on_key(table, key, request, |m, core, h, r| m.read(core, h, r))
+            .await?;
+        Ok(object(reply))
+    }
+
+    /// Writes an object.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn write(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+    ) -> Result<WriteReply, ClientError> {
+        self.write_if(table, key, value, RejectRules::default())
+            .await
+    }
+
+    /// Writes an object if it has exactly this version; version 0 means that it does not exist.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn conditional_write(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+        version: ObjectVersion,
+    ) -> Result<WriteReply, ClientError> {
+        self.write_if(table, key, value, RejectRules::unless_version(version))
+            .await
+    }
+
+    /// Writes an object unless `rules` reject it.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn write_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+        rules: RejectRules,
+    ) -> Result<WriteReply, ClientError> {
+        check_key(key)
+            .and_then(|()| check_value(&value))
+            .map_err(ClientError::from_final)?;
+        let request = || Write {
+            table: table.id(),
+            key: key.to_vec(),
+            rules,
+            value: value.clone(),
+        };
+        self.on_key(table, key, request, |m, core, h, r| m.write(core, h, r))
+            .await
+    }
+
+    /// Deletes an object; deleting what does not exist is no error.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn delete(&self, table: &Table, key: &[u8]) -> Result<DeleteReply, ClientError> {
+        self.delete_if(table, key, RejectRules::default()).await
+    }
+
+    /// Deletes an object unless `rules` reject it.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn delete_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<DeleteReply, ClientError> {
+        check_key(key).map_err(ClientError::from_final)?;
+        let request = || Delete {
+            table: table.id(),
+            key: key.to_vec(),
+            rules,
+        };
+        self.on_key(table, key, request, |m, core, h, r| m.delete(core, h, r))
+            .await
+    }
+
+    /// Adds to the number an object holds as decimal text; a missing object counts as 0.
+    ///
+    /// # Errors
+    /// See [`Client`], and [`ErrorKind::BadNumber`](crate::ErrorKind::BadNumber) when the object is
+    /// no such number or the result does not fit.
+    pub async fn increment(
+        &self,
+        table: &Table,
+        key: &[u8],
+        by: Number,
+    ) -> Result<IncrementReply, ClientError> {
+        self.increment_if(table, key, by, RejectRules::default())
+            .await
+    }
+
+    /// [`Client::increment`] unless `rules` reject it.
+    ///
+    /// # Errors
+    /// See [`Client::increment`].
+    pub async fn increment_if(
+        &self,
+        table: &Table,
+        key: &[u8],
+        by: Number,
+        rules: RejectRules,
+    ) -> Result<IncrementReply, ClientError> {
+        check_key(key).map_err(ClientError::from_final)?;
+        let request = || Increment {
+            table: table.id(),
+            key: key.to_vec(),
+            rules,
+            by,
+        };
+        self.on_key(table, key, request, |m, core, h, r| m.increment(core, h, r))
+            .await
+    }
+
+    pub(crate) fn attempts(&self) -> Attempts<'_> {
+        let options = &self.shared.options;
+        Attempts::new(&self.shared.parts, options.timeout, options.attempt_timeout)
+    }
+
+    /// The local master, if `owner` is it.
+    pub(crate) fn local(&self, owner: ServerId) -> Option<&dyn LocalMaster> {
+        self.shared
+            .local
+            .as_deref()
+            .filter(|local| owner != ServerId(0) && local.owns() == owner)
+    }
+
+    pub(crate) fn core(&self) -> CoreId {
+        self.core
+    }
+
+    /// Executes a request on the server that has `key`: at once when that is possible.
+    async fn on_key<R: Request>(
+        &self,
+        table: &Table,
+        key: &[u8],
+        request: impl Fn() -> R + Send + Sync,
+        local: Local<R>,
+    ) -> Result<R::Reply, ClientError> {
+        let hash = table.hash(key);
+        self.on_hash(table, hash, request, local).await
+    }
+
+    /// [`Client::on_key`] for a hash.
+    pub(crate) async fn on_hash<R: Request>(
+        &self,
+        table: &Table,
+        hash: KeyHash,
+        request: impl Fn() -> R + Send + Sync,
+        local: Local<R>,
+    ) -> Result<R::Reply, ClientError> {
+        let mut first = None;
+        if self.shared.local.is_some()
+            && let Some(owner) = table.owner(hash)
+            && let Some(master) = self.local(owner)
+        {
+            let header = self.local_header(owner, self.shared.options.timeout);
+            match local(master, self.core, &header, request()) {
+                Answer::Now(Ok(reply)) => return Ok(reply),
+                other => first = Some(other),
+            }
+        }
+        // Boxed, so that the futures of operations that are answered at once stay small.
+        Box::pin(self.on_hash_slow(table, hash, request, local, first)).await
+    }
+
+    pub(crate) fn local_header(&self, owner: ServerId, limit: Duration) -> Header {
+        Header {
+            deadline_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
+            ..Header::to(owner)
+        }
+    }
+
+    async fn on_hash_slow<R: Request>(
+        &self,
+        table: &Table,
+        hash: KeyHash,
+        request: impl Fn() -> R + Send + Sync,
+        local: Local<R>,
+        mut first: Option<Answer<R::Reply>>,
+    ) -> Result<R::Reply, ClientError> {
+        let mut attempts = self.attempts();
+        let mut ticket = None;
+        loop {
+            let map = table.map();
+            let result = if let Some(answer) = first.take() {
+                self.finish_local::<R>(answer, &mut attempts).await?
+            } else if let Some(tablet) = map.locate(hash) {
+                if let Some(master) = self.local(tablet.owner) {
+                    let header = self.local_header(tablet.owner, attempts.remaining());
+                    let answer = local(master, self.core, &header, request());
+                    self.finish_local::<R>(answer, &mut attempts).await?
+                } else {
+                    let mut header = Header::to(tablet.owner);
+                    if !R::OPCODE.is_idempotent() {
+                        header.operation = self.identity(&mut ticket, &attempts).await?;
+                    }
+                    let limit = attempts.next_limit();
+                    let network = &*self.shared.parts.network;
+                    pluvio_wire::call(network, &tablet.address, header, &request(), limit).await
+                }
+            } else {
+                attempts.failed(
+                    format!("a tablet of table {:?} is not served", table.name()),
+                    Some(RetryReason::TabletNotReady),
+                );
+                attempts.pause(Duration::ZERO).await?;
+                self.refresh(table, map.generation, &mut attempts).await?;
+                continue;
+            };
+            let again = match result {
+                Ok(reply) => return Ok(reply),
+                Err(error) => self.judge(error, !R::OPCODE.is_idempotent(), &mut attempts)?,
+            };
+            attempts.pause(again.after).await?;
+            if again.refresh {
+                self.refresh(table, map.generation, &mut attempts).await?;
+            }
+        }
+    }
+
+    /// The identity of an operation that changes data, the same for all its attempts.
+    ///
+    /// # Errors
+    /// The time was up before fewer operations were under way.
+    pub(crate) async fn identity<'a>(
+        &'a self,
+        ticket: &mut Option<Ticket<'a>>,
+        attempts: &Attempts<'_>,
+    ) -> Result<OperationId, ClientError> {
+        if let Some(ticket) = ticket {
+            return Ok(ticket.id());
+        }
+        let sequence = &self.shared.sequence;
+        let begun = match sequence.try_begin() {
+            Some(begun) => begun,
+            None => {
+                let clock = &*self.shared.parts.clock;
+                let turn = timeout(clock, attempts.remaining(), sequence.begin()).await;
+                turn.map_err(|_| attempts.timed_out())?
+            }
+        };
+        Ok(ticket.insert(begun).id())
+    }
+
+    /// Waits for a local answer, at most until the time is up.
+    pub(crate) async fn finish_local<R: Request>(
+        &self,
+        answer: Answer<R::Reply>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<Result<R::Reply, RpcError>, ClientError> {
+        let result = match answer {
+            Answer::Now(result) => result,
+            Answer::Later(future) => {
+                let clock = &*self.shared.parts.clock;
+                match timeout(clock, attempts.remaining(), future).await {
+                    Ok(result) => result,
+                    Err(_) => {
+                        if !R::OPCODE.is_idempotent() {
+                            attempts.ambiguous();
+                        }
+                        return Err(attempts.timed_out());
+                    }
+                }
+            }
+        };
+        Ok(result.map_err(RpcError::Refused))
+    }
+
+    /// Decides what to do about a failed attempt.
+    ///
+    /// # Errors
+    /// No retry helps, or may be made.
+    pub(crate) fn judge(
+        &self,
+        error: RpcError,
+        changes_data: bool,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<Again, ClientError> {
+        let text = error.to_string();
+        match error {
+            RpcError::Refused(refusal) => match refusal {
+                Refusal::Retry { after_us, why } => {
+                    attempts.failed(text, Some(why));
+                    Ok(Again {
+                        after: Duration::from_micros(u64::from(after_us)),
+                        refresh: matches!(
+                            why,
+                            RetryReason::TabletNotReady | RetryReason::NotServing
+                        ),
+                    })
+                }
+                Refusal::Refresh => {
+                    attempts.failed(text, None);
+                    Ok(Again {
+                        after: Duration::ZERO,
+                        refresh: true,
+                    })
+                }
+                Refusal::Rejected { .. } | Refusal::Fatal { .. } => {
+                    Err(ClientError::from_final(refusal))
+                }
+            },
+            RpcError::BadReply(..) => Err(ClientError::Protocol(text)),
+            RpcError::Call(CallError::TooLarge(..)) => Err(ClientError::Protocol(text)),
+            RpcError::Call(call) => {
+                let unknown = changes_data && !matches!(call, CallError::Unreachable(..));
+                if unknown {
+                    attempts.ambiguous();
+                    if !self.shared.options.retry_ambiguous {
+                        return Err(ClientError::MaybeExecuted(text));
+                    }
+                }
+                attempts.failed(text, None);
+                Ok(Again {
+                    after: Duration::ZERO,
+                    refresh: true,
+                })
+            }
+        }
+    }
+
+    /// Remembers what the coordinator said of a table, and gives its handle.
+    pub(crate) fn learn(&self, info: &TableInfo) -> Table {
+        let mut tables = self.tables();
+        if let Some(table) = tables.get(&info.id) {
+            table.update(info);
+            return table.clone();
+        }
+        let table = Table::new(info);
+        tables.insert(info.id, table.clone());
+        table
+    }
+
+    /// Forgets a table that was dropped.
+    pub(crate) fn forget(&self, table: TableId) {
+        self.tables().remove(&table);
+    }
+
+    fn tables(&self) -> std::sync::MutexGuard<'_, BTreeMap<TableId, Table>> {
+        self.shared
+            .tables
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn object(reply: ReadReply) -> Option<Object> {
+    (reply.version != ObjectVersion(0)).then_some(Object {
+        version: reply.version,
+        value: reply.value,
+    })
+}

@@ -1,0 +1,268 @@
+//! Tables, status, and everything else asked of the coordinator.
+
+use crate::client::Client;
+use crate::error::{ClientError, ErrorKind};
+use crate::retry::Attempts;
+use crate::table::Table;
+use core::time::Duration;
+use pluvio_env::{Address, CallError};
+use pluvio_units::{KeyHash, TableId};
+use pluvio_wire::{
+    ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
+    GetServerList, GetServerStatus, GetTable, Header, ListTables, Refusal, Request, RetryReason,
+    RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef, check_table_name,
+};
+use std::sync::atomic::Ordering;
+
+impl Client {
+    /// Creates a table, or finds the one that has this name. `span` is the number of servers to
+    /// spread it over, all of them when `None`; it means nothing for a table that exists.
+    ///
+    /// # Errors
+    /// See [`Client`]; [`ErrorKind::BadArgument`] for a name that is not allowed.
+    pub async fn create_table(&self, name: &str, span: Option<u32>) -> Result<Table, ClientError> {
+        check_table_name(name).map_err(ClientError::from_final)?;
+        let request = CreateTable {
+            name: name.to_owned(),
+            span,
+        };
+        let info = self.ask(&request, &mut self.attempts()).await?;
+        Ok(self.learn(&info))
+    }
+
+    /// Finds a table by its name. Always asks the coordinator; keep the handle.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn table(&self, name: &str) -> Result<Table, ClientError> {
+        Ok(self.learn(&self.describe_by(TableRef::Name(name.to_owned())).await?))
+    }
+
+    /// Finds a table by its id.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn table_by_id(&self, id: TableId) -> Result<Table, ClientError> {
+        Ok(self.learn(&self.describe_by(TableRef::Id(id)).await?))
+    }
+
+    /// A table's tablets, as they are now.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn table_info(&self, table: &Table) -> Result<TableInfo, ClientError> {
+        self.describe_by(TableRef::Id(table.id())).await
+    }
+
+    async fn describe_by(&self, table: TableRef) -> Result<TableInfo, ClientError> {
+        self.ask(&GetTable { table }, &mut self.attempts()).await
+    }
+
+    /// Drops a table and all its objects.
+    ///
+    /// # Errors
+    /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
+    pub async fn drop_table(&self, name: &str) -> Result<(), ClientError> {
+        let mut attempts = self.attempts();
+        let request = DropTable {
+            table: TableRef::Name(name.to_owned()),
+        };
+        match self.ask(&request, &mut attempts).await {
+            // An earlier attempt whose reply was lost has dropped it.
+            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// All tables, by name.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn list_tables(&self) -> Result<Vec<TableInfo>, ClientError> {
+        let reply = self.ask(&ListTables {}, &mut self.attempts()).await?;
+        Ok(reply.tables)
+    }
+
+    /// Cuts a tablet in two: `at` is the first hash of the upper part, the middle of the widest
+    /// tablet when `None`. A cut that is there already is no error. Repeated without `at`, it cuts
+    /// again.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn split_tablet(
+        &self,
+        table: &Table,
+        at: Option<KeyHash>,
+    ) -> Result<TableInfo, ClientError> {
+        let request = SplitTablet {
+            table: TableRef::Id(table.id()),
+            at,
+        };
+        let info = self.ask(&request, &mut self.attempts()).await?;
+        self.learn(&info);
+        Ok(info)
+    }
+
+    /// What the whole cluster has and does.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn cluster_status(&self) -> Result<ClusterStatus, ClientError> {
+        self.ask(&GetClusterStatus {}, &mut self.attempts()).await
+    }
+
+    /// The servers of the cluster.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn server_list(&self) -> Result<ServerList, ClientError> {
+        self.ask(&GetServerList {}, &mut self.attempts()).await
+    }
+
+    /// What one server has and does. Asked once, without retries.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when it does not answer within one attempt's time.
+    pub async fn server_status(&self, address: &Address) -> Result<ServerStatus, ClientError> {
+        let mut attempts = self.attempts();
+        let network = &*self.shared.parts.network;
+        let limit = attempts.next_limit();
+        pluvio_wire::call(
+            network,
+            address,
+            Header::default(),
+            &GetServerStatus {},
+            limit,
+        )
+        .await
+        .map_err(|error| {
+            self.judge(error, false, &mut attempts)
+                .err()
+                .unwrap_or_else(|| attempts.timed_out())
+        })
+    }
+
+    /// Number and bytes of a table's objects. Servers are asked one after the other: objects that
+    /// come and go meanwhile may or may not count.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn count(&self, table: &Table) -> Result<CountObjectsReply, ClientError> {
+        let mut attempts = self.attempts();
+        'from_the_start: loop {
+            let map = table.map();
+            let Some(owners) = map.owners() else {
+                attempts.failed(
+                    format!("a tablet of table {:?} is not served", table.name()),
+                    Some(RetryReason::TabletNotReady),
+                );
+                attempts.pause(Duration::ZERO).await?;
+                self.refresh(table, map.generation, &mut attempts).await?;
+                continue;
+            };
+            let mut total = CountObjectsReply::default();
+            for (owner, address) in owners {
+                let request = CountObjects { table: table.id() };
+                let header = Header::to(owner);
+                let result = if let Some(master) = self.local(owner) {
+                    let answer = master.count(self.core(), &header, request);
+                    self.finish_local::<CountObjects>(answer, &mut attempts)
+                        .await?
+                } else {
+                    let limit = attempts.next_limit();
+                    let network = &*self.shared.parts.network;
+                    pluvio_wire::call(network, &address, header, &request, limit).await
+                };
+                match result {
+                    Ok(part) => {
+                        total.objects += part.objects;
+                        total.bytes += part.bytes;
+                    }
+                    Err(error) => {
+                        let again = self.judge(error, false, &mut attempts)?;
+                        attempts.pause(again.after).await?;
+                        self.refresh(table, map.generation, &mut attempts).await?;
+                        continue 'from_the_start;
+                    }
+                }
+            }
+            return Ok(total);
+        }
+    }
+
+    /// Asks the coordinator where a table's tablets are, unless somebody else has since `seen`.
+    pub(crate) async fn refresh(
+        &self,
+        table: &Table,
+        seen: u64,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), ClientError> {
+        let limit = attempts.remaining();
+        let clock = &*self.shared.parts.clock;
+        let turn = pluvio_env::timeout(clock, limit, table.lock_refresh()).await;
+        let Ok(_turn) = turn else {
+            return Err(attempts.timed_out());
+        };
+        if table.map().generation != seen {
+            return Ok(());
+        }
+        let request = GetTable {
+            table: TableRef::Id(table.id()),
+        };
+        match self.ask(&request, attempts).await {
+            Ok(info) => {
+                table.update(&info);
+                Ok(())
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::NoSuchTable {
+                    self.forget(table.id());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the coordinators, one after the other, until one answers.
+    pub(crate) async fn ask<R: Request>(
+        &self,
+        request: &R,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<R::Reply, ClientError> {
+        let coordinators = &self.shared.options.coordinators;
+        if coordinators.is_empty() {
+            return Err(ClientError::NoCoordinator);
+        }
+        let network = &*self.shared.parts.network;
+        loop {
+            let which = self.shared.coordinator.load(Ordering::Relaxed) % coordinators.len();
+            let limit = attempts.next_limit();
+            if limit.is_zero() {
+                return Err(attempts.timed_out());
+            }
+            let to = &coordinators[which];
+            let result = pluvio_wire::call(network, to, Header::default(), request, limit).await;
+            let error = match result {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            let mut ask_another = true;
+            if let RpcError::Call(call) = &error
+                && !matches!(call, CallError::Unreachable(..))
+            {
+                attempts.ambiguous();
+            }
+            if let RpcError::Refused(Refusal::Retry { .. }) = &error {
+                ask_another = false;
+            }
+            let again = self.judge(error, false, attempts)?;
+            if ask_another {
+                // Lost races only make two operations try the same one.
+                self.shared
+                    .coordinator
+                    .store((which + 1) % coordinators.len(), Ordering::Relaxed);
+            }
+            attempts.pause(again.after).await?;
+        }
+    }
+}

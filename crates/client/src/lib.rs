@@ -1,0 +1,74 @@
+//! The native client: finds the server of every key, masks failures, and batches.
+//!
+//! A [`Client`] caches where tablets are, sends each operation straight to its server, and hides
+//! that servers crash, tablets move and coordinators change: a call is then only late. An
+//! operation that changes data has one identity over all its retries. `docs/client.md` tells how
+//! it decides what to do.
+//!
+//! ```no_run
+//! use bytes::Bytes;
+//! use pluvio_client::{Client, ClientError, ClientOptions};
+//!
+//! async fn visits(env: &pluvio_env::Env) -> Result<(), ClientError> {
+//!     let client = Client::new(env, ClientOptions::new(["127.0.0.1:7000"]));
+//!     let table = client.create_table("pages", None).await?;
+//!     client.write(&table, b"home", Bytes::from_static(b"<h1>hello</h1>")).await?;
+//!     let page = client.read(&table, b"home").await?.expect("it was just written");
+//!     // Replace it only if nobody else did since.
+//!     client.conditional_write(&table, b"home", page.value, page.version).await?;
+//!     client.increment(&table, b"visits", pluvio_client::Number::Integer(1)).await?;
+//!     let mut objects = client.enumerate(&table);
+//!     while let Some(batch) = objects.next_batch().await? {
+//!         for object in batch {
+//!             println!("{:?} has version {}", object.key, object.version);
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Invariants
+//! - CLIENT-1: an operation keeps its identity over all its retries; an identity is acknowledged
+//!   only when nobody waits for its result any more.
+//! - CLIENT-2: every call ends within [`ClientOptions::timeout`] (an enumeration: every batch),
+//!   whatever the cluster does.
+//! - CLIENT-3: one request carries at most `MULTI_ITEMS_MAX` items and `MULTI_BYTES_MAX` bytes
+//!   of keys and values, and a batch has at most 32 requests under way. A client (all its clones
+//!   together) has at most 2048 requests under way that change data; more wait.
+//! - CLIENT-4: an operation on a tablet of the [`LocalMaster`] that is answered at once neither
+//!   suspends nor boxes a future, nor reads the clock.
+//!
+//! Threads: everything is `Send + Sync`. Servers give each core its own clone
+//! ([`Client::on_core`]); others need not care.
+//!
+//! Not here: connections (the `Network` keeps them), transactions, caching of values.
+
+mod batch;
+pub mod blocking;
+mod client;
+mod control;
+mod enumerate;
+mod error;
+mod local;
+mod options;
+mod retry;
+mod sequence;
+mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use batch::Key;
+pub use client::{Client, Object};
+pub use enumerate::Enumeration;
+pub use error::{ClientError, ErrorKind};
+pub use local::LocalMaster;
+pub use options::{ClientOptions, Parts};
+pub use table::Table;
+
+pub use pluvio_wire::{
+    Answer, ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, FatalKind,
+    IncrementReply, Number, Opcode, RejectRules, RetryReason, ServerList, ServerStatus, TableInfo,
+    WriteReply,
+};

@@ -1,0 +1,85 @@
+//! What a client needs and how it behaves.
+
+use core::time::Duration;
+use pluvio_env::{Address, Clock, Env, Network, Rng};
+use std::sync::Arc;
+
+/// What a client uses of the operating system.
+#[derive(Clone)]
+pub struct Parts {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness, for jitter and the client's id.
+    pub rng: Arc<dyn Rng>,
+    /// Messages to the cluster.
+    pub network: Arc<dyn Network>,
+}
+
+impl From<&Env> for Parts {
+    fn from(env: &Env) -> Self {
+        Self {
+            clock: env.clock.clone(),
+            rng: env.rng.clone(),
+            network: env.network.clone(),
+        }
+    }
+}
+
+impl From<Env> for Parts {
+    fn from(env: Env) -> Self {
+        Self::from(&env)
+    }
+}
+
+/// How a client behaves. `ClientOptions::new` gives the defaults; every field may be changed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// Where coordinators listen. Tried in turn until one answers.
+    pub coordinators: Vec<Address>,
+    /// The longest an operation takes, all retries included. Default 10 s: longer than the
+    /// recovery of a crashed server, so that a crash is only a delay.
+    pub timeout: Duration,
+    /// The longest one attempt takes before the client asks the coordinator whether the server is
+    /// still the right one, and tries again. Default 2 s: longer than a server declared alive is
+    /// ever silent, much shorter than `timeout`.
+    pub attempt_timeout: Duration,
+    /// What happens with an operation that changes data when its reply was lost, so that nobody
+    /// knows whether it was executed. `true` (the default): it is tried again with the same
+    /// identity, by which a server that has executed it already recognizes it. `false`: it fails
+    /// with [`ErrorKind::MaybeExecuted`](crate::ErrorKind::MaybeExecuted).
+    pub retry_ambiguous: bool,
+}
+
+impl ClientOptions {
+    /// The defaults, with these coordinators.
+    pub fn new(coordinators: impl IntoIterator<Item = impl Into<Address>>) -> Self {
+        Self {
+            coordinators: coordinators.into_iter().map(Into::into).collect(),
+            timeout: Duration::from_secs(10),
+            attempt_timeout: Duration::from_secs(2),
+            retry_ambiguous: true,
+        }
+    }
+
+    /// With another [`ClientOptions::timeout`].
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// With another [`ClientOptions::attempt_timeout`].
+    #[must_use]
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = timeout;
+        self
+    }
+
+    /// With another [`ClientOptions::retry_ambiguous`].
+    #[must_use]
+    pub fn retry_ambiguous(mut self, retry: bool) -> Self {
+        self.retry_ambiguous = retry;
+        self
+    }
+}

@@ -1,0 +1,136 @@
+//! The deadline of one operation and the pauses between its attempts.
+
+use crate::error::ClientError;
+use crate::options::Parts;
+use core::time::Duration;
+use pluvio_env::Moment;
+use pluvio_wire::RetryReason;
+
+/// The first pause that doubles. Long against a round trip, short against a recovery.
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+/// Pauses do not grow beyond this, so that a recovered tablet is noticed soon; ten requests a
+/// second from each waiting operation are no load.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Counts the attempts of one operation and knows when its time is up.
+#[derive(Clone)]
+pub(crate) struct Attempts<'a> {
+    parts: &'a Parts,
+    deadline: Moment,
+    limit: Duration,
+    per_attempt: Duration,
+    pauses: u32,
+    reason: Option<RetryReason>,
+    last: Option<String>,
+    maybe_executed: bool,
+}
+
+impl<'a> Attempts<'a> {
+    pub(crate) fn new(parts: &'a Parts, limit: Duration, per_attempt: Duration) -> Self {
+        Self {
+            parts,
+            deadline: parts.clock.now() + limit,
+            limit,
+            per_attempt,
+            pauses: 0,
+            reason: None,
+            last: None,
+            maybe_executed: false,
+        }
+    }
+
+    /// The rest of the operation's time.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.deadline.since(self.parts.clock.now())
+    }
+
+    /// The time for the next attempt.
+    pub(crate) fn next_limit(&self) -> Duration {
+        self.remaining().min(self.per_attempt)
+    }
+
+    /// Remembers why the last attempt failed.
+    pub(crate) fn failed(&mut self, why: String, reason: Option<RetryReason>) {
+        self.last = Some(why);
+        self.reason = reason;
+    }
+
+    /// Remembers that the operation may have been executed.
+    pub(crate) fn ambiguous(&mut self) {
+        self.maybe_executed = true;
+    }
+
+    /// Whether an attempt ended without a reply, so that the operation may have been executed.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.maybe_executed
+    }
+
+    /// Something was done: pauses start small again.
+    pub(crate) fn progressed(&mut self) {
+        self.pauses = 0;
+    }
+
+    /// Takes over what a part of the operation has met.
+    pub(crate) fn absorb(&mut self, part: Self) {
+        if part.last.is_some() {
+            self.last = part.last;
+            self.reason = part.reason;
+        }
+        self.maybe_executed |= part.maybe_executed;
+        self.pauses = self.pauses.max(part.pauses);
+    }
+
+    /// Whether the time is up.
+    pub(crate) fn is_over(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The error of an operation whose time is up.
+    pub(crate) fn timed_out(&self) -> ClientError {
+        ClientError::TimedOut {
+            limit: self.limit,
+            reason: self.reason,
+            last: self
+                .last
+                .clone()
+                .unwrap_or_else(|| "no reply came".to_owned()),
+            maybe_executed: self.maybe_executed,
+        }
+    }
+
+    /// Waits before the next attempt: at least `asked`, growing with every pause, with jitter.
+    /// The first pause is none unless one was asked for.
+    ///
+    /// # Errors
+    /// The time is up.
+    pub(crate) async fn pause(&mut self, asked: Duration) -> Result<(), ClientError> {
+        if self.is_over() {
+            return Err(self.timed_out());
+        }
+        let pauses = self.pauses;
+        self.pauses = self.pauses.saturating_add(1);
+        if pauses == 0 && asked.is_zero() {
+            return Ok(());
+        }
+        let grown = PAUSE_FIRST
+            .max(asked)
+            .saturating_mul(1 << pauses.min(10))
+            .min(PAUSE_MAX.max(asked));
+        let jitter = Duration::from_nanos(
+            self.parts.rng.below(
+                u64::try_from(grown.as_nanos() / 2)
+                    .unwrap_or(u64::MAX)
+                    .max(1),
+            ),
+        );
+        self.parts
+            .clock
+            .sleep((grown + jitter).min(self.remaining()))
+            .await;
+        if self.is_over() {
+            Err(self.timed_out())
+        } else {
+            Ok(())
+        }
+    }
+}

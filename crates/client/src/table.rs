@@ -1,0 +1,153 @@
+//! A table and where its tablets are.
+
+use pluvio_env::Address;
+use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
+use pluvio_wire::{TableInfo, TabletState};
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A table. Cheap to clone; all clones of one client share what is known about its tablets.
+///
+/// It names the table by its id: when the table is dropped, operations fail with
+/// [`ErrorKind::NoSuchTable`](crate::ErrorKind::NoSuchTable), even if a table of the same name was
+/// created since; [`Client::table`](crate::Client::table) then gives the new one.
+#[derive(Clone)]
+pub struct Table(Arc<Shared>);
+
+struct Shared {
+    id: TableId,
+    seed: u64,
+    name: Box<str>,
+    map: RwLock<Arc<TableMap>>,
+    refreshing: tokio::sync::Mutex<()>,
+}
+
+impl Table {
+    pub(crate) fn new(info: &TableInfo) -> Self {
+        Self(Arc::new(Shared {
+            id: info.id,
+            seed: info.seed,
+            name: info.name.as_str().into(),
+            map: RwLock::new(Arc::new(TableMap::new(info, 1))),
+            refreshing: tokio::sync::Mutex::new(()),
+        }))
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.0.id
+    }
+
+    /// The seed of its key hash.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The hash of a key of this table: its place in an enumeration.
+    #[must_use]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(self.0.seed, key)
+    }
+
+    pub(crate) fn map(&self) -> Arc<TableMap> {
+        self.0
+            .map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The server that should have this hash, if one does: the short way for local operations.
+    pub(crate) fn owner(&self, hash: KeyHash) -> Option<ServerId> {
+        let map = self.0.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.locate(hash).map(|tablet| tablet.owner)
+    }
+
+    /// One refresh of a table's map at a time; who waited looks first whether it still needs one.
+    pub(crate) async fn lock_refresh(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.refreshing.lock().await
+    }
+
+    pub(crate) fn update(&self, info: &TableInfo) {
+        let mut map = self.0.map.write().unwrap_or_else(PoisonError::into_inner);
+        *map = Arc::new(TableMap::new(info, map.generation + 1));
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table")
+            .field("id", &self.0.id)
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the client knows of a table's tablets. Never changed, only replaced.
+pub(crate) struct TableMap {
+    /// Grows with every refresh.
+    pub(crate) generation: u64,
+    /// By ascending range.
+    tablets: Vec<Tablet>,
+}
+
+/// One tablet of a map.
+pub(crate) struct Tablet {
+    pub(crate) range: HashRange,
+    pub(crate) owner: ServerId,
+    pub(crate) address: Address,
+    ready: bool,
+}
+
+impl TableMap {
+    fn new(info: &TableInfo, generation: u64) -> Self {
+        let mut tablets: Vec<_> = info
+            .tablets
+            .iter()
+            .map(|t| {
+                let address = info.addresses.iter().find(|(id, _)| *id == t.owner);
+                Tablet {
+                    range: t.range,
+                    owner: t.owner,
+                    address: Address::from(address.map_or("", |(_, text)| text.as_str())),
+                    ready: t.state == TabletState::Normal && address.is_some(),
+                }
+            })
+            .collect();
+        tablets.sort_by_key(|t| t.range.first);
+        Self {
+            generation,
+            tablets,
+        }
+    }
+
+    /// The tablet that serves `hash`; `None` while there is none (recovering, or map incomplete).
+    pub(crate) fn locate(&self, hash: KeyHash) -> Option<&Tablet> {
+        let at = self.tablets.partition_point(|t| t.range.last < hash);
+        self.tablets
+            .get(at)
+            .filter(|t| t.ready && t.range.contains(hash))
+    }
+
+    /// Every server that owns a tablet, once; `None` while one of the tablets is not served.
+    pub(crate) fn owners(&self) -> Option<Vec<(ServerId, Address)>> {
+        let mut owners: Vec<(ServerId, Address)> = Vec::new();
+        for tablet in &self.tablets {
+            if !tablet.ready {
+                return None;
+            }
+            if !owners.iter().any(|(id, _)| *id == tablet.owner) {
+                owners.push((tablet.owner, tablet.address.clone()));
+            }
+        }
+        Some(owners)
+    }
+}

@@ -1,0 +1,390 @@
+//! A cluster in memory with faults on demand, for tests of users and ours (feature `testing`).
+//!
+//! [`FakeCluster`] has a coordinator, servers, objects with versions and reject rules, virtual
+//! time, and a plan of faults. It keeps nothing durable and recovers nothing: a "crashed" server's
+//! objects wait until [`FakeCluster::recover`] gives them to another one. The whole cluster behind
+//! a mutex, driven by [`FakeCluster::run`] in the calling thread.
+//!
+//! ```
+//! # use pluvio_client::testing::{Fault, FakeCluster};
+//! # use pluvio_client::Opcode;
+//! let cluster = FakeCluster::new(3);
+//! let client = cluster.client();
+//! cluster.plan(Opcode::Write, Fault::LoseReply, 1);
+//! let version = cluster.run(async {
+//!     let table = client.create_table("t", None).await?;
+//!     client.write(&table, b"key", "value".into()).await
+//! });
+//! assert_eq!(version.unwrap().version.0, 1);
+//! ```
+
+mod clock;
+mod coordinator;
+mod local;
+mod master;
+
+use crate::{Client, ClientOptions, LocalMaster, Parts};
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_env::{
+    Address, BoxFuture, CallError, Frame, Listening, Network, NetworkError, Rng, Service,
+    StreamService,
+};
+use pluvio_units::{
+    ClientId, HashRange, KeyHash, ObjectVersion, SequenceNumber, ServerId, TableId,
+};
+use pluvio_wire::{Opcode, OperationId, Refusal, Role, TabletInfo, TabletState};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What happens to a request.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Fault {
+    /// It never arrives; the caller waits until its limit.
+    LoseRequest,
+    /// It is executed, then the connection breaks.
+    LoseReply,
+    /// It is executed, but the reply is not sent before the caller's limit.
+    DelayReply,
+    /// No connection can be made.
+    Unreachable,
+    /// It is refused.
+    Refuse(Refusal),
+}
+
+/// A request that was sent.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sent {
+    /// To whom.
+    pub to: Address,
+    /// What.
+    pub opcode: Opcode,
+    /// As which operation.
+    pub operation: OperationId,
+    /// Whether it reached its server and was not refused by a [`Fault`].
+    pub delivered: bool,
+}
+
+/// A cluster in memory. Cheap to clone; all clones are the same cluster.
+#[derive(Clone)]
+pub struct FakeCluster(Arc<Mutex<State>>);
+
+type Objects = BTreeMap<(KeyHash, Vec<u8>), (ObjectVersion, Bytes)>;
+
+struct State {
+    now: Duration,
+    timers: BTreeMap<(Duration, u64), core::task::Waker>,
+    timer_last: u64,
+    random: u64,
+    latency: Duration,
+    /// Addresses of servers, and whether they answer.
+    servers: BTreeMap<ServerId, (Address, bool)>,
+    tables: BTreeMap<TableId, FakeTable>,
+    table_last: TableId,
+    version_last: ObjectVersion,
+    results: BTreeMap<(ClientId, SequenceNumber), Frame>,
+    faults: Vec<(Opcode, Fault, u32)>,
+    sent: Vec<Sent>,
+    reply_bytes_max: usize,
+    local_waits: Option<Duration>,
+}
+
+struct FakeTable {
+    name: String,
+    seed: u64,
+    tablets: Vec<TabletInfo>,
+    objects: Objects,
+}
+
+/// Where the fake coordinator listens.
+const COORDINATOR: &str = "coordinator";
+
+impl FakeCluster {
+    /// A cluster of so many servers; their ids are 1, 2, …
+    ///
+    /// # Panics
+    /// When `servers` is zero.
+    #[must_use]
+    pub fn new(servers: u64) -> Self {
+        assert!(servers > 0, "a cluster has at least one server");
+        let servers = (1..=servers).map(|n| {
+            let address = Address::from(format!("server-{n}").as_str());
+            (ServerId(n), (address, true))
+        });
+        Self(Arc::new(Mutex::new(State {
+            now: Duration::ZERO,
+            timers: BTreeMap::new(),
+            timer_last: 0,
+            random: 1,
+            latency: Duration::ZERO,
+            servers: servers.collect(),
+            tables: BTreeMap::new(),
+            table_last: TableId(0),
+            version_last: ObjectVersion(0),
+            results: BTreeMap::new(),
+            faults: Vec::new(),
+            sent: Vec::new(),
+            reply_bytes_max: pluvio_wire::MULTI_BYTES_MAX,
+            local_waits: None,
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a client needs.
+    #[must_use]
+    pub fn parts(&self) -> Parts {
+        Parts {
+            clock: Arc::new(clock::FakeClock(self.clone())),
+            rng: Arc::new(self.clone()),
+            network: Arc::new(self.clone()),
+        }
+    }
+
+    /// Options that find the coordinator.
+    #[must_use]
+    pub fn options(&self) -> ClientOptions {
+        ClientOptions::new([COORDINATOR])
+    }
+
+    /// A client with default options.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(self.parts(), self.options())
+    }
+
+    /// The master of a server, for clients embedded in it.
+    #[must_use]
+    pub fn local_master(&self, server: ServerId) -> Arc<dyn LocalMaster> {
+        Arc::new(local::FakeLocal {
+            cluster: self.clone(),
+            server,
+        })
+    }
+
+    /// Time since the cluster was made.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.state().now
+    }
+
+    /// Lets every message take so long, each way.
+    pub fn set_latency(&self, latency: Duration) {
+        self.state().latency = latency;
+    }
+
+    /// Limits the values in a reply to a multi-read, as servers do.
+    pub fn set_reply_bytes_max(&self, bytes: usize) {
+        self.state().reply_bytes_max = bytes;
+    }
+
+    /// Lets local masters answer later instead of at once.
+    pub fn set_local_waits(&self, wait: Option<Duration>) {
+        self.state().local_waits = wait;
+    }
+
+    /// Lets the next `times` requests of this kind meet a fault, after those planned before.
+    pub fn plan(&self, opcode: Opcode, fault: Fault, times: u32) {
+        self.state().faults.push((opcode, fault, times));
+    }
+
+    /// All requests sent so far, in order. Requests to local masters are not sent.
+    #[must_use]
+    pub fn sent(&self) -> Vec<Sent> {
+        self.state().sent.clone()
+    }
+
+    /// How often this kind of request was sent so far.
+    #[must_use]
+    pub fn count_sent(&self, opcode: Opcode) -> usize {
+        let state = self.state();
+        state.sent.iter().filter(|s| s.opcode == opcode).count()
+    }
+
+    /// The server stops answering; its tablets wait for [`FakeCluster::recover`].
+    pub fn crash(&self, server: ServerId) {
+        let mut state = self.state();
+        if let Some((_, up)) = state.servers.get_mut(&server) {
+            *up = false;
+        }
+        for table in state.tables.values_mut() {
+            for tablet in table.tablets.iter_mut().filter(|t| t.owner == server) {
+                tablet.state = TabletState::Recovering;
+            }
+        }
+    }
+
+    /// Gives all tablets of one server to another, with their objects.
+    pub fn recover(&self, from: ServerId, to: ServerId) {
+        let mut state = self.state();
+        for table in state.tables.values_mut() {
+            for tablet in table.tablets.iter_mut().filter(|t| t.owner == from) {
+                tablet.owner = to;
+                tablet.state = TabletState::Normal;
+            }
+        }
+    }
+
+    /// Lets something happen at a time of the virtual clock.
+    pub async fn at(&self, time: Duration, act: impl FnOnce(&Self)) {
+        let wait = time.saturating_sub(self.now());
+        pluvio_env::Clock::sleep(&clock::FakeClock(self.clone()), wait).await;
+        act(self);
+    }
+}
+
+impl State {
+    /// The tablet of a table that holds a hash.
+    fn tablet(&self, table: TableId, hash: KeyHash) -> Option<TabletInfo> {
+        let tablets = &self.tables.get(&table)?.tablets;
+        tablets.iter().find(|t| t.range.contains(hash)).copied()
+    }
+
+    fn take_fault(&mut self, opcode: Opcode) -> Option<Fault> {
+        let at = self
+            .faults
+            .iter()
+            .position(|(op, _, n)| *op == opcode && *n > 0)?;
+        let (_, fault, times) = &mut self.faults[at];
+        let fault = fault.clone();
+        *times -= 1;
+        if *times == 0 {
+            self.faults.remove(at);
+        }
+        Some(fault)
+    }
+
+    /// Executes a request at the process that listens at `to`; `None` when nobody answers.
+    fn execute(&mut self, to: &Address, opcode: Opcode, request: &Frame) -> Option<Frame> {
+        if &*to.0 == COORDINATOR {
+            return Some(self.coordinate(opcode, request));
+        }
+        let (server, _) = self
+            .servers
+            .iter()
+            .find(|(_, (address, up))| address == to && *up)?;
+        let server = *server;
+        Some(self.serve(server, opcode, request))
+    }
+}
+
+impl Rng for FakeCluster {
+    fn next_u64(&self) -> u64 {
+        let mut state = self.state();
+        state.random = state.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        KeyHash::of(state.random, b"random").0
+    }
+}
+
+impl Network for FakeCluster {
+    fn call<'a>(
+        &'a self,
+        to: &'a Address,
+        request: Frame,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Frame, CallError>> {
+        Box::pin(self.carry(to, request, limit))
+    }
+
+    fn listen(
+        &self,
+        address: &Address,
+        _: Arc<dyn Service>,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
+        self.no_listening(address)
+    }
+
+    fn listen_streams(
+        &self,
+        address: &Address,
+        _: usize,
+        _: Bytes,
+        _: Arc<dyn StreamService>,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
+        self.no_listening(address)
+    }
+}
+
+impl FakeCluster {
+    fn no_listening(&self, address: &Address) -> BoxFuture<'_, Result<Listening, NetworkError>> {
+        let error = NetworkError {
+            address: address.clone(),
+            message: "the fake cluster has its own servers".into(),
+        };
+        Box::pin(async move { Err(error) })
+    }
+
+    async fn carry(
+        &self,
+        to: &Address,
+        request: Frame,
+        limit: Duration,
+    ) -> Result<Frame, CallError> {
+        let clock = self.parts().clock;
+        let opcode = Opcode::from_number(request.opcode).expect("clients send known operations");
+        let operation = master::operation(&request);
+        let latency = self.state().latency;
+        if !latency.is_zero() {
+            clock.sleep(latency).await;
+        }
+        let fault = self.state().take_fault(opcode);
+        let reached = !matches!(
+            fault,
+            Some(Fault::LoseRequest | Fault::Unreachable | Fault::Refuse(_))
+        );
+        self.state().sent.push(Sent {
+            to: to.clone(),
+            opcode,
+            operation,
+            delivered: reached,
+        });
+        let late = || CallError::TimedOut(to.clone(), limit);
+        let nobody = || CallError::Unreachable(to.clone(), "connection refused".into());
+        let reply = match &fault {
+            Some(Fault::Refuse(refusal)) => return Ok(master::refuse(opcode, refusal)),
+            Some(Fault::Unreachable) => return Err(nobody()),
+            Some(Fault::LoseRequest) => None,
+            Some(Fault::LoseReply | Fault::DelayReply) | None => {
+                let reply = self.state().execute(to, opcode, &request);
+                Some(reply.ok_or_else(nobody)?)
+            }
+        };
+        match (fault, reply) {
+            (Some(Fault::LoseReply), _) => Err(CallError::Lost(to.clone())),
+            (None, Some(reply)) => {
+                if !latency.is_zero() {
+                    clock.sleep(latency).await;
+                }
+                Ok(reply)
+            }
+            _ => {
+                clock.sleep(limit.saturating_sub(latency)).await;
+                Err(late())
+            }
+        }
+    }
+}
+
+/// Whether the coordinator answers an operation.
+fn is_coordinators(opcode: Opcode) -> bool {
+    opcode.role() == Role::Coordinator
+}
+
+/// All of a table, on servers that are up, in turn.
+fn spread(servers: &[ServerId], span: Option<u32>) -> Vec<TabletInfo> {
+    let parts = span
+        .map_or(servers.len(), |n| servers.len().min(n as usize))
+        .max(1);
+    HashRange::ALL
+        .split(parts as u64)
+        .into_iter()
+        .zip(servers.iter().cycle())
+        .map(|(range, owner)| TabletInfo {
+            range,
+            owner: *owner,
+            state: TabletState::Normal,
+        })
+        .collect()
+}

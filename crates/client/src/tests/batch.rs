@@ -1,0 +1,210 @@
+//! Batches.
+
+use super::{cluster, key_of};
+use crate::testing::Fault;
+use crate::{Client, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
+use bytes::Bytes;
+use core::time::Duration;
+use futures_util::future::join;
+use pluvio_units::{KEY_MAX, ServerId, VALUE_MAX};
+use pluvio_wire::{MULTI_ITEMS_MAX, Refusal};
+
+fn keys(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|n| n.to_string().into_bytes()).collect()
+}
+
+fn items<'a>(table: &'a Table, keys: &'a [Vec<u8>]) -> Vec<Key<'a>> {
+    keys.iter().map(|key| Key::new(table, key)).collect()
+}
+
+async fn write_all(client: &Client, table: &Table, keys: &[Vec<u8>], bytes: usize) {
+    let objects: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            let mut value = key.clone();
+            value.resize(bytes.max(key.len()), b'.');
+            (Key::new(table, key), Bytes::from(value))
+        })
+        .collect();
+    for result in client.multi_write(&objects).await {
+        result.unwrap();
+    }
+}
+
+#[test]
+fn a_batch_is_one_request_a_server_and_keeps_the_order() {
+    let (cluster, client, table) = cluster(3);
+    let keys = keys(300);
+    cluster.run(async {
+        write_all(&client, &table, &keys, 0).await;
+        let read = client.multi_read(&items(&table, &keys)).await;
+        for (key, object) in keys.iter().zip(read) {
+            assert_eq!(object.unwrap().unwrap().value, key);
+        }
+        let deleted = client.multi_delete(&items(&table, &keys)).await;
+        assert!(deleted.iter().all(|d| d.as_ref().unwrap().deleted.0 > 0));
+        let read = client.multi_read(&items(&table, &keys)).await;
+        assert!(read.iter().all(|object| *object == Ok(None)));
+    });
+    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3);
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), 6);
+    assert_eq!(cluster.count_sent(Opcode::MultiDelete), 3);
+}
+
+#[test]
+fn an_empty_batch_sends_nothing() {
+    let (cluster, client, _) = cluster(1);
+    let before = cluster.sent().len();
+    assert!(cluster.run(client.multi_read(&[])).is_empty());
+    assert_eq!(cluster.sent().len(), before);
+}
+
+#[test]
+fn requests_stay_within_the_limits_of_items_and_bytes() {
+    let (cluster, client, table) = cluster(1);
+    let many = keys(2 * MULTI_ITEMS_MAX + 1);
+    cluster.run(write_all(&client, &table, &many, 0));
+    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3);
+    // Four values of 1 MiB and their keys do not fit 4 MiB.
+    let big = keys(8);
+    cluster.run(write_all(&client, &table, &big, VALUE_MAX));
+    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3 + 3);
+    let results = cluster.run(client.multi_read(&items(&table, &big)));
+    assert!(results.iter().all(|r| r.as_ref().unwrap().is_some()));
+}
+
+#[test]
+fn a_reply_that_is_full_is_followed_by_the_rest_at_once() {
+    let (cluster, client, table) = cluster(1);
+    let keys = keys(20);
+    cluster.run(write_all(&client, &table, &keys, 1000));
+    cluster.set_reply_bytes_max(3000);
+    let read = cluster.run(client.multi_read(&items(&table, &keys)));
+    for (key, object) in keys.iter().zip(read) {
+        assert!(object.unwrap().unwrap().value.starts_with(key));
+    }
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), 7);
+    assert_eq!(cluster.now(), Duration::ZERO);
+}
+
+#[test]
+fn items_fail_alone() {
+    let (cluster, client, table) = cluster(2);
+    let long = vec![0; KEY_MAX + 1];
+    let exists = RejectRules {
+        exists: true,
+        ..RejectRules::default()
+    };
+    cluster.run(async {
+        client.write(&table, b"old", Bytes::new()).await.unwrap();
+        let results = client
+            .multi_write(&[
+                (Key::new(&table, b"new").rules(exists), Bytes::new()),
+                (Key::new(&table, &long), Bytes::new()),
+                (Key::new(&table, b"old").rules(exists), Bytes::new()),
+                (Key::new(&table, b"other"), vec![0; VALUE_MAX + 1].into()),
+                (Key::new(&table, b"last"), Bytes::new()),
+            ])
+            .await;
+        let kinds: Vec<_> = results
+            .iter()
+            .map(|r| r.as_ref().err().map(|e| e.kind()))
+            .collect();
+        let bad = Some(ErrorKind::BadArgument);
+        let rejected = Some(ErrorKind::Rejected);
+        assert_eq!(kinds, [None, bad, rejected, bad, None]);
+    });
+}
+
+#[test]
+fn objects_of_a_dropped_table_fail_and_the_others_do_not() {
+    let (cluster, client, table) = cluster(2);
+    cluster.run(async {
+        let other = client.create_table("other", None).await.unwrap();
+        client.drop_table("other").await.unwrap();
+        let results = client
+            .multi_write(&[
+                (Key::new(&other, b"k"), Bytes::new()),
+                (Key::new(&table, b"k"), Bytes::new()),
+            ])
+            .await;
+        let error = results[0].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSuchTable);
+        assert!(results[1].is_ok());
+    });
+}
+
+#[test]
+fn a_batch_whose_reply_was_lost_is_not_executed_twice() {
+    let (cluster, client, table) = cluster(2);
+    let keys = keys(100);
+    let create = RejectRules {
+        exists: true,
+        ..RejectRules::default()
+    };
+    cluster.plan(Opcode::MultiWrite, Fault::LoseReply, 2);
+    cluster.plan(Opcode::MultiWrite, Fault::DelayReply, 2);
+    let objects: Vec<_> = items(&table, &keys)
+        .into_iter()
+        .map(|key| (key.rules(create), Bytes::new()))
+        .collect();
+    let results = cluster.run(client.multi_write(&objects));
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+#[test]
+fn items_follow_their_tablets_when_a_server_crashes() {
+    let (cluster, client, table) = cluster(3);
+    let keys = keys(100);
+    cluster.run(write_all(&client, &table, &keys, 0));
+    cluster.crash(ServerId(2));
+    let second = Duration::from_secs(1);
+    let recovery = cluster.at(second, |c| c.recover(ServerId(2), ServerId(3)));
+    let list = items(&table, &keys);
+    let (read, ()) = cluster.run(join(client.multi_read(&list), recovery));
+    assert!(read.iter().all(|r| matches!(r, Ok(Some(_)))), "{read:?}");
+    assert!(cluster.now() < 2 * second);
+}
+
+#[test]
+fn items_that_stay_refused_end_at_the_limit_and_the_others_succeed() {
+    let (cluster, client, table) = cluster(2);
+    cluster.crash(ServerId(1));
+    let (dead, alive) = (key_of(&table, ServerId(1)), key_of(&table, ServerId(2)));
+    let list = [
+        (Key::new(&table, &dead), Bytes::new()),
+        (Key::new(&table, &alive), Bytes::new()),
+    ];
+    let results = cluster.run(client.multi_write(&list));
+    let error = results[0].as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(error.retry_reason(), Some(RetryReason::TabletNotReady));
+    assert!(results[1].is_ok());
+    assert_eq!(cluster.now(), Duration::from_secs(10));
+}
+
+#[test]
+fn a_whole_request_that_is_put_off_comes_again() {
+    let (cluster, client, table) = cluster(1);
+    let busy = Refusal::retry(Duration::from_millis(1), RetryReason::Busy);
+    cluster.plan(Opcode::MultiDelete, Fault::Refuse(busy), 5);
+    cluster.plan(Opcode::MultiDelete, Fault::Refuse(Refusal::Refresh), 5);
+    let keys = keys(3);
+    let results = cluster.run(client.multi_delete(&items(&table, &keys)));
+    assert!(results.iter().all(Result::is_ok));
+}
+
+#[test]
+fn local_items_stay_in_the_process() {
+    let cluster = crate::testing::FakeCluster::new(2);
+    let local = cluster.local_master(ServerId(2));
+    let client = Client::embedded(cluster.parts(), cluster.options(), local);
+    let table = cluster.run(client.create_table("t", None)).unwrap();
+    let keys = keys(50);
+    cluster.run(write_all(&client, &table, &keys, 0));
+    cluster.set_local_waits(Some(Duration::from_millis(1)));
+    let read = cluster.run(client.multi_read(&items(&table, &keys)));
+    assert!(read.iter().all(|r| matches!(r, Ok(Some(_)))));
+    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 1);
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), 1);
+}

@@ -1,0 +1,43 @@
+//! The coordinator: who is a member, which server has which tablet, and crash recovery.
+//!
+//! It is not on the way of reads and writes. Everything it knows is one state
+//! that is stored in a [`MetadataStore`] before anybody hears of a change; what has to be done
+//! follows from that state alone. `docs/coordinator.md`, `docs/membership.md` and
+//! `docs/recovery.md` tell the whole story.
+//!
+//! Invariants
+//! - COORD-1: a state is published (to requests, servers, other tasks) only after the store has
+//!   it, and changes are stored one after the other. See `shared::Shared::change`.
+//! - COORD-2: unfinished work is found by looking at the state, in operation as at start: a crash
+//!   between any two stored changes loses no work. See `supervise`.
+//! - COORD-3: whatever is told to other servers may be told again.
+//! - COORD-4: a server id that was declared crashed is never up again, and a server is removed
+//!   from the list only when it has no tablets.
+//! - COORD-5: the tablets of a table that is not being dropped cover every hash exactly once.
+//! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
+//!   incarnation of the coordinator, gets the same answer.
+//!
+//! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
+//!
+//! Not here: reading replicas (backups), replaying (masters), placing replicas (masters).
+
+mod assign;
+
+mod cut;
+mod detect;
+mod drop_table;
+mod options;
+mod push;
+mod recovery;
+mod server_list;
+mod service;
+mod shared;
+mod state;
+mod status;
+mod store;
+mod supervise;
+mod tables;
+
+pub use options::CoordinatorOptions;
+pub use service::{Coordinator, CoordinatorError};
+pub use store::{Change, MemoryStore, MetadataStore, RedbStore, Stop, StoreError};

@@ -1,0 +1,48 @@
+//! Times of the coordinator.
+
+use core::time::Duration;
+
+/// Times of the coordinator. The defaults suit a cluster on one rack or one machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CoordinatorOptions {
+    /// How long a suspected server may be silent before it is declared crashed. Default 1 s: four
+    /// pings of a quarter of it each, so that a server starved of processor time is not taken for
+    /// dead. A server whose port refuses connections is declared crashed much sooner.
+    pub dead_server_timeout: Duration,
+    /// At most one server is declared crashed for silence in this time (default 1 s). Many silent
+    /// servers at once usually mean that something else is wrong, and recoveries would make it worse.
+    pub silent_death_interval: Duration,
+    /// How often the coordinator itself pings a server chosen at random. Default 200 ms. Servers
+    /// ping each other too; this finds the last of them.
+    pub ping_interval: Duration,
+    /// The least time between the moment when backups began to take part in a recovery and giving the
+    /// crashed server's tablets away (003 §7.11). Default 650 ms: a master answers for half a second
+    /// after the backups of its heads stood by it, so by then a zombie shows nothing any more. The rest
+    /// is for clocks that run unevenly.
+    pub zombie_grace: Duration,
+    /// The pause before a log that is not complete is looked at again. Default 500 ms.
+    pub incomplete_retry: Duration,
+    /// The pause before tablets that could not be recovered are tried again. Default 2 s.
+    pub recovery_retry: Duration,
+    /// The longest one attempt to recover a server may take. Default 10 min. Masters that have not
+    /// finished by then are not waited for any more.
+    pub recovery_limit: Duration,
+    /// The limit of one request to a server. Default 2 s.
+    pub call_limit: Duration,
+}
+
+impl Default for CoordinatorOptions {
+    fn default() -> Self {
+        Self {
+            dead_server_timeout: Duration::from_secs(1),
+            silent_death_interval: Duration::from_secs(1),
+            ping_interval: Duration::from_millis(200),
+            zombie_grace: Duration::from_millis(650),
+            incomplete_retry: Duration::from_millis(500),
+            recovery_retry: Duration::from_secs(2),
+            recovery_limit: Duration::from_secs(600),
+            call_limit: Duration::from_secs(2),
+        }
+    }
+}

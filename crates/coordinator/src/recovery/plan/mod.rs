@@ -1,0 +1,298 @@
+//! Log reconstruction: from what backups have to what must be replayed (003 §7.4). Pure.
+//!
+//! A master has several logs. Each has at least one open head at any time, whose digest lists all
+//! segments of that log; a head is closed only after its successor is open on all its replicas,
+//! and gets data only after its predecessor is closed on all of its replicas. So, per log:
+//!
+//! 1. Stale replicas are put aside: open ones whose segment lost a replica later, or that are
+//!    older than such a segment (003 §8). A closed replica is complete and never stale.
+//! 2. The *lowest* open head gives the digest. If a higher one is open too, it holds no data yet.
+//! 3. Every segment of the digest needs a replica that is closed, or that is of that very head.
+//!
+//! No open head for a log means that its latest data may be missing: nothing can be concluded,
+//! and recovery waits for more backups.
+
+use crate::state::Epochs;
+use core::fmt;
+use pluvio_units::{LOGS_PER_MASTER_MAX, LogId, SEGMENT_BYTES, SegmentId, ServerId, TableId};
+use pluvio_wire::{HeadInfo, RecoverySegment, ReplicaInfo};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reading speed assumed of a backup that has not measured its disk.
+const DISK_MB_PER_S: u32 = 100;
+/// Replicas that are not primary are read after all primary ones (003 §7.7).
+const SECONDARY_US: u64 = 1_000_000_000_000;
+
+/// What one backup has of the crashed master.
+#[derive(Clone, Debug)]
+pub(crate) struct Inventory {
+    pub(crate) backup: ServerId,
+    pub(crate) disk_mb_per_s: u32,
+    pub(crate) replicas: Vec<ReplicaInfo>,
+}
+
+/// Bytes and entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Load {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// How much the crashed master held, as far as it had written down.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stats {
+    /// The biggest tables.
+    pub(crate) tables: BTreeMap<TableId, Load>,
+    /// All other tables together.
+    pub(crate) other: Load,
+    /// Bytes of open heads: at most so much came after the statistics were written.
+    pub(crate) unaccounted: u64,
+}
+
+/// A complete log: what to replay.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct LogMap {
+    /// Every segment and where to read it, in the order in which it should be ready.
+    pub(crate) segments: Vec<RecoverySegment>,
+    pub(crate) stats: Stats,
+}
+
+/// Why the log is not complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Incomplete {
+    backups: usize,
+    /// Logs without a usable open head; `None` when not even their number is known.
+    headless: Option<Vec<LogId>>,
+    /// Segments without a usable replica.
+    missing: Vec<SegmentId>,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Names the first few.
+        fn some<T: fmt::Display>(items: &[T]) -> String {
+            let names: Vec<_> = items.iter().take(8).map(ToString::to_string).collect();
+            let more = if items.len() > names.len() {
+                ", …"
+            } else {
+                ""
+            };
+            names.join(", ") + more
+        }
+        write!(
+            f,
+            "the log is not complete on the {} backups that answered: ",
+            self.backups
+        )?;
+        let Some(headless) = &self.headless else {
+            return f.write_str("none has an open head; waiting for more backups");
+        };
+        if !headless.is_empty() {
+            write!(f, "no open head of log {}; ", some(headless))?;
+        }
+        if !self.missing.is_empty() {
+            let count = self.missing.len();
+            write!(
+                f,
+                "{count} segments are missing ({}); ",
+                some(&self.missing)
+            )?;
+        }
+        f.write_str("waiting for more backups")
+    }
+}
+
+fn is_stale(replica: &ReplicaInfo, epochs: &Epochs) -> bool {
+    !replica.closed
+        && epochs
+            .get(&replica.log)
+            .is_some_and(|recorded| (replica.segment, replica.epoch) < *recorded)
+}
+
+/// The open head of one log that gives the digest.
+struct Head<'a> {
+    segment: SegmentId,
+    info: &'a HeadInfo,
+}
+
+/// The lowest usable open head of each log.
+fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, Head<'a>> {
+    let mut heads: BTreeMap<LogId, Head<'a>> = BTreeMap::new();
+    for replica in inventories.iter().flat_map(|i| &i.replicas) {
+        let Some(info) = &replica.head else {
+            continue;
+        };
+        if replica.closed || replica.side || is_stale(replica, epochs) {
+            continue;
+        }
+        let head = Head {
+            segment: replica.segment,
+            info,
+        };
+        let lowest = heads
+            .get(&replica.log)
+            .is_none_or(|h| head.segment < h.segment);
+        if lowest {
+            heads.insert(replica.log, head);
+        }
+    }
+    heads
+}
+
+/// Puts the log together.
+///
+/// # Errors
+/// What is missing. Nothing is lost yet: backups that come back may have it.
+pub(crate) fn reconstruct(
+    inventories: &[Inventory],
+    epochs: &Epochs,
+) -> Result<LogMap, Incomplete> {
+    let heads = heads(inventories, epochs);
+    let mut incomplete = Incomplete {
+        backups: inventories.len(),
+        headless: None,
+        missing: Vec::new(),
+    };
+    let Some(logs) = heads.values().map(|h| h.info.logs).max() else {
+        return Err(incomplete);
+    };
+    let logs = logs.clamp(1, LOGS_PER_MASTER_MAX);
+    let headless: Vec<LogId> = (0..logs)
+        .map(LogId)
+        .filter(|l| !heads.contains_key(l))
+        .collect();
+    let mut sources = Sources::new(inventories);
+    for head in heads.values() {
+        let wanted: BTreeSet<SegmentId> = head
+            .info
+            .digest
+            .iter()
+            .copied()
+            .chain([head.segment])
+            .collect();
+        for segment in wanted {
+            let usable = |r: &ReplicaInfo| {
+                r.closed || (segment == head.segment && !r.side && !is_stale(r, epochs))
+            };
+            if !sources.add(segment, usable) {
+                incomplete.missing.push(segment);
+            }
+        }
+    }
+    if !headless.is_empty() || !incomplete.missing.is_empty() {
+        incomplete.headless = Some(headless);
+        return Err(incomplete);
+    }
+    Ok(LogMap {
+        segments: sources.ordered(),
+        stats: stats(&heads, inventories),
+    })
+}
+
+/// Replicas by segment, and when each could have been read.
+struct Sources<'a> {
+    replicas: BTreeMap<SegmentId, Vec<(u64, ServerId, &'a ReplicaInfo)>>,
+    chosen: Vec<(u64, RecoverySegment)>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(inventories: &'a [Inventory]) -> Self {
+        let mut replicas: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for inventory in inventories {
+            let speed = match inventory.disk_mb_per_s {
+                0 => DISK_MB_PER_S,
+                measured => measured,
+            };
+            // A megabyte a second is a byte a microsecond.
+            let read_us = SEGMENT_BYTES as u64 / u64::from(speed);
+            let mut ready_us = 0;
+            for replica in &inventory.replicas {
+                ready_us += read_us;
+                let bias = if replica.primary { 0 } else { SECONDARY_US };
+                let source = (ready_us + bias, inventory.backup, replica);
+                replicas.entry(replica.segment).or_default().push(source);
+            }
+        }
+        Self {
+            replicas,
+            chosen: Vec::new(),
+        }
+    }
+
+    /// Takes a segment with its usable replicas; false when there is none.
+    fn add(&mut self, segment: SegmentId, usable: impl Fn(&ReplicaInfo) -> bool) -> bool {
+        let mut sources: Vec<_> = self
+            .replicas
+            .get(&segment)
+            .into_iter()
+            .flatten()
+            .filter(|(_, _, replica)| usable(replica))
+            .copied()
+            .collect();
+        // Of an open head, closed and longer replicas may have more of what was never acknowledged;
+        // any one has all that was.
+        sources.sort_by_key(|(ready_us, backup, replica)| {
+            (
+                !replica.closed,
+                *ready_us,
+                u32::MAX - replica.length,
+                *backup,
+            )
+        });
+        let Some((ready_us, _, _)) = sources.first().copied() else {
+            return false;
+        };
+        let mut backups: Vec<ServerId> = Vec::new();
+        for (_, backup, _) in sources {
+            if !backups.contains(&backup) {
+                backups.push(backup);
+            }
+        }
+        self.chosen
+            .push((ready_us, RecoverySegment { segment, backups }));
+        true
+    }
+
+    fn ordered(mut self) -> Vec<RecoverySegment> {
+        self.chosen
+            .sort_by_key(|(ready_us, s)| (*ready_us, s.segment));
+        // Logs of one master share no segments; should digests say otherwise, one reading is enough.
+        let mut seen = BTreeSet::new();
+        self.chosen
+            .into_iter()
+            .map(|(_, segment)| segment)
+            .filter(|s| seen.insert(s.segment))
+            .collect()
+    }
+}
+
+/// The newest statistics: every head carries those of the whole master.
+fn stats(heads: &BTreeMap<LogId, Head<'_>>, inventories: &[Inventory]) -> Stats {
+    let newest = heads
+        .values()
+        .max_by_key(|h| h.segment)
+        .expect("a complete log has a head");
+    let tables = newest.info.tables.iter().map(|t| {
+        let load = Load {
+            bytes: t.bytes,
+            entries: t.entries,
+        };
+        (t.table, load)
+    });
+    let length_of = |segment: SegmentId| {
+        let replicas = inventories.iter().flat_map(|i| &i.replicas);
+        let lengths = replicas.filter(|r| r.segment == segment).map(|r| r.length);
+        u64::from(lengths.max().unwrap_or(0))
+    };
+    Stats {
+        tables: tables.collect(),
+        other: Load {
+            bytes: newest.info.other_bytes,
+            entries: newest.info.other_entries,
+        },
+        unaccounted: heads.values().map(|h| length_of(h.segment)).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,468 @@
+//! Log reconstruction, case by case, and against a model of the order rules.
+
+use super::*;
+use pluvio_units::ReplicationEpoch;
+use pluvio_wire::TableLoad;
+use proptest::prelude::*;
+
+fn replica(segment: u64) -> ReplicaInfo {
+    ReplicaInfo {
+        segment: SegmentId(segment),
+        log: LogId(0),
+        side: false,
+        epoch: ReplicationEpoch(0),
+        closed: true,
+        primary: true,
+        length: 100,
+        head: None,
+    }
+}
+
+fn head(segment: u64, digest: &[u64]) -> ReplicaInfo {
+    ReplicaInfo {
+        closed: false,
+        head: Some(HeadInfo {
+            logs: 1,
+            digest: digest.iter().copied().map(SegmentId).collect(),
+            tables: Vec::new(),
+            other_bytes: 0,
+            other_entries: 0,
+        }),
+        ..replica(segment)
+    }
+}
+
+fn in_log(log: u16, logs: u16, mut replica: ReplicaInfo) -> ReplicaInfo {
+    replica.log = LogId(log);
+    if let Some(head) = &mut replica.head {
+        head.logs = logs;
+    }
+    replica
+}
+
+fn epoch(mut replica: ReplicaInfo, epoch: u32) -> ReplicaInfo {
+    replica.epoch = ReplicationEpoch(epoch);
+    replica
+}
+
+fn backup(id: u64, replicas: Vec<ReplicaInfo>) -> Inventory {
+    Inventory {
+        backup: ServerId(id),
+        disk_mb_per_s: 100,
+        replicas,
+    }
+}
+
+fn recorded(segment: u64, epoch: u32) -> Epochs {
+    Epochs::from([(LogId(0), (SegmentId(segment), ReplicationEpoch(epoch)))])
+}
+
+fn segments(map: &LogMap) -> Vec<(u64, Vec<u64>)> {
+    let mut all: Vec<_> = map
+        .segments
+        .iter()
+        .map(|s| (s.segment.0, s.backups.iter().map(|b| b.0).collect()))
+        .collect();
+    all.sort();
+    all
+}
+
+fn complete(inventories: &[Inventory]) -> Vec<(u64, Vec<u64>)> {
+    segments(&reconstruct(inventories, &Epochs::new()).unwrap())
+}
+
+#[test]
+fn the_digest_says_what_belongs_to_the_log() {
+    // Segment 2 was cleaned away; its replica is left over and not replayed.
+    let found = complete(&[
+        backup(1, vec![replica(1), head(4, &[1, 3, 4])]),
+        backup(2, vec![replica(2), replica(3)]),
+    ]);
+    assert_eq!(found, [(1, vec![1]), (3, vec![2]), (4, vec![1])]);
+}
+
+#[test]
+fn a_log_without_an_open_head_is_not_complete() {
+    let text = reconstruct(&[backup(1, vec![replica(1)])], &Epochs::new())
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("none has an open head"), "{text}");
+    let none = reconstruct(&[], &Epochs::new());
+    assert!(none.is_err());
+}
+
+#[test]
+fn a_segment_without_replica_is_named() {
+    let text = reconstruct(
+        &[backup(1, vec![head(3, &[1, 2, 3]), replica(1)])],
+        &Epochs::new(),
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(text.contains("1 segments are missing (2)"), "{text}");
+}
+
+#[test]
+fn of_two_open_heads_the_lower_one_counts() {
+    // 5 was opened, 4 not yet closed everywhere: 5 is empty.
+    let found = complete(&[
+        backup(1, vec![head(4, &[3, 4]), head(5, &[3, 4, 5]), replica(3)]),
+        backup(2, vec![head(5, &[3, 4, 5])]),
+    ]);
+    assert_eq!(found, [(3, vec![1]), (4, vec![1])]);
+}
+
+#[test]
+fn a_head_closed_on_some_replicas_and_open_on_others_counts_with_all() {
+    let found = complete(&[
+        backup(1, vec![head(4, &[4]), head(5, &[4, 5])]),
+        backup(2, vec![replica(4)]),
+    ]);
+    // The closed one first.
+    assert_eq!(found, [(4, vec![2, 1])]);
+}
+
+#[test]
+fn stale_open_replicas_are_not_used() {
+    let stale = backup(1, vec![epoch(head(4, &[4]), 0), replica(3)]);
+    let fresh = backup(2, vec![epoch(head(4, &[3, 4]), 1)]);
+    let epochs = recorded(4, 1);
+    let map = reconstruct(&[stale.clone(), fresh], &epochs).unwrap();
+    assert_eq!(segments(&map), [(3, vec![1]), (4, vec![2])]);
+    // Alone, the stale one proves nothing.
+    assert!(reconstruct(&[stale], &epochs).is_err());
+}
+
+#[test]
+fn open_replicas_older_than_the_recorded_segment_are_stale_whatever_their_epoch() {
+    let old = backup(1, vec![epoch(head(3, &[3]), 7)]);
+    let new = backup(2, vec![epoch(head(4, &[4]), 1)]);
+    let map = reconstruct(&[old, new], &recorded(4, 1)).unwrap();
+    assert_eq!(segments(&map), [(4, vec![2])]);
+}
+
+#[test]
+fn open_replicas_newer_than_the_recorded_segment_need_no_epoch() {
+    let map = reconstruct(&[backup(1, vec![head(5, &[5])])], &recorded(4, 3)).unwrap();
+    assert_eq!(segments(&map), [(5, vec![1])]);
+}
+
+#[test]
+fn closed_replicas_are_never_stale() {
+    let closed = backup(1, vec![epoch(replica(4), 0)]);
+    let open = backup(2, vec![epoch(head(5, &[4, 5]), 2)]);
+    let map = reconstruct(&[closed, open], &recorded(5, 2)).unwrap();
+    assert_eq!(segments(&map), [(4, vec![1]), (5, vec![2])]);
+}
+
+#[test]
+fn side_segments_count_only_when_closed() {
+    let mut side = replica(2);
+    side.side = true;
+    let with = |side: &ReplicaInfo| [backup(1, vec![head(3, &[2, 3]), side.clone()])];
+    assert_eq!(complete(&with(&side)).len(), 2);
+    side.closed = false;
+    assert!(reconstruct(&with(&side), &Epochs::new()).is_err());
+    // Nor does an open side segment give a digest.
+    let mut odd = head(1, &[1]);
+    odd.side = true;
+    let map = reconstruct(&[backup(1, vec![odd, head(3, &[3])])], &Epochs::new()).unwrap();
+    assert_eq!(segments(&map), [(3, vec![1])]);
+}
+
+#[test]
+fn an_open_replica_of_an_inner_segment_is_not_enough() {
+    // Its digest is unreadable, so it cannot be the head; it may lack acknowledged data.
+    let mut inner = head(3, &[3]);
+    inner.head = None;
+    let found = reconstruct(&[backup(1, vec![inner, head(4, &[3, 4])])], &Epochs::new());
+    assert!(found.is_err());
+}
+
+#[test]
+fn every_log_needs_its_head() {
+    let first = in_log(0, 2, head(1, &[1]));
+    let second = in_log(1, 2, head(2, &[2]));
+    let both = reconstruct(
+        &[
+            backup(1, vec![first.clone()]),
+            backup(2, vec![second.clone()]),
+        ],
+        &Epochs::new(),
+    );
+    assert_eq!(both.unwrap().segments.len(), 2);
+    for one in [first, second] {
+        let text = reconstruct(&[backup(1, vec![one])], &Epochs::new())
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("no open head of log"), "{text}");
+    }
+}
+
+#[test]
+fn epochs_of_one_log_say_nothing_about_another() {
+    let first = in_log(0, 2, head(1, &[1]));
+    let second = in_log(1, 2, epoch(head(9, &[9]), 4));
+    let epochs = Epochs::from([(LogId(1), (SegmentId(9), ReplicationEpoch(4)))]);
+    let map = reconstruct(&[backup(1, vec![first, second])], &epochs).unwrap();
+    assert_eq!(map.segments.len(), 2);
+}
+
+#[test]
+fn primaries_come_first_and_segments_in_order_of_readiness() {
+    let secondary = |segment| ReplicaInfo {
+        primary: false,
+        ..replica(segment)
+    };
+    let mut slow = backup(1, vec![replica(1), replica(2), secondary(3)]);
+    slow.disk_mb_per_s = 10;
+    let mut fast = backup(
+        2,
+        vec![
+            secondary(1),
+            secondary(2),
+            replica(3),
+            head(4, &[1, 2, 3, 4]),
+        ],
+    );
+    fast.disk_mb_per_s = 1000;
+    let map = reconstruct(&[slow, fast], &Epochs::new()).unwrap();
+    let order: Vec<_> = map
+        .segments
+        .iter()
+        .map(|s| {
+            (
+                s.segment.0,
+                s.backups.iter().map(|b| b.0).collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        order,
+        [
+            (3, vec![2, 1]),
+            (4, vec![2]),
+            (1, vec![1, 2]),
+            (2, vec![1, 2])
+        ]
+    );
+}
+
+#[test]
+fn the_newest_head_gives_the_statistics() {
+    let mut old = in_log(0, 2, head(1, &[1]));
+    let mut new = in_log(1, 2, head(2, &[2]));
+    let load = |bytes| TableLoad {
+        table: TableId(5),
+        bytes,
+        entries: 1,
+    };
+    old.head.as_mut().unwrap().tables = vec![load(100)];
+    new.head.as_mut().unwrap().tables = vec![load(70)];
+    new.head.as_mut().unwrap().other_bytes = 7;
+    let map = reconstruct(&[backup(1, vec![old, new])], &Epochs::new()).unwrap();
+    assert_eq!(map.stats.tables[&TableId(5)].bytes, 70);
+    assert_eq!(map.stats.other.bytes, 7);
+    assert_eq!(map.stats.unaccounted, 200);
+}
+
+/// A master that keeps the order rules, with replicas on backups that may be lost at any time.
+#[derive(Debug)]
+struct Model {
+    /// What was acknowledged to clients is `acknowledged` bytes of `head`.
+    replicas: Vec<Stored>,
+    head: u64,
+    digest: Vec<u64>,
+    acknowledged: u32,
+    recorded: Epochs,
+    alive: Vec<u64>,
+    /// Backups that died and may come back with what they had.
+    dead: Vec<u64>,
+    last_epoch: u32,
+}
+
+#[derive(Debug)]
+struct Stored {
+    backup: u64,
+    replica: ReplicaInfo,
+    /// The master writes to it: its backup has not died since it was made.
+    kept: bool,
+}
+
+const R: usize = 2;
+
+impl Model {
+    fn new() -> Self {
+        let mut model = Self {
+            replicas: Vec::new(),
+            head: 0,
+            digest: Vec::new(),
+            acknowledged: 0,
+            recorded: Epochs::new(),
+            alive: vec![1, 2, 3, 4],
+            dead: Vec::new(),
+            last_epoch: 0,
+        };
+        model.open(1);
+        model
+    }
+
+    fn on(&self, segment: u64) -> Vec<usize> {
+        (0..self.replicas.len())
+            .filter(|i| {
+                let stored = &self.replicas[*i];
+                stored.replica.segment.0 == segment && stored.kept
+            })
+            .collect()
+    }
+
+    fn store(&mut self, backup: u64, replica: ReplicaInfo) {
+        self.replicas.push(Stored {
+            backup,
+            replica,
+            kept: true,
+        });
+    }
+
+    fn open(&mut self, segment: u64) {
+        self.digest.push(segment);
+        let backups: Vec<u64> = self.alive.iter().copied().take(R).collect();
+        for backup in backups {
+            let mut new = head(segment, &self.digest);
+            new.length = 10;
+            self.store(backup, new);
+        }
+        self.head = segment;
+        self.acknowledged = 0;
+        self.last_epoch = 0;
+        self.alive.rotate_left(1);
+    }
+
+    /// Rolls the head, perhaps stopping half way: the crash comes then.
+    fn roll(&mut self, stop: u8) -> bool {
+        let old = self.head;
+        let new = old + 1;
+        let acknowledged = self.acknowledged;
+        self.open(new);
+        if stop == 1 {
+            self.acknowledged = acknowledged;
+            self.head = old;
+            return true;
+        }
+        for (n, i) in self.on(old).into_iter().enumerate() {
+            if stop == 2 && n == 1 {
+                self.acknowledged = acknowledged;
+                self.head = old;
+                return true;
+            }
+            let replica = &mut self.replicas[i].replica;
+            replica.closed = true;
+            replica.head = None;
+        }
+        false
+    }
+
+    fn write(&mut self) {
+        self.acknowledged += 10;
+        for i in self.on(self.head) {
+            self.replicas[i].replica.length = 10 + self.acknowledged;
+        }
+    }
+
+    /// A backup dies; the master replaces what it had (unless it is the master that dies first).
+    fn lose(&mut self, which: usize, replaced: bool) {
+        if self.alive.len() <= R {
+            return;
+        }
+        let backup = self.alive.remove(which % self.alive.len());
+        self.dead.push(backup);
+        let lost: Vec<ReplicaInfo> = self
+            .replicas
+            .iter()
+            .filter(|s| s.backup == backup && s.kept)
+            .map(|s| s.replica.clone())
+            .collect();
+        for stored in &mut self.replicas {
+            stored.kept &= stored.backup != backup;
+        }
+        for replica in lost.into_iter().filter(|_| replaced) {
+            let holders: Vec<u64> = self
+                .on(replica.segment.0)
+                .into_iter()
+                .map(|i| self.replicas[i].backup)
+                .collect();
+            let Some(new) = self.alive.iter().copied().find(|b| !holders.contains(b)) else {
+                continue;
+            };
+            self.store(new, replica.clone());
+            if replica.segment.0 == self.head {
+                self.last_epoch += 1;
+                let epoch = ReplicationEpoch(self.last_epoch);
+                for i in self.on(self.head) {
+                    self.replicas[i].replica.epoch = epoch;
+                }
+                self.recorded.insert(LogId(0), (replica.segment, epoch));
+            }
+        }
+    }
+
+    fn come_back(&mut self) {
+        self.alive.append(&mut self.dead);
+    }
+
+    fn inventories(&self) -> Vec<Inventory> {
+        self.alive
+            .iter()
+            .map(|b| {
+                let mine = self.replicas.iter().filter(|s| s.backup == *b);
+                backup(*b, mine.map(|s| s.replica.clone()).collect())
+            })
+            .collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_was_acknowledged_is_found_or_missed_but_never_overlooked(
+        steps in proptest::collection::vec((0u8..4, 0usize..4), 0..40),
+        stop in 0u8..3,
+        lost in 0usize..8,
+        come_back: bool,
+    ) {
+        let mut model = Model::new();
+        for (what, which) in steps {
+            match what {
+                0 => drop(model.roll(0)),
+                1 => model.write(),
+                2 => model.lose(which, true),
+                _ => model.come_back(),
+            }
+        }
+        if stop > 0 {
+            model.roll(stop);
+        }
+        // The master crashes, perhaps with a backup that nobody replaces.
+        if lost < 4 {
+            model.lose(lost, false);
+        }
+        if come_back {
+            model.come_back();
+        }
+        if let Ok(map) = reconstruct(&model.inventories(), &model.recorded) {
+            let found = segments(&map);
+            for segment in model.digest.iter().filter(|s| **s <= model.head) {
+                prop_assert!(found.iter().any(|(s, _)| s == segment), "segment {segment} of {found:?}");
+            }
+            let (_, sources) = found.iter().find(|(s, _)| *s == model.head).unwrap();
+            for source in sources {
+                let enough = model.replicas.iter().any(|Stored { backup: b, replica: r, .. }| {
+                    b == source && r.segment.0 == model.head && (r.closed || r.length >= 10 + model.acknowledged)
+                });
+                prop_assert!(enough, "backup {source} lacks acknowledged data");
+            }
+        } else {
+            // With all backups back, a log is always complete.
+            prop_assert!(!model.dead.is_empty() || !come_back);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The coordinator as others see it: starting it, and the requests it answers.
+
+use crate::options::CoordinatorOptions;
+use crate::shared::{Shared, stopping};
+use crate::state::{LoadError, State};
+use crate::store::{MetadataStore, StoreError};
+use core::time::Duration;
+use pluvio_env::{Env, Frame, Handled, Peer, Service};
+use pluvio_units::{ClusterId, ServerId};
+use pluvio_wire::{
+    Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetServerList,
+    GetServerStatus, GetTable, HintServerCrashed, ListTables, ListTablesReply, Opcode, Ping,
+    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, ServerStatus,
+    SetReplicationEpoch, SplitTablet, decode, handled, reply,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Requests being worked on at a time; more are asked to come again. Each holds a few hundred
+/// bytes; the limit is for floods.
+const REQUESTS_MAX: usize = 4096;
+
+/// Why a coordinator cannot start.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoordinatorError {
+    /// The metadata store failed. Retryable once its cause is gone.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store was written by a version of pluvio that this one does not understand.
+    #[error(
+        "the metadata has format {0}, which this version of pluvio does not know: use the version that wrote it"
+    )]
+    UnknownFormat(u16),
+    /// A record of the store cannot be decoded.
+    #[error("the metadata is damaged: {0}: restore it from a copy")]
+    Damaged(String),
+}
+
+impl From<LoadError> for CoordinatorError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Store(error) => Self::Store(error),
+            LoadError::Format(format) => Self::UnknownFormat(format),
+            LoadError::Damaged(what) => Self::Damaged(what),
+        }
+    }
+}
+
+/// A running coordinator. Answers requests as a [`Service`]; give it to `Network::listen`.
+/// Everything it does ends when it is dropped.
+pub struct Coordinator {
+    shared: Arc<Shared>,
+    in_progress: Arc<AtomicUsize>,
+    requests: AtomicU64,
+}
+
+impl Coordinator {
+    /// Reads the state, or begins a new cluster in an empty store, and takes up what is unfinished.
+    ///
+    /// The caller makes sure that no other coordinator uses the store.
+    ///
+    /// # Errors
+    /// The store cannot be read or written, or holds what this version does not understand.
+    pub async fn start(
+        env: Env,
+        store: Arc<dyn MetadataStore>,
+        options: CoordinatorOptions,
+    ) -> Result<Self, CoordinatorError> {
+        let state = match State::load(&*store).await? {
+            Some(state) => state,
+            None => {
+                let state = State::new(ClusterId(env.rng.next_u64().max(1)));
+                store.apply(state.all_changes()).await?;
+                tracing::info!(cluster = %format_args!("{:016x}", state.globals.cluster.0), "new cluster");
+                state
+            }
+        };
+        state.check();
+        tracing::info!(
+            servers = state.servers.len(),
+            tables = state.tables.len(),
+            "coordinator started"
+        );
+        let shared = Shared::new(env, store, options, state);
+        shared.spawn("supervise", shared.clone().supervise());
+        shared.spawn("watch over", shared.clone().watch_over());
+        Ok(Self {
+            shared,
+            in_progress: Arc::new(AtomicUsize::new(0)),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    /// The cluster's id.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.shared.state().globals.cluster
+    }
+
+    /// Decodes a request and answers it at once.
+    fn now<R: Request>(
+        request: &Frame,
+        act: impl FnOnce(R) -> Result<R::Reply, Refusal>,
+    ) -> Handled {
+        Handled::Now(reply::<R>(&decode::<R>(request).and_then(|(_, r)| act(r))))
+    }
+
+    /// Decodes a request and answers it when `work` ends; `work` runs to its end in any case.
+    fn later<R, F>(&self, request: &Frame, work: impl FnOnce(Arc<Shared>, R) -> F) -> Handled
+    where
+        R: Request + 'static,
+        R::Reply: 'static,
+        F: Future<Output = Result<R::Reply, Refusal>> + Send + 'static,
+    {
+        let request = match decode::<R>(request) {
+            Ok((_, request)) => request,
+            Err(refusal) => return Handled::Now(reply::<R>(&Err(refusal))),
+        };
+        let Some(slot) = Slot::take(&self.in_progress) else {
+            let busy = Refusal::retry(Duration::from_millis(20), RetryReason::Busy);
+            return Handled::Now(reply::<R>(&Err(busy)));
+        };
+        let work = work(self.shared.clone(), request);
+        let shared = self.shared.clone();
+        handled::<R>(Answer::Later(Box::pin(async move {
+            let _slot = slot;
+            shared.detached(R::OPCODE.name(), work).await
+        })))
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+/// One of the requests in progress.
+struct Slot(Arc<AtomicUsize>);
+
+impl Slot {
+    fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
+        // Relaxed: a count, nothing is published by it.
+        if count.fetch_add(1, Ordering::Relaxed) >= REQUESTS_MAX {
+            count.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self(count.clone()))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The answer to an operation that the coordinator does not have.
+fn unsupported(number: u16) -> Handled {
+    let message = format!("the coordinator does not answer operation {number}");
+    let refusal = Refusal::fatal(FatalKind::Unsupported, message);
+    Handled::Now(Frame {
+        // Refusals of all operations are encoded alike.
+        opcode: number,
+        ..reply::<Ping>(&Err(refusal))
+    })
+}
+
+impl Service for Coordinator {
+    fn handle(&self, _: Peer, request: Frame) -> Handled {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let Some(opcode) = Opcode::from_number(request.opcode) else {
+            return unsupported(request.opcode);
+        };
+        if *self.shared.stop.borrow() {
+            return Handled::Now(Frame {
+                opcode: request.opcode,
+                ..reply::<Ping>(&Err(stopping()))
+            });
+        }
+        let state = || self.shared.state();
+        match opcode {
+            Opcode::Ping => Self::now::<Ping>(&request, |ping| {
+                let state = state();
+                Ok(PingReply {
+                    server: ServerId(0),
+                    server_list: state.globals.list_version,
+                    caller_is_member: ping.from == ServerId(0) || state.is_up(ping.from),
+                })
+            }),
+            Opcode::GetServerStatus => Self::now::<GetServerStatus>(&request, |_| {
+                Ok(ServerStatus {
+                    requests: self.requests.load(Ordering::Relaxed),
+                    ..ServerStatus::default()
+                })
+            }),
+            Opcode::GetServerList => Self::now::<GetServerList>(&request, |_| Ok(state().list())),
+            Opcode::GetTable => Self::now::<GetTable>(&request, |get| {
+                let state = state();
+                Ok(state.info(state.find(&get.table)?))
+            }),
+            Opcode::ListTables => Self::now::<ListTables>(&request, |_| {
+                Ok(ListTablesReply {
+                    tables: state().infos(),
+                })
+            }),
+            Opcode::HintServerCrashed => Self::now::<HintServerCrashed>(&request, |hint| {
+                self.shared.suspect(hint.suspect);
+                Ok(())
+            }),
+            Opcode::Enlist => self.later::<Enlist, _>(&request, Shared::enlist),
+            Opcode::SetReplicationEpoch => self
+                .later::<SetReplicationEpoch, _>(&request, |shared, set| async move {
+                    shared.change(move |state| state.set_epoch(&set)).await
+                }),
+            Opcode::CreateTable => self.later::<CreateTable, _>(&request, Shared::create_table),
+            Opcode::DropTable => self.later::<DropTable, _>(&request, Shared::drop_table),
+            Opcode::SplitTablet => self.later::<SplitTablet, _>(&request, Shared::split_tablet),
+            Opcode::GetClusterStatus => {
+                self.later::<GetClusterStatus, _>(&request, |shared, _| shared.cluster_status())
+            }
+            Opcode::RecoveryMasterFinished => {
+                self.later::<RecoveryMasterFinished, _>(&request, Shared::finished)
+            }
+            Opcode::Read
+            | Opcode::Write
+            | Opcode::Delete
+            | Opcode::Increment
+            | Opcode::MultiRead
+            | Opcode::MultiWrite
+            | Opcode::MultiDelete
+            | Opcode::Enumerate
+            | Opcode::CountObjects
+            | Opcode::WriteReplica
+            | Opcode::FreeReplica
+            | Opcode::IsReplicaNeeded
+            | Opcode::StartRecovery
+            | Opcode::SetPartitions
+            | Opcode::GetRecoveryData
+            | Opcode::Recover
+            | Opcode::UpdateServerList
+            | Opcode::TakeTablets
+            | Opcode::DropTablets
+            | Opcode::SplitTabletLocal => unsupported(request.opcode),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What all parts of the coordinator share: the state, the one way to change it, and calls.
+
+use crate::options::CoordinatorOptions;
+use crate::recovery::{Attempts, History};
+use crate::state::State;
+use crate::store::MetadataStore;
+use crate::supervise::Work;
+use core::time::Duration;
+use pluvio_env::{Address, Env, Moment, watch};
+use pluvio_units::{CoreId, ServerId, TableId};
+use pluvio_wire::{FatalKind, Header, Refusal, Request, RetryReason, RpcError, ServerInfo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, oneshot};
+
+/// The event loop on which everything runs.
+pub(crate) const LOOP: CoreId = CoreId(0);
+/// The pause before a batch that the store did not take is given to it again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// The coordinator, as its tasks hold it.
+pub(crate) struct Shared {
+    pub(crate) env: Env,
+    pub(crate) options: CoordinatorOptions,
+    store: Arc<dyn MetadataStore>,
+    /// The stored state (COORD-1).
+    state: watch::Sender<Arc<State>>,
+    /// Held while a change is stored.
+    writer: tokio::sync::Mutex<()>,
+    /// Becomes true when the coordinator is dropped; all tasks end then.
+    pub(crate) stop: watch::Sender<bool>,
+    /// Wakes the supervisor when a task has ended.
+    pub(crate) work_ended: Notify,
+    memory: Mutex<Memory>,
+}
+
+/// What may be forgotten: a new incarnation finds out again.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// Tasks under way.
+    pub(crate) running: BTreeSet<Work>,
+    /// Servers being checked.
+    pub(crate) suspects: BTreeSet<ServerId>,
+    /// When a server was last declared crashed for silence.
+    pub(crate) silent_death: Option<Moment>,
+    /// Why the owners of a new table's tablets do not take them yet.
+    pub(crate) troubles: BTreeMap<TableId, RetryReason>,
+    /// Recovery attempts under way.
+    pub(crate) attempts: Attempts,
+    /// Recoveries for people.
+    pub(crate) history: History,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        env: Env,
+        store: Arc<dyn MetadataStore>,
+        options: CoordinatorOptions,
+        state: State,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env,
+            options,
+            store,
+            state: watch::Sender::new(Arc::new(state)),
+            writer: tokio::sync::Mutex::new(()),
+            stop: watch::Sender::new(false),
+            work_ended: Notify::new(),
+            memory: Mutex::new(Memory::default()),
+        })
+    }
+
+    /// The state, as it was stored last.
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.state.borrow().clone()
+    }
+
+    /// Follows the state.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.state.subscribe()
+    }
+
+    /// Waits until the state is as wanted.
+    pub(crate) async fn until(&self, wanted: impl FnMut(&Arc<State>) -> bool) {
+        self.watch()
+            .wait_for(wanted)
+            .await
+            .expect("the sender lives as long as this");
+    }
+
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Held for single steps only; a panic in one of them is met again by whoever caused it.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all tasks.
+    pub(crate) fn end(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Runs a task until it ends or the coordinator does.
+    pub(crate) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut stop = self.stop.subscribe();
+        self.env.tasks.spawn(LOOP, name, async move {
+            tokio::select! {
+                biased;
+                // An error means that the coordinator is gone altogether.
+                _ = stop.wait_for(|stop| *stop) => {}
+                () = task => {}
+            }
+        });
+    }
+
+    /// Runs `work` to its end, also if nobody waits for it any more: a request's connection may
+    /// break at any time.
+    pub(crate) async fn detached<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (done, result) = oneshot::channel();
+        self.spawn(name, async move {
+            // Nobody waits any more.
+            let _ = done.send(work.await);
+        });
+        result.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// The one way to change the state: `alter` works on a copy, which is stored and then
+    /// published. Changes that alter nothing store nothing. Ends only when the change is stored,
+    /// however long the store fails; dropping the future does not stop the change.
+    ///
+    /// # Errors
+    /// What `alter` refuses; nothing is changed then.
+    pub(crate) async fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        alter: impl FnOnce(&mut State) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let shared = self.clone();
+        self.detached("change", async move { shared.change_here(alter).await })
+            .await
+    }
+
+    async fn change_here<T>(
+        &self,
+        alter: impl FnOnce(&mut State) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let _turn = self.writer.lock().await;
+        let before = self.state();
+        let mut after = (*before).clone();
+        let value = alter(&mut after)?;
+        after.settle_list(&before);
+        after.check();
+        let batch = after.changes_since(&before);
+        if batch.is_empty() {
+            return Ok(value);
+        }
+        while let Err(error) = self.store.apply(batch.clone()).await {
+            // Whether it was applied is unknown: only the same batch again can settle that.
+            tracing::error!(%error, "cannot store a change; trying again, nothing else is changed before");
+            self.env.clock.sleep(STORE_RETRY).await;
+        }
+        self.state.send_replace(Arc::new(after));
+        Ok(value)
+    }
+
+    /// Sends a request to one life of a server.
+    pub(crate) async fn call<R: Request>(
+        &self,
+        to: &ServerInfo,
+        request: &R,
+        limit: Duration,
+    ) -> Result<R::Reply, RpcError> {
+        let address = Address::from(to.address.as_str());
+        let network = &*self.env.network;
+        pluvio_wire::call(network, &address, Header::to(to.id), request, limit).await
+    }
+
+    /// [`Shared::call`] that gives up as soon as the server is not up any more: `None`. A server that
+    /// cannot be reached is suspected.
+    pub(crate) async fn call_while_up<R: Request + Sync>(
+        self: &Arc<Self>,
+        to: &ServerInfo,
+        request: &R,
+    ) -> Option<Result<R::Reply, RpcError>> {
+        let id = to.id;
+        let result = tokio::select! {
+            biased;
+            () = self.until(|state| !state.is_up(id)) => return None,
+            result = self.call(to, request, self.options.call_limit) => result,
+        };
+        if let Err(RpcError::Call(_) | RpcError::Refused(Refusal::Refresh)) = &result {
+            self.suspect(id);
+        }
+        Some(result)
+    }
+}
+
+/// The refusal of a coordinator that is ending.
+pub(crate) fn stopping() -> Refusal {
+    Refusal::retry(Duration::from_millis(100), RetryReason::NotServing)
+}
+
+/// The refusal of requests by servers that are not members (any more).
+pub(crate) fn not_a_member(server: ServerId) -> Refusal {
+    Refusal::fatal(
+        FatalKind::NotInCluster,
+        format!("server {server} is not, or no longer, a member: start it again, it gets a new id"),
+    )
+}

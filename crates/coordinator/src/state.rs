@@ -1,0 +1,392 @@
+//! Everything the coordinator knows, and how it is stored.
+//!
+//! ```text
+//! globals                 Globals
+//! server/<id, 16 hex>     ServerRecord
+//! table/<id, 16 hex>      TableRecord
+//! ```
+//! All values are msgpack with field names. A [`State`] is cheap to clone: a change clones it,
+//! alters the clone, and stores what differs.
+
+use crate::store::{Change, MetadataStore, StoreError};
+use bytes::Bytes;
+use pluvio_units::{
+    ClusterId, HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
+    ServerListVersion, TableId,
+};
+use pluvio_wire::{
+    FatalKind, Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableRef, TabletInfo,
+    TabletSpec, TabletState,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Version of the stored records. Another one is refused at start.
+const FORMAT: u16 = 1;
+
+const GLOBALS: &str = "globals";
+const SERVERS: &str = "server/";
+const TABLES: &str = "table/";
+
+/// What there is one of.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Globals {
+    format: u16,
+    pub(crate) cluster: ClusterId,
+    pub(crate) list_version: ServerListVersion,
+    pub(crate) grown: bool,
+    pub(crate) last_server: ServerId,
+    pub(crate) last_table: TableId,
+    pub(crate) last_recovery: RecoveryId,
+}
+
+/// One server in the list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct ServerRecord {
+    pub(crate) info: ServerInfo,
+    /// What its process drew at start.
+    pub(crate) attempt: u64,
+    /// Per log: the open segment that lost a replica last, and its epoch since.
+    pub(crate) epochs: Epochs,
+    /// Of a crashed server: how much of each table it had when it crashed. Its statistics are
+    /// about all of that, also when some has been recovered already.
+    pub(crate) had: BTreeMap<TableId, Width>,
+}
+
+/// How many key hashes, in units of 2^16: the whole range is 2^48.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Width(pub(crate) u64);
+
+impl Width {
+    pub(crate) fn of(range: HashRange) -> Self {
+        // At least one: smaller ranges than the unit hold something, too.
+        Self(((range.last.0 - range.first.0) >> 16) + 1)
+    }
+}
+
+/// See [`ServerRecord::epochs`].
+pub(crate) type Epochs = BTreeMap<LogId, (SegmentId, ReplicationEpoch)>;
+
+/// One table.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct TableRecord {
+    pub(crate) id: TableId,
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    /// It has no name any more; its tablets are listed until their owners have forgotten them.
+    pub(crate) dropping: bool,
+    /// By ascending range.
+    pub(crate) tablets: Vec<TabletRecord>,
+    /// Cuts that the owner has not confirmed yet: first hashes of upper parts.
+    pub(crate) cuts: Vec<KeyHash>,
+}
+
+/// One tablet.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct TabletRecord {
+    pub(crate) range: HashRange,
+    pub(crate) owner: ServerId,
+    pub(crate) state: TabletState,
+    /// The partition of the recovery by which its owner got it (COORD-6).
+    pub(crate) recovered_by: Option<(RecoveryId, u32)>,
+}
+
+impl TableRecord {
+    pub(crate) fn has(&self, state: TabletState) -> bool {
+        self.tablets.iter().any(|t| t.state == state)
+    }
+
+    pub(crate) fn spec(&self, tablet: &TabletRecord) -> TabletSpec {
+        TabletSpec {
+            table: self.id,
+            seed: self.seed,
+            range: tablet.range,
+        }
+    }
+
+    /// Cuts the tablet that holds `at`, so that `at` is the first hash of the upper part. False
+    /// when it is cut there already.
+    pub(crate) fn cut(&mut self, at: KeyHash) -> bool {
+        let index = self
+            .tablets
+            .iter()
+            .position(|t| t.range.contains(at))
+            .expect("tablets cover every hash (COORD-5)");
+        let lower = &mut self.tablets[index];
+        if lower.range.first == at {
+            return false;
+        }
+        let mut upper = *lower;
+        upper.range.first = at;
+        lower.range.last = KeyHash(at.0 - 1);
+        self.tablets.insert(index + 1, upper);
+        true
+    }
+}
+
+/// Everything the coordinator must not forget.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) globals: Globals,
+    pub(crate) servers: BTreeMap<ServerId, Arc<ServerRecord>>,
+    pub(crate) tables: BTreeMap<TableId, Arc<TableRecord>>,
+}
+
+impl State {
+    /// The state of a new cluster.
+    pub(crate) fn new(cluster: ClusterId) -> Self {
+        Self {
+            globals: Globals {
+                format: FORMAT,
+                cluster,
+                list_version: ServerListVersion(1),
+                grown: false,
+                last_server: ServerId(0),
+                last_table: TableId(0),
+                last_recovery: RecoveryId(0),
+            },
+            servers: BTreeMap::new(),
+            tables: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_up(&self, server: ServerId) -> bool {
+        self.servers
+            .get(&server)
+            .is_some_and(|s| s.info.state == ServerState::Up)
+    }
+
+    /// Servers that are up, by ascending id.
+    pub(crate) fn up(&self) -> impl Iterator<Item = &ServerInfo> {
+        self.servers
+            .values()
+            .map(|s| &s.info)
+            .filter(|info| info.state == ServerState::Up)
+    }
+
+    pub(crate) fn list(&self) -> ServerList {
+        ServerList {
+            version: self.globals.list_version,
+            servers: self.servers.values().map(|s| s.info.clone()).collect(),
+            grown: self.globals.grown,
+        }
+    }
+
+    /// The table of a request; one that is being dropped is gone.
+    pub(crate) fn find(&self, table: &TableRef) -> Result<&Arc<TableRecord>, Refusal> {
+        let found = match table {
+            TableRef::Id(id) => self.tables.get(id),
+            TableRef::Name(name) => self
+                .tables
+                .values()
+                .find(|t| t.name == *name && !t.dropping),
+        };
+        found.filter(|t| !t.dropping).ok_or_else(|| {
+            let which = match table {
+                TableRef::Id(id) => format!("with id {id}"),
+                TableRef::Name(name) => format!("{name:?}"),
+            };
+            Refusal::fatal(FatalKind::NoSuchTable, format!("there is no table {which}"))
+        })
+    }
+
+    /// A table that is there, to be changed.
+    pub(crate) fn table_mut(&mut self, id: TableId) -> Option<&mut TableRecord> {
+        self.tables.get_mut(&id).map(Arc::make_mut)
+    }
+
+    pub(crate) fn info(&self, table: &TableRecord) -> TableInfo {
+        let owners: BTreeSet<ServerId> = table.tablets.iter().map(|t| t.owner).collect();
+        TableInfo {
+            id: table.id,
+            name: table.name.clone(),
+            seed: table.seed,
+            tablets: table
+                .tablets
+                .iter()
+                .map(|t| TabletInfo {
+                    range: t.range,
+                    owner: t.owner,
+                    state: t.state,
+                })
+                .collect(),
+            addresses: owners
+                .into_iter()
+                .filter_map(|id| Some((id, self.servers.get(&id)?.info.address.clone())))
+                .collect(),
+        }
+    }
+
+    /// All tables that have a name, by name.
+    pub(crate) fn infos(&self) -> Vec<TableInfo> {
+        let mut all: Vec<_> = self
+            .tables
+            .values()
+            .filter(|t| !t.dropping)
+            .map(|t| self.info(t))
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// How many tablets each server that is up has.
+    pub(crate) fn loads(&self) -> BTreeMap<ServerId, usize> {
+        let mut loads: BTreeMap<_, _> = self.up().map(|info| (info.id, 0)).collect();
+        for tablet in self.tables.values().flat_map(|t| &t.tablets) {
+            if let Some(load) = loads.get_mut(&tablet.owner) {
+                *load += 1;
+            }
+        }
+        loads
+    }
+
+    /// Whether a server owns a tablet, in whatever state.
+    pub(crate) fn has_tablets(&self, server: ServerId) -> bool {
+        self.tables
+            .values()
+            .any(|t| t.tablets.iter().any(|tablet| tablet.owner == server))
+    }
+
+    /// Raises the version of the server list if `before` has another one, and notes growth.
+    pub(crate) fn settle_list(&mut self, before: &Self) {
+        let infos = |state: &Self| -> Vec<ServerInfo> {
+            state.servers.values().map(|s| s.info.clone()).collect()
+        };
+        if infos(self) != infos(before) {
+            self.globals.list_version = before.globals.list_version.next();
+            self.globals.grown |= self.up().count() > 1;
+        }
+    }
+
+    /// The changes that lead from `before` to this state.
+    pub(crate) fn changes_since(&self, before: &Self) -> Vec<Change> {
+        let mut batch = Vec::new();
+        if self.globals != before.globals {
+            batch.push(put(GLOBALS.to_owned(), &self.globals));
+        }
+        differences(&mut batch, SERVERS, &before.servers, &self.servers, |id| {
+            id.0
+        });
+        differences(&mut batch, TABLES, &before.tables, &self.tables, |id| id.0);
+        batch
+    }
+
+    /// Everything, as changes to an empty store.
+    pub(crate) fn all_changes(&self) -> Vec<Change> {
+        let mut batch = vec![put(GLOBALS.to_owned(), &self.globals)];
+        differences(&mut batch, SERVERS, &BTreeMap::new(), &self.servers, |id| {
+            id.0
+        });
+        differences(&mut batch, TABLES, &BTreeMap::new(), &self.tables, |id| {
+            id.0
+        });
+        batch
+    }
+
+    /// Reads a state; `None` from an empty store.
+    pub(crate) async fn load(store: &dyn MetadataStore) -> Result<Option<Self>, LoadError> {
+        let Some(bytes) = store.get(GLOBALS).await? else {
+            return Ok(None);
+        };
+        let globals: Globals = get(GLOBALS, &bytes)?;
+        if globals.format != FORMAT {
+            return Err(LoadError::Format(globals.format));
+        }
+        let mut servers = BTreeMap::new();
+        for (key, bytes) in store.list_prefix(SERVERS).await? {
+            let record: ServerRecord = get(&key, &bytes)?;
+            servers.insert(record.info.id, Arc::new(record));
+        }
+        let mut tables = BTreeMap::new();
+        for (key, bytes) in store.list_prefix(TABLES).await? {
+            let record: TableRecord = get(&key, &bytes)?;
+            tables.insert(record.id, Arc::new(record));
+        }
+        Ok(Some(Self {
+            globals,
+            servers,
+            tables,
+        }))
+    }
+
+    /// Checks COORD-4 and COORD-5, which every stored state keeps.
+    pub(crate) fn check(&self) {
+        for table in self.tables.values() {
+            for tablet in &table.tablets {
+                assert!(
+                    self.servers.contains_key(&tablet.owner),
+                    "tablet {} of table {} belongs to server {}, which is not listed (COORD-4)",
+                    tablet.range,
+                    table.id,
+                    tablet.owner
+                );
+            }
+            if table.dropping {
+                continue;
+            }
+            let mut next = Some(0);
+            for tablet in &table.tablets {
+                assert_eq!(
+                    next,
+                    Some(tablet.range.first.0),
+                    "tablets of table {} (COORD-5)",
+                    table.id
+                );
+                next = tablet.range.last.0.checked_add(1);
+            }
+            assert_eq!(next, None, "tablets of table {} (COORD-5)", table.id);
+        }
+    }
+}
+
+/// Why a stored state cannot be used.
+#[derive(Debug)]
+pub(crate) enum LoadError {
+    Store(StoreError),
+    /// The store has another version of records.
+    Format(u16),
+    /// A record cannot be decoded.
+    Damaged(String),
+}
+
+impl From<StoreError> for LoadError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+fn put(key: String, record: &impl Serialize) -> Change {
+    let value = rmp_serde::to_vec_named(record)
+        .expect("writing msgpack to memory cannot fail: records hold no type that msgpack lacks");
+    Change::Put {
+        key,
+        value: value.into(),
+    }
+}
+
+fn get<T: DeserializeOwned>(key: &str, bytes: &Bytes) -> Result<T, LoadError> {
+    rmp_serde::from_slice(bytes).map_err(|e| LoadError::Damaged(format!("{key}: {e}")))
+}
+
+fn differences<K: Ord + Copy, V: Serialize + PartialEq>(
+    batch: &mut Vec<Change>,
+    prefix: &str,
+    before: &BTreeMap<K, Arc<V>>,
+    after: &BTreeMap<K, Arc<V>>,
+    number: impl Fn(K) -> u64,
+) {
+    let key = |id: K| format!("{prefix}{:016x}", number(id));
+    for (id, record) in after {
+        let same = before
+            .get(id)
+            .is_some_and(|old| Arc::ptr_eq(old, record) || old == record);
+        if !same {
+            batch.push(put(key(*id), &**record));
+        }
+    }
+    for id in before.keys().filter(|id| !after.contains_key(id)) {
+        batch.push(Change::Delete { key: key(*id) });
+    }
+}

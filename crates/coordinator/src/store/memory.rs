@@ -1,0 +1,128 @@
+//! A store in memory that outlives simulated crashes, for tests and the simulator.
+
+use super::{Change, MetadataStore, StoreError};
+use bytes::Bytes;
+use pluvio_env::BoxFuture;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A map in memory. Clones are the same store: keep one outside of the simulated process and give
+/// it to the next incarnation. Batches are "durable" at once.
+#[derive(Clone, Default)]
+pub struct MemoryStore(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    map: BTreeMap<String, Bytes>,
+    batches: u64,
+    stop: Option<Stop>,
+    failures: u32,
+}
+
+/// Where the store stops answering, so that a test can crash the coordinator exactly there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The batch with this number (from 0) and all later ones are neither applied nor answered.
+    Before(u64),
+    /// The batch with this number is applied, but neither it nor any later one is answered.
+    After(u64),
+}
+
+impl MemoryStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is one step, so a panic elsewhere leaves it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many batches were applied.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.state().batches
+    }
+
+    /// Sets or clears the place where the store stops answering.
+    pub fn set_stop(&self, stop: Option<Stop>) {
+        self.state().stop = stop;
+    }
+
+    /// Whether the place of [`MemoryStore::set_stop`] was reached.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        let state = self.state();
+        match state.stop {
+            // Reached, not passed: nothing is applied any more.
+            Some(Stop::Before(at)) => state.batches >= at,
+            Some(Stop::After(at)) => state.batches > at,
+            None => false,
+        }
+    }
+
+    /// Lets the next `count` batches fail without being applied.
+    pub fn fail_next(&self, count: u32) {
+        self.state().failures = count;
+    }
+
+    /// Everything in the store.
+    #[must_use]
+    pub fn dump(&self) -> BTreeMap<String, Bytes> {
+        self.state().map.clone()
+    }
+
+    /// Applies a batch; `None` when it is never answered.
+    fn apply_now(&self, batch: Vec<Change>) -> Option<Result<(), StoreError>> {
+        let mut state = self.state();
+        if state.failures > 0 {
+            state.failures -= 1;
+            return Some(Err(StoreError("a failure was asked for".into())));
+        }
+        let number = state.batches;
+        let (silent, lost) = match state.stop {
+            Some(Stop::Before(at)) => (number >= at, number >= at),
+            Some(Stop::After(at)) => (number >= at, number > at),
+            None => (false, false),
+        };
+        if !lost {
+            state.batches += 1;
+            for change in batch {
+                match change {
+                    Change::Put { key, value } => drop(state.map.insert(key, value)),
+                    Change::Delete { key } => drop(state.map.remove(&key)),
+                }
+            }
+        }
+        (!silent).then_some(Ok(()))
+    }
+}
+
+impl MetadataStore for MemoryStore {
+    fn get(&self, key: &str) -> BoxFuture<'_, Result<Option<Bytes>, StoreError>> {
+        let value = self.state().map.get(key).cloned();
+        Box::pin(async move { Ok(value) })
+    }
+
+    fn list_prefix(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<(String, Bytes)>, StoreError>> {
+        let found: Vec<_> = self
+            .state()
+            .map
+            .range(prefix.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        Box::pin(async move { Ok(found) })
+    }
+
+    fn apply(&self, batch: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            match self.apply_now(batch) {
+                Some(result) => result,
+                None => core::future::pending().await,
+            }
+        })
+    }
+}

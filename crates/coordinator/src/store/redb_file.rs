@@ -1,0 +1,148 @@
+//! The embedded store: one redb file.
+//!
+//! redb opens its file itself, synchronously, with its own locking and fsync. It is therefore the
+//! one part of the coordinator that does not go through `env::Disk` (rule A); the simulator uses
+//! [`super::MemoryStore`] in its place. Every access runs through `Tasks::run_blocking`: a commit
+//! waits for the device, and pings must be answered meanwhile.
+
+use super::{Change, MetadataStore, StoreError};
+use bytes::Bytes;
+use pluvio_env::{BoxFuture, Tasks};
+use redb::{Database, ReadableDatabase, TableDefinition, TableError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
+
+const TABLE: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("metadata");
+
+/// A store in one file. Only one process can have it open.
+pub struct RedbStore {
+    file: Arc<File>,
+    tasks: Arc<dyn Tasks>,
+}
+
+struct File {
+    path: PathBuf,
+    /// `None` after an error: redb refuses everything then until it is opened anew.
+    database: Mutex<Option<Database>>,
+}
+
+fn failed(path: &Path, error: impl Into<redb::Error>) -> StoreError {
+    let error = match error.into() {
+        redb::Error::DatabaseAlreadyOpen => "it is in use by another process".to_owned(),
+        other => other.to_string(),
+    };
+    StoreError(format!("{}: {error}", path.display()))
+}
+
+impl RedbStore {
+    /// Opens the store's file, or creates it. Blocks on the disk; call it at start.
+    ///
+    /// # Errors
+    /// The file is in use by another process, is no redb file, or cannot be read or created.
+    pub fn open(path: impl Into<PathBuf>, tasks: Arc<dyn Tasks>) -> Result<Self, StoreError> {
+        let file = File {
+            path: path.into(),
+            database: Mutex::new(None),
+        };
+        file.with(|_| Ok(()))?;
+        Ok(Self {
+            file: Arc::new(file),
+            tasks,
+        })
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, redb::Error> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, StoreError>> {
+        let file = self.file.clone();
+        Box::pin(async move {
+            let (done, result) = oneshot::channel();
+            let job = Box::new(move || {
+                // Nobody waits any more when the coordinator is stopping.
+                let _ = done.send(file.with(work));
+            });
+            self.tasks.run_blocking(job).await;
+            result
+                .await
+                .unwrap_or_else(|_| Err(StoreError("the work was dropped".into())))
+        })
+    }
+}
+
+impl File {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = match place.take() {
+            Some(database) => database,
+            None => Database::create(&self.path).map_err(|e| failed(&self.path, e))?,
+        };
+        // Put back only after success; an error closes the file, so that the next call starts anew.
+        let value = work(&database).map_err(|e| failed(&self.path, e))?;
+        *place = Some(database);
+        Ok(value)
+    }
+}
+
+fn apply(database: &Database, batch: &[Change]) -> Result<(), redb::Error> {
+    // The default durability: when commit returns, the batch is on the device.
+    let transaction = database.begin_write()?;
+    {
+        let mut table = transaction.open_table(TABLE)?;
+        for change in batch {
+            match change {
+                Change::Put { key, value } => drop(table.insert(key.as_str(), value.as_ref())?),
+                Change::Delete { key } => drop(table.remove(key.as_str())?),
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn list(database: &Database, prefix: &str) -> Result<Vec<(String, Bytes)>, redb::Error> {
+    let table = match database.begin_read()?.open_table(TABLE) {
+        Ok(table) => table,
+        // Nothing was ever written.
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        Err(other) => return Err(other.into()),
+    };
+    let mut found = Vec::new();
+    for entry in table.range(prefix..)? {
+        let (key, value) = entry?;
+        if !key.value().starts_with(prefix) {
+            break;
+        }
+        let value = Bytes::copy_from_slice(value.value());
+        found.push((key.value().to_owned(), value));
+    }
+    Ok(found)
+}
+
+impl MetadataStore for RedbStore {
+    fn get(&self, key: &str) -> BoxFuture<'_, Result<Option<Bytes>, StoreError>> {
+        let key = key.to_owned();
+        self.run(move |database| {
+            let found = list(database, &key)?;
+            // The first key with the prefix is the key itself, if it is there.
+            Ok(found
+                .into_iter()
+                .next()
+                .filter(|(found, _)| *found == key)
+                .map(|(_, value)| value))
+        })
+    }
+
+    fn list_prefix(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<(String, Bytes)>, StoreError>> {
+        let prefix = prefix.to_owned();
+        self.run(move |database| list(database, &prefix))
+    }
+
+    fn apply(&self, batch: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.run(move |database| apply(database, &batch))
+    }
+}

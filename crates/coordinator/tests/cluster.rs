@@ -1,0 +1,452 @@
+//! The coordinator among scripted servers: membership, tables, recovery.
+
+mod common;
+
+use common::{Cluster, OnRecover};
+use pluvio_sim::{NetworkFaults, SimOptions};
+use pluvio_units::{KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
+use pluvio_wire::{
+    CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, PROTOCOL_VERSION, Ping,
+    RpcError, ServerInfo, ServerState, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
+};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn cluster(servers: usize) -> Cluster {
+    Cluster::with_servers(7, SimOptions::default(), servers)
+}
+
+fn fatal<T: std::fmt::Debug>(result: Result<T, RpcError>) -> FatalKind {
+    match result {
+        Err(RpcError::Refused(refusal)) => refusal.fatal_kind().expect("a final refusal"),
+        other => panic!("a refusal was expected, not {other:?}"),
+    }
+}
+
+fn named(name: &str) -> TableRef {
+    TableRef::Name(name.into())
+}
+
+#[test]
+fn servers_that_enlist_are_known_to_all() {
+    let cluster = cluster(4);
+    let status = cluster.calm_down();
+    let ids: Vec<u64> = status.list.servers.iter().map(|s| s.id.0).collect();
+    assert_eq!(ids, [1, 2, 3, 4]);
+    assert!(status.list.grown);
+    assert_eq!(status.servers.len(), 4);
+}
+
+#[test]
+fn a_table_is_answered_when_its_servers_have_it() {
+    let cluster = cluster(3);
+    let table = cluster.create_table("t");
+    assert_eq!(table.tablets.len(), 3);
+    assert_eq!(table.addresses.len(), 3);
+    assert!(table.tablets.iter().all(|t| t.state == TabletState::Normal));
+    assert!((0..3).all(|i| cluster.server(i).owned.len() == 1));
+    assert_eq!(cluster.create_table("t"), table);
+    assert_eq!(
+        fatal(cluster.ask(GetTable { table: named("u") })),
+        FatalKind::NoSuchTable
+    );
+    let bad = CreateTable {
+        name: String::new(),
+        span: None,
+    };
+    assert_eq!(fatal(cluster.ask(bad)), FatalKind::BadTableName);
+    cluster.calm_down();
+}
+
+#[test]
+fn a_dropped_table_is_gone_everywhere_and_its_name_is_free() {
+    let cluster = cluster(3);
+    let old = cluster.create_table("t");
+    cluster.ask(DropTable { table: named("t") }).unwrap();
+    assert!((0..3).all(|i| cluster.server(i).owned.is_empty()));
+    assert_eq!(
+        fatal(cluster.ask(DropTable { table: named("t") })),
+        FatalKind::NoSuchTable
+    );
+    assert_ne!(cluster.create_table("t").id, old.id);
+    let status = cluster.calm_down();
+    assert_eq!(status.tables.len(), 1);
+}
+
+#[test]
+fn a_split_is_told_to_the_owner() {
+    let cluster = cluster(1);
+    let table = cluster.create_table("t");
+    let at = Some(KeyHash(42));
+    let split = SplitTablet {
+        table: TableRef::Id(table.id),
+        at,
+    };
+    let info = cluster.ask(split.clone()).unwrap();
+    assert_eq!(info.tablets.len(), 2);
+    assert_eq!(cluster.ask(split).unwrap(), info);
+    cluster.until("the owner knows", |c| c.server(0).cuts == [KeyHash(42)]);
+    cluster.calm_down();
+}
+
+#[test]
+fn a_crashed_server_is_found_recovered_and_forgotten() {
+    let cluster = cluster(4);
+    cluster.create_table("t");
+    cluster.create_table("u");
+    let crashed = cluster.id(1);
+    cluster.crash(1);
+    let status = cluster.calm_down();
+    assert_eq!(status.list.servers.len(), 3);
+    let recovery = &status.recoveries[0];
+    assert!(recovery.done);
+    assert_eq!((recovery.crashed, recovery.tablets), (crashed, 2));
+    assert_eq!((recovery.attempts, recovery.segments), (1, 2));
+    // Refused connections, so it was fast, but not before a zombie could have known.
+    assert!(recovery.duration_ms >= 250, "{recovery:?}");
+    assert!(cluster.sim.now() < 10 * SECOND);
+}
+
+#[test]
+fn a_big_server_is_recovered_by_all_others() {
+    let cluster = cluster(5);
+    cluster.server(0).behaviour.live_bytes = 1 << 30;
+    cluster.create_table("t");
+    cluster.crash(0);
+    let status = cluster.calm_down();
+    let recovery = &status.recoveries[0];
+    assert_eq!(recovery.masters.len(), 4);
+    assert_eq!(status.tables[0].tablets.len(), 8);
+}
+
+#[test]
+fn more_partitions_than_masters_take_several_attempts() {
+    let cluster = cluster(2);
+    cluster.server(0).behaviour.live_bytes = 3 << 30;
+    cluster.create_table("t");
+    cluster.crash(0);
+    let status = cluster.calm_down();
+    assert!(
+        status.recoveries[0].attempts >= 6,
+        "{:?}",
+        status.recoveries
+    );
+}
+
+#[test]
+fn a_restarted_server_is_a_new_one_and_its_former_life_is_recovered() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let old = cluster.id(2);
+    cluster.crash(2);
+    cluster.restart(2);
+    let status = cluster.calm_down();
+    let new = cluster.id(2);
+    assert_ne!(new, old);
+    assert!(status.list.is_up(new) && status.list.get(old).is_none());
+    assert_eq!(status.recoveries[0].crashed, old);
+}
+
+#[test]
+fn the_only_server_recovers_from_its_own_disk() {
+    let cluster = cluster(1);
+    cluster.create_table("t");
+    cluster.crash(0);
+    cluster.restart(0);
+    let status = cluster.calm_down();
+    assert!(!status.list.grown);
+    assert_eq!(status.tables[0].tablets[0].owner, cluster.id(0));
+    assert!(status.recoveries[0].done);
+}
+
+#[test]
+fn a_cold_start_brings_everything_back() {
+    let cluster = cluster(5);
+    for name in ["a", "b", "c"] {
+        cluster.create_table(name);
+    }
+    for index in 0..5 {
+        cluster.crash(index);
+    }
+    cluster.crash_coordinator();
+    cluster.sim.run_for(SECOND);
+    cluster.restart_coordinator();
+    cluster.sim.run_for(5 * SECOND);
+    for index in 0..5 {
+        cluster.restart(index);
+        cluster.sim.run_for(SECOND / 3);
+    }
+    let status = cluster.calm_down();
+    assert_eq!(status.recoveries.len(), 5);
+    assert_eq!(status.tables.len(), 3);
+    assert_eq!(status.list.servers.len(), 5);
+}
+
+#[test]
+fn an_incomplete_log_is_waited_for_and_said_so() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    for index in [1, 2] {
+        cluster.server(index).behaviour.disk_lost = true;
+    }
+    cluster.crash(0);
+    cluster.sim.run_for(5 * SECOND);
+    let status = cluster.status();
+    let recovery = &status.recoveries[0];
+    assert!(!recovery.done && recovery.attempts > 3);
+    assert!(
+        recovery.phase.contains("none has an open head"),
+        "{}",
+        recovery.phase
+    );
+    assert!(recovery.duration_ms > 2000);
+    cluster.server(2).behaviour.disk_lost = false;
+    let status = cluster.calm_down();
+    assert!(status.recoveries[0].done);
+}
+
+#[test]
+fn what_one_recovery_master_cannot_do_another_attempt_does() {
+    for script in [OnRecover::Fail, OnRecover::Refuse] {
+        let cluster = cluster(4);
+        cluster.create_table("t");
+        for index in 1..4 {
+            cluster.server(index).behaviour.on_recover = vec![script];
+        }
+        cluster.crash(0);
+        let status = cluster.calm_down();
+        assert!(status.recoveries[0].attempts > 1, "{:?}", status.recoveries);
+    }
+}
+
+#[test]
+fn a_recovery_master_that_crashes_is_replaced_at_once() {
+    let cluster = cluster(4);
+    cluster.create_table("t");
+    for index in 1..4 {
+        cluster.server(index).behaviour.on_recover = vec![OnRecover::Forget];
+    }
+    cluster.crash(0);
+    let busy = |c: &Cluster| (1..4).find(|i| !c.server(*i).recoveries.is_empty());
+    cluster.until("somebody recovers", |c| busy(c).is_some());
+    for index in 1..4 {
+        cluster.server(index).behaviour.on_recover.clear();
+    }
+    let second = busy(&cluster).unwrap();
+    cluster.crash(second);
+    let status = cluster.calm_down();
+    assert_eq!(status.list.servers.len(), 2);
+    assert_eq!(status.recoveries.len(), 2);
+}
+
+#[test]
+fn a_table_dropped_while_it_is_recovered_leaves_nothing_behind() {
+    for delay in [0, 200, 300, 310, 330, 400] {
+        let cluster = cluster(3);
+        cluster.create_table("t");
+        cluster.create_table("u");
+        cluster.crash(0);
+        cluster.sim.run_for(Duration::from_millis(delay));
+        cluster.ask(DropTable { table: named("t") }).unwrap();
+        let status = cluster.calm_down();
+        assert_eq!(status.tables.len(), 1);
+    }
+}
+
+#[test]
+fn a_table_is_created_although_an_owner_crashes_before_it_confirms() {
+    let cluster = cluster(3);
+    // It does not answer, and is not yet known to be dead.
+    cluster.sim.pause(cluster.machines[1].process);
+    let table = cluster.create_table("t");
+    assert_eq!(table.tablets.len(), 3);
+    cluster.crash(1);
+    let status = cluster.calm_down();
+    assert_eq!(status.list.servers.len(), 2);
+    assert_eq!(status.recoveries[0].tablets, 0);
+}
+
+#[test]
+fn tablets_without_replicas_start_anew_after_a_crash() {
+    let mut cluster = cluster(1);
+    let index = cluster.add_machine();
+    cluster.server(index).behaviour.volatile = true;
+    cluster.until("it is enlisted", |c| c.id(index) != ServerId(0));
+    cluster.create_table("t");
+    let crashed = cluster.id(index);
+    cluster.crash(index);
+    let status = cluster.calm_down();
+    assert!(status.list.get(crashed).is_none());
+    assert!(cluster.server(0).recoveries.is_empty());
+    let (warnings, _) = cluster.sim.warnings();
+    assert!(
+        warnings.iter().any(|w| w.contains("ARE LOST")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_server_that_pauses_for_a_moment_stays_a_member() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    for _ in 0..10 {
+        cluster.sim.pause(cluster.machines[0].process);
+        let suspect = cluster.id(0);
+        cluster.ask(HintServerCrashed { suspect }).unwrap();
+        cluster.sim.run_for(Duration::from_millis(700));
+        cluster.sim.resume(cluster.machines[0].process);
+        cluster.sim.run_for(Duration::from_millis(300));
+    }
+    let status = cluster.calm_down();
+    assert!(status.recoveries.is_empty());
+    assert_eq!(status.list.servers.len(), 3);
+}
+
+#[test]
+fn silent_servers_are_declared_dead_one_by_one() {
+    let cluster = cluster(6);
+    cluster.create_table("t");
+    let began = cluster.sim.now();
+    for index in 0..4 {
+        cluster.sim.pause(cluster.machines[index].process);
+        let suspect = cluster.id(index);
+        cluster.ask(HintServerCrashed { suspect }).unwrap();
+    }
+    let mut times = Vec::new();
+    while times.len() < 4 {
+        cluster.sim.run_for(Duration::from_millis(20));
+        if 6 - cluster.server(5).list.up().count() > times.len() {
+            times.push(cluster.sim.now());
+        }
+        assert!(cluster.sim.now() - began < 20 * SECOND, "{times:?}");
+    }
+    assert!(times[0] - began > SECOND * 9 / 10, "{times:?}");
+    for pair in times.windows(2) {
+        assert!(pair[1] - pair[0] > SECOND * 9 / 10, "{times:?}");
+    }
+    // They come back as zombies, learn it, and everything is with the two others.
+    for index in 0..4 {
+        cluster.sim.resume(cluster.machines[index].process);
+    }
+    let status = cluster.calm_down();
+    assert_eq!(status.list.servers.len(), 2);
+    cluster.until("the zombies know", |c| (0..4).all(|i| c.server(i).is_dead));
+}
+
+#[test]
+fn a_stale_head_is_not_recovered_from_even_by_another_incarnation() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let server = cluster.id(0);
+    let set = |segment, epoch| SetReplicationEpoch {
+        server,
+        log: LogId(0),
+        segment: SegmentId(segment),
+        epoch: ReplicationEpoch(epoch),
+    };
+    cluster.ask(set(2, 3)).unwrap();
+    cluster.crash_coordinator();
+    cluster.restart_coordinator();
+    cluster.server(1).behaviour.epoch = 2;
+    cluster.server(2).behaviour.epoch = 2;
+    cluster.crash(0);
+    cluster.sim.run_for(5 * SECOND);
+    assert!(!cluster.status().recoveries[0].done);
+    assert_eq!(fatal(cluster.ask(set(2, 4))), FatalKind::NotInCluster);
+    cluster.server(2).behaviour.epoch = 3;
+    cluster.calm_down();
+}
+
+#[test]
+fn strangers_are_refused() {
+    let cluster = cluster(1);
+    let info = ServerInfo {
+        id: ServerId(0),
+        address: "elsewhere".into(),
+        redis: None,
+        admin: None,
+        rack: None,
+        pid: 0,
+        cores: 1,
+        volatile: false,
+        disk_mb_per_s: 0,
+        state: ServerState::Up,
+    };
+    let other_cluster = Enlist {
+        protocol: PROTOCOL_VERSION,
+        cluster: Some(pluvio_units::ClusterId(1)),
+        replaces: None,
+        attempt: 1,
+        info,
+    };
+    assert_eq!(fatal(cluster.ask(other_cluster)), FatalKind::WrongCluster);
+    let unknown = pluvio_env::Frame {
+        opcode: 9999,
+        ..pluvio_wire::encode(&pluvio_wire::Header::default(), &Ping { from: ServerId(0) })
+    };
+    assert_eq!(cluster.send(unknown).opcode, 9999);
+    let garbage = pluvio_env::Frame {
+        opcode: pluvio_wire::Opcode::Enlist as u16,
+        meta: vec![0xff; 50].into(),
+        payload: bytes::Bytes::new(),
+    };
+    assert_eq!(cluster.send(garbage).meta[0], 1);
+    cluster.calm_down();
+}
+
+#[test]
+fn a_store_that_fails_for_a_while_only_delays() {
+    let cluster = cluster(2);
+    cluster.store.fail_next(3);
+    let began = cluster.sim.now();
+    cluster.create_table("t");
+    assert!(cluster.sim.now() - began > 2 * SECOND);
+    cluster.calm_down();
+}
+
+#[test]
+fn pings_say_who_is_a_member() {
+    let cluster = cluster(2);
+    let ping = |from| cluster.ask(Ping { from }).unwrap();
+    assert!(ping(ServerId(0)).caller_is_member && ping(ServerId(2)).caller_is_member);
+    cluster.crash(1);
+    cluster.calm_down();
+    assert!(!ping(ServerId(2)).caller_is_member);
+    assert_eq!(ping(ServerId(1)).server, ServerId(0));
+}
+
+#[test]
+fn on_a_bad_network_everything_still_happens_once() {
+    for seed in 0..12 {
+        let options = SimOptions {
+            network: NetworkFaults {
+                duplicate_requests: seed % 2 == 0,
+                ..NetworkFaults::bad()
+            },
+            ..SimOptions::default()
+        };
+        eprintln!("seed {seed}");
+        let cluster = Cluster::with_servers(seed, options, 4);
+        cluster.server(0).behaviour.live_bytes = 100 << 20;
+        cluster.create_table("t");
+        cluster.create_table("u");
+        let split = SplitTablet {
+            table: named("t"),
+            at: Some(KeyHash(1 << 40)),
+        };
+        cluster.ask(split).unwrap();
+        cluster.crash(0);
+        cluster.sim.run_for(Duration::from_millis(300));
+        cluster.crash(1);
+        cluster.sim.run_for(SECOND);
+        cluster.restart(0);
+        // The reply of an earlier try may have been lost.
+        let dropped = cluster.ask(DropTable { table: named("u") });
+        assert!(dropped.is_ok() || fatal(dropped) == FatalKind::NoSuchTable);
+        cluster.restart(1);
+        let status = cluster.calm_down();
+        assert_eq!(status.tables.len(), 1, "seed {seed}");
+        assert!(status.tables[0].tablets.len() >= 5, "seed {seed}");
+    }
+}

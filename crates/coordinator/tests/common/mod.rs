@@ -1,0 +1,304 @@
+//! A coordinator and scripted servers in the simulator.
+//!
+//! A scripted server enlists, follows its server list, takes and drops tablets, and "recovers" by
+//! waiting a little and reporting. Of each life, all other machines hold replicas of a log of two
+//! segments (its own machine too while the cluster has only one). What it owns is checked
+//! against the coordinator's map.
+
+#![allow(dead_code, reason = "not every test file uses every helper")]
+
+mod server;
+
+use bytes::Bytes;
+use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
+use pluvio_env::{Address, Frame, Network};
+use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_units::{HashRange, ServerId, TableId};
+use pluvio_wire::{
+    ClusterStatus, CreateTable, GetClusterStatus, Header, Request, RpcError, ServerState,
+    TableInfo, TabletState,
+};
+use server::Server;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+#[allow(unused_imports, reason = "not every test file uses every helper")]
+pub use server::{Machine, OnRecover};
+
+pub const COORDINATOR: &str = "coordinator";
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A simulated cluster.
+pub struct Cluster {
+    pub sim: Sim,
+    pub store: MemoryStore,
+    pub coordinator: ProcessId,
+    pub client: ProcessEnv,
+    pub machines: Vec<Machine>,
+    options: CoordinatorOptions,
+}
+
+impl Cluster {
+    /// A coordinator and a client, no servers.
+    pub fn new(seed: u64, options: SimOptions) -> Self {
+        let sim = Sim::new(seed, options);
+        let process = sim.process(COORDINATOR);
+        let client = sim.process("client");
+        let cluster = Self {
+            store: MemoryStore::new(),
+            coordinator: process.id,
+            client,
+            machines: Vec::new(),
+            options: CoordinatorOptions::default(),
+            sim,
+        };
+        cluster.run_coordinator(process);
+        cluster
+    }
+
+    /// A cluster of so many servers that are all up.
+    pub fn with_servers(seed: u64, options: SimOptions, servers: usize) -> Self {
+        let mut cluster = Self::new(seed, options);
+        for _ in 0..servers {
+            let index = cluster.add_machine();
+            // One after the other, so that server n+1 runs on machine n.
+            cluster.until("it is enlisted", |c| c.id(index) != ServerId(0));
+        }
+        cluster
+    }
+
+    fn run_coordinator(&self, process: ProcessEnv) {
+        let (store, options) = (self.store.clone(), self.options.clone());
+        self.sim.spawn(process.id, "coordinator", async move {
+            let env = process.env;
+            let network = env.network.clone();
+            let coordinator = Coordinator::start(env, Arc::new(store), options)
+                .await
+                .expect("the memory store does not fail while reading");
+            let address = Address::from(COORDINATOR);
+            let open = network.listen(&address, Arc::new(coordinator)).await;
+            let _open = open.expect("the address is free");
+            std::future::pending::<()>().await;
+        });
+    }
+
+    pub fn crash_coordinator(&self) {
+        self.sim.crash(self.coordinator);
+    }
+
+    pub fn restart_coordinator(&self) {
+        self.run_coordinator(self.sim.restart(self.coordinator));
+    }
+
+    /// A new machine with a running server.
+    pub fn add_machine(&mut self) -> usize {
+        let index = self.machines.len();
+        let process = self.sim.process(&format!("server-{index}"));
+        let machine = Machine::new(process.id, index, &self.machines);
+        machine.run(&self.sim, process.env);
+        self.machines.push(machine);
+        index
+    }
+
+    pub fn crash(&self, index: usize) {
+        self.sim.crash(self.machines[index].process);
+    }
+
+    pub fn restart(&self, index: usize) {
+        let process = self.sim.restart(self.machines[index].process);
+        self.machines[index].run(&self.sim, process.env);
+    }
+
+    pub fn server(&self, index: usize) -> MutexGuard<'_, Server> {
+        self.machines[index].state()
+    }
+
+    pub fn id(&self, index: usize) -> ServerId {
+        self.server(index).id
+    }
+
+    /// Runs until something holds; panics with the trace of the simulation when it does not.
+    pub fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        if let Err(stuck) = self.sim.run_until(|| condition(self), LIMIT) {
+            panic!("never: {what}\n{stuck}\n{:#?}", self.status());
+        }
+    }
+
+    /// A request to the coordinator, tried until it is answered.
+    pub fn ask<R: Request + Sync + Clone + 'static>(&self, request: R) -> Result<R::Reply, RpcError>
+    where
+        R::Reply: 'static,
+    {
+        let network = self.client.env.network.clone();
+        let clock = self.client.env.clock.clone();
+        let asking = async move {
+            loop {
+                let limit = Duration::from_secs(2);
+                let to = Address::from(COORDINATOR);
+                let header = Header::default();
+                match pluvio_wire::call(&*network, &to, header, &request, limit).await {
+                    Err(
+                        RpcError::Call(_) | RpcError::Refused(pluvio_wire::Refusal::Retry { .. }),
+                    ) => {
+                        clock.sleep(Duration::from_millis(50)).await;
+                    }
+                    other => return other,
+                }
+            }
+        };
+        self.sim
+            .block_on(self.client.id, asking, LIMIT)
+            .expect("the coordinator answers")
+    }
+
+    /// A request to the coordinator, tried once; `None` when it was not answered or is to be tried
+    /// again. A table that is gone was dropped by an earlier try.
+    pub fn try_ask<R: Request + Sync + Clone + 'static>(&self, request: R) -> Option<()>
+    where
+        R::Reply: 'static,
+    {
+        let network = self.client.env.network.clone();
+        let asking = async move {
+            let to = Address::from(COORDINATOR);
+            let limit = Duration::from_secs(2);
+            pluvio_wire::call(&*network, &to, Header::default(), &request, limit).await
+        };
+        let asked = self.sim.block_on(self.client.id, asking, LIMIT);
+        match asked.expect("a call ends at its limit") {
+            Ok(_) => Some(()),
+            Err(RpcError::Refused(refusal)) => refusal.fatal_kind().map(|kind| {
+                assert_eq!(kind, pluvio_wire::FatalKind::NoSuchTable, "{refusal}");
+            }),
+            Err(_) => None,
+        }
+    }
+
+    /// Sends a frame as it is, once.
+    pub fn send(&self, frame: Frame) -> Frame {
+        let network = self.client.env.network.clone();
+        let sending = async move {
+            let to = Address::from(COORDINATOR);
+            network.call(&to, frame, Duration::from_secs(2)).await
+        };
+        let sent = self.sim.block_on(self.client.id, sending, LIMIT);
+        sent.expect("it ends").expect("it is answered")
+    }
+
+    pub fn status(&self) -> ClusterStatus {
+        self.ask(GetClusterStatus {})
+            .expect("the status is not refused")
+    }
+
+    pub fn create_table(&self, name: &str) -> TableInfo {
+        let name = name.to_owned();
+        let request = CreateTable { name, span: None };
+        self.ask(request).expect("the table is not refused")
+    }
+
+    /// What the coordinator has stored, as one that starts now would see it.
+    pub fn stored(&self) -> BTreeMap<String, Bytes> {
+        self.store.dump()
+    }
+
+    /// Whether nothing is left to do: no crashed servers, all tablets served.
+    pub fn is_calm(status: &ClusterStatus) -> bool {
+        let tablets = status.tables.iter().flat_map(|t| &t.tablets);
+        status
+            .list
+            .servers
+            .iter()
+            .all(|s| s.state == ServerState::Up)
+            && tablets.into_iter().all(|t| t.state == TabletState::Normal)
+    }
+
+    /// Runs until nothing is left to do, then checks that map and servers agree.
+    pub fn calm_down(&self) -> ClusterStatus {
+        let mut wrong = String::new();
+        for _ in 0..600 {
+            self.sim.run_for(Duration::from_millis(100));
+            let status = self.status();
+            // Everybody who is listed runs, everybody who runs is listed (or knows that it is dead),
+            // and all have the newest list.
+            let mut listed: BTreeSet<ServerId> = status.list.servers.iter().map(|s| s.id).collect();
+            let settled = self.machines.iter().all(|m| {
+                let server = m.state();
+                let runs = self.sim.is_up(m.process) && !server.is_dead;
+                !runs || (listed.remove(&server.id) && server.list.version == status.list.version)
+            });
+            let settled = settled && listed.is_empty();
+            let forgotten = !self.stored().values().any(is_dropping);
+            if Self::is_calm(&status) && settled && forgotten {
+                // Replies may still be on their way.
+                match self.check_owners(&status) {
+                    Ok(()) => return status,
+                    Err(why) => wrong = why,
+                }
+            }
+        }
+        panic!(
+            "the cluster does not calm down: {wrong}\n{:#?}",
+            self.status()
+        );
+    }
+
+    /// Every tablet is owned by exactly the server that the coordinator names, and no server owns
+    /// anything else.
+    fn check_owners(&self, status: &ClusterStatus) -> Result<(), String> {
+        let mut named: BTreeMap<ServerId, Vec<(TableId, HashRange)>> = BTreeMap::new();
+        for table in &status.tables {
+            for tablet in &table.tablets {
+                let list = named.entry(tablet.owner).or_default();
+                list.push((table.id, tablet.range));
+            }
+        }
+        for machine in &self.machines {
+            let server = machine.state();
+            if !self.sim.is_up(machine.process) || server.is_dead {
+                continue;
+            }
+            let mut owned = server.owned.clone();
+            let named = named.remove(&server.id).unwrap_or_default();
+            for (table, range) in named {
+                let covered = owned.iter().position(|(t, r)| {
+                    *t == table && r.first <= range.first && range.last <= r.last
+                });
+                let Some(at) = covered else {
+                    return Err(format!(
+                        "server {} lacks {range} of table {table}: {owned:?}",
+                        server.id
+                    ));
+                };
+                // A server need not have heard of a cut yet: keep what is left of its tablet.
+                let (_, whole) = owned.swap_remove(at);
+                if whole.first < range.first {
+                    let last = pluvio_units::KeyHash(range.first.0 - 1);
+                    owned.push((table, HashRange::new(whole.first, last)));
+                }
+                if range.last < whole.last {
+                    let first = pluvio_units::KeyHash(range.last.0 + 1);
+                    owned.push((table, HashRange::new(first, whole.last)));
+                }
+            }
+            if !owned.is_empty() {
+                return Err(format!("server {} has too much: {owned:?}", server.id));
+            }
+        }
+        if !named.is_empty() {
+            return Err(format!("servers that do not run own {named:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a stored record is a table being dropped.
+fn is_dropping(record: &Bytes) -> bool {
+    let marker = b"\xa8dropping\xc3";
+    record.windows(marker.len()).any(|w| w == marker)
+}
+
+/// Shared by a test and a server's handlers.
+pub type Shared<T> = Arc<Mutex<T>>;
+
+/// The network of one process.
+pub type Net = Arc<dyn Network>;

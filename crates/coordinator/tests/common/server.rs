@@ -1,0 +1,363 @@
+//! One scripted server.
+
+use super::{COORDINATOR, Net, Shared};
+use pluvio_env::{Address, Clock, Env, Frame, Handled, Peer, Service};
+use pluvio_sim::{ProcessId, Sim};
+use pluvio_units::{
+    HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId,
+};
+use pluvio_wire::{
+    DropTablets, Enlist, FatalKind, GetServerStatus, HeadInfo, Header, Opcode, PROTOCOL_VERSION,
+    Ping, PingReply, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request,
+    ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal,
+    StartRecovery, StartRecoveryReply, TabletSpec, TakeTablets, UpdateServerList, decode, reply,
+};
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
+    shared
+        .lock()
+        .expect("one thread; the first panic ends the test")
+}
+
+/// How a machine's server behaves.
+#[derive(Clone, Debug, Default)]
+pub struct Behaviour {
+    /// What it does with the next requests to recover.
+    pub on_recover: Vec<OnRecover>,
+    /// Its objects have no replicas.
+    pub volatile: bool,
+    /// Its disk was lost: it has no replicas of others.
+    pub disk_lost: bool,
+    /// Live bytes of all its tables together, as its statistics say.
+    pub live_bytes: u64,
+    /// The open replicas it has are of this epoch.
+    pub epoch: u32,
+}
+
+/// What to do with a request to recover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnRecover {
+    /// Report a failure.
+    Fail,
+    /// Take it and never report.
+    Forget,
+    /// Refuse it.
+    Refuse,
+}
+
+/// What a server knows; begins anew with each life, except for `lives`.
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    pub id: ServerId,
+    pub list: ServerList,
+    pub owned: Vec<(TableId, HashRange)>,
+    /// It learned that it is not a member any more.
+    pub is_dead: bool,
+    pub recoveries: Vec<(RecoveryId, u32, Vec<TabletSpec>)>,
+    pub partitions: Vec<SetPartitions>,
+    pub cuts: Vec<KeyHash>,
+    /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more:
+    /// not from a request that comes late, nor from a recovery that ends.
+    pub dropped: BTreeSet<TableId>,
+    /// All ids this machine has had.
+    pub lives: Vec<ServerId>,
+    pub behaviour: Behaviour,
+}
+
+/// One machine: its disk and its server.
+#[derive(Clone)]
+pub struct Machine {
+    pub process: ProcessId,
+    index: usize,
+    state: Shared<Server>,
+    /// All machines, to know whose replicas are where.
+    all: Shared<Vec<Shared<Server>>>,
+}
+
+impl Machine {
+    pub fn new(process: ProcessId, index: usize, others: &[Self]) -> Self {
+        let state = Shared::<Server>::default();
+        let all = others
+            .first()
+            .map_or_else(Default::default, |m| m.all.clone());
+        lock(&all).push(state.clone());
+        Self {
+            process,
+            index,
+            state,
+            all,
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, Server> {
+        lock(&self.state)
+    }
+
+    /// Starts a life on this machine.
+    pub fn run(&self, sim: &Sim, env: Env) {
+        {
+            let mut state = self.state();
+            let (lives, behaviour) = (state.lives.clone(), state.behaviour.clone());
+            *state = Server {
+                lives,
+                behaviour,
+                ..Server::default()
+            };
+        }
+        let machine = self.clone();
+        sim.spawn(self.process, "server", machine.live(env));
+    }
+
+    async fn live(self, env: Env) {
+        let address = Address::from(format!("server-{}:7000", self.index).as_str());
+        let handler = Handler {
+            machine: self.clone(),
+            env: env.clone(),
+        };
+        let open = env.network.listen(&address, Arc::new(handler)).await;
+        let _open = open.expect("the address is free");
+        let enlist = {
+            let state = self.state();
+            Enlist {
+                protocol: PROTOCOL_VERSION,
+                cluster: None,
+                replaces: state.lives.last().copied(),
+                attempt: env.rng.next_u64(),
+                info: ServerInfo {
+                    id: ServerId(0),
+                    address: address.to_string(),
+                    redis: None,
+                    admin: None,
+                    rack: None,
+                    pid: 1,
+                    cores: 1,
+                    volatile: state.behaviour.volatile,
+                    disk_mb_per_s: 100,
+                    state: ServerState::Up,
+                },
+            }
+        };
+        let welcome = ask(&env.network, &*env.clock, &enlist).await;
+        {
+            let mut state = self.state();
+            state.id = welcome.server;
+            state.lives.push(welcome.server);
+            if state.list.version < welcome.list.version {
+                state.list = welcome.list;
+            }
+        }
+        // A zombie learns from pings that it is one (003 §7.11); here the coordinator answers them.
+        let to = Address::from(COORDINATOR);
+        let ping = Ping {
+            from: welcome.server,
+        };
+        loop {
+            env.clock.sleep(Duration::from_millis(200)).await;
+            let limit = Duration::from_millis(200);
+            let header = Header::default();
+            let answer = pluvio_wire::call(&*env.network, &to, header, &ping, limit).await;
+            if answer.is_ok_and(|pong| !pong.caller_is_member) {
+                self.state().is_dead = true;
+            }
+        }
+    }
+
+    /// Replicas on this machine of a life of another one.
+    fn replicas_of(&self, crashed: ServerId) -> Vec<ReplicaInfo> {
+        let all = lock(&self.all).clone();
+        let behaviour = self.state().behaviour.clone();
+        let holder = all.iter().enumerate().find(|(index, server)| {
+            let may_hold = *index != self.index || all.len() == 1;
+            may_hold && lock(server).lives.contains(&crashed)
+        });
+        let Some((_, owner)) = holder.filter(|_| !behaviour.disk_lost) else {
+            return Vec::new();
+        };
+        let owner = lock(owner);
+        let closed = ReplicaInfo {
+            segment: SegmentId(1),
+            log: LogId(0),
+            side: false,
+            epoch: ReplicationEpoch(0),
+            closed: true,
+            primary: true,
+            length: 1000,
+            head: None,
+        };
+        let head = ReplicaInfo {
+            segment: SegmentId(2),
+            epoch: ReplicationEpoch(behaviour.epoch),
+            closed: false,
+            head: Some(HeadInfo {
+                logs: 1,
+                digest: vec![SegmentId(1), SegmentId(2)],
+                tables: Vec::new(),
+                other_bytes: owner.behaviour.live_bytes,
+                other_entries: owner.behaviour.live_bytes / 1000,
+            }),
+            ..closed.clone()
+        };
+        vec![closed, head]
+    }
+}
+
+/// A request to the coordinator, tried until it is answered.
+async fn ask<R: Request + Sync>(network: &Net, clock: &dyn Clock, request: &R) -> R::Reply {
+    loop {
+        let to = Address::from(COORDINATOR);
+        let limit = Duration::from_millis(500);
+        let header = Header::default();
+        if let Ok(reply) = pluvio_wire::call(&**network, &to, header, request, limit).await {
+            return reply;
+        }
+        clock.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+struct Handler {
+    machine: Machine,
+    env: Env,
+}
+
+impl Handler {
+    fn answer<R: Request>(
+        &self,
+        frame: &Frame,
+        act: impl FnOnce(&mut Server, R) -> Result<R::Reply, Refusal>,
+    ) -> Handled {
+        let result = decode::<R>(frame).and_then(|(header, request)| {
+            let mut server = self.machine.state();
+            if header.target != ServerId(0) && header.target != server.id {
+                return Err(Refusal::Refresh);
+            }
+            act(&mut server, request)
+        });
+        Handled::Now(reply::<R>(&result))
+    }
+
+    fn recover(&self, server: &mut Server, request: Recover) -> Result<(), Refusal> {
+        let known = (request.recovery, request.partition);
+        if server.recoveries.iter().any(|(r, p, _)| (*r, *p) == known) {
+            return Ok(());
+        }
+        let script = (!server.behaviour.on_recover.is_empty())
+            .then(|| server.behaviour.on_recover.remove(0));
+        if script == Some(OnRecover::Refuse) {
+            return Err(Refusal::fatal(FatalKind::Other, "not today"));
+        }
+        assert!(!request.segments.is_empty() && !request.tablets.is_empty());
+        let tablets = request.tablets.clone();
+        server
+            .recoveries
+            .push((request.recovery, request.partition, tablets));
+        if script == Some(OnRecover::Forget) {
+            return Ok(());
+        }
+        let report = RecoveryMasterFinished {
+            recovery: request.recovery,
+            server: server.id,
+            partition: request.partition,
+            result: match script {
+                None => Ok(ReplayStats {
+                    bytes: 10,
+                    ..ReplayStats::default()
+                }),
+                Some(_) => Err("a failure was asked for".into()),
+            },
+        };
+        let (machine, env) = (self.machine.clone(), self.env.clone());
+        let work = async move {
+            env.clock
+                .sleep(Duration::from_millis(env.rng.below(50)))
+                .await;
+            let answer = ask(&env.network, &*env.clock, &report).await;
+            if answer.accepted {
+                let mut server = machine.state();
+                server.take(request.tablets);
+            }
+        };
+        self.env
+            .tasks
+            .spawn(pluvio_units::CoreId(0), "recover", work);
+        Ok(())
+    }
+}
+
+impl Server {
+    fn take(&mut self, tablets: Vec<TabletSpec>) {
+        for tablet in tablets {
+            let known = |(table, range): &(TableId, HashRange)| {
+                *table == tablet.table && range.overlaps(&tablet.range)
+            };
+            if !self.owned.iter().any(known) && !self.dropped.contains(&tablet.table) {
+                self.owned.push((tablet.table, tablet.range));
+            }
+        }
+    }
+
+    fn follow(&mut self, list: ServerList) {
+        if list.version > self.list.version {
+            self.is_dead |= self.id != ServerId(0) && !list.is_up(self.id);
+            self.list = list;
+        }
+    }
+}
+
+impl Service for Handler {
+    fn handle(&self, _: Peer, frame: Frame) -> Handled {
+        match Opcode::from_number(frame.opcode).expect("known operations only") {
+            Opcode::Ping => self.answer::<Ping>(&frame, |server, _| {
+                Ok(PingReply {
+                    server: server.id,
+                    server_list: server.list.version,
+                    caller_is_member: true,
+                })
+            }),
+            Opcode::UpdateServerList => {
+                self.answer::<UpdateServerList>(&frame, |server, update| {
+                    server.follow(update.list);
+                    Ok(())
+                })
+            }
+            Opcode::TakeTablets => self.answer::<TakeTablets>(&frame, |server, take| {
+                server.take(take.tablets);
+                Ok(())
+            }),
+            Opcode::DropTablets => self.answer::<DropTablets>(&frame, |server, drop| {
+                server.dropped.insert(drop.table);
+                server.owned.retain(|(table, _)| *table != drop.table);
+                Ok(())
+            }),
+            Opcode::SplitTabletLocal => self.answer::<SplitTabletLocal>(&frame, |server, cut| {
+                server.cuts.push(cut.at);
+                Ok(())
+            }),
+            Opcode::GetServerStatus => self.answer::<GetServerStatus>(&frame, |server, _| {
+                Ok(ServerStatus {
+                    id: server.id,
+                    ..ServerStatus::default()
+                })
+            }),
+            Opcode::StartRecovery => {
+                let replicas = decode::<StartRecovery>(&frame)
+                    .map(|(_, start)| self.machine.replicas_of(start.crashed));
+                self.answer::<StartRecovery>(&frame, |_, _| {
+                    Ok(StartRecoveryReply {
+                        replicas: replicas?,
+                        damaged: Vec::new(),
+                    })
+                })
+            }
+            Opcode::SetPartitions => self.answer::<SetPartitions>(&frame, |server, set| {
+                server.partitions.push(set);
+                Ok(())
+            }),
+            Opcode::Recover => self.answer::<Recover>(&frame, |s, r| self.recover(s, r)),
+            other => panic!("the coordinator does not send {}", other.name()),
+        }
+    }
+}

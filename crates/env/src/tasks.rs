@@ -1,0 +1,67 @@
+//! Concurrent work.
+
+use crate::BoxFuture;
+use core::time::Duration;
+use pluvio_units::CoreId;
+
+/// What a background worker wants after one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// There is more to do: call again as soon as others had their turn.
+    Again,
+    /// Nothing to do now: call again after this time.
+    After(Duration),
+    /// Never call again.
+    Done,
+}
+
+/// Starts concurrent work. In production a task runs on the event loop of one core; in the
+/// simulator everything runs in one thread and stops when its process crashes.
+pub trait Tasks: Send + Sync {
+    /// Number of event loops of this process, at least one.
+    fn cores(&self) -> u16;
+
+    /// Runs `task` on the event loop of `core` until it ends or its handle is aborted.
+    /// `name` shows in traces.
+    fn spawn_on(
+        &self,
+        core: CoreId,
+        name: &'static str,
+        task: BoxFuture<'static, ()>,
+    ) -> TaskHandle;
+
+    /// Calls `step` again and again outside the event loops: for the cleaner and other work that
+    /// computes and never waits. Production gives it a thread, the simulator an event per step.
+    fn background(&self, name: &'static str, step: Box<dyn FnMut() -> Pace + Send>) -> TaskHandle;
+
+    /// Runs `work` once, outside the event loops, and gives its result: for long computations.
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;
+}
+
+impl dyn Tasks + '_ {
+    /// [`Tasks::spawn_on`] for a future that is not boxed yet.
+    pub fn spawn(
+        &self,
+        core: CoreId,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> TaskHandle {
+        self.spawn_on(core, name, Box::pin(task))
+    }
+}
+
+/// Lets one end a task early. Dropping the handle leaves the task running.
+pub struct TaskHandle(Box<dyn Fn() + Send + Sync>);
+
+impl TaskHandle {
+    /// `abort` must be callable any number of times, also after the task has ended.
+    #[must_use]
+    pub fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Box::new(abort))
+    }
+
+    /// Ends the task at its next suspension; does nothing when it has ended.
+    pub fn abort(&self) {
+        (self.0)();
+    }
+}

@@ -1,0 +1,287 @@
+//! A data directory.
+//!
+//! Owns the directory's lock. Names are checked before they reach the kernel: plain components,
+//! joined with `/`, that cannot leave the directory. A symbolic link that an administrator has put
+//! inside is followed (a way to put frames on another device).
+//!
+//! Calls that change or read directories run on blocking threads. Directories are made with the
+//! first file in them and never removed: an empty one is the same as none to the callers, and its
+//! removal would race with the creation of a file in it.
+
+use crate::file::OsFile;
+use crate::runtime::own_loop;
+use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use rustix::fs::{FlockOperation, flock};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// The file whose lock says that the directory is in use. Not part of the data.
+const LOCK_NAME: &str = ".pluvio-lock";
+
+/// A directory of the file system that this process holds alone.
+#[derive(Debug)]
+pub struct OsDisk {
+    root: Arc<Path>,
+    lock: Arc<DirectoryLock>,
+    fallback: Handle,
+}
+
+/// Holds the lock as long as it lives; the kernel gives it back when the process dies.
+#[derive(Debug)]
+pub(crate) struct DirectoryLock {
+    _file: fs::File,
+}
+
+impl OsDisk {
+    /// Opens `root`, creating it if it does not exist, and locks it. Blocks for a moment.
+    /// `fallback` is the event loop whose blocking threads serve callers that run on none.
+    ///
+    /// # Errors
+    /// [`DiskError::InUse`] when a process (this one too) holds it, otherwise what the file
+    /// system says.
+    pub fn open(root: &Path, fallback: Handle) -> Result<Self, DiskError> {
+        let shown = root.display().to_string();
+        let fail = |error: io::Error| disk_error(&shown, &error);
+        if !root.is_dir() {
+            fs::create_dir_all(root).map_err(fail)?;
+            if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
+                sync_one(parent).map_err(fail)?;
+            }
+        }
+        // Later changes of the working directory must not matter.
+        let root = fs::canonicalize(root).map_err(fail)?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(root.join(LOCK_NAME))
+            .map_err(fail)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(DiskError::InUse { path: shown }),
+            Err(error) => return Err(fail(error.into())),
+        }
+        Ok(Self {
+            root: root.into(),
+            lock: Arc::new(DirectoryLock { _file: file }),
+            fallback,
+        })
+    }
+
+    /// Where the directory is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Runs `work` on the file `path` on a blocking thread.
+    fn run<T: Send + 'static>(
+        &self,
+        path: &str,
+        work: impl FnOnce(&Path, &str) -> Result<T, DiskError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, DiskError>> {
+        let path = path.to_owned();
+        let root = Arc::clone(&self.root);
+        let fallback = self.fallback.clone();
+        Box::pin(async move { blocking(&fallback, &path, move |path| work(&root, path)).await })
+    }
+}
+
+impl Disk for OsDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
+        let lock = Arc::clone(&self.lock);
+        let fallback = self.fallback.clone();
+        self.run(path, move |root, path| {
+            let full = resolve(root, path)?;
+            let file = open_file(root, &full, mode).map_err(|error| disk_error(path, &error))?;
+            let file: Arc<dyn File> = Arc::new(OsFile::new(file, path, lock, fallback));
+            Ok(file)
+        })
+    }
+
+    fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.run(path, |root, path| {
+            match fs::remove_file(resolve(root, path)?) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(disk_error(path, &error))
+                }
+                Ok(()) | Err(_) => Ok(()),
+            }
+        })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        let to = to.to_owned();
+        self.run(from, move |root, from| {
+            let source = resolve(root, from)?;
+            let target = resolve(root, &to)?;
+            // Asked first, so that a missing source is not taken for a missing directory.
+            fs::symlink_metadata(&source).map_err(|error| disk_error(from, &error))?;
+            make_parents(root, &target).map_err(|error| disk_error(&to, &error))?;
+            fs::rename(&source, &target).map_err(|error| disk_error(from, &error))
+        })
+    }
+
+    fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
+        self.run(directory, |root, directory| {
+            let full = resolve_directory(root, directory)?;
+            list_files(&full).map_err(|error| disk_error(directory, &error))
+        })
+    }
+
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.run(directory, |root, directory| {
+            let full = resolve_directory(root, directory)?;
+            sync_up_to(root, &full).map_err(|error| disk_error(directory, &error))
+        })
+    }
+}
+
+/// Runs `work` on a blocking thread of the current event loop. It runs to its end even when the
+/// future that waits for it is dropped.
+pub(crate) async fn blocking<T: Send + 'static>(
+    fallback: &Handle,
+    path: &str,
+    work: impl FnOnce(&str) -> Result<T, DiskError> + Send + 'static,
+) -> Result<T, DiskError> {
+    let for_work = path.to_owned();
+    let joined = own_loop(fallback)
+        .spawn_blocking(move || work(&for_work))
+        .await;
+    joined.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => Err(DiskError::Other {
+            path: path.to_owned(),
+            message: "not done: the process is shutting down".to_owned(),
+        }),
+    })
+}
+
+/// What the kernel says, in words that tell what to do.
+pub(crate) fn disk_error(path: &str, error: &io::Error) -> DiskError {
+    use rustix::io::Errno;
+    let path = path.to_owned();
+    let errno = Errno::from_io_error(error);
+    let message = match errno {
+        Some(Errno::NOENT) => return DiskError::NotFound { path },
+        Some(Errno::NOSPC | Errno::DQUOT) => return DiskError::Full { path },
+        Some(Errno::EXIST) => "the file exists already".to_owned(),
+        Some(Errno::ROFS) => {
+            "the file system is read-only; mount it for writing or choose another data directory"
+                .to_owned()
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            "permission denied; the user that runs this process must own the data directory"
+                .to_owned()
+        }
+        Some(Errno::MFILE | Errno::NFILE) => {
+            "too many open files; raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
+        }
+        Some(Errno::FBIG) => "the file system does not carry files of this size".to_owned(),
+        Some(Errno::IO) => "the device reports an error; its data may be damaged".to_owned(),
+        Some(_) | None => error.to_string(),
+    };
+    DiskError::Other { path, message }
+}
+
+/// The full path of a file, if `path` is a plain name below the directory.
+fn resolve(root: &Path, path: &str) -> Result<PathBuf, DiskError> {
+    let refuse = |message: &str| {
+        Err(DiskError::Other {
+            path: path.to_owned(),
+            message: message.to_owned(),
+        })
+    };
+    if path.contains('\0') {
+        return refuse("a name cannot contain a zero byte");
+    }
+    for part in path.split('/') {
+        match part {
+            "" | "." | ".." => {
+                return refuse("not a plain path below the data directory");
+            }
+            LOCK_NAME => return refuse("this name is the lock of the data directory"),
+            _ => {}
+        }
+    }
+    Ok(root.join(path))
+}
+
+/// As [`resolve`], with the empty name for the data directory itself.
+fn resolve_directory(root: &Path, directory: &str) -> Result<PathBuf, DiskError> {
+    if directory.is_empty() {
+        Ok(root.to_owned())
+    } else {
+        resolve(root, directory)
+    }
+}
+
+fn make_parents(root: &Path, full: &Path) -> io::Result<()> {
+    match full.parent() {
+        Some(parent) if parent != root => fs::create_dir_all(parent),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn open_file(root: &Path, full: &Path, mode: OpenMode) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true);
+    match mode {
+        OpenMode::Existing => {}
+        OpenMode::New => {
+            make_parents(root, full)?;
+            options.create_new(true);
+        }
+        OpenMode::Create => {
+            make_parents(root, full)?;
+            options.create(true).truncate(false);
+        }
+    }
+    options.open(full)
+}
+
+fn list_files(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            continue;
+        }
+        match entry.file_name().into_string() {
+            Ok(name) if name == LOCK_NAME => {}
+            Ok(name) => names.push(name),
+            Err(name) => tracing::warn!(?name, ?directory, "a foreign file is ignored"),
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn sync_one(directory: &Path) -> io::Result<()> {
+    fs::File::open(directory)?.sync_all()
+}
+
+/// Syncs a directory and those above it, because it may itself be new. One that does not exist
+/// holds nothing to lose.
+fn sync_up_to(root: &Path, directory: &Path) -> io::Result<()> {
+    let mut at = directory;
+    loop {
+        match sync_one(at) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        match at.parent() {
+            Some(parent) if at != root => at = parent,
+            Some(_) | None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! An open file of a data directory.
+//!
+//! Invariants
+//! - FILE-1: once a sync has failed, every later sync of this handle fails. The kernel marks the
+//!   pages it could not write as clean, so a second sync would succeed without the data.
+//! - FILE-2: a write that was started is finished even when its future is dropped, or has never
+//!   begun.
+//!
+//! Which thread: small writes are copied to the page cache on the event loop (microseconds, less
+//! than handing them to another thread); small reads are tried there without waiting for the
+//! device (`RWF_NOWAIT`); everything else runs on a blocking thread.
+
+use crate::disk::{DirectoryLock, blocking, disk_error};
+use bytes::{Bytes, BytesMut};
+use core::sync::atomic::{AtomicBool, Ordering};
+use pluvio_env::{BoxFuture, DiskError, File};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Reads and writes below this size are done (tried) on the event loop: copying 64 KiB takes about
+/// 10 µs, as much as waking another thread.
+const INLINE_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct OsFile {
+    inner: Arc<Inner>,
+    fallback: Handle,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: fs::File,
+    /// For messages: the path below the data directory.
+    path: String,
+    /// FILE-1. Release when set, acquire when read: nothing is read through it, but a sync that
+    /// starts after a failed one has returned must see it.
+    sync_failed: AtomicBool,
+    /// ENVOS-3.
+    _lock: Arc<DirectoryLock>,
+}
+
+impl OsFile {
+    pub(crate) fn new(
+        file: fs::File,
+        path: &str,
+        lock: Arc<DirectoryLock>,
+        fallback: Handle,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                file,
+                path: path.to_owned(),
+                sync_failed: AtomicBool::new(false),
+                _lock: lock,
+            }),
+            fallback,
+        }
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, DiskError> + Send + 'static,
+    ) -> Result<T, DiskError> {
+        let inner = Arc::clone(&self.inner);
+        blocking(&self.fallback, &self.inner.path, move |_| work(&inner)).await
+    }
+}
+
+impl Inner {
+    fn error(&self, error: &io::Error) -> DiskError {
+        disk_error(&self.path, error)
+    }
+
+    /// What the page cache has; `None` when it does not have all of it.
+    fn read_cached(&self, offset: u64, length: usize) -> Option<Bytes> {
+        // To `preadv2`, -1 is no position but the file's own.
+        i64::try_from(offset).ok()?;
+        let mut buffer = BytesMut::zeroed(length);
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        match preadv2(&self.file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == length => Some(buffer.freeze()),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn read(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
+        // A length from a damaged header must not become an allocation: never more than is there.
+        let there = self.size()?.saturating_sub(offset);
+        let length = usize::try_from(there).map_or(length, |there| length.min(there));
+        let mut buffer = BytesMut::zeroed(length);
+        let mut filled = 0;
+        while filled < length {
+            match self
+                .file
+                .read_at(&mut buffer[filled..], offset + filled as u64)
+            {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error(&error)),
+            }
+        }
+        buffer.truncate(filled);
+        Ok(buffer.freeze())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(self.error(&Errno::FBIG.into()));
+        }
+        self.file
+            .write_all_at(data, offset)
+            .map_err(|error| self.error(&error))
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        if self.sync_failed.load(Ordering::Acquire) {
+            return Err(DiskError::Other {
+                path: self.path.clone(),
+                message: "an earlier sync failed; what was written before it may be lost"
+                    .to_owned(),
+            });
+        }
+        self.file.sync_data().map_err(|error| {
+            self.sync_failed.store(true, Ordering::Release);
+            self.error(&error)
+        })
+    }
+
+    fn size(&self) -> Result<u64, DiskError> {
+        match self.file.metadata() {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) => Err(self.error(&error)),
+        }
+    }
+}
+
+impl File for OsFile {
+    fn read_at(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>> {
+        Box::pin(async move {
+            if length <= INLINE_BYTES
+                && let Some(bytes) = self.inner.read_cached(offset, length)
+            {
+                return Ok(bytes);
+            }
+            self.blocking(move |inner| inner.read(offset, length)).await
+        })
+    }
+
+    fn write_at(&self, offset: u64, data: Bytes) -> BoxFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move {
+            if data.len() < INLINE_BYTES {
+                return self.inner.write(offset, &data);
+            }
+            self.blocking(move |inner| inner.write(offset, &data)).await
+        })
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
+        Box::pin(self.blocking(Inner::sync))
+    }
+
+    fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>> {
+        // Never waits: the kernel has the metadata of an open file in memory.
+        Box::pin(core::future::ready(self.inner.size()))
+    }
+}

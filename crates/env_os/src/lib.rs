@@ -1,0 +1,41 @@
+//! The real operating system behind the `env` traits: event loops, clock, randomness, files,
+//! signals.
+//!
+//! An [`OsRuntime`] owns one event loop (a thread with a single-threaded tokio runtime) per core
+//! (rule D). A binary makes one, gives it its main future with [`OsRuntime::block_on`], and ends
+//! it with [`OsRuntime::shutdown`]. The network is a crate of its own (`net`); binaries join the
+//! two: `TcpNetwork::new(options, runtime.tasks(), runtime.clock(), pluvio_env_os::current_core)`.
+//!
+//! Invariants
+//! - ENVOS-1: a task runs only on the event loop of the core it was spawned on.
+//! - ENVOS-2: an event loop makes no system call that waits for a device. The one exception is a
+//!   small `write_at`, which copies to the page cache (see `disk`).
+//! - ENVOS-3: a data directory is held by at most one [`OsDisk`] on this machine, for as long as
+//!   the disk or a file of it lives.
+//! - ENVOS-4: after [`OsRuntime::shutdown`] no task and no background worker runs; work that
+//!   was given to the blocking threads may still, up to the limit given.
+//!
+//! What it does not do: sockets (`net`), memory regions (`memory`).
+
+mod affinity;
+mod clock;
+mod disk;
+mod file;
+mod limits;
+mod no_disk;
+mod parent;
+mod rng;
+mod runtime;
+mod signals;
+mod spin;
+mod tasks;
+
+pub use clock::OsClock;
+pub use disk::OsDisk;
+pub use limits::raise_open_files;
+pub use no_disk::NoDisk;
+pub use parent::die_with_parent;
+pub use rng::OsRng;
+pub use runtime::{OsOptions, OsRuntime, StartError, current_core};
+pub use signals::{StopSignal, StopSignals};
+pub use tasks::OsTasks;

@@ -1,0 +1,160 @@
+//! The data directory on a real file system.
+
+#![allow(clippy::unwrap_used)] // of the helpers too
+
+use bytes::Bytes;
+use pluvio_env::{Disk, DiskError, OpenMode};
+use pluvio_env_os::{NoDisk, OsOptions, OsRuntime};
+use std::sync::Arc;
+
+/// Runs `test` with the disk of a fresh directory.
+fn with_disk<F: Future<Output = ()> + Send + 'static>(
+    test: impl FnOnce(Arc<dyn Disk>, std::path::PathBuf) -> F,
+) {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = OsRuntime::start(&OsOptions::with_cores(1)).unwrap();
+    let disk = runtime.open_disk(directory.path()).unwrap();
+    runtime.block_on(test(disk, directory.path().to_owned()));
+}
+
+#[test]
+fn a_directory_has_one_holder_until_its_last_file_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = OsRuntime::start(&OsOptions::with_cores(1)).unwrap();
+    let disk = runtime.open_disk(directory.path()).unwrap();
+    let second = || runtime.open_disk(directory.path()).err();
+    assert!(matches!(second(), Some(DiskError::InUse { .. })));
+    let file = {
+        let disk = Arc::clone(&disk);
+        runtime.block_on(async move { disk.open("a", OpenMode::New).await.unwrap() })
+    };
+    drop(disk);
+    assert!(matches!(second(), Some(DiskError::InUse { .. })));
+    drop(file);
+    assert_eq!(second(), None);
+}
+
+#[test]
+fn small_and_large_ranges_come_back_as_written() {
+    with_disk(|disk, _| async move {
+        let file = disk.open("frames/1", OpenMode::New).await.unwrap();
+        let large: Bytes = (0..300_000u32)
+            .flat_map(u32::to_le_bytes)
+            .collect::<Vec<_>>()
+            .into();
+        file.write_at(100, large.clone()).await.unwrap();
+        file.write_at(0, Bytes::from(vec![9; 100])).await.unwrap();
+        file.sync().await.unwrap();
+        disk.sync_directory("frames").await.unwrap();
+        assert_eq!(file.size().await.unwrap(), 1_200_100);
+        assert_eq!(file.read_at(100, large.len()).await.unwrap(), large);
+        assert_eq!(
+            file.read_at(99, 3).await.unwrap()[..],
+            [9, large[0], large[1]]
+        );
+    });
+}
+
+#[test]
+fn reading_past_the_end_gives_what_is_there_and_allocates_no_more() {
+    with_disk(|disk, _| async move {
+        let file = disk.open("f", OpenMode::Create).await.unwrap();
+        file.write_at(0, Bytes::from_static(b"0123456789"))
+            .await
+            .unwrap();
+        assert_eq!(file.read_at(8, 100).await.unwrap()[..], *b"89");
+        assert_eq!(
+            file.read_at(4, usize::MAX / 4).await.unwrap()[..],
+            *b"456789"
+        );
+        assert!(file.read_at(u64::MAX, 10).await.unwrap().is_empty());
+        let past = file.write_at(u64::MAX - 3, Bytes::from_static(b"too far"));
+        assert!(matches!(past.await, Err(DiskError::Other { .. })));
+    });
+}
+
+#[test]
+fn open_modes_do_what_they_say() {
+    with_disk(|disk, _| async move {
+        let missing = disk.open("x", OpenMode::Existing).await.err();
+        assert!(matches!(missing, Some(DiskError::NotFound { .. })));
+        let file = disk.open("x", OpenMode::Create).await.unwrap();
+        file.write_at(0, Bytes::from_static(b"kept")).await.unwrap();
+        let again = disk.open("x", OpenMode::New).await.err().unwrap();
+        assert_eq!(again.to_string(), "x: the file exists already");
+        let file = disk.open("x", OpenMode::Create).await.unwrap();
+        assert_eq!(file.size().await.unwrap(), 4);
+    });
+}
+
+#[test]
+fn names_are_listed_sorted_without_directories_and_lock() {
+    with_disk(|disk, _| async move {
+        for name in ["b", "a", "d/x", "c"] {
+            disk.open(name, OpenMode::New).await.unwrap();
+        }
+        assert_eq!(disk.list("").await.unwrap(), ["a", "b", "c"]);
+        assert_eq!(disk.list("d").await.unwrap(), ["x"]);
+        assert!(disk.list("nothing").await.unwrap().is_empty());
+        disk.rename("a", "e/f/a").await.unwrap();
+        disk.remove("b").await.unwrap();
+        disk.remove("b").await.unwrap();
+        disk.remove("never/there").await.unwrap();
+        let gone = disk.rename("a", "z/a").await;
+        assert!(matches!(gone, Err(DiskError::NotFound { .. })));
+        assert_eq!(disk.list("").await.unwrap(), ["c"]);
+        assert_eq!(disk.list("e/f").await.unwrap(), ["a"]);
+        disk.sync_directory("e/f").await.unwrap();
+        disk.sync_directory("nothing/here").await.unwrap();
+    });
+}
+
+#[test]
+fn no_name_leaves_the_directory_or_touches_the_lock() {
+    with_disk(|disk, _| async move {
+        for name in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../../x",
+            "a//b",
+            "a/",
+            ".",
+            ".pluvio-lock",
+            "a\0b",
+        ] {
+            let refused = disk.open(name, OpenMode::Create).await;
+            assert!(matches!(refused, Err(DiskError::Other { .. })), "{name:?}");
+            assert!(disk.remove(name).await.is_err(), "{name:?}");
+            assert!(disk.rename("ok", name).await.is_err(), "{name:?}");
+        }
+        assert!(disk.list("..").await.is_err());
+    });
+}
+
+#[test]
+fn a_full_device_is_said_to_be_full() {
+    with_disk(|disk, root| async move {
+        std::os::unix::fs::symlink("/dev/full", root.join("device")).unwrap();
+        let file = disk.open("device", OpenMode::Existing).await.unwrap();
+        for size in [10, 100_000] {
+            let full = file.write_at(0, Bytes::from(vec![0; size])).await;
+            assert_eq!(
+                full,
+                Err(DiskError::Full {
+                    path: "device".to_owned()
+                })
+            );
+        }
+    });
+}
+
+#[test]
+fn a_process_without_directory_says_so() {
+    let runtime = OsRuntime::start(&OsOptions::with_cores(1)).unwrap();
+    let error = runtime.block_on(async { NoDisk.list("frames").await.unwrap_err() });
+    assert!(
+        error.to_string().contains("without a data directory"),
+        "{error}"
+    );
+}

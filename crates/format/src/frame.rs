@@ -1,0 +1,234 @@
+//! The header of a frame: the place of one replica on a backup's disk.
+//!
+//! A frame is 4096 bytes of header area followed by the bytes of the segment. The header has two
+//! slots of 512 bytes (one sector, written whole by every disk), used in turn: a torn write
+//! destroys the slot being written, never the one before.
+
+use crate::FORMAT_VERSION;
+use crate::entry::SegmentKind;
+use crate::varint::Fields;
+use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId, crc32c};
+
+/// Bytes of one slot.
+pub const FRAME_SLOT_BYTES: usize = 512;
+/// Number of slots; slot *i* begins at `i * FRAME_SLOT_BYTES`.
+pub const FRAME_SLOTS: usize = 2;
+/// Where the segment's bytes begin in a frame: a page, so that they can be read by direct I/O.
+pub const FRAME_DATA_OFFSET: usize = 4096;
+
+const MAGIC: [u8; 8] = *b"PLUVIOFR";
+/// Bytes of a slot in use, without the checksum.
+const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8;
+
+/// What a backup knows about the replica in a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameHeader {
+    /// The cluster of the master.
+    pub cluster: ClusterId,
+    /// The master whose segment this is.
+    pub server: ServerId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its log.
+    pub log: LogId,
+    /// Head or side segment.
+    pub kind: SegmentKind,
+    /// The master will write no more to it.
+    pub closed: bool,
+    /// The replica that recovery reads first.
+    pub primary: bool,
+    /// Fences stale replicas of an open segment (003 §8).
+    pub replication_epoch: ReplicationEpoch,
+    /// Bytes of the segment that are valid. Bytes behind it are to be ignored; so a write counts
+    /// whole or not at all.
+    pub certified_length: u32,
+    /// Grows by one with every header written to this frame; the larger one is the newer.
+    pub sequence: u64,
+}
+
+/// Why a slot holds no header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Fewer bytes than a slot.
+    #[error("a frame header has {FRAME_SLOT_BYTES} bytes, here are {0}")]
+    Truncated(usize),
+    /// Never written, or something else.
+    #[error("no frame header here")]
+    BadMagic,
+    /// Written by another version of the program.
+    #[error("frame format version {0} is not the {FORMAT_VERSION} of this program")]
+    BadVersion(u32),
+    /// Torn or rotten.
+    #[error("the checksum of a frame header is wrong")]
+    BadChecksum,
+    /// The checksum is right but a field has an impossible value.
+    #[error("a field of a frame header has an impossible value")]
+    BadField,
+}
+
+impl FrameHeader {
+    /// The slot where a header with this sequence number belongs.
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        (self.sequence % FRAME_SLOTS as u64) as usize
+    }
+
+    /// The bytes of the slot.
+    #[must_use]
+    pub fn encode(&self) -> [u8; FRAME_SLOT_BYTES] {
+        let mut fields = Vec::with_capacity(FIELDS_BYTES);
+        fields.extend_from_slice(&MAGIC);
+        fields.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        fields.extend_from_slice(&self.cluster.0.to_le_bytes());
+        fields.extend_from_slice(&self.server.0.to_le_bytes());
+        fields.extend_from_slice(&self.segment.0.to_le_bytes());
+        fields.extend_from_slice(&self.log.0.to_le_bytes());
+        fields.push(self.kind.code());
+        fields.push(u8::from(self.closed) | u8::from(self.primary) << 1);
+        fields.extend_from_slice(&self.replication_epoch.0.to_le_bytes());
+        fields.extend_from_slice(&self.certified_length.to_le_bytes());
+        fields.extend_from_slice(&self.sequence.to_le_bytes());
+        let mut slot = [0; FRAME_SLOT_BYTES];
+        slot[..FIELDS_BYTES].copy_from_slice(&fields);
+        let crc = crc32c(&[&slot[..FRAME_SLOT_BYTES - 4]]);
+        slot[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        slot
+    }
+
+    /// Reads one slot.
+    ///
+    /// # Errors
+    /// See [`FrameError`]. Not retryable.
+    pub fn decode(slot: &[u8]) -> Result<Self, FrameError> {
+        let slot: &[u8; FRAME_SLOT_BYTES] = slot
+            .first_chunk()
+            .ok_or(FrameError::Truncated(slot.len()))?;
+        let (content, crc) = slot.split_at(FRAME_SLOT_BYTES - 4);
+        if content[..MAGIC.len()] != MAGIC {
+            return Err(FrameError::BadMagic);
+        }
+        if crc32c(&[content]).to_le_bytes() != crc {
+            return Err(FrameError::BadChecksum);
+        }
+        let mut fields = Fields::new(&content[MAGIC.len()..FIELDS_BYTES]);
+        let version = fields.u32().ok_or(FrameError::BadField)?;
+        if version != FORMAT_VERSION {
+            return Err(FrameError::BadVersion(version));
+        }
+        Self::decode_fields(fields).ok_or(FrameError::BadField)
+    }
+
+    fn decode_fields(mut fields: Fields<'_>) -> Option<Self> {
+        let cluster = ClusterId(fields.u64()?);
+        let server = ServerId(fields.u64()?);
+        let segment = SegmentId(fields.u64()?);
+        let log = LogId(u16::from_le_bytes([fields.u8()?, fields.u8()?]));
+        let kind = SegmentKind::from_code(fields.u8()?)?;
+        let flags = fields.u8()?;
+        if flags & !3 != 0 {
+            return None;
+        }
+        let header = Self {
+            cluster,
+            server,
+            segment,
+            log,
+            kind,
+            closed: flags & 1 != 0,
+            primary: flags & 2 != 0,
+            replication_epoch: ReplicationEpoch(fields.u32()?),
+            certified_length: fields.u32()?,
+            sequence: fields.u64()?,
+        };
+        fields.end()?;
+        Some(header)
+    }
+}
+
+/// The newer of the valid headers in a frame's header area (`FRAME_SLOTS` slots or more bytes).
+///
+/// # Errors
+/// When no slot is valid: the error of the slot that got furthest (`BadMagic` only when neither
+/// was ever written).
+pub fn newest_frame_header(area: &[u8]) -> Result<FrameHeader, FrameError> {
+    if area.len() < FRAME_SLOTS * FRAME_SLOT_BYTES {
+        return Err(FrameError::Truncated(area.len()));
+    }
+    let slots = area.chunks_exact(FRAME_SLOT_BYTES).take(FRAME_SLOTS);
+    let mut newest: Result<FrameHeader, FrameError> = Err(FrameError::BadMagic);
+    for slot in slots {
+        newest = match (newest, FrameHeader::decode(slot)) {
+            (Ok(a), Ok(b)) => Ok(if b.sequence > a.sequence { b } else { a }),
+            (Ok(a), Err(_)) => Ok(a),
+            (Err(_), Ok(b)) => Ok(b),
+            (Err(a), Err(FrameError::BadMagic)) => Err(a),
+            (Err(_), Err(b)) => Err(b),
+        };
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(sequence: u64) -> FrameHeader {
+        FrameHeader {
+            cluster: ClusterId(0x0102_0304_0506_0708),
+            server: ServerId(9),
+            segment: SegmentId(77),
+            log: LogId(0x1234),
+            kind: SegmentKind::Side,
+            closed: true,
+            primary: false,
+            replication_epoch: ReplicationEpoch(3),
+            certified_length: 8 << 20,
+            sequence,
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_and_no_flipped_bit_passes() {
+        let bytes = header(5).encode();
+        assert_eq!(FrameHeader::decode(&bytes), Ok(header(5)));
+        for bit in 0..bytes.len() * 8 {
+            let mut rotten = bytes;
+            rotten[bit / 8] ^= 1 << (bit % 8);
+            assert!(FrameHeader::decode(&rotten).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn the_newer_valid_slot_wins_and_a_torn_one_is_passed_over() {
+        let mut area = vec![0u8; FRAME_DATA_OFFSET];
+        assert_eq!(newest_frame_header(&area), Err(FrameError::BadMagic));
+        for sequence in 1..6 {
+            let at = header(sequence).slot() * FRAME_SLOT_BYTES;
+            area[at..at + FRAME_SLOT_BYTES].copy_from_slice(&header(sequence).encode());
+            assert_eq!(newest_frame_header(&area), Ok(header(sequence)));
+        }
+        let newest = header(5).slot() * FRAME_SLOT_BYTES;
+        area[newest + 100] ^= 1;
+        assert_eq!(newest_frame_header(&area), Ok(header(4)));
+        area[header(4).slot() * FRAME_SLOT_BYTES + 9] ^= 1;
+        assert_eq!(newest_frame_header(&area), Err(FrameError::BadChecksum));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = header(1).encode();
+        bytes[8] = 99;
+        let crc = crc32c(&[&bytes[..FRAME_SLOT_BYTES - 4]]);
+        bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(FrameHeader::decode(&bytes), Err(FrameError::BadVersion(99)));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_not_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
+            prop_assert!(FrameHeader::decode(&bytes).is_err());
+            prop_assert!(newest_frame_header(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The bytes of log entries, segments, digests and frames.
+//!
+//! The same bytes lie in memory, travel to backups and stand in a frame; `docs/log-format.md`
+//! draws them. This crate owns their layout and nothing else: no memory management, no I/O.
+//!
+//! Invariants:
+//! - FORMAT-1: decoding is total. Every function that reads bytes returns a typed error for any
+//!   input and never panics, because the input may come from a rotten disk.
+//! - FORMAT-2: what was encoded decodes to the same value, and nothing else decodes to it: varints
+//!   are canonical, bodies have no slack bytes, unused bits are zero.
+//! - FORMAT-3: an entry's checksum covers its kind, its length and its body, so that no single
+//!   flipped bit of a segment passes: padding, which has no checksum, must be all zero.
+//! - FORMAT-4: a group is seen whole or not at all.
+//!
+//! Everything here is a pure function or a plain value and may be used from any thread.
+
+mod digest;
+mod entry;
+mod frame;
+mod kind;
+mod segment;
+mod stats;
+mod varint;
+
+pub use digest::LogDigest;
+pub use entry::{
+    Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ParseError, ParseErrorKind,
+    Parsed, SegmentHeader, SegmentKind, Tombstone,
+};
+pub use frame::{
+    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, newest_frame_header,
+};
+pub use kind::EntryKind;
+pub use segment::{Group, GroupEntries, SegmentIter};
+pub use stats::{TableStat, TableStats};
+
+/// The version of everything this crate lays out. Written to every segment and frame; a reader
+/// refuses a version it does not know.
+pub const FORMAT_VERSION: u32 = 1;

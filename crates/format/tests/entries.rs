@@ -1,0 +1,301 @@
+//! Every kind of entry, from one table: it comes back as it was written, no changed bit and no cut
+//! goes unnoticed, and a segment of them is walked group by group.
+
+use pluvio_format::{
+    Check, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION, LogDigest, Object,
+    ParseErrorKind, Parsed, SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats,
+    Tombstone,
+};
+use pluvio_units::{
+    ClusterId, KEY_MAX, LogId, ObjectVersion, SegmentId, ServerId, TableId, VALUE_MAX,
+};
+use proptest::prelude::*;
+
+/// One entry of every kind. The match makes a new kind fail to compile until it is in here.
+fn example(kind: EntryKind) -> Entry<'static> {
+    match kind {
+        EntryKind::Object => Entry::Object(Object {
+            table: TableId(7),
+            version: ObjectVersion(12345),
+            timestamp_s: 77,
+            key: b"key",
+            value: b"a value",
+        }),
+        EntryKind::Tombstone => Entry::Tombstone(Tombstone {
+            table: TableId(7),
+            version: ObjectVersion(12345),
+            segment: SegmentId(99),
+            timestamp_s: u32::MAX,
+            key: b"key",
+        }),
+        EntryKind::SegmentHeader => Entry::SegmentHeader(SegmentHeader {
+            format_version: FORMAT_VERSION,
+            cluster: ClusterId(u64::MAX),
+            server: ServerId(3),
+            log: LogId(255),
+            segment: SegmentId(100),
+            kind: SegmentKind::Side,
+            created_s: 78,
+        }),
+        EntryKind::LogDigest => Entry::LogDigest(LogDigest {
+            log: LogId(2),
+            logs_of_master: 4,
+            segments: vec![SegmentId(1), SegmentId(300), SegmentId(u64::MAX)],
+        }),
+        EntryKind::SafeVersion => Entry::SafeVersion(ObjectVersion(u64::MAX)),
+        EntryKind::TableStats => Entry::TableStats(TableStats {
+            exact: vec![TableStat {
+                table: TableId(7),
+                live_bytes: 1 << 40,
+                live_entries: 5,
+            }],
+            other_tables: 1,
+            other_bytes: 2,
+            other_entries: 3,
+        }),
+    }
+}
+
+#[test]
+fn every_kind_comes_back_and_no_flipped_bit_or_cut_passes() {
+    for kind in EntryKind::ALL {
+        for group_continues in [false, true] {
+            let entry = example(kind);
+            let encoded = Encoded::new(&entry, group_continues).unwrap();
+            let mut bytes = encoded.to_vec();
+            assert_eq!(bytes.len(), encoded.len());
+            assert_eq!(encoded.kind(), kind);
+            let parsed = Parsed::read(&bytes, Check::Checksum).unwrap();
+            assert_eq!(parsed.entry, entry);
+            assert_eq!(parsed.head.group_continues, group_continues);
+            assert_eq!(parsed.head.total_len(), bytes.len());
+            assert_eq!(
+                EntryHead::read(&bytes[..EntryHead::BYTES_MAX.min(bytes.len())]),
+                Ok(parsed.head)
+            );
+            for cut in 0..bytes.len() {
+                let error = Parsed::read(&bytes[..cut], Check::Checksum).unwrap_err();
+                assert_eq!(
+                    error.kind,
+                    ParseErrorKind::Truncated,
+                    "{kind:?} cut at {cut}"
+                );
+            }
+            for bit in 0..bytes.len() * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(
+                    Parsed::read(&bytes, Check::Checksum).is_err(),
+                    "{kind:?} bit {bit}"
+                );
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_header_of_a_small_object_takes_at_most_16_bytes() {
+    let object = Entry::Object(Object {
+        table: TableId(100),
+        version: ObjectVersion(100),
+        timestamp_s: u32::MAX,
+        key: &[1; 30],
+        value: &[2; 100],
+    });
+    let overhead = Encoded::new(&object, false).unwrap().len() - 130;
+    assert!(overhead <= 16, "{overhead}");
+    assert_eq!(
+        Encoded::object_len(TableId(100), ObjectVersion(100), 30, 100),
+        overhead + 130
+    );
+}
+
+#[test]
+fn what_is_too_long_or_out_of_order_is_refused_and_the_longest_is_not() {
+    let (key, value) = (vec![1; KEY_MAX + 1], vec![2; VALUE_MAX + 1]);
+    let object = |key_len: usize, value_len: usize| {
+        Encoded::new(
+            &Entry::Object(Object {
+                table: TableId(1),
+                version: ObjectVersion(1),
+                timestamp_s: 0,
+                key: &key[..key_len],
+                value: &value[..value_len],
+            }),
+            false,
+        )
+        .map(|e| e.to_vec())
+    };
+    assert_eq!(
+        object(KEY_MAX + 1, 0),
+        Err(EncodeError::KeyTooLong(KEY_MAX + 1))
+    );
+    assert_eq!(
+        object(0, VALUE_MAX + 1),
+        Err(EncodeError::ValueTooLong(VALUE_MAX + 1))
+    );
+    let longest = object(KEY_MAX, VALUE_MAX).unwrap();
+    assert!(longest.len() <= pluvio_units::ENTRY_MAX);
+    assert!(Parsed::read(&longest, Check::Checksum).is_ok());
+    let digest = |ids: &[u64]| {
+        Encoded::new(
+            &Entry::LogDigest(LogDigest {
+                log: LogId(0),
+                logs_of_master: 1,
+                segments: ids.iter().map(|&id| SegmentId(id)).collect(),
+            }),
+            false,
+        )
+        .map(|_| ())
+    };
+    let unordered = Err(EncodeError::Unordered(EntryKind::LogDigest));
+    assert_eq!(digest(&[]), Ok(()));
+    assert_eq!(digest(&[2, 2]), unordered);
+    assert_eq!(digest(&[0]), unordered);
+}
+
+const SEGLET: usize = 256;
+
+/// Lays groups out as the log does and returns the image and where each group ends.
+fn lay_out(groups: &[Vec<Entry<'_>>]) -> (Vec<u8>, Vec<usize>) {
+    let (mut image, mut ends) = (Vec::new(), Vec::new());
+    for group in groups {
+        for (i, entry) in group.iter().enumerate() {
+            let bytes = Encoded::new(entry, i + 1 < group.len())
+                .expect("small entries")
+                .to_vec();
+            let left = SEGLET - image.len() % SEGLET;
+            if bytes.len() > left && bytes.len() <= SEGLET / 2 {
+                image.resize(image.len() + left, 0);
+            }
+            image.extend_from_slice(&bytes);
+        }
+        ends.push(image.len());
+    }
+    (image, ends)
+}
+
+fn object(key: &[u8]) -> Entry<'_> {
+    Entry::Object(Object {
+        table: TableId(1),
+        version: ObjectVersion(1),
+        timestamp_s: 5,
+        key,
+        value: b"",
+    })
+}
+
+#[test]
+fn a_segment_is_walked_group_by_group_over_padding() {
+    let key = [9u8; 70];
+    let groups: Vec<Vec<Entry<'_>>> = (0..20)
+        .map(|i| vec![object(&key[..i * 3]); 1 + i % 4])
+        .collect();
+    let (image, ends) = lay_out(&groups);
+    let walked: Vec<_> = SegmentIter::new(&image, SEGLET)
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(walked.len(), groups.len());
+    for ((group, end), expected) in walked.iter().zip(&ends).zip(&groups) {
+        assert_eq!((group.end(), group.len()), (*end, expected.len()));
+        assert!(
+            group
+                .entries()
+                .map(|(_, entry)| entry)
+                .eq(expected.iter().cloned())
+        );
+        assert_eq!(group.entries().next().unwrap().0, group.start());
+    }
+}
+
+#[test]
+fn a_group_cut_anywhere_is_not_seen_at_all() {
+    let groups = vec![
+        vec![object(b"a")],
+        vec![object(b"b"), object(&[3; 100]), object(b"c")],
+    ];
+    let (image, ends) = lay_out(&groups);
+    for cut in ends[0]..ends[1] {
+        let mut walk = SegmentIter::new(&image[..cut], SEGLET);
+        assert_eq!(walk.next().unwrap().unwrap().end(), ends[0]);
+        match walk.next() {
+            None => assert_eq!(cut, ends[0]),
+            Some(result) => {
+                result.unwrap_err();
+                assert!(walk.next().is_none());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kind_byte_that_rotted_to_zero_is_not_taken_for_padding() {
+    let (mut image, ends) = lay_out(&[vec![object(b"a")], vec![object(b"b")]]);
+    image[ends[0]] = 0;
+    let mut walk = SegmentIter::new(&image, SEGLET);
+    walk.next().unwrap().unwrap();
+    let error = walk.next().unwrap().unwrap_err();
+    assert_eq!(
+        (error.offset, error.kind),
+        (ends[0], ParseErrorKind::BadPadding)
+    );
+}
+
+proptest! {
+    #[test]
+    fn objects_and_tombstones_round_trip(
+        table: u64, version: u64, segment: u64, timestamp_s: u32,
+        key in proptest::collection::vec(any::<u8>(), 0..300),
+        value in proptest::collection::vec(any::<u8>(), 0..5000),
+    ) {
+        let (table, version, segment) = (TableId(table), ObjectVersion(version), SegmentId(segment));
+        for entry in [
+            Entry::Object(Object { table, version, timestamp_s, key: &key, value: &value }),
+            Entry::Tombstone(Tombstone { table, version, segment, timestamp_s, key: &key }),
+        ] {
+            let bytes = Encoded::new(&entry, false).unwrap().to_vec();
+            prop_assert_eq!(Parsed::read(&bytes, Check::Checksum).unwrap().entry, entry);
+        }
+    }
+
+    #[test]
+    fn digests_and_statistics_round_trip(
+        mut ids in proptest::collection::btree_set(1u64.., 0..200),
+        sizes in proptest::collection::vec(any::<(u32, u32)>(), 0..300),
+    ) {
+        ids.insert(1);
+        let digest = Entry::LogDigest(LogDigest {
+            log: LogId(1), logs_of_master: 2, segments: ids.into_iter().map(SegmentId).collect(),
+        });
+        let stats = Entry::TableStats(TableStats::of(sizes.iter().enumerate().map(|(i, s)| TableStat {
+            table: TableId(i as u64), live_bytes: u64::from(s.0), live_entries: u64::from(s.1),
+        }).collect()));
+        for entry in [digest, stats] {
+            let bytes = Encoded::new(&entry, false).unwrap().to_vec();
+            prop_assert_eq!(Parsed::read(&bytes, Check::Checksum).unwrap().entry, entry);
+        }
+    }
+
+    #[test]
+    fn garbage_is_an_error_not_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        for check in [Check::Structure, Check::Checksum] {
+            let _ = Parsed::read(&bytes, check);
+        }
+        for group in SegmentIter::new(&bytes, SEGLET).flatten() {
+            prop_assert_eq!(group.entries().count(), group.len());
+        }
+    }
+
+    #[test]
+    fn whatever_body_is_accepted_encodes_to_the_same_bytes(
+        kind in 1u8..=6, body in proptest::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60),
+    ) {
+        let mut bytes = vec![kind, body.len() as u8];
+        let crc = pluvio_units::crc32c(&[&bytes, &body]);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        if let Ok(parsed) = Parsed::read(&bytes, Check::Checksum) {
+            prop_assert_eq!(Encoded::new(&parsed.entry, false).unwrap().to_vec(), bytes);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The public face of the index: hashes, entries and closures.
+
+use crate::bucket::Locked;
+use crate::slot::{self, Slot};
+use crate::spread::Spread;
+use crate::table::Table;
+use crate::words::Word;
+use core::fmt;
+use core::marker::PhantomData;
+use pluvio_memory::{CACHE_LINE_BYTES, Region, RegionError};
+use pluvio_units::{EntryRef, HashRange, KeyHash};
+
+/// Buckets of a new index: one kilobyte. At least as many as there are entry counters.
+const BUCKETS_AT_FIRST: u64 = 16;
+
+/// Overflow buckets have 32-bit numbers, and so have lines.
+const LINES_MAX: u64 = 1 << 32;
+
+/// How an index is made.
+#[derive(Debug, Clone, Copy)]
+pub struct IndexOptions {
+    /// Entries it must be able to hold. Reserves address space, 43 bytes each, not memory.
+    pub entries_max: u64,
+    /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
+    /// gather in two buckets.
+    pub expected: HashRange,
+    /// Ask for huge pages: fewer TLB misses, but a small index then takes a few MiB.
+    pub huge_pages: bool,
+}
+
+/// Why an index could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    /// Its memory could not be reserved.
+    #[error("no memory for an index of {entries} entries: {source}")]
+    Memory {
+        /// Entries it was to hold.
+        entries: u64,
+        /// Why not.
+        source: RegionError,
+    },
+    /// More entries than an index can ever hold. Not retryable.
+    #[error("an index of {entries} entries: {max} is the most")]
+    TooLarge {
+        /// Entries it was to hold.
+        entries: u64,
+        /// The limit.
+        max: u64,
+    },
+}
+
+/// The index has no bucket left for the entry; nothing has changed. Retryable once entries were
+/// removed. Cannot happen before it holds `entries_max` entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the index is full")]
+pub struct IndexFull;
+
+/// The index of one table: see the crate's head for its invariants and its thread rules.
+///
+/// Closures: `matches` says whether the entry is the one wanted, by reading its key in the log;
+/// `hash_of` computes an entry's key hash from there. Under a lock they must be quick and must not
+/// use the index.
+pub struct Index {
+    table: Table<Region>,
+    spread: Spread,
+}
+
+impl Index {
+    /// An empty index.
+    ///
+    /// # Errors
+    /// [`IndexError::TooLarge`] and [`IndexError::Memory`]; nothing stays reserved.
+    pub fn new(options: IndexOptions) -> Result<Self, IndexError> {
+        let entries = options.entries_max;
+        // A dense chain of n entries has less than n / 7 overflow buckets (X2). A sixth also leaves
+        // room for the buckets of two splits.
+        // Twice the buckets that evenly spread hashes need.
+        let buckets_max = (entries / 2 + 1).max(BUCKETS_AT_FIRST);
+        let overflow_max = entries / 6 + BUCKETS_AT_FIRST;
+        let lines = buckets_max + overflow_max + 1;
+        if lines > LINES_MAX {
+            let max = LINES_MAX / 2 * 3 - 1024;
+            return Err(IndexError::TooLarge { entries, max });
+        }
+        let region = Region::anonymous(lines * CACHE_LINE_BYTES, options.huge_pages)
+            .map_err(|source| IndexError::Memory { entries, source })?;
+        Ok(Self {
+            table: Table::new(region, BUCKETS_AT_FIRST, buckets_max),
+            spread: Spread::new(options.expected),
+        })
+    }
+
+    /// The slot of the entry with this hash that `matches`. Stores nothing, and waits for nobody if
+    /// there is one. `matches` may be asked about entries that were removed since the caller's epoch
+    /// guard began, and more than once about the same.
+    #[must_use]
+    #[inline]
+    pub fn lookup(&self, hash: KeyHash, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
+        self.table
+            .lookup(self.spread.place(hash), |slot| matches(slot.entry))
+    }
+
+    /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock no
+    /// other bucket meanwhile.
+    #[must_use = "the bucket is unlocked when the guard is dropped"]
+    #[inline]
+    pub fn lock(&self, hash: KeyHash) -> BucketGuard<'_> {
+        BucketGuard {
+            locked: self.table.lock(self.spread.place(hash)),
+            thread: PhantomData,
+        }
+    }
+
+    /// Marks `entry` as durable; false when the slot refers to another entry by now.
+    pub fn clear_pending(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        self.relocate(hash, entry, entry)
+    }
+
+    /// Lets the slot of `old` refer to `new`, the durable copy of it; false, and nothing has changed,
+    /// when the slot refers to another entry by now.
+    pub fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
+        self.lock(hash).replace(old, new, false)
+    }
+
+    /// Splits a bucket or two if the index has become crowded; costs one load otherwise. To be called
+    /// after inserts, with no bucket locked. An index that does not grow stays correct and gets slow.
+    /// `hash_of` is called for entries of the index while the bucket that holds them is locked.
+    #[inline]
+    pub fn grow(&self, mut hash_of: impl FnMut(EntryRef) -> KeyHash) -> u32 {
+        self.table.grow(|entry| self.spread.place(hash_of(entry)))
+    }
+
+    /// Asks the processor for the bucket of `hash`, for batches of lookups.
+    #[inline]
+    pub fn prefetch(&self, hash: KeyHash) {
+        self.table.prefetch(self.spread.place(hash));
+    }
+
+    /// Entries in the index; while others write, some number it had.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.table.len()
+    }
+
+    /// Whether there are no entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory the index has touched, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.table.lines_used() * CACHE_LINE_BYTES
+    }
+
+    /// Appends to `slots` what the bucket that covers `from` holds, in no order and also hashes below
+    /// `from`, and returns the last hash the bucket covers: the walk goes on behind it. An entry that
+    /// is in the index during the whole walk is met, at least once, however the index grows
+    /// meanwhile.
+    pub fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
+        self.table.scan(&self.spread, from, slots)
+    }
+
+    /// Removes the entries of `range`, a slice of at most `buckets` buckets per call, and tells
+    /// `on_removed` of each. Returns what is left of the range, or none when it is done. Each bucket
+    /// is unlocked before `on_removed` hears of its entries; entries inserted meanwhile behind the
+    /// slice's end are removed too.
+    pub fn remove_range(
+        &self,
+        range: HashRange,
+        buckets: u32,
+        mut hash_of: impl FnMut(EntryRef) -> KeyHash,
+        mut on_removed: impl FnMut(Slot),
+    ) -> Option<HashRange> {
+        let (mut left, mut removed) = (range, Vec::new());
+        for _ in 0..buckets {
+            let last =
+                self.table
+                    .remove_in_first_bucket(&self.spread, left, &mut hash_of, &mut removed);
+            removed.drain(..).for_each(&mut on_removed);
+            if last >= left.last {
+                return None;
+            }
+            left.first = KeyHash(last.0 + 1);
+        }
+        Some(left)
+    }
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index")
+            .field("len", &self.len())
+            .field("buckets", &self.table.buckets())
+            .field("overflow", &self.table.overflow_used())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A locked bucket. Stays in its thread; unlocks when dropped.
+pub struct BucketGuard<'a> {
+    locked: Locked<'a, Region>,
+    /// Not `Send`: a lock that spins must not be held over an `await`.
+    thread: PhantomData<*mut ()>,
+}
+
+impl BucketGuard<'_> {
+    /// The slot of the entry with the locked hash that `matches`.
+    #[must_use]
+    #[inline]
+    pub fn find(&self, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
+        let tag = self.locked.address().tag;
+        let wanted = |word| slot::has_tag(word, tag) && matches(slot::entry_of(word));
+        let (_, word) = self.locked.find(wanted)?;
+        Some(Slot::of(word))
+    }
+
+    /// Adds an entry with the locked hash. Its key must not be in the index: find and replace first.
+    ///
+    /// # Errors
+    /// [`IndexFull`]; nothing has changed.
+    ///
+    /// # Panics
+    /// When the entry is at offset zero.
+    pub fn insert(&mut self, entry: EntryRef, pending: bool) -> Result<(), IndexFull> {
+        let word = slot::pack(self.locked.address().tag, entry, pending);
+        self.locked.insert(word).map_err(|_| IndexFull)
+    }
+
+    /// Lets the slot of `old` refer to `new`, an entry of the same key; false, and nothing has
+    /// changed, when `old` is not there.
+    ///
+    /// # Panics
+    /// When `new` is at offset zero.
+    pub fn replace(&mut self, old: EntryRef, new: EntryRef, pending: bool) -> bool {
+        match self.locked.find_entry(old) {
+            Some((found, word)) => {
+                found.set(slot::pack(slot::tag_of(word), new, pending));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Removes the slot of `old`; false when it is not there.
+    pub fn remove(&mut self, old: EntryRef) -> bool {
+        self.locked.remove(old)
+    }
+}
+
+impl fmt::Debug for BucketGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BucketGuard(bucket {})", self.locked.address().bucket)
+    }
+}

@@ -1,0 +1,436 @@
+//! Behaviour against a model, crowded chains, and threads.
+
+use crate::{Index, IndexError, IndexFull, IndexOptions, Slot};
+use pluvio_units::{EntryRef, HashRange, KeyHash};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+fn options(entries_max: u64) -> IndexOptions {
+    IndexOptions {
+        entries_max,
+        expected: HashRange::ALL,
+        huge_pages: false,
+    }
+}
+
+fn index(entries_max: u64) -> Index {
+    Index::new(options(entries_max)).unwrap()
+}
+
+fn entry(offset: u64) -> EntryRef {
+    EntryRef::new(offset)
+}
+
+/// A stand-in for a log: a key's entries lie at `key << 8 | copy`, so that an entry names its key.
+const KEY_SHIFT: u32 = 8;
+
+fn copy_of(key: u64, copy: u64) -> EntryRef {
+    entry((key + 1) << KEY_SHIFT | copy)
+}
+
+fn key_of(entry: EntryRef) -> u64 {
+    (entry.offset() >> KEY_SHIFT) - 1
+}
+
+/// Well-spread hashes (SplitMix64's last step).
+fn hash_of_key(key: u64) -> KeyHash {
+    let x = key.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    KeyHash(x ^ x >> 31)
+}
+
+fn hash_of(entry: EntryRef) -> KeyHash {
+    hash_of_key(key_of(entry))
+}
+
+fn put(index: &Index, key: u64, copy: u64, hash_of: impl Fn(EntryRef) -> KeyHash) {
+    let new = copy_of(key, copy);
+    let mut bucket = index.lock(hash_of(new));
+    match bucket.find(|entry| key_of(entry) == key) {
+        Some(old) => assert!(bucket.replace(old.entry, new, false)),
+        None => bucket.insert(new, false).unwrap(),
+    }
+    drop(bucket);
+    index.grow(hash_of);
+}
+
+fn get(index: &Index, key: u64, hash: KeyHash) -> Option<EntryRef> {
+    let slot = index.lookup(hash, |entry| key_of(entry) == key);
+    slot.map(|slot| slot.entry)
+}
+
+/// Walks the whole index; each bucket's range must follow the one before.
+fn walk(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> Vec<EntryRef> {
+    let (mut all, mut slots, mut from) = (Vec::new(), Vec::new(), KeyHash(0));
+    loop {
+        slots.clear();
+        let last = index.scan(from, &mut slots);
+        assert!(last >= from);
+        for slot in &slots {
+            let hash = hash_of(slot.entry);
+            assert!(
+                from <= hash && hash <= last,
+                "X4: {hash} in {from}..={last}"
+            );
+            all.push(slot.entry);
+        }
+        match last.0.checked_add(1) {
+            Some(next) => from = KeyHash(next),
+            None => return all,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Put(u64),
+    Remove(u64),
+    Relocate(u64),
+    ClearPending(u64),
+    PutPending(u64),
+    RemoveRange(u64, u64),
+}
+
+fn ops(keys: u64) -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        20 => (0..keys).prop_map(Op::Put),
+        6 => (0..keys).prop_map(Op::Remove),
+        3 => (0..keys).prop_map(Op::Relocate),
+        3 => (0..keys).prop_map(Op::ClearPending),
+        3 => (0..keys).prop_map(Op::PutPending),
+        1 => (any::<u64>(), 0_u64..u64::MAX / 8).prop_map(|(a, w)| Op::RemoveRange(a, w)),
+    ];
+    proptest::collection::vec(op, 0..600)
+}
+
+/// Runs `ops` on an index and on a map from keys to slots.
+fn agrees_with_a_map(ops: Vec<Op>, options: IndexOptions, hash: impl Fn(u64) -> KeyHash) {
+    let index = Index::new(options).unwrap();
+    let hash_of = |entry| hash(key_of(entry));
+    let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
+    let mut copy = 0;
+    for op in ops {
+        copy = (copy + 1) % 256;
+        match op {
+            Op::Put(key) | Op::PutPending(key) => {
+                let pending = matches!(op, Op::PutPending(_));
+                let new = copy_of(key, copy);
+                let mut bucket = index.lock(hash(key));
+                let old = bucket.find(|entry| key_of(entry) == key);
+                assert_eq!(old, model.get(&key).copied());
+                match old {
+                    Some(old) => assert!(bucket.replace(old.entry, new, pending)),
+                    None => bucket.insert(new, pending).unwrap(),
+                }
+                drop(bucket);
+                model.insert(
+                    key,
+                    Slot {
+                        entry: new,
+                        pending,
+                    },
+                );
+                index.grow(hash_of);
+            }
+            Op::Remove(key) => {
+                let old = model.remove(&key);
+                let at = old.map_or(copy_of(key, copy), |slot| slot.entry);
+                assert_eq!(index.lock(hash(key)).remove(at), old.is_some());
+            }
+            Op::Relocate(key) => {
+                let new = copy_of(key, copy);
+                let old = model.get(&key).map_or(entry(1), |slot| slot.entry);
+                let moved = index.relocate(hash(key), old, new);
+                assert_eq!(moved, model.contains_key(&key));
+                if let Some(slot) = model.get_mut(&key) {
+                    *slot = Slot {
+                        entry: new,
+                        pending: false,
+                    };
+                }
+            }
+            Op::ClearPending(key) => {
+                if let Some(slot) = model.get_mut(&key) {
+                    assert!(index.clear_pending(hash(key), slot.entry));
+                    slot.pending = false;
+                }
+                assert!(!index.clear_pending(hash(key), entry(1)));
+            }
+            Op::RemoveRange(first, width) => {
+                let last = KeyHash(first.saturating_add(width));
+                let range = HashRange::new(KeyHash(first), last);
+                let (mut removed, mut left) = (BTreeMap::new(), Some(range));
+                while let Some(range) = left {
+                    left = index.remove_range(range, 3, hash_of, |slot| {
+                        assert_eq!(removed.insert(key_of(slot.entry), slot), None);
+                    });
+                }
+                let gone = model.extract_if(.., |key, _| range.contains(hash(*key)));
+                assert_eq!(removed, gone.collect());
+            }
+        }
+        assert_eq!(index.len(), model.len() as u64);
+    }
+    for (&key, &slot) in &model {
+        assert_eq!(
+            index.lookup(hash(key), |entry| key_of(entry) == key),
+            Some(slot)
+        );
+        index.prefetch(hash(key));
+    }
+    let mut walked: Vec<_> = walk(&index, hash_of).into_iter().map(key_of).collect();
+    walked.sort_unstable();
+    assert!(walked.iter().eq(model.keys()), "each entry is met once");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn agrees_with_a_map_over_growth(ops in ops(2000)) {
+        agrees_with_a_map(ops, options(100_000), hash_of_key);
+    }
+
+    #[test]
+    fn agrees_with_a_map_when_hashes_collide(ops in ops(300), kept in 0_u32..10) {
+        let hash = move |key| KeyHash(hash_of_key(key).0 & !(u64::MAX >> kept));
+        agrees_with_a_map(ops, options(1000), hash);
+    }
+
+    #[test]
+    fn agrees_with_a_map_in_a_tablet(ops in ops(500), parts in 1_u64..50) {
+        let expected = HashRange::ALL.split(parts)[usize::try_from(parts / 2).unwrap()];
+        let width = expected.last.0 - expected.first.0;
+        let hash = move |key| {
+            let h = hash_of_key(key).0;
+            // One in sixteen lies outside.
+            if h.is_multiple_of(16) { KeyHash(h) } else { KeyHash(expected.first.0 + h % width) }
+        };
+        agrees_with_a_map(ops, IndexOptions { expected, ..options(1000) }, hash);
+    }
+}
+
+#[test]
+fn growth_keeps_chains_short_and_memory_small() {
+    let index = index(1 << 20);
+    let keys = 100_000;
+    for key in 0..keys {
+        put(&index, key, 0, hash_of);
+    }
+    assert_eq!(index.len(), keys);
+    for key in 0..keys {
+        assert_eq!(get(&index, key, hash_of_key(key)), Some(copy_of(key, 0)));
+        assert_eq!(get(&index, key + keys, hash_of_key(key + keys)), None);
+    }
+    let per_entry = index.memory_bytes() as f64 / keys as f64;
+    assert!(
+        (16.0..20.0).contains(&per_entry),
+        "{per_entry} bytes per entry"
+    );
+    assert_eq!(walk(&index, hash_of).len() as u64, keys);
+}
+
+#[test]
+fn tags_spare_nearly_all_looks_at_the_log() {
+    let index = index(1 << 20);
+    let keys = 60_000;
+    let (mut lookups, mut needless) = (0, 0);
+    for key in 0..keys {
+        put(&index, key, 0, hash_of);
+        let absent = key + keys;
+        let found = index.lookup(hash_of_key(absent), |_| {
+            needless += 1;
+            false
+        });
+        assert_eq!(found, None);
+        lookups += 1;
+    }
+    assert!(
+        needless * 50 < lookups,
+        "{needless} needless looks in {lookups} lookups"
+    );
+}
+
+#[test]
+fn keys_are_read_in_one_split_of_eight_only() {
+    let index = index(1 << 20);
+    let keys = 100_000;
+    let mut read = 0;
+    for key in 0..keys {
+        index
+            .lock(hash_of_key(key))
+            .insert(copy_of(key, 0), false)
+            .unwrap();
+        index.grow(|entry| {
+            read += 1;
+            hash_of(entry)
+        });
+    }
+    assert!(read < keys / 16, "{read} keys read for {keys} inserts");
+}
+
+/// A tablet that was split and partly moved away: its index expects more than there is.
+#[test]
+fn uneven_hashes_make_the_index_split_on() {
+    let index = index(1 << 20);
+    let uneven = |key: u64| KeyHash(hash_of_key(key).0 >> 4);
+    let hash_of = |entry| uneven(key_of(entry));
+    for key in 0..20_000 {
+        put(&index, key, 0, hash_of);
+    }
+    let mut slots = Vec::new();
+    let last = index.scan(uneven(7), &mut slots);
+    assert!(
+        slots.len() < 30,
+        "{} entries in one chain up to {last}",
+        slots.len()
+    );
+    assert_eq!(walk(&index, hash_of).len(), 20_000);
+}
+
+#[test]
+fn equal_hashes_fill_a_chain_and_leave_it_again() {
+    let index = index(2000);
+    let hash = KeyHash(0x1234_5678_9abc_def0);
+    let same = |_: EntryRef| hash;
+    for key in 0..2000 {
+        put(&index, key, 0, same);
+    }
+    let full = index.memory_bytes();
+    for key in (0..2000).rev().step_by(2) {
+        assert!(index.lock(hash).remove(copy_of(key, 0)));
+    }
+    for key in 0..2000 {
+        assert_eq!(get(&index, key, hash).is_some(), key % 2 == 0);
+    }
+    for key in (1..2000).step_by(2) {
+        put(&index, key, 1, same);
+    }
+    assert_eq!(
+        index.memory_bytes(),
+        full,
+        "freed overflow buckets are used again"
+    );
+}
+
+#[test]
+fn a_full_index_says_so_and_goes_on() {
+    let index = index(100);
+    let hash = KeyHash(3);
+    let mut key = 0;
+    let full = loop {
+        let inserted = index.lock(hash).insert(copy_of(key, 0), false);
+        if let Err(full) = inserted {
+            break full;
+        }
+        key += 1;
+    };
+    assert_eq!(full, IndexFull);
+    assert!(key >= 100, "the promised number fits: {key}");
+    assert_eq!(index.len(), key);
+    for old in 0..key {
+        assert!(index.lock(hash).remove(copy_of(old, 0)));
+    }
+    assert!(index.is_empty());
+    index.lock(hash).insert(copy_of(1, 0), false).unwrap();
+}
+
+#[test]
+fn too_large_an_index_is_refused() {
+    let Err(IndexError::TooLarge { max, .. }) = Index::new(options(u64::MAX / 2)) else {
+        panic!("an index of 2^63 entries");
+    };
+    Index::new(options(max)).unwrap();
+}
+
+#[test]
+#[should_panic(expected = "no entry at offset zero")]
+fn an_entry_at_offset_zero_is_refused() {
+    let _ = index(10).lock(KeyHash(1)).insert(entry(0), false);
+}
+
+/// Keys that are always there are always found, whatever happens to their neighbours.
+#[test]
+fn threads_never_miss_what_is_there() {
+    const STEADY: u64 = 500;
+    const FLEETING: u64 = 6000;
+    let index = index(100_000);
+    // Few distinct hashes: chains with overflow buckets, so that entries change slots a lot.
+    let hash = |key: u64| KeyHash(hash_of_key(key % 700).0);
+    let hash_of = |entry| hash(key_of(entry));
+    for key in 0..STEADY {
+        put(&index, key, 0, hash_of);
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let (index, done) = (&index, &done);
+            scope.spawn(move || {
+                let mut key = reader;
+                while !done.load(Ordering::Relaxed) {
+                    key = (key + 7) % STEADY;
+                    let found = get(index, key, hash(key)).expect("always there");
+                    assert_eq!(key_of(found), key);
+                    if key == 0 {
+                        let met = walk(index, hash_of)
+                            .into_iter()
+                            .filter(|&e| key_of(e) < STEADY);
+                        let met: std::collections::BTreeSet<_> = met.map(key_of).collect();
+                        assert_eq!(met.len() as u64, STEADY);
+                    }
+                }
+            });
+        }
+        let writers = [0, 1].map(|writer| {
+            let index = &index;
+            scope.spawn(move || {
+                for round in 0..2 {
+                    for key in (STEADY + writer..STEADY + FLEETING).step_by(2) {
+                        put(index, key, round, hash_of);
+                        if key % 64 < 2 {
+                            put(index, (key + round) % STEADY, round, hash_of);
+                        }
+                    }
+                    for key in (STEADY + writer..STEADY + FLEETING).step_by(2) {
+                        assert!(index.lock(hash(key)).remove(copy_of(key, round)));
+                    }
+                }
+            })
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(index.len(), STEADY);
+    assert_eq!(walk(&index, hash_of).len() as u64, STEADY);
+}
+
+/// The bucket lock makes a read-modify-write of a key's slot atomic.
+#[test]
+fn threads_count_without_losing_a_step() {
+    let index = index(1000);
+    let steps = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..2000_u64 {
+                    let hash = KeyHash(round % 3);
+                    let mut bucket = index.lock(hash);
+                    match bucket.find(|_| true) {
+                        None => bucket.insert(entry(1), false).unwrap(),
+                        Some(Slot { entry: old, .. }) => {
+                            assert!(bucket.replace(old, entry(old.offset() + 1), false));
+                        }
+                    }
+                    steps.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    // Hashes 0, 1 and 2 share bucket and tag: one slot counts all.
+    let slot = index.lookup(KeyHash(0), |_| true).unwrap();
+    assert_eq!(slot.entry.offset(), steps.load(Ordering::Relaxed));
+}

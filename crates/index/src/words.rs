@@ -1,0 +1,82 @@
+//! The memory under an index, as lines of eight words; a trait, so that the model checker (`model`)
+//! runs the same protocol code on its own words.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use pluvio_memory::{CACHE_LINE_BYTES, Region};
+
+/// How often a waiter spins before it gives its processor away: a bucket is locked for less than a
+/// microsecond, unless its holder was preempted, and then spinning is in its way.
+const SPINS: u32 = 100;
+
+/// An atomic word. Loads acquire and stores release throughout: on x86 both are plain moves.
+pub(crate) trait Word {
+    /// Acquire: what the storing thread did before is seen, and no later load comes before this one.
+    fn get(&self) -> u64;
+    /// Release: pairs with `get`.
+    fn set(&self, value: u64);
+    /// Replaces `old` by `new`, with acquire; false when the word was not `old`. May fail spuriously.
+    fn try_swap(&self, old: u64, new: u64) -> bool;
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn get(&self) -> u64 {
+        AtomicU64::load(self, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set(&self, value: u64) {
+        AtomicU64::store(self, value, Ordering::Release);
+    }
+
+    #[inline]
+    fn try_swap(&self, old: u64, new: u64) -> bool {
+        self.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+/// Zeroed lines of eight words.
+pub(crate) trait Lines {
+    /// The word.
+    type Word: Word;
+    /// Slots of a bucket: seven behind the head word; fewer in models.
+    const SLOTS: usize;
+    /// How many lines there are.
+    fn count(&self) -> u64;
+    /// One line.
+    fn line(&self, number: u64) -> &[Self::Word; 8];
+    /// Asks for a line to come near.
+    fn prefetch(&self, number: u64);
+    /// What a waiter does between attempts.
+    fn wait(attempt: u32);
+}
+
+impl Lines for Region {
+    type Word = AtomicU64;
+    const SLOTS: usize = 7;
+
+    #[inline]
+    fn count(&self) -> u64 {
+        self.len() / CACHE_LINE_BYTES
+    }
+
+    #[inline]
+    fn line(&self, number: u64) -> &[AtomicU64; 8] {
+        Region::line(self, number * CACHE_LINE_BYTES)
+    }
+
+    #[inline]
+    fn prefetch(&self, number: u64) {
+        Region::prefetch(self, number * CACHE_LINE_BYTES);
+    }
+
+    #[inline]
+    fn wait(attempt: u32) {
+        if attempt < SPINS {
+            core::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Appending to the head of a log.
+//!
+//! - LOG-6: a group lies in one segment, its entries one behind the other, and becomes visible to
+//!   replication as a whole.
+//! - LOG-7: an append never waits. What does not fit is refused with a delay.
+//! - LOG-8: objects leave the last seglets to tombstones, so a delete works when objects are refused.
+
+use crate::durable::Appended;
+use crate::error::{AppendError, FullReason};
+use crate::log_state::LogState;
+use crate::space::LogSpace;
+use crate::writer::{SegmentWriter, end_after};
+use core::ops::Deref;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use pluvio_format::{Encoded, Entry, EntryKind, GROUP_MAX};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, LogId, LogPosition};
+
+/// After this the cleaner has usually finished a pass over a few segments.
+const RETRY_AFTER_CLEANING: Duration = Duration::from_millis(2);
+/// Only somebody's delete helps; there is no use in asking often.
+const RETRY_AFTER_DELETING: Duration = Duration::from_millis(100);
+
+/// What an append is for; decides by which limit it may be refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AppendClass {
+    /// New objects: live objects must stay below their limit.
+    Normal,
+    /// Objects that take the place of others with `old_bytes` in the log. Refused for the limit of
+    /// live objects only when they are larger than those.
+    Replace {
+        /// `EntryView::total_len` of the objects replaced.
+        old_bytes: u32,
+    },
+    /// Tombstones without objects: may use seglets that objects may not.
+    Delete,
+    /// What the master itself needs (completion records, ...): as `Delete`.
+    Internal,
+}
+
+/// References of the entries of one group, in their order. Up to four need no heap.
+#[derive(Clone, Debug)]
+pub struct EntryRefs {
+    few: [EntryRef; 4],
+    len: usize,
+    many: Vec<EntryRef>,
+}
+
+impl EntryRefs {
+    fn new() -> Self {
+        Self {
+            few: [EntryRef::new(0); 4],
+            len: 0,
+            many: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, entry: EntryRef) {
+        if self.len < self.few.len() {
+            self.few[self.len] = entry;
+        } else {
+            if self.many.is_empty() {
+                self.many.extend_from_slice(&self.few);
+            }
+            self.many.push(entry);
+        }
+        self.len += 1;
+    }
+}
+
+impl Deref for EntryRefs {
+    type Target = [EntryRef];
+
+    fn deref(&self) -> &[EntryRef] {
+        if self.len <= self.few.len() {
+            &self.few[..self.len]
+        } else {
+            &self.many
+        }
+    }
+}
+
+/// Encodes a group and hands it on; the common groups of one and two need no heap.
+pub(crate) fn with_encoded<'a, R>(
+    entries: &[Entry<'a>],
+    f: impl FnOnce(&[Encoded<'a>]) -> Result<R, AppendError>,
+) -> Result<R, AppendError> {
+    match entries {
+        [one] => f(&[Encoded::new(one, false)?]),
+        [one, two] => f(&[Encoded::new(one, true)?, Encoded::new(two, false)?]),
+        more if (1..=GROUP_MAX).contains(&more.len()) => {
+            let last = more.len() - 1;
+            let encoded = more
+                .iter()
+                .enumerate()
+                .map(|(i, entry)| Encoded::new(entry, i < last))
+                .collect::<Result<Vec<_>, _>>()?;
+            f(&encoded)
+        }
+        other => Err(AppendError::GroupLength(other.len())),
+    }
+}
+
+/// Seconds at which an entry says it was written.
+fn timestamp(entry: &Entry<'_>) -> u32 {
+    match entry {
+        Entry::Object(object) => object.timestamp_s,
+        Entry::Tombstone(tombstone) => tombstone.timestamp_s,
+        Entry::SegmentHeader(header) => header.created_s,
+        Entry::LogDigest(_) | Entry::SafeVersion(_) | Entry::TableStats(_) => 0,
+    }
+}
+
+impl LogSpace {
+    /// Appends a group of entries to the head of `log`: all of them, in one segment, or none. Opens a
+    /// new head when the group does not fit the old one. Never waits.
+    ///
+    /// `guard` must be held until the index points to the entries: before that, only the guard keeps the
+    /// cleaner from taking them for dead (engine facts 3.8, item 4).
+    ///
+    /// # Errors
+    /// See [`AppendError`]; nothing was appended. Drop the guard before trying again: while it is
+    /// held, no memory is freed.
+    pub fn append(
+        &self,
+        log: LogId,
+        entries: &[Entry<'_>],
+        class: AppendClass,
+        guard: &EpochGuard<'_>,
+    ) -> Result<Appended<EntryRefs>, AppendError> {
+        for entry in entries {
+            self.set_time(timestamp(entry));
+        }
+        with_encoded(entries, |encoded| {
+            self.append_encoded(log, entries, encoded, class, guard)
+        })
+    }
+
+    fn append_encoded(
+        &self,
+        log: LogId,
+        entries: &[Entry<'_>],
+        encoded: &[Encoded<'_>],
+        class: AppendClass,
+        _guard: &EpochGuard<'_>,
+    ) -> Result<Appended<EntryRefs>, AppendError> {
+        let state = self.log(log);
+        let mut head = state.head();
+        let lens = || encoded.iter().map(Encoded::len);
+        let capacity = self.geometry.segment_bytes();
+        let mut end = end_after(current(&mut head).at(), lens());
+        if end > capacity || current(&mut head).segment().is_emergency() {
+            self.check_group_fits(state, lens())?;
+            let leave = self.seglets_left_by(class);
+            self.roll_for_append(state, &mut head, leave)
+                .map_err(|why| self.full(why))?;
+            end = end_after(current(&mut head).at(), lens());
+            if end > capacity {
+                return Err(self.too_large(current(&mut head).at(), lens()));
+            }
+        }
+        let writer = current(&mut head);
+        let missing = writer.missing_seglets(end);
+        if missing > 0 {
+            self.check_live_limit(class, encoded)?;
+            let seglets = self
+                .take_default(missing, self.seglets_left_by(class))
+                .ok_or_else(|| self.full(FullReason::Seglets))?;
+            writer.extend(seglets);
+        }
+        let refs = self.put_group(writer, entries, encoded);
+        let position = writer.position();
+        drop(head);
+        LogState::call(&state.append_hook);
+        Ok(Appended::new(log, position, refs))
+    }
+
+    /// Writes a group for which there is room, counts it, and shows it to replication.
+    pub(crate) fn put_group(
+        &self,
+        writer: &mut SegmentWriter,
+        entries: &[Entry<'_>],
+        encoded: &[Encoded<'_>],
+    ) -> EntryRefs {
+        let mut refs = EntryRefs::new();
+        for (entry, bytes) in entries.iter().zip(encoded) {
+            refs.push(writer.put(&bytes.parts()));
+            self.count(writer, entry, bytes.len());
+        }
+        writer.publish();
+        refs
+    }
+
+    /// Counts an entry as live in the segment of `writer`.
+    pub(crate) fn count(&self, writer: &SegmentWriter, entry: &Entry<'_>, len: usize) {
+        let segment = writer.segment();
+        match entry {
+            Entry::Object(_) => self
+                .memory
+                .add_live(segment.slot(), segment.log(), len as i64),
+            Entry::Tombstone(tombstone) => {
+                segment.tombstones().add(tombstone.segment, len as u32);
+            }
+            // Every head has its own: they are dead as soon as there is a newer one.
+            Entry::SegmentHeader(_)
+            | Entry::LogDigest(_)
+            | Entry::SafeVersion(_)
+            | Entry::TableStats(_) => {}
+        }
+    }
+
+    pub(crate) fn seglets_left_by(&self, class: AppendClass) -> usize {
+        match class {
+            AppendClass::Normal | AppendClass::Replace { .. } => self.geometry.delete_reserve,
+            AppendClass::Delete | AppendClass::Internal => 0,
+        }
+    }
+
+    /// Live objects are looked at only when a seglet is taken: the limit holds to 64 KiB a log, and
+    /// the usual append does not read every log's counter.
+    pub(crate) fn check_live_limit(
+        &self,
+        class: AppendClass,
+        encoded: &[Encoded<'_>],
+    ) -> Result<(), AppendError> {
+        let replaced = match class {
+            AppendClass::Normal => 0,
+            AppendClass::Replace { old_bytes } => old_bytes as usize,
+            AppendClass::Delete | AppendClass::Internal => return Ok(()),
+        };
+        let added: usize = encoded
+            .iter()
+            .filter(|e| e.kind() == EntryKind::Object)
+            .map(Encoded::len)
+            .sum();
+        let growth = added.saturating_sub(replaced) as u64;
+        let fits = || self.live_bytes() + growth <= self.geometry.live_bytes_max;
+        if growth == 0 || fits() {
+            return Ok(());
+        }
+        // What is left in dropped segments (an aborted side log's) counts until they are freed.
+        if self.reclaim() > 0 && fits() {
+            return Ok(());
+        }
+        Err(self.full(FullReason::LiveObjects))
+    }
+
+    /// An error for a full memory; tells the cleaner when it can help.
+    pub(crate) fn full(&self, why: FullReason) -> AppendError {
+        let retry_after = match why {
+            FullReason::LiveObjects => RETRY_AFTER_DELETING,
+            FullReason::Seglets | FullReason::Segments => {
+                self.cleaning_wanted.store(true, Ordering::Relaxed);
+                RETRY_AFTER_CLEANING
+            }
+        };
+        AppendError::Full { retry_after, why }
+    }
+
+    /// Refuses a group that would not even fit a new head, before one is opened for it.
+    fn check_group_fits(
+        &self,
+        state: &LogState,
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<(), AppendError> {
+        let own = self.head_entries_bound(state);
+        let lens: Vec<usize> = lens.collect();
+        if end_after(own, lens.iter().copied()) > self.geometry.segment_bytes() {
+            return Err(self.too_large(own, lens.into_iter()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn too_large(&self, own: u32, lens: impl Iterator<Item = usize>) -> AppendError {
+        AppendError::GroupTooLarge {
+            bytes: lens.sum(),
+            limit: (self.geometry.segment_bytes() - own) as usize,
+        }
+    }
+
+    /// The end of a log: everything appended before the call is before it.
+    #[must_use]
+    pub fn end_position(&self, log: LogId) -> LogPosition {
+        current(&mut self.log(log).head()).position()
+    }
+}
+
+/// The writer of a head.
+pub(crate) fn current(head: &mut Option<SegmentWriter>) -> &mut SegmentWriter {
+    head.as_mut()
+        .expect("every log has a head since its log space was made")
+}

@@ -1,0 +1,49 @@
+//! The log: append, head roll, durable positions, side logs and cleaner.
+//!
+//! A master has one [`LogSpace`] with one log per core over one memory. [`LogSpace::append`] puts a
+//! group of entries behind a log's head and gives back an [`Appended`]; replication copies segments
+//! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
+//! [`Cleaner`] collects dead entries, step by step.
+//!
+//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-11 and CLEAN-1 to
+//! CLEAN-6, which `docs/log.md` and `docs/cleaning.md` list.
+//!
+//! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
+//! thread but for short locks. What a caller found in the index or appended it must use under an epoch
+//! guard ([`LogSpace::pin`]).
+//!
+//! What it does not do: no I/O, no async, no clock (seconds come in), no index, and it does not
+//! know who replicates.
+
+mod append;
+mod cleaner;
+mod durable;
+mod error;
+mod log_state;
+#[allow(unsafe_code)] // all access to the bytes of log memory goes through here
+mod memory;
+mod options;
+mod roll;
+#[allow(unsafe_code)] // copies bytes out of log memory
+mod segment;
+mod side_log;
+mod space;
+mod stats;
+#[allow(unsafe_code)] // reads entries in log memory
+mod view;
+#[allow(unsafe_code)] // writes entries to log memory
+mod writer;
+
+pub use append::{AppendClass, EntryRefs};
+pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Liveness};
+pub use durable::{Appended, Durability, Durable};
+pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
+pub use log_state::Hook;
+pub use options::LogOptions;
+pub use segment::Segment;
+pub use side_log::{CommitRefused, SideLog};
+pub use space::{LogSpace, TableStatsSource};
+pub use stats::{CleanerStats, LogStats};
+pub use view::EntryView;
+
+pub use pluvio_memory::EpochGuard;

@@ -1,0 +1,213 @@
+//! Options of a log space and the numbers that follow from them.
+
+use crate::durable::Durability;
+use crate::error::OpenError;
+use pluvio_units::{
+    ClusterId, ENTRY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, ServerId, Size,
+};
+
+/// Fewest seglets of a segment (2.5 MiB): the largest overwrite (object and tombstone, 1.2 MiB) still fits
+/// beside the head's own entries, and at the end of a segment less than half is left unused.
+const SEGMENT_SEGLETS_MIN: usize = 40;
+const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
+/// A memory is cut into about this many segments, so that in a small one the cleaner's reserve (at
+/// least one segment) stays small against the whole.
+const SEGMENTS_WANTED: usize = 64;
+/// Threads that can be inside the log at once without sharing an epoch slot.
+const EPOCH_SLOTS: u32 = 512;
+
+/// How a log space is made.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// The cluster; written to every segment.
+    pub cluster: ClusterId,
+    /// The master; written to every segment.
+    pub server: ServerId,
+    /// Log memory. At least 32 MiB for one log; [`OpenError::TooSmall`] tells the need.
+    pub memory: Size,
+    /// Number of logs: one per core.
+    pub logs: u16,
+    /// Whether appends wait for replicas.
+    pub durability: Durability,
+    /// Live objects may take this share of the memory, in percent; 1 to 95. New objects are
+    /// refused above it. Overwrites that do not grow an object and deletes are not.
+    pub live_percent_max: u32,
+    /// Seglets of a full segment, 40 to 128. `None`: a 64th of the memory within these borders.
+    pub segment_seglets: Option<usize>,
+    /// The log on disk may have this many times as many segments as fit into memory (000 §5.2), in
+    /// percent; at least 150.
+    pub disk_expansion_percent: u32,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+}
+
+impl LogOptions {
+    /// Usual values for a memory of this size: one log, no replicas.
+    #[must_use]
+    pub fn new(memory: Size) -> Self {
+        Self {
+            cluster: ClusterId(0),
+            server: ServerId(0),
+            memory,
+            logs: 1,
+            durability: Durability::Volatile,
+            live_percent_max: 90,
+            segment_seglets: None,
+            disk_expansion_percent: 200,
+            huge_pages: false,
+        }
+    }
+}
+
+/// Numbers that follow from the options. Pools are counted in seglets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    /// All seglets.
+    pub seglets: usize,
+    /// Seglets of a full segment.
+    pub segment_seglets: usize,
+    /// Only for survivors: one segment and a bit, so that from no memory at all a segment can be
+    /// cleaned (CLEAN-4); a 32nd of a large memory, so that passes can be larger there.
+    pub cleaner_reserve: usize,
+    /// Only for heads that publish a digest: two for each log (000 §7).
+    pub emergency_reserve: usize,
+    /// Left over by objects for tombstones, so that deletes work when objects are refused.
+    pub delete_reserve: usize,
+    /// Most segments, in the log or on their way in or out.
+    pub slots: usize,
+    /// Of these, not for heads opened by appends: for survivors and emergency heads.
+    pub slots_reserve: usize,
+    /// Most bytes of live objects.
+    pub live_bytes_max: u64,
+    /// Epoch slots.
+    pub epoch_slots: u32,
+}
+
+impl Geometry {
+    pub(crate) fn of(options: &LogOptions) -> Result<Self, OpenError> {
+        check(options)?;
+        let seglets = usize::try_from(options.memory.bytes() / SEGLET_BYTES as u64)
+            .expect("an address space holds the memory");
+        let segment_seglets = options
+            .segment_seglets
+            .unwrap_or((seglets / SEGMENTS_WANTED).clamp(SEGMENT_SEGLETS_MIN, SEGLETS_PER_SEGMENT));
+        let logs = usize::from(options.logs);
+        let full = (seglets / segment_seglets) as u64;
+        let slots_reserve = 16 + 2 * logs;
+        let slots = (full * u64::from(options.disk_expansion_percent) / 100) as usize
+            + slots_reserve
+            + 2 * logs;
+        let emergency_reserve = 2 * logs * head_seglets(slots);
+        let cleaner_reserve = (segment_seglets + 2).max((seglets / 32).min(10 * segment_seglets));
+        let usable = seglets.saturating_sub(emergency_reserve + cleaner_reserve);
+        let delete_reserve = (usable / 200).clamp(2, 32);
+        // Beside the reserves: room for the heads and for as much again as the cleaner's reserve.
+        let minimum = emergency_reserve
+            + 2 * cleaner_reserve
+            + delete_reserve
+            + 8 * logs
+            + 8 * segment_seglets;
+        if seglets < minimum {
+            return Err(OpenError::TooSmall {
+                memory: options.memory.bytes(),
+                minimum: (minimum * SEGLET_BYTES) as u64,
+                logs: options.logs,
+                segment_bytes: (segment_seglets * SEGLET_BYTES) as u32,
+            });
+        }
+        Ok(Self {
+            seglets,
+            segment_seglets,
+            cleaner_reserve,
+            emergency_reserve,
+            delete_reserve,
+            slots,
+            slots_reserve,
+            live_bytes_max: options.memory.bytes() / 100 * u64::from(options.live_percent_max),
+            epoch_slots: EPOCH_SLOTS,
+        })
+    }
+
+    /// Bytes of a full segment.
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        (self.segment_seglets * SEGLET_BYTES) as u32
+    }
+
+    /// Seglets that are no reserve.
+    pub(crate) fn usable(&self) -> usize {
+        self.seglets - self.cleaner_reserve - self.emergency_reserve
+    }
+}
+
+/// Seglets of a head with nothing but its own entries: statistics take less than 8 KiB, a digest
+/// about two, surely less than three bytes for each segment.
+fn head_seglets(slots: usize) -> usize {
+    (16 * 1024 + 3 * slots).div_ceil(SEGLET_BYTES)
+}
+
+fn check(options: &LogOptions) -> Result<(), OpenError> {
+    let bad = |name, problem: String| Err(OpenError::BadOption { name, problem });
+    if options.logs == 0 || options.logs > LOGS_PER_MASTER_MAX {
+        return bad(
+            "logs",
+            format!("{} is not 1 to {LOGS_PER_MASTER_MAX}", options.logs),
+        );
+    }
+    if !(1..=95).contains(&options.live_percent_max) {
+        let problem = format!("{} is not 1 to 95", options.live_percent_max);
+        return bad("live_percent_max", problem);
+    }
+    if options.disk_expansion_percent < 150 {
+        let problem = format!("{} is less than 150", options.disk_expansion_percent);
+        return bad("disk_expansion_percent", problem);
+    }
+    if let Some(n) = options.segment_seglets
+        && !(SEGMENT_SEGLETS_MIN..=SEGLETS_PER_SEGMENT).contains(&n)
+    {
+        let problem = format!("{n} is not {SEGMENT_SEGLETS_MIN} to {SEGLETS_PER_SEGMENT}");
+        return bad("segment_seglets", problem);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_large_memories_keep_most_of_it_usable() {
+        for (mib, logs, percent) in [(64, 1, 95), (256, 2, 96), (4096, 16, 96), (65536, 64, 96)] {
+            let mut options = LogOptions::new(Size::mib(mib));
+            options.logs = logs;
+            let geometry = Geometry::of(&options).unwrap();
+            assert!(
+                geometry.usable() * 100 >= geometry.seglets * percent,
+                "{mib} MiB: {geometry:?}"
+            );
+        }
+        assert!(Geometry::of(&LogOptions::new(Size::mib(32))).is_ok());
+        assert!(matches!(
+            Geometry::of(&LogOptions::new(Size::mib(20))),
+            Err(OpenError::TooSmall { .. })
+        ));
+    }
+
+    #[test]
+    fn senseless_options_are_named() {
+        let with = |change: fn(&mut LogOptions)| {
+            let mut options = LogOptions::new(Size::mib(64));
+            change(&mut options);
+            match Geometry::of(&options) {
+                Err(OpenError::BadOption { name, .. }) => name,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(with(|o| o.logs = 0), "logs");
+        assert_eq!(with(|o| o.live_percent_max = 96), "live_percent_max");
+        assert_eq!(with(|o| o.segment_seglets = Some(39)), "segment_seglets");
+        assert_eq!(
+            with(|o| o.disk_expansion_percent = 100),
+            "disk_expansion_percent"
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! Side logs: segments that are written apart from the head and join the log all at once.
+//!
+//! Recovery and migration replay into a side log: replicas can be lost, the recovery can be given
+//! up, and nothing of it was ever part of the log (003 §7.8).
+//!
+//! - LOG-11: a side log's segments are listed by a digest only when each of them is durable.
+
+use crate::append::{AppendClass, EntryRefs, current, with_encoded};
+use crate::durable::{Appended, Durability};
+use crate::error::{AppendError, CommitError, FullReason};
+use crate::log_state::LogState;
+use crate::roll::Opening;
+use crate::segment::Segment;
+use crate::space::LogSpace;
+use crate::writer::{SegmentWriter, end_after};
+use core::time::Duration;
+use pluvio_format::{Encoded, Entry, SegmentKind};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{LogId, SEGLET_BYTES, SegmentId};
+use std::sync::Arc;
+
+/// Bytes of a segment header entry, or a few more.
+pub(crate) const SIDE_HEADER_BYTES: usize = 64;
+
+/// See the module. Dropping it without [`SideLog::commit`] is [`SideLog::abort`].
+pub struct SideLog {
+    space: Arc<LogSpace>,
+    log: LogId,
+    closed: Vec<Arc<Segment>>,
+    open: Option<SegmentWriter>,
+}
+
+/// A commit that was refused, with the side log as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CommitRefused {
+    /// Why.
+    pub error: CommitError,
+    /// To be tried again or aborted.
+    pub side_log: SideLog,
+}
+
+impl SideLog {
+    /// An empty side log for `log`. Takes memory with the first append.
+    #[must_use]
+    pub fn new(space: Arc<LogSpace>, log: LogId) -> Self {
+        Self {
+            space,
+            log,
+            closed: Vec::new(),
+            open: None,
+        }
+    }
+
+    /// The log it will join.
+    #[must_use]
+    pub fn log(&self) -> LogId {
+        self.log
+    }
+
+    /// The segments so far; the last one may still be open.
+    #[must_use]
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        let open = self.open.as_ref().map(SegmentWriter::segment);
+        self.closed.iter().chain(open).cloned().collect()
+    }
+
+    /// Appends a group, as [`LogSpace::append`] does. Its durability comes with the commit.
+    ///
+    /// # Errors
+    /// See [`AppendError`]; nothing was appended.
+    pub fn append(
+        &mut self,
+        entries: &[Entry<'_>],
+        class: AppendClass,
+        _guard: &EpochGuard<'_>,
+    ) -> Result<EntryRefs, AppendError> {
+        let space = Arc::clone(&self.space);
+        with_encoded(entries, |encoded| {
+            let lens = || encoded.iter().map(Encoded::len);
+            let capacity = space.geometry.segment_bytes();
+            if end_after(SIDE_HEADER_BYTES as u32, lens()) > capacity {
+                return Err(space.too_large(SIDE_HEADER_BYTES as u32, lens()));
+            }
+            let leave = space.seglets_left_by(class);
+            let full_up = |writer: &SegmentWriter| end_after(writer.at(), lens()) > capacity;
+            if self.open.as_ref().is_none_or(full_up) {
+                self.finish_segment();
+                self.open = Some(space.open_side_segment(self.log, leave)?);
+            }
+            let writer = self.open.as_mut().expect("opened above");
+            let missing = writer.missing_seglets(end_after(writer.at(), lens()));
+            if missing > 0 {
+                space.check_live_limit(class, encoded)?;
+                let seglets = space
+                    .take_default(missing, leave)
+                    .ok_or_else(|| space.full(FullReason::Seglets))?;
+                writer.extend(seglets);
+            }
+            let refs = space.put_group(writer, entries, encoded);
+            LogState::call(&space.log(self.log).append_hook);
+            Ok(refs)
+        })
+    }
+
+    fn finish_segment(&mut self) {
+        if let Some(writer) = self.open.take() {
+            writer.segment().close();
+            self.closed.push(Arc::clone(writer.segment()));
+        }
+    }
+
+    /// Closes the open segment and returns all of them, for replication to finish. More may be appended
+    /// afterwards, to a new segment.
+    pub fn close(&mut self) -> Vec<Arc<Segment>> {
+        self.finish_segment();
+        LogState::call(&self.space.log(self.log).append_hook);
+        self.closed.clone()
+    }
+
+    /// Keeps the cleaner away from the segments, also once they are committed, until
+    /// [`LogSpace::release`] or [`LogSpace::drop_committed`]. For a side log that may have to be taken
+    /// back as a whole. Closes the open segment.
+    pub fn hold(&mut self) {
+        self.finish_segment();
+        for segment in &self.closed {
+            segment.set_held(true);
+        }
+    }
+
+    /// Makes the segments part of the log: a new head is opened whose digest lists them. What was
+    /// appended is durable once the position returned is. The ids are for [`LogSpace::drop_committed`].
+    ///
+    /// # Errors
+    /// [`CommitRefused`], with the side log: a segment is not durable, or there is no memory for
+    /// the digest. Retryable; nothing has changed.
+    #[allow(clippy::result_large_err)]
+    pub fn commit(mut self) -> Result<Appended<Vec<SegmentId>>, CommitRefused> {
+        self.finish_segment();
+        if let Some(waiting) = self.first_not_durable() {
+            let error = CommitError::NotDurable(waiting);
+            return Err(CommitRefused {
+                error,
+                side_log: self,
+            });
+        }
+        let space = Arc::clone(&self.space);
+        let state = space.log(self.log);
+        let mut head = state.head();
+        {
+            let mut members = state.members();
+            for segment in &self.closed {
+                members.in_log.insert(segment.id(), Arc::clone(segment));
+            }
+        }
+        if space.roll_to_publish(state, &mut head).is_err() {
+            let mut members = state.members();
+            for segment in &self.closed {
+                members.in_log.remove(&segment.id());
+            }
+            drop((members, head));
+            let error = CommitError::Full {
+                retry_after: Duration::from_millis(2),
+            };
+            return Err(CommitRefused {
+                error,
+                side_log: self,
+            });
+        }
+        let position = current(&mut head).position();
+        drop(head);
+        LogState::call(&state.append_hook);
+        let ids = self.closed.drain(..).map(|segment| segment.id()).collect();
+        Ok(Appended::new(self.log, position, ids))
+    }
+
+    fn first_not_durable(&self) -> Option<SegmentId> {
+        match self.space.durability() {
+            Durability::Volatile => None,
+            Durability::Replicated => {
+                let waiting = self.closed.iter().find(|s| !s.is_marked_durable());
+                waiting.map(|segment| segment.id())
+            }
+        }
+    }
+
+    /// Gives the side log up: its memory and its replicas are freed. The index must not point into
+    /// it any more.
+    pub fn abort(mut self) {
+        self.discard();
+    }
+
+    fn discard(&mut self) {
+        self.finish_segment();
+        let mut members = self.space.log(self.log).members();
+        for segment in self.closed.drain(..) {
+            segment.set_leaving();
+            self.space.drop_segment(&mut members, segment);
+        }
+    }
+}
+
+impl Drop for SideLog {
+    fn drop(&mut self) {
+        self.discard();
+    }
+}
+
+impl core::fmt::Debug for SideLog {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SideLog")
+            .field("log", &self.log)
+            .field("segments", &self.segments())
+            .finish_non_exhaustive()
+    }
+}
+
+impl LogSpace {
+    fn open_side_segment(&self, log: LogId, leave: usize) -> Result<SegmentWriter, AppendError> {
+        let slot = self
+            .take_slots(1, self.geometry.slots_reserve)
+            .ok_or_else(|| self.full(FullReason::Segments))?[0];
+        let count = SIDE_HEADER_BYTES.div_ceil(SEGLET_BYTES);
+        let Some(seglets) = self.take_default(count, leave) else {
+            self.give_back_slots([slot]);
+            return Err(self.full(FullReason::Seglets));
+        };
+        Ok(self.open_survivor(log, slot, seglets))
+    }
+
+    /// A side segment with nothing but its header.
+    pub(crate) fn open_survivor(&self, log: LogId, slot: u32, seglets: Vec<u32>) -> SegmentWriter {
+        let opening = Opening {
+            kind: SegmentKind::Side,
+            emergency: false,
+            slot,
+            seglets,
+        };
+        self.open_segment(self.log(log), opening, |id, created_s| {
+            vec![self.segment_header(log, SegmentKind::Side, id, created_s)]
+        })
+    }
+
+    /// Lets the cleaner have segments that were committed while they were held.
+    pub fn release(&self, log: LogId, segments: &[SegmentId]) {
+        let members = self.log(log).members();
+        for segment in segments.iter().filter_map(|id| members.in_log.get(id)) {
+            segment.set_held(false);
+        }
+    }
+
+    /// Removes whole segments that a side log had committed (a rejected recovery). The index must
+    /// not point into them any more. They are freed after the next digest; [`LogSpace::roll`]
+    /// hurries it. Returns the ids that are not in the log.
+    ///
+    /// What the cleaner has copied, or is copying, out of the segments stays on disk in survivors:
+    /// hold them ([`SideLog::hold`]) until it is clear that they stay.
+    pub fn drop_committed(&self, log: LogId, segments: &[SegmentId]) -> Vec<SegmentId> {
+        let mut members = self.log(log).members();
+        let mut unknown = Vec::new();
+        for id in segments {
+            match members.in_log.remove(id) {
+                Some(segment) => {
+                    segment.set_leaving();
+                    members.leaving.push(segment);
+                    members.unpublished = true;
+                }
+                None => unknown.push(*id),
+            }
+        }
+        unknown
+    }
+}

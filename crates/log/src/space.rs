@@ -1,0 +1,450 @@
+//! The log space of one master: all of its logs over one memory.
+//!
+//! Owns the memory, the free seglets and segment slots, and which segments exist. Appending is in
+//! `append`, opening heads in `roll`, cleaning in `cleaner`.
+//!
+//! - LOG-3: segment ids ascend over all logs of the master and are never used twice.
+//! - LOG-4: a segment exists on disk from its opening until a digest that does not list it is durable
+//!   and all older heads are durably closed; only then are its replicas and its memory freed.
+//! - LOG-5: freed memory is used again only when every guard taken before has been dropped.
+
+use crate::cleaner::CleanerCounters;
+use crate::durable::{Appended, Durability, Durable};
+use crate::error::{Corruption, OpenError};
+use crate::log_state::{Hook, LogState, Members};
+use crate::memory::LogMemory;
+use crate::options::{Geometry, LogOptions};
+use crate::segment::Segment;
+use crate::stats::LogStats;
+use crate::view::EntryView;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use pluvio_format::{Check, TableStats};
+use pluvio_memory::{EpochGuard, ReclaimStamp, Reserves, SegletClass, SegletIndex, SegletPool};
+use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+/// Tells the sizes of the tables; see [`LogSpace::set_table_stats_source`].
+pub type TableStatsSource = Box<dyn Fn() -> TableStats + Send + Sync>;
+
+/// See the module.
+pub struct LogSpace {
+    pub(crate) options: LogOptions,
+    pub(crate) geometry: Geometry,
+    pub(crate) memory: Arc<LogMemory>,
+    pub(crate) pool: SegletPool,
+    logs: Box<[LogState]>,
+    next_segment: AtomicU64,
+    free_slots: Mutex<Vec<u32>>,
+    /// Every segment that exists on disk, or would if there were replicas (LOG-4).
+    on_disk: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    retired: Mutex<Vec<(ReclaimStamp, Arc<Segment>)>>,
+    safe_version: AtomicU64,
+    /// The newest time seen, in seconds; new segments are created "then".
+    newest_s: AtomicU32,
+    table_stats: OnceLock<TableStatsSource>,
+    /// An append failed for want of seglets or slots since the last pass began.
+    pub(crate) cleaning_wanted: AtomicBool,
+    pub(crate) cleaner_counters: CleanerCounters,
+}
+
+impl LogSpace {
+    /// Reserves the memory and opens a head in every log.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing was kept.
+    pub fn new(options: LogOptions) -> Result<Arc<Self>, OpenError> {
+        let geometry = Geometry::of(&options)?;
+        let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
+        let memory = LogMemory::new(&geometry, &options)?;
+        let reserves = Reserves {
+            cleaner: count(geometry.cleaner_reserve),
+            emergency: count(geometry.emergency_reserve),
+        };
+        let pool = SegletPool::new(count(geometry.seglets), reserves)
+            .expect("the geometry leaves seglets beside the reserves");
+        let logs = (0..options.logs)
+            .map(|id| LogState::new(LogId(id), options.durability))
+            .collect();
+        let space = Arc::new(Self {
+            geometry,
+            memory: Arc::new(memory),
+            pool,
+            logs,
+            next_segment: AtomicU64::new(1),
+            free_slots: Mutex::new((0..count(geometry.slots)).rev().collect()),
+            on_disk: RwLock::default(),
+            retired: Mutex::default(),
+            safe_version: AtomicU64::new(1),
+            newest_s: AtomicU32::new(0),
+            table_stats: OnceLock::new(),
+            cleaning_wanted: AtomicBool::new(false),
+            cleaner_counters: CleanerCounters::default(),
+            options,
+        });
+        for log in &space.logs {
+            space.open_first_head(log);
+        }
+        Ok(space)
+    }
+
+    /// The logs, in the order of their ids.
+    pub fn logs(&self) -> impl Iterator<Item = LogId> + use<> {
+        (0..self.options.logs).map(LogId)
+    }
+
+    /// How appends become durable.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.options.durability
+    }
+
+    /// Begins an operation: what is read or appended under the guard stays where it is until the guard is dropped.
+    /// Hold it for microseconds: it stops the reuse of memory.
+    #[must_use]
+    pub fn pin(&self) -> EpochGuard<'_> {
+        self.memory.epochs().pin()
+    }
+
+    /// Tells the log the time, in seconds of the cluster; it never goes back. Appends tell it as
+    /// well, by their timestamps.
+    pub fn set_time(&self, now_s: u32) {
+        // The load keeps the line shared; the time changes once a second.
+        if self.newest_s.load(Ordering::Relaxed) < now_s {
+            self.newest_s.fetch_max(now_s, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn newest_s(&self) -> u32 {
+        self.newest_s.load(Ordering::Relaxed)
+    }
+
+    /// Versions of objects that are new to this master must be at least this. Written to every
+    /// head, so that versions grow over delete and re-create even when all traces of the deleted
+    /// object are cleaned away.
+    #[must_use]
+    pub fn safe_version(&self) -> ObjectVersion {
+        ObjectVersion(self.safe_version.load(Ordering::Acquire))
+    }
+
+    /// Raises the safe version to at least `to`: after a delete, to one more than the deleted version.
+    /// Call it before the tombstone is appended.
+    pub fn raise_safe_version(&self, to: ObjectVersion) {
+        self.safe_version.fetch_max(to.0, Ordering::AcqRel);
+    }
+
+    /// Sets who tells the table statistics for new heads; only the first call counts. The source is
+    /// called while a head is locked: it must not call the log.
+    pub fn set_table_stats_source(&self, source: TableStatsSource) {
+        let _first_one_counts = self.table_stats.set(source);
+    }
+
+    pub(crate) fn table_stats(&self) -> TableStats {
+        self.table_stats
+            .get()
+            .map_or_else(TableStats::default, |s| s())
+    }
+
+    /// Sets what is called after every append to `log`, and after a new segment is in its queue: it should wake
+    /// the replicator. Only the first call counts.
+    pub fn set_append_hook(&self, log: LogId, hook: Hook) {
+        let _first_one_counts = self.log(log).append_hook.set(hook);
+    }
+
+    /// Sets what is called when more of `log` became durable: it should wake those who wait for
+    /// [`LogSpace::confirm`], and the cleaner. Only the first call counts.
+    pub fn set_durable_hook(&self, log: LogId, hook: Hook) {
+        let _first_one_counts = self.log(log).durable_hook.set(hook);
+    }
+
+    /// The log with this id.
+    ///
+    /// # Panics
+    /// When the master has no such log: ids come from [`LogSpace::logs`].
+    pub(crate) fn log(&self, id: LogId) -> &LogState {
+        &self.logs[usize::from(id.0)]
+    }
+
+    pub(crate) fn log_states(&self) -> &[LogState] {
+        &self.logs
+    }
+
+    // --- reading -----------------------------------------------------------------------------
+
+    /// Reads an entry. `entry` was found in the index, or appended, under `guard`.
+    ///
+    /// # Errors
+    /// [`Corruption`]: log memory is broken; the process must stop. Only the layout is checked
+    /// here, the cleaner compares checksums.
+    pub fn entry<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Result<EntryView<'g>, Corruption> {
+        self.memory.view(entry, Check::Structure, guard)
+    }
+
+    /// Asks the processor to bring the beginning of an entry near.
+    pub fn prefetch(&self, entry: EntryRef) {
+        self.memory.prefetch(entry);
+    }
+
+    /// Log, segment and offset of the first byte of an entry that was found under `guard`.
+    #[must_use]
+    pub fn position_of(&self, entry: EntryRef, _guard: &EpochGuard<'_>) -> (LogId, LogPosition) {
+        let (place, position) = self.memory.locate(entry);
+        (place.log, position)
+    }
+
+    /// Counts an object as dead: the index no longer points to it. `bytes` is its
+    /// [`EntryView::total_len`]. Only for objects: tombstones die by themselves. The reference was
+    /// found under `guard`.
+    pub fn mark_dead(&self, entry: EntryRef, bytes: u32, _guard: &EpochGuard<'_>) {
+        let (place, _) = self.memory.locate(entry);
+        self.memory
+            .add_live(place.slot, place.log, -i64::from(bytes));
+    }
+
+    // --- durability --------------------------------------------------------------------------
+
+    /// Whether `log` is durable up to `position`.
+    #[must_use]
+    pub fn is_durable(&self, log: LogId, position: LogPosition) -> bool {
+        self.log(log).durable.covers(position)
+    }
+
+    /// The durable position of a log; `None` when everything is durable at once.
+    #[must_use]
+    pub fn durable_position(&self, log: LogId) -> Option<LogPosition> {
+        self.log(log).durable.get()
+    }
+
+    /// The proof that `appended` is durable.
+    ///
+    /// # Errors
+    /// Gives `appended` back when it is not durable yet: try again after the durable hook.
+    pub fn confirm<T>(&self, appended: Appended<T>) -> Result<Durable<T>, Appended<T>> {
+        if self.is_durable(appended.log(), appended.position()) {
+            Ok(appended.into_durable())
+        } else {
+            Err(appended)
+        }
+    }
+
+    /// Replication: everything in the heads of `log` before `position` is on all replicas. Never
+    /// moves back. A position in a head may be reported only after the digest of that head is
+    /// durable and all older heads are durably closed.
+    pub fn advance_durable(&self, log: LogId, position: LogPosition) {
+        let log = self.log(log);
+        if log.durable.advance(position) {
+            LogState::call(&log.durable_hook);
+        }
+    }
+
+    /// Replication: head `head` of `log` is open with its digest on all replicas, and the head
+    /// before it is durably closed. So recovery will go by this digest: what it does not list any
+    /// more is freed (LOG-4). To be called once for each head, in their order.
+    pub fn digest_durable(&self, log: LogId, head: SegmentId) {
+        let log = self.log(log);
+        self.drop_published(&mut log.members(), head);
+        LogState::call(&log.durable_hook);
+    }
+
+    /// Replication: the segments opened since the last call, heads and side segments, in the order
+    /// of their ids. Those that were freed meanwhile are left out.
+    #[must_use]
+    pub fn take_new_segments(&self, log: LogId) -> Vec<Arc<Segment>> {
+        let mut queue = self.log(log).queue();
+        queue.drain(..).filter(|s| !s.is_freed()).collect()
+    }
+
+    /// Replication: segments that left `log` for good since the last call; their replicas are to be
+    /// freed.
+    #[must_use]
+    pub fn take_freeable(&self, log: LogId) -> Vec<SegmentId> {
+        core::mem::take(&mut self.log(log).members().freeable)
+    }
+
+    /// The segments of `log` at this moment, oldest id first: what the next digest would list. A
+    /// segment may be freed while the caller holds it; its bytes are then gone.
+    #[must_use]
+    pub fn segments(&self, log: LogId) -> Vec<Arc<Segment>> {
+        self.log(log).members().in_log.values().cloned().collect()
+    }
+
+    // --- segments, slots and seglets -----------------------------------------------------------
+
+    pub(crate) fn next_segment_id(&self) -> SegmentId {
+        SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Takes `count` segment slots and leaves at least `leave` behind.
+    pub(crate) fn take_slots(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
+        let mut free = self.free_slots();
+        let keep = free.len().checked_sub(count)?;
+        (keep >= leave).then(|| free.split_off(keep))
+    }
+
+    pub(crate) fn give_back_slots(&self, slots: impl IntoIterator<Item = u32>) {
+        self.free_slots().extend(slots);
+    }
+
+    pub(crate) fn free_slot_count(&self) -> usize {
+        self.free_slots().len()
+    }
+
+    fn free_slots(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes seglets from the default pool and leaves at least `leave` behind. Reclaims what is
+    /// quiesced before it gives up.
+    pub(crate) fn take_default(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
+        let take = || {
+            (self.pool.free().default as usize >= count + leave)
+                .then(|| self.pool.take(SegletClass::Default, count))
+                .flatten()
+        };
+        let seglets = take().or_else(|| {
+            self.reclaim();
+            take()
+        })?;
+        Some(seglets.into_iter().map(|s| s.0).collect())
+    }
+
+    pub(crate) fn take_reserved(&self, class: SegletClass, count: usize) -> Option<Vec<u32>> {
+        let seglets = self.pool.take(class, count)?;
+        Some(seglets.into_iter().map(|s| s.0).collect())
+    }
+
+    pub(crate) fn give_back(&self, seglets: impl IntoIterator<Item = u32>) {
+        self.pool.give_back(seglets.into_iter().map(SegletIndex));
+    }
+
+    pub(crate) fn register(&self, segment: &Arc<Segment>) {
+        self.on_disk
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(segment.id(), Arc::clone(segment));
+    }
+
+    /// Every segment that exists on disk now.
+    pub(crate) fn on_disk(&self) -> BTreeMap<SegmentId, Arc<Segment>> {
+        self.on_disk
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Frees what the digests up to `head` dropped.
+    pub(crate) fn drop_published(&self, members: &mut Members, head: SegmentId) {
+        while members
+            .dropped_by
+            .front()
+            .is_some_and(|(id, _)| *id <= head)
+        {
+            let (_, dropped) = members.dropped_by.pop_front().expect("looked at");
+            for segment in dropped {
+                self.drop_segment(members, segment);
+            }
+        }
+    }
+
+    /// The segment is gone from disk: its replicas are freeable and its memory is retired.
+    pub(crate) fn drop_segment(&self, members: &mut Members, segment: Arc<Segment>) {
+        match self.options.durability {
+            Durability::Volatile => {}
+            Durability::Replicated => members.freeable.push(segment.id()),
+        }
+        self.on_disk
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&segment.id());
+        segment.set_freed();
+        let stamp = self.memory.epochs().retire_epoch();
+        self.retired().push((stamp, segment));
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Vec<(ReclaimStamp, Arc<Segment>)>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back the memory of dropped segments that nobody can see any more (LOG-5). Returns the
+    /// number of seglets.
+    pub(crate) fn reclaim(&self) -> usize {
+        let ready: Vec<Arc<Segment>> = {
+            let mut retired = self.retired();
+            if retired.is_empty() {
+                return 0;
+            }
+            let frontier = self.memory.epochs().frontier();
+            let (ready, waiting) = retired
+                .drain(..)
+                .partition::<Vec<_>, _>(|(stamp, _)| frontier.covers(*stamp));
+            *retired = waiting;
+            ready.into_iter().map(|(_, segment)| segment).collect()
+        };
+        let mut count = 0;
+        for segment in ready {
+            let seglets = segment.take_seglets();
+            count += seglets.len();
+            self.memory.clear_live(segment.slot(), segment.log());
+            self.give_back(seglets);
+            self.give_back_slots([segment.slot()]);
+        }
+        count
+    }
+
+    /// Seglets of segments that are out of the log but not free yet.
+    pub(crate) fn seglets_on_their_way(&self) -> usize {
+        let mut count: usize = self.retired().iter().map(|(_, s)| s.seglet_count()).sum();
+        for log in &self.logs {
+            let members = log.members();
+            let dropped = members.dropped_by.iter().flat_map(|(_, segments)| segments);
+            count += members
+                .leaving
+                .iter()
+                .chain(dropped)
+                .map(|s| s.seglet_count())
+                .sum::<usize>();
+        }
+        count
+    }
+
+    /// Live object bytes of the whole space.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.memory.live_of_logs()
+    }
+
+    /// Numbers for metrics.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        let on_disk = self.on_disk();
+        let free = self.pool.free();
+        let bytes = |seglets: usize| (seglets * SEGLET_BYTES) as u64;
+        LogStats {
+            memory_bytes: bytes(self.geometry.seglets),
+            table_bytes: self.memory.table_bytes(),
+            live_bytes: self.live_bytes(),
+            live_bytes_max: self.geometry.live_bytes_max,
+            log_bytes: on_disk.values().map(|s| u64::from(s.appended_len())).sum(),
+            free_bytes: bytes(free.default as usize),
+            reserve_free_bytes: bytes((free.cleaner + free.emergency) as usize),
+            freeing_bytes: bytes(self.seglets_on_their_way()),
+            segments: on_disk.len() as u64,
+            segments_max: self.geometry.slots as u64,
+            cleaner: self.cleaner_counters.read(),
+        }
+    }
+}
+
+impl core::fmt::Debug for LogSpace {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LogSpace")
+            .field("options", &self.options)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! Numbers of a log space, for metrics and for `status`.
+
+/// A snapshot; the parts are read one after the other and need not fit each other exactly.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct LogStats {
+    /// Log memory.
+    pub memory_bytes: u64,
+    /// Tables beside the log memory.
+    pub table_bytes: u64,
+    /// Live objects, headers included; no tombstones.
+    pub live_bytes: u64,
+    /// Limit for `live_bytes`.
+    pub live_bytes_max: u64,
+    /// Appended bytes of all segments.
+    pub log_bytes: u64,
+    /// Free for appends.
+    pub free_bytes: u64,
+    /// Free, and kept for cleaner and emergency heads.
+    pub reserve_free_bytes: u64,
+    /// Cleaned, and waiting for a durable digest or for readers to finish.
+    pub freeing_bytes: u64,
+    /// Segments that exist on disk.
+    pub segments: u64,
+    /// Limit for `segments`.
+    pub segments_max: u64,
+    /// The cleaner's work.
+    pub cleaner: CleanerStats,
+}
+
+/// What the cleaner has done since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CleanerStats {
+    /// Passes that were finished.
+    pub passes: u64,
+    /// Passes given up after reading, because they would have freed nothing.
+    pub barren_passes: u64,
+    /// Segments cleaned.
+    pub segments_cleaned: u64,
+    /// Memory of these segments.
+    pub bytes_cleaned: u64,
+    /// Survivor segments written.
+    pub survivors: u64,
+    /// Bytes of live entries copied.
+    pub bytes_moved: u64,
+    /// Heads opened only to publish a digest.
+    pub forced_digests: u64,
+    /// Of these, emergency heads.
+    pub emergency_heads: u64,
+}
+
+impl CleanerStats {
+    /// Bytes written for each byte of free memory gained, as in 003 fig. 6: 1 means that cleaned segments were
+    /// empty. `None` before anything was gained.
+    #[must_use]
+    pub fn write_cost(&self) -> Option<f64> {
+        let gained = self.bytes_cleaned.checked_sub(self.bytes_moved)?;
+        (gained > 0).then(|| self.bytes_cleaned as f64 / gained as f64)
+    }
+}

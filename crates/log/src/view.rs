@@ -1,0 +1,190 @@
+//! Entries as readers and the cleaner see them.
+
+use crate::error::Corruption;
+use crate::memory::LogMemory;
+use pluvio_format::{Check, Entry, EntryHead, EntryKind, ParseErrorKind, Parsed};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, SEGLET_BYTES};
+
+/// An entry in log memory: borrowed where it lies in one piece, which all small ones do; copied
+/// where it crosses a seglet border.
+#[derive(Clone, Debug)]
+pub struct EntryView<'g> {
+    head: EntryHead,
+    content: Content<'g>,
+}
+
+#[derive(Clone, Debug)]
+enum Content<'g> {
+    Whole(&'g [u8], Entry<'g>),
+    Copied(Vec<u8>),
+}
+
+impl EntryView<'_> {
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> EntryKind {
+        self.head.kind
+    }
+
+    /// Bytes it takes in the log, header included: what `mark_dead` wants to know.
+    #[must_use]
+    pub fn total_len(&self) -> u32 {
+        self.head.total_len() as u32
+    }
+
+    /// The content.
+    #[must_use]
+    pub fn entry(&self) -> Entry<'_> {
+        match &self.content {
+            Content::Whole(_, entry) => entry.clone(),
+            Content::Copied(bytes) => {
+                Parsed::read(bytes, Check::Structure)
+                    .expect("was read when the view was made")
+                    .entry
+            }
+        }
+    }
+
+    /// All bytes of the entry, header included.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.content {
+            Content::Whole(bytes, _) => bytes,
+            Content::Copied(bytes) => bytes,
+        }
+    }
+
+    pub(crate) fn head(&self) -> EntryHead {
+        self.head
+    }
+}
+
+impl LogMemory {
+    /// Whether a byte below the end of a closed segment says that the rest of its seglet is padding.
+    pub(crate) fn is_padding(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
+        // SAFETY: a closed segment is not written; the cleaner, the only caller, keeps the segment
+        // from being freed.
+        unsafe { self.bytes(seglet, within, 1, guard) == [0] }
+    }
+
+    /// Reads the entry at `entry`, a reference that was found or appended under `guard`.
+    pub(crate) fn view<'g>(
+        &'g self,
+        entry: EntryRef,
+        check: Check,
+        guard: &'g EpochGuard<'_>,
+    ) -> Result<EntryView<'g>, Corruption> {
+        let corrupt = |what: ParseErrorKind| {
+            let (_, position) = self.locate(entry);
+            Corruption {
+                entry,
+                segment: position.segment,
+                offset: position.offset,
+                what,
+            }
+        };
+        let (seglet, within) = Self::split(entry);
+        let left = SEGLET_BYTES - within;
+        // SAFETY: the reference names an entry that was appended before, and the guard is older
+        // than its end. A few bytes behind a short entry may be touched only in a closed segment:
+        // the shortest object or tombstone has 13 bytes, and nothing else has a reference while
+        // its segment is open.
+        let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
+        let head = match EntryHead::read(start) {
+            // Only entries of more than SMALL_ENTRY_MAX bytes begin so close to a border.
+            Err(e) if e.kind == ParseErrorKind::Truncated && left < EntryHead::BYTES_MAX => {
+                let start = self
+                    .gather(seglet, within, EntryHead::BYTES_MAX, guard)
+                    .ok_or_else(|| corrupt(ParseErrorKind::Truncated))?;
+                EntryHead::read(&start)
+            }
+            other => other,
+        }
+        .map_err(|e| corrupt(e.kind))?;
+        if head.total_len() <= left {
+            // SAFETY: as above; the length is the one that was written.
+            let bytes = unsafe { self.bytes(seglet, within, head.total_len(), guard) };
+            let parsed = Parsed::read(bytes, check).map_err(|e| corrupt(e.kind))?;
+            return Ok(EntryView {
+                head,
+                content: Content::Whole(bytes, parsed.entry),
+            });
+        }
+        let bytes = self
+            .gather(seglet, within, head.total_len(), guard)
+            .ok_or_else(|| corrupt(ParseErrorKind::Truncated))?;
+        Parsed::read(&bytes, check).map_err(|e| corrupt(e.kind))?;
+        Ok(EntryView {
+            head,
+            content: Content::Copied(bytes),
+        })
+    }
+
+    /// Copies `len` bytes that begin in `seglet` and go on in those that follow it.
+    fn gather(
+        &self,
+        mut seglet: u32,
+        mut within: usize,
+        len: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Option<Vec<u8>> {
+        let mut copy = Vec::with_capacity(len);
+        loop {
+            let piece = (SEGLET_BYTES - within).min(len - copy.len());
+            // SAFETY: inside an appended entry, under the guard (see `view`).
+            copy.extend_from_slice(unsafe { self.bytes(seglet, within, piece, guard) });
+            if copy.len() == len {
+                return Some(copy);
+            }
+            within = 0;
+            seglet = self.next_seglet(seglet)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AppendClass, LogOptions, LogSpace};
+    use pluvio_format::Object;
+    use pluvio_units::{LogId, ObjectVersion, Size, TableId};
+
+    #[test]
+    fn a_flipped_bit_is_found_by_its_checksum_and_its_place_is_named() {
+        let space = LogSpace::new(LogOptions::new(Size::mib(32))).unwrap();
+        let object = Entry::Object(Object {
+            table: TableId(1),
+            version: ObjectVersion(1),
+            timestamp_s: 1,
+            key: b"key",
+            value: &[7; 50],
+        });
+        let guard = space.pin();
+        let appended = space
+            .append(LogId(0), &[object], AppendClass::Normal, &guard)
+            .unwrap();
+        let entry = appended.pending()[0];
+        let (_, position) = space.position_of(entry, &guard);
+        let len = space.entry(entry, &guard).unwrap().bytes().len();
+        let (seglet, within) = LogMemory::split(entry);
+        // SAFETY: this test's only thread holds no view of the entry.
+        unsafe { space.memory.write(seglet, within + len - 1, &[6]) };
+        assert!(
+            space.entry(entry, &guard).is_ok(),
+            "reads check the layout only"
+        );
+        let corruption = space
+            .memory
+            .view(entry, Check::Checksum, &guard)
+            .unwrap_err();
+        assert_eq!(
+            (corruption.segment, corruption.offset),
+            (position.segment, position.offset)
+        );
+        assert!(matches!(
+            corruption.what,
+            ParseErrorKind::BadChecksum { .. }
+        ));
+    }
+}

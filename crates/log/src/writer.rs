@@ -1,0 +1,132 @@
+//! Puts entries into one segment. Owned by whoever owns the segment's end: a log's head lock, a
+//! side log, the cleaner.
+
+use crate::memory::{LogMemory, Place};
+use crate::segment::Segment;
+use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX};
+use std::sync::Arc;
+
+static ZEROS: [u8; SMALL_ENTRY_MAX] = [0; SMALL_ENTRY_MAX];
+
+/// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding when
+/// it is small and would cross a seglet border.
+pub(crate) fn place(at: u32, len: usize) -> u32 {
+    let left = SEGLET_BYTES - at as usize % SEGLET_BYTES;
+    if len > left && len <= SMALL_ENTRY_MAX {
+        at + left as u32
+    } else {
+        at
+    }
+}
+
+/// Where the segment ends after entries of these lengths were put at `at`.
+pub(crate) fn end_after(at: u32, lens: impl Iterator<Item = usize>) -> u32 {
+    lens.fold(at, |at, len| place(at, len).saturating_add(len as u32))
+}
+
+/// The one writer of a segment (LOG-2).
+pub(crate) struct SegmentWriter {
+    segment: Arc<Segment>,
+    memory: Arc<LogMemory>,
+    at: u32,
+    /// The segment's seglets, also in the segment itself; here they are read without its lock.
+    seglets: Vec<u32>,
+}
+
+impl SegmentWriter {
+    pub(crate) fn new(segment: Arc<Segment>, memory: Arc<LogMemory>) -> Self {
+        Self {
+            segment,
+            memory,
+            at: 0,
+            seglets: Vec::new(),
+        }
+    }
+
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Bytes written, published or not.
+    pub(crate) fn at(&self) -> u32 {
+        self.at
+    }
+
+    pub(crate) fn position(&self) -> LogPosition {
+        LogPosition {
+            segment: self.segment.id(),
+            offset: self.at,
+        }
+    }
+
+    /// Seglets that are missing for the segment to reach `end`.
+    pub(crate) fn missing_seglets(&self, end: u32) -> usize {
+        (end as usize)
+            .div_ceil(SEGLET_BYTES)
+            .saturating_sub(self.seglets.len())
+    }
+
+    /// Adds seglets that the caller took from the pool.
+    pub(crate) fn extend(&mut self, seglets: impl IntoIterator<Item = u32>) {
+        for seglet in seglets {
+            let place = Place {
+                segment: self.segment.id(),
+                slot: self.segment.slot(),
+                log: self.segment.log(),
+                index: u16::try_from(self.seglets.len())
+                    .expect("a segment has at most 128 seglets"),
+            };
+            self.memory
+                .assign(seglet, place, self.seglets.last().copied());
+            self.seglets.push(seglet);
+            self.segment.push_seglet(seglet);
+        }
+    }
+
+    /// Writes one entry, given in parts. The seglets for it are there. The entry is not visible to
+    /// replication before [`Self::publish`].
+    pub(crate) fn put(&mut self, parts: &[&[u8]]) -> EntryRef {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let start = place(self.at, len);
+        let padding = (start - self.at) as usize;
+        if padding > 0 {
+            self.write(&ZEROS[..padding]);
+        }
+        let offset = LogMemory::base(self.seglets[start as usize / SEGLET_BYTES])
+            + u64::from(start) % SEGLET_BYTES as u64;
+        for part in parts {
+            self.write(part);
+        }
+        debug_assert_eq!(self.at as usize, start as usize + len);
+        EntryRef::new(offset)
+    }
+
+    /// Appends bytes, going on in the next seglet where one ends.
+    fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let within = self.at as usize % SEGLET_BYTES;
+            let (now, later) = bytes.split_at(bytes.len().min(SEGLET_BYTES - within));
+            let seglet = self.seglets[self.at as usize / SEGLET_BYTES];
+            // SAFETY: this writer is the segment's only one, `at` is not below the appended
+            // length, and the seglet belongs to the segment until it is freed.
+            unsafe { self.memory.write(seglet, within, now) };
+            self.at += now.len() as u32;
+            bytes = later;
+        }
+    }
+
+    /// Takes back what was put since the writer was at `to`; none of it was published, and no
+    /// reference to it is left anywhere.
+    pub(crate) fn rewind(&mut self, to: u32) {
+        assert!(
+            self.segment.appended_len() <= to && to <= self.at,
+            "only what nobody has seen can be taken back"
+        );
+        self.at = to;
+    }
+
+    /// Makes everything written visible to replication: the end of a group.
+    pub(crate) fn publish(&mut self) {
+        self.segment.set_appended(self.at);
+    }
+}

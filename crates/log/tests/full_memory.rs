@@ -1,0 +1,227 @@
+//! Memory at its limits: overwriting for ever at high utilization, full memory, deletes, and
+//! writing again. Nothing may hang and nothing may be lost.
+
+mod support;
+
+use pluvio_log::{AppendError, Durability, FullReason};
+use pluvio_units::LogId;
+use support::replication::Replication;
+use support::{Random, Store, options};
+
+/// A store that is driven by one thread: cleaner and replication get steps when an append is
+/// refused, and now and then.
+struct Driver {
+    store: Store,
+    replication: Option<Replication>,
+    random: Random,
+    now_s: u32,
+    changes: u64,
+}
+
+impl Driver {
+    fn new(mib: u64, logs: u16, durability: Durability, live_percent_max: u32, keys: u32) -> Self {
+        let mut options = options(mib, logs, durability);
+        options.live_percent_max = live_percent_max;
+        let store = Store::new(options, keys);
+        let replication = match durability {
+            Durability::Volatile => None,
+            Durability::Replicated => Some(Replication::new(&store.space, 4 << 20)),
+        };
+        Self {
+            store,
+            replication,
+            random: Random::new(7),
+            now_s: 1,
+            changes: 0,
+        }
+    }
+
+    fn log(&mut self) -> LogId {
+        let logs = self.store.space.logs().count() as u64;
+        LogId(self.random.below(logs) as u16)
+    }
+
+    fn background(&mut self) {
+        for _ in 0..4 {
+            let _pace = self
+                .store
+                .cleaner
+                .step(self.now_s)
+                .expect("memory is right");
+            if let Some(replication) = &mut self.replication {
+                for log in self.store.space.logs() {
+                    while replication.step(log, &mut self.random) {}
+                }
+            }
+        }
+    }
+
+    /// Changes a key; tries again as long as the cleaner may help.
+    fn change(&mut self, key: u32, len: Option<usize>) -> Result<(), FullReason> {
+        self.changes += 1;
+        if self.changes.is_multiple_of(1000) {
+            self.now_s += 1;
+        }
+        if self.changes.is_multiple_of(16) {
+            let _pace = self
+                .store
+                .cleaner
+                .step(self.now_s)
+                .expect("memory is right");
+        }
+        let log = self.log();
+        for _ in 0..3000 {
+            match self.store.change(log, key, len, self.now_s) {
+                Ok(_) => return Ok(()),
+                Err(AppendError::Full {
+                    why: FullReason::LiveObjects,
+                    ..
+                }) => {
+                    return Err(FullReason::LiveObjects);
+                }
+                Err(AppendError::Full { .. }) => self.background(),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        panic!("no progress: {:#?}", self.store.space);
+    }
+
+    /// Writes new keys until live objects are at `percent` of the memory; returns how many.
+    fn fill(&mut self, percent: u64, size: impl Fn(&mut Random) -> usize) -> u32 {
+        let mut keys = 0;
+        loop {
+            let stats = self.store.space.stats();
+            for _ in 0..50 {
+                let live = self.store.space.stats().live_bytes;
+                let len = size(&mut self.random);
+                if (live + len as u64) * 100 > stats.memory_bytes * percent {
+                    return keys;
+                }
+                self.change(keys, Some(len)).expect("below the limit");
+                keys += 1;
+            }
+        }
+    }
+
+    /// Overwrites random keys with values of the sizes they have.
+    fn overwrite(&mut self, keys: u32, bytes: u64) {
+        let mut written = 0;
+        while written < bytes {
+            let key = self.random.below(u64::from(keys)) as u32;
+            let len = self.store.read(key).expect("it was written").1;
+            self.change(key, Some(len)).expect("it grows nothing");
+            written += len as u64 + 20;
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(replication) = &mut self.replication {
+            replication.finish(&mut self.random);
+        }
+        self.store.check_live_bytes();
+    }
+}
+
+/// Every order of magnitude up to 1 MiB, so that the large ones hold most of the bytes and the small
+/// ones are most of the objects.
+fn mixed(random: &mut Random) -> usize {
+    if random.below(50) == 0 {
+        1 + random.below(1 << 20) as usize
+    } else {
+        random.mixed_size()
+    }
+}
+
+fn overwrite_for_ever(
+    mut driver: Driver,
+    percent: u64,
+    turns: u64,
+    size: fn(&mut Random) -> usize,
+) {
+    let keys = driver.fill(percent, size);
+    let memory = driver.store.space.stats().memory_bytes;
+    driver.overwrite(keys, memory * turns);
+    driver.finish();
+    for key in 0..keys {
+        driver.store.read(key).expect("nothing was deleted");
+    }
+    let stats = driver.store.space.stats();
+    assert!(stats.live_bytes * 100 >= stats.memory_bytes * (percent - 3));
+    println!(
+        "{} MiB, {percent} %: write cost {:?}, {:?}",
+        memory >> 20,
+        stats.cleaner.write_cost(),
+        stats.cleaner
+    );
+}
+
+#[test]
+fn mixed_sizes_are_overwritten_for_ever_at_80_percent_without_replicas() {
+    let driver = Driver::new(64, 1, Durability::Volatile, 90, 20_000);
+    overwrite_for_ever(driver, 80, 3, mixed);
+}
+
+#[test]
+fn mixed_sizes_are_overwritten_for_ever_at_80_percent_with_replicas() {
+    let driver = Driver::new(64, 1, Durability::Replicated, 90, 20_000);
+    overwrite_for_ever(driver, 80, 2, mixed);
+}
+
+#[test]
+#[ignore = "long: cargo test -p pluvio-log --profile test-fast -- --ignored"]
+fn small_objects_are_overwritten_for_ever_at_90_percent_without_replicas() {
+    let driver = Driver::new(64, 1, Durability::Volatile, 92, 600_000);
+    overwrite_for_ever(driver, 90, 4, |_| 100);
+}
+
+#[test]
+#[ignore = "long: cargo test -p pluvio-log --profile test-fast -- --ignored"]
+fn small_objects_are_overwritten_for_ever_at_90_percent_with_replicas() {
+    let driver = Driver::new(64, 1, Durability::Replicated, 92, 600_000);
+    overwrite_for_ever(driver, 90, 4, |_| 100);
+}
+
+fn fill_delete_and_write_again(mut driver: Driver, size: fn(&mut Random) -> usize) {
+    let mut keys = 0u32;
+    let refused = loop {
+        let len = size(&mut driver.random);
+        match driver.change(keys, Some(len)) {
+            Ok(()) => keys += 1,
+            Err(why) => break why,
+        }
+    };
+    assert_eq!(refused, FullReason::LiveObjects);
+    let full = driver.store.space.stats();
+    assert!(full.live_bytes * 100 >= full.memory_bytes * 88, "{full:?}");
+    // Overwriting works at the limit, growing does not.
+    let len = driver.store.read(0).expect("it was written").1;
+    driver.change(0, Some(len)).expect("it grows nothing");
+    // Deletes work from the first to the last.
+    for key in 0..keys {
+        driver
+            .change(key, None)
+            .expect("a delete works on a full memory");
+    }
+    driver.finish();
+    assert_eq!(driver.store.space.stats().live_bytes, 0);
+    for key in 0..keys / 2 {
+        let len = size(&mut driver.random).min(100_000);
+        driver.change(key, Some(len)).expect("memory is free again");
+    }
+    driver.finish();
+    assert!(driver.store.read(keys - 1).is_none());
+}
+
+#[test]
+fn a_full_memory_takes_deletes_and_then_writes() {
+    let driver = Driver::new(32, 1, Durability::Volatile, 90, 20_000);
+    fill_delete_and_write_again(driver, mixed);
+    let driver = Driver::new(40, 3, Durability::Replicated, 90, 20_000);
+    fill_delete_and_write_again(driver, mixed);
+}
+
+#[test]
+fn tiny_objects_can_be_deleted_though_their_tombstones_are_as_large() {
+    let driver = Driver::new(32, 1, Durability::Replicated, 90, 300_000);
+    fill_delete_and_write_again(driver, |_| 150);
+}

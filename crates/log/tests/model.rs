@@ -1,0 +1,258 @@
+//! Random changes to a small replicated store, with power cuts at random moments: what was durable
+//! is there, and nothing that was not written.
+
+mod support;
+
+use pluvio_log::{AppendError, Appended, Durability};
+use pluvio_units::LogId;
+use std::collections::BTreeMap;
+use support::replication::Replication;
+use support::{Done, Random, Store, options};
+
+/// Per key: what was written, by version; a delete has the version it deleted.
+#[derive(Default)]
+struct History {
+    /// Version → length of the value.
+    written: BTreeMap<(u32, u64), usize>,
+    /// The newest change that was confirmed as durable: version, and whether it is a value.
+    durable: BTreeMap<u32, (u64, bool)>,
+    /// The newest change that was made: version, length.
+    newest: BTreeMap<u32, (u64, Option<usize>)>,
+}
+
+impl History {
+    fn check_recovered(&self, replication: &Replication) {
+        let found = &replication.recover();
+        for (&key, &(version, is_value)) in &self.durable {
+            let &(found_version, found_len) = found.get(&key).unwrap_or(&(0, None));
+            if is_value {
+                assert!(
+                    found_version >= version,
+                    "key {key}: version {version} was durable, found {found_version}"
+                );
+                if found_version == version && found_len.is_none() {
+                    // Only a delete of this version may have hidden it.
+                    assert_eq!(
+                        self.newest_or_later(key, version),
+                        None,
+                        "key {key} is lost"
+                    );
+                }
+            } else if found_len.is_some() {
+                assert!(
+                    found_version > version,
+                    "key {key} came back from the dead: {found_version} was deleted by {version}: {:#?}",
+                    replication.trace(key)
+                );
+            }
+        }
+        for (&key, &(version, len)) in found {
+            if let Some(len) = len {
+                assert_eq!(self.written.get(&(key, version)), Some(&len), "key {key}");
+            }
+            assert!(version <= self.newest[&key].0);
+        }
+    }
+
+    /// The newest change of a key, when it has this version.
+    fn newest_or_later(&self, key: u32, version: u64) -> Option<usize> {
+        let (newest, len) = self.newest[&key];
+        if newest == version { len } else { None }
+    }
+}
+
+struct Run {
+    store: Store,
+    replication: Replication,
+    random: Random,
+    history: History,
+    waiting: Vec<Appended<Done>>,
+    keys: u32,
+    now_s: u32,
+}
+
+impl Run {
+    fn new(seed: u64, logs: u16, mib: u64, keys: u32) -> Self {
+        let store = Store::new(options(mib, logs, Durability::Replicated), keys);
+        let replication = Replication::new(&store.space, 300_000);
+        Self {
+            store,
+            replication,
+            random: Random::new(seed),
+            history: History::default(),
+            waiting: Vec::new(),
+            keys,
+            now_s: 1,
+        }
+    }
+
+    fn change(&mut self, size: impl Fn(&mut Random) -> usize) {
+        let logs = self.store.space.logs().count() as u64;
+        let log = LogId(self.random.below(logs) as u16);
+        let key = self.random.below(u64::from(self.keys)) as u32;
+        let delete = self.random.below(5) == 0;
+        let len = (!delete).then(|| size(&mut self.random));
+        match self.store.change(log, key, len, self.now_s) {
+            Ok(None) => {}
+            Ok(Some(appended)) => {
+                let done = *appended.pending();
+                if let Some(len) = done.len {
+                    self.history.written.insert((key, done.version), len);
+                }
+                self.history.newest.insert(key, (done.version, done.len));
+                self.waiting.push(appended);
+            }
+            Err(AppendError::Full { .. }) => {
+                let _pace = self
+                    .store
+                    .cleaner
+                    .step(self.now_s)
+                    .expect("memory is right");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn confirm(&mut self) {
+        let space = &self.store.space;
+        for appended in std::mem::take(&mut self.waiting) {
+            match space.confirm(appended) {
+                Err(still) => self.waiting.push(still),
+                Ok(durable) => {
+                    let done = durable.into_value();
+                    let (version, is_value) =
+                        *self.history.durable.get(&done.key).unwrap_or(&(0, false));
+                    let newer = (done.version, done.len.is_none()) > (version, !is_value);
+                    if newer {
+                        let change = (done.version, done.len.is_some());
+                        self.history.durable.insert(done.key, change);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        self.confirm();
+        self.history.check_recovered(&self.replication);
+        for key in 0..self.keys {
+            let expected = self.history.newest.get(&key).copied();
+            let expected = expected.and_then(|(version, len)| len.map(|len| (version, len)));
+            assert_eq!(self.store.read(key), expected, "key {key}");
+        }
+        self.store.check_live_bytes();
+    }
+
+    fn go(&mut self, steps: u64, size: impl Fn(&mut Random) -> usize) {
+        for step in 0..steps {
+            if step % 64 == 0 {
+                self.now_s += 1;
+            }
+            self.change(&size);
+            for log in self.store.space.logs() {
+                if self.random.below(2) == 0 {
+                    self.replication.step(log, &mut self.random);
+                }
+            }
+            if self.random.below(4) == 0 {
+                let _pace = self
+                    .store
+                    .cleaner
+                    .step(self.now_s)
+                    .expect("memory is right");
+            }
+            if self.random.below(40) == 0 {
+                self.confirm();
+            }
+            if self.random.below(steps / 12) == 0 {
+                self.check();
+            }
+        }
+        self.replication.finish(&mut self.random);
+        self.check();
+        assert!(self.waiting.is_empty(), "all is durable in the end");
+    }
+}
+
+fn large(random: &mut Random) -> usize {
+    20_000 + random.below(200_000) as usize
+}
+
+#[test]
+fn what_was_durable_survives_a_power_cut_with_one_log() {
+    let mut run = Run::new(1, 1, 32, 150);
+    run.go(3000, large);
+    let cleaner = run.store.space.stats().cleaner;
+    assert!(cleaner.passes > 10, "{cleaner:?}");
+}
+
+#[test]
+fn what_was_durable_survives_a_power_cut_with_three_logs() {
+    for seed in 2..5 {
+        let mut run = Run::new(seed, 3, 40, 150);
+        run.go(2000, large);
+        let cleaner = run.store.space.stats().cleaner;
+        assert!(cleaner.passes > 5, "{cleaner:?}");
+    }
+}
+
+#[test]
+fn sizes_of_all_orders_survive_a_power_cut() {
+    for seed in 5..8 {
+        let mut run = Run::new(seed, 2, 32, 400);
+        run.go(3000, Random::mixed_size);
+    }
+}
+
+/// The old value lies in log 0 and is durable; the new one lies in log 1, whose replication is
+/// stuck. Cleaning log 0 must not take the only durable value away (CLEAN-2).
+#[test]
+fn a_value_is_not_cleaned_away_while_its_successor_can_be_lost() {
+    const KEYS: u32 = 1100;
+    let (old_log, stuck_log) = (LogId(0), LogId(1));
+    let mut run = Run::new(9, 2, 32, KEYS);
+    let clean = |run: &mut Run| {
+        for _ in 0..300 {
+            let _pace = run.store.cleaner.step(run.now_s).expect("memory is right");
+            while run.replication.step(old_log, &mut run.random) {}
+        }
+    };
+    for key in 0..KEYS {
+        let written = run
+            .store
+            .change(old_log, key, Some(20_000), 1)
+            .expect("there is room");
+        run.waiting.extend(written);
+    }
+    run.replication.finish(&mut run.random);
+    run.confirm();
+    assert!(run.waiting.is_empty());
+    let mut overwritten = 0;
+    while overwritten < KEYS {
+        match run.store.change(stuck_log, overwritten, Some(20_000), 2) {
+            Ok(appended) => {
+                run.waiting.extend(appended);
+                overwritten += 1;
+            }
+            Err(AppendError::Full { .. }) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(
+        (100..KEYS).contains(&overwritten),
+        "memory is full: {overwritten}"
+    );
+    clean(&mut run);
+    let found = run.replication.recover();
+    for key in 0..KEYS {
+        assert_eq!(found.get(&key), Some(&(1, Some(20_000))), "key {key}");
+    }
+    run.replication.finish(&mut run.random);
+    clean(&mut run);
+    assert!(
+        run.store.space.stats().cleaner.passes > 0,
+        "it goes on once log 1 does"
+    );
+    run.confirm();
+    assert!(run.waiting.is_empty());
+}

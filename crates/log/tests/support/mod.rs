@@ -1,0 +1,235 @@
+//! A tiny store over the log, replication that is late and goes in slices, and a recovery that
+//! reads only what is durable. All deterministic, from one seed.
+
+// Each test file uses its own part of this.
+#![allow(dead_code)]
+
+pub mod replication;
+
+use pluvio_format::{Entry, Object, Tombstone};
+use pluvio_log::{
+    AppendClass, AppendError, Appended, Cleaner, CleanerOptions, CleanerPace, Durability,
+    EntryView, Liveness, LogOptions, LogSpace,
+};
+use pluvio_units::{EntryRef, LogId, ObjectVersion, SegmentId, Size, TableId};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A small generator of numbers; the same seed gives the same run.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// 1 byte to 1 MiB, every order of magnitude equally often.
+    pub fn mixed_size(&mut self) -> usize {
+        let bits = self.below(21);
+        1 + self.below(1 << bits) as usize
+    }
+}
+
+const TABLE: TableId = TableId(1);
+
+/// A value that tells what it is, so that a mix-up is seen. Cheap to make.
+pub fn value_of(key: u32, version: u64, len: usize) -> Vec<u8> {
+    let seed = u64::from(key) << 32 ^ version;
+    let mut value = vec![seed as u8; len];
+    for (to, from) in value.iter_mut().zip(seed.to_le_bytes()) {
+        *to = from;
+    }
+    value
+}
+
+/// Key → place, as an index would have it.
+#[derive(Default)]
+pub struct Index {
+    slots: Mutex<Vec<Option<EntryRef>>>,
+}
+
+impl Index {
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<EntryRef>>> {
+        self.slots.lock().expect("no test thread panics in here")
+    }
+}
+
+pub fn key_of(entry: &Entry<'_>) -> u32 {
+    let key = match entry {
+        Entry::Object(object) => object.key,
+        Entry::Tombstone(tombstone) => tombstone.key,
+        other => panic!("not in the index: {other:?}"),
+    };
+    u32::from_le_bytes(key.try_into().expect("keys of four bytes"))
+}
+
+impl Liveness for Index {
+    fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {
+        self.lock()[key_of(&view.entry()) as usize] == Some(entry)
+    }
+
+    fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool {
+        let slot = &mut self.lock()[key_of(&view.entry()) as usize];
+        let pointed = *slot == Some(old);
+        if pointed {
+            *slot = Some(new);
+        }
+        pointed
+    }
+}
+
+/// What a write or delete did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    pub key: u32,
+    pub version: u64,
+    /// Length of the value, `None` when deleted.
+    pub len: Option<usize>,
+}
+
+/// The store.
+pub struct Store {
+    pub space: Arc<LogSpace>,
+    pub index: Arc<Index>,
+    pub cleaner: Cleaner,
+}
+
+pub fn options(mib: u64, logs: u16, durability: Durability) -> LogOptions {
+    LogOptions {
+        logs,
+        durability,
+        ..LogOptions::new(Size::mib(mib))
+    }
+}
+
+impl Store {
+    pub fn new(options: LogOptions, keys: u32) -> Self {
+        let space = LogSpace::new(options).expect("enough memory");
+        let index = Arc::new(Index::default());
+        index.lock().resize(keys as usize, None);
+        let liveness: Arc<dyn Liveness> = index.clone();
+        let cleaner = Cleaner::new(Arc::clone(&space), liveness, CleanerOptions::default());
+        Self {
+            space,
+            index,
+            cleaner,
+        }
+    }
+
+    /// Writes (`Some(len)`) or deletes (`None`) a key. Deleting what is not there gives `None`.
+    pub fn change(
+        &self,
+        log: LogId,
+        key: u32,
+        len: Option<usize>,
+        now_s: u32,
+    ) -> Result<Option<Appended<Done>>, AppendError> {
+        let guard = self.space.pin();
+        let mut slots = self.index.lock();
+        let old = slots[key as usize].map(|entry| {
+            let view = self.space.entry(entry, &guard).expect("memory is right");
+            let Entry::Object(object) = view.entry() else {
+                panic!("only objects are in this index");
+            };
+            (entry, object.version, view.total_len())
+        });
+        let old_version = old.map_or(0, |(_, version, _)| version.0);
+        let version = (old_version + 1).max(self.space.safe_version().0);
+        let key_bytes = key.to_le_bytes();
+        let value = len.map(|len| value_of(key, version, len));
+        let mut group = Vec::with_capacity(2);
+        if let Some(value) = &value {
+            group.push(Entry::Object(Object {
+                table: TABLE,
+                version: ObjectVersion(version),
+                timestamp_s: now_s,
+                key: &key_bytes,
+                value,
+            }));
+        }
+        if let Some((entry, old_version, _)) = old
+            && (len.is_none() || self.space.durability() == Durability::Replicated)
+        {
+            let segment = match self.space.durability() {
+                Durability::Replicated => self.space.position_of(entry, &guard).1.segment,
+                Durability::Volatile => SegmentId(0),
+            };
+            group.push(Entry::Tombstone(Tombstone {
+                table: TABLE,
+                version: old_version,
+                segment,
+                timestamp_s: now_s,
+                key: &key_bytes,
+            }));
+        }
+        if group.is_empty() {
+            return Ok(None);
+        }
+        if len.is_none() {
+            self.space
+                .raise_safe_version(ObjectVersion(old_version + 1));
+        }
+        let class = match (len, old) {
+            (None, _) => AppendClass::Delete,
+            (Some(_), None) => AppendClass::Normal,
+            (Some(_), Some((_, _, old_bytes))) => AppendClass::Replace { old_bytes },
+        };
+        let appended = self.space.append(log, &group, class, &guard)?;
+        slots[key as usize] = len.map(|_| appended.pending()[0]);
+        if let Some((entry, _, bytes)) = old {
+            self.space.mark_dead(entry, bytes, &guard);
+        }
+        let version = if len.is_some() { version } else { old_version };
+        Ok(Some(appended.map(|_| Done { key, version, len })))
+    }
+
+    /// Reads a key: version and length; checks that the value is the one written.
+    pub fn read(&self, key: u32) -> Option<(u64, usize)> {
+        let guard = self.space.pin();
+        let entry = self.index.lock()[key as usize]?;
+        let view = self.space.entry(entry, &guard).expect("memory is right");
+        let Entry::Object(object) = view.entry() else {
+            panic!("only objects are in this index");
+        };
+        assert_eq!(object.key, key.to_le_bytes());
+        let expected = value_of(key, object.version.0, object.value.len());
+        assert!(object.value == expected, "key {key} has another's value");
+        Some((object.version.0, object.value.len()))
+    }
+
+    /// Steps the cleaner until it has nothing to do.
+    pub fn clean(&self, now_s: u32) {
+        for _ in 0..100_000 {
+            match self.cleaner.step(now_s).expect("memory is right") {
+                CleanerPace::Again => {}
+                CleanerPace::Idle => return,
+            }
+        }
+        panic!("the cleaner finds no end: {:?}", self.space);
+    }
+
+    /// Live bytes as the index has them must be what the log counts.
+    pub fn check_live_bytes(&self) {
+        let guard = self.space.pin();
+        let slots = self.index.lock();
+        let live: u64 = slots
+            .iter()
+            .flatten()
+            .map(|&entry| {
+                let view = self.space.entry(entry, &guard).expect("memory is right");
+                u64::from(view.total_len())
+            })
+            .sum();
+        assert_eq!(self.space.stats().live_bytes, live);
+    }
+}

@@ -1,0 +1,33 @@
+//! The master part of a server: tablets, the operations on them, and the recovery of tablets that
+//! other masters lost.
+//!
+//! What it owns: which tablets are here and whether they are served, and the results of operations
+//! that clients may ask for again. The store owns the objects, replication the replicas.
+//!
+//! Invariants
+//! - MASTER-1: an operation is done only on a tablet that is served here, by the server life that the
+//!   caller means (TAB-2).
+//! - MASTER-2: a reply that tells of a change is made from a `Durable`; a reply that rests on somebody
+//!   else's change waits for that one's durability.
+//! - MASTER-3: a tablet is served only after every log of this master is durably open, and a recovered one
+//!   only after the coordinator has recorded the new owner.
+//! - MASTER-4: nothing is answered later than the server allowed ([`Master::serve_until`]): it knows how
+//!   long nobody else can have been given the tablets.
+//!
+//! Threads: every method takes `&self` and may be called on any core; the log of a change is that of the
+//! core it came to. Nothing blocks.
+//!
+//! Not here: who is a member (crate server), where tablets are (coordinator).
+
+mod completions;
+mod master;
+mod number;
+mod ops;
+mod recover;
+mod service;
+mod tablets;
+
+pub use completions::{Completions, Execution};
+pub use master::{Master, MasterParts};
+pub use recover::{AddressBook, RecoveryOptions};
+pub use tablets::{LocalTable, Tablet, TabletMap, TabletPhase};

@@ -1,0 +1,286 @@
+//! The state of a master, and what all operations share.
+
+use crate::completions::Completions;
+use crate::recover::{AddressBook, RecoveryKey, RecoveryOptions};
+use crate::tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
+use arc_swap::Guard;
+use pluvio_env::{Address, Env, Moment, timeout};
+use pluvio_log::{Appended, Durability, Durable};
+use pluvio_replication::Replication;
+use pluvio_store::{Pending, Store, Table};
+use pluvio_units::{KeyHash, ServerId, TableId};
+use pluvio_wire::{Answer, FatalKind, Header, Refusal, RetryReason, TabletSpec};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// When clients should ask again for a tablet that is being recovered.
+const TABLET_RETRY: Duration = Duration::from_millis(5);
+/// When clients should ask again while there are too few backups.
+const BACKUPS_RETRY: Duration = Duration::from_millis(50);
+
+/// When clients should ask again while this master does not know whether it is still a member. They ask
+/// the coordinator too, and may find another owner.
+const DOUBT_RETRY: Duration = Duration::from_millis(10);
+/// How long a request waits for the first heads to be durably open.
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What a master is made from.
+pub struct MasterParts {
+    /// The operating system.
+    pub env: Env,
+    /// This server.
+    pub id: ServerId,
+    /// The objects.
+    pub store: Arc<Store>,
+    /// The replicas of the store's logs.
+    pub replication: Replication,
+    /// Where the coordinator is.
+    pub coordinator: Address,
+    /// Where other servers are.
+    pub addresses: AddressBook,
+    /// Bounds of recoveries.
+    pub recovery: RecoveryOptions,
+}
+
+/// See the crate's text.
+pub struct Master {
+    pub(crate) env: Env,
+    pub(crate) id: ServerId,
+    store: Arc<Store>,
+    pub(crate) replication: Replication,
+    tablets: TabletMap,
+    pub(crate) completions: Arc<Completions>,
+    pub(crate) coordinator: Address,
+    pub(crate) addresses: AddressBook,
+    pub(crate) recovery_options: RecoveryOptions,
+    pub(crate) recoveries: Mutex<BTreeSet<RecoveryKey>>,
+    stopped: AtomicBool,
+    /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
+    serve_until: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Master {
+    /// A master without tablets.
+    #[must_use]
+    pub fn new(parts: MasterParts) -> Arc<Self> {
+        Arc::new(Self {
+            env: parts.env,
+            id: parts.id,
+            store: parts.store,
+            replication: parts.replication,
+            tablets: TabletMap::default(),
+            completions: Completions::new(),
+            coordinator: parts.coordinator,
+            addresses: parts.addresses,
+            recovery_options: parts.recovery,
+            recoveries: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            serve_until: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    /// This server's id.
+    #[must_use]
+    pub fn id(&self) -> ServerId {
+        self.id
+    }
+
+    /// The objects.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The tablets.
+    #[must_use]
+    pub fn tablets(&self) -> &TabletMap {
+        &self.tablets
+    }
+
+    /// The replicas.
+    #[must_use]
+    pub fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
+    /// Requests of clients so far, those of this process's own front ends included.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Stops serving for ever: this server was declared dead (003 §7.11). What is waiting for replicas
+    /// is never acknowledged.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.tablets.clear();
+    }
+
+    /// Lets this master answer until `moment`, and no longer unless this is called again (MASTER-4).
+    pub fn serve_until(&self, moment: Moment) {
+        let nanos = u64::try_from(moment.0.as_nanos()).unwrap_or(u64::MAX);
+        self.serve_until.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// Whether what is here is still the truth (MASTER-4).
+    fn may_serve(&self) -> bool {
+        let until = Duration::from_nanos(self.serve_until.load(Ordering::Relaxed));
+        self.env.clock.now() < Moment(until)
+    }
+
+    /// Takes tablets that hold nothing yet, once every log is durably open (MASTER-3).
+    ///
+    /// # Errors
+    /// `Retry` when that takes long: whoever asks again and again must not fill this server with
+    /// waiting requests. Fatal when a tablet overlaps one that is here, or memory for an index cannot
+    /// be had; those before it were taken, and taking them again is no error.
+    pub async fn take_tablets(&self, tablets: &[TabletSpec]) -> Result<(), Refusal> {
+        if self.is_replicated() {
+            let opened = self.replication.opened();
+            let opened = timeout(&*self.env.clock, OPEN_WAIT_MAX, opened);
+            if opened.await.is_err() {
+                return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups));
+            }
+        }
+        for spec in tablets {
+            self.add_tablet(spec, TabletPhase::Serving)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_tablet(
+        &self,
+        spec: &TabletSpec,
+        phase: TabletPhase,
+    ) -> Result<Arc<Table>, Refusal> {
+        let other = |e: &dyn core::fmt::Display| Refusal::fatal(FatalKind::Other, e.to_string());
+        let table = self
+            .store
+            .table(spec.table, spec.seed, spec.range)
+            .map_err(|e| other(&e))?;
+        let tablet = Tablet {
+            range: spec.range,
+            phase,
+        };
+        match self.tablets.add(Arc::clone(&table), tablet) {
+            Ok(_) => Ok(table),
+            Err(known) => Err(other(&format!(
+                "tablet {} overlaps {}, which is here",
+                spec.range, known.range
+            ))),
+        }
+    }
+
+    /// Gives up a table: its tablets, its index, its objects.
+    pub async fn drop_table(&self, table: TableId) {
+        self.tablets.remove_table(table);
+        let store = Arc::clone(&self.store);
+        self.elsewhere(move || store.drop_table(table)).await;
+    }
+
+    /// Does work outside the event loop that takes longer than other requests should wait (rule D).
+    /// `None` when it was not done, because the process is stopping.
+    pub(crate) async fn elsewhere<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, result) = oneshot::channel();
+        let work = Box::new(move || drop(done.send(work())));
+        self.env.tasks.run_blocking(work).await;
+        result.await.ok()
+    }
+
+    // --- what operations share ----------------------------------------------------------------
+
+    /// Whether the caller means this life of the server, and it serves.
+    pub(crate) fn check_target(&self, header: &Header) -> Result<(), Refusal> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let meant = header.target == self.id || header.target == ServerId(0);
+        if !meant || self.stopped.load(Ordering::Acquire) {
+            return Err(Refusal::Refresh);
+        }
+        if !self.may_serve() {
+            return Err(Refusal::retry(DOUBT_RETRY, RetryReason::NotServing));
+        }
+        Ok(())
+    }
+
+    /// The table, if the tablet of `key` is served here (MASTER-1).
+    pub(crate) fn serving_table<'s>(
+        &self,
+        snapshot: &'s Guard<Arc<BTreeMap<TableId, LocalTable>>>,
+        header: &Header,
+        table: TableId,
+        key: &[u8],
+    ) -> Result<&'s Arc<Table>, Refusal> {
+        self.check_target(header)?;
+        let local = snapshot.get(&table).ok_or(Refusal::Refresh)?;
+        let hash: KeyHash = local.table.hash(key);
+        match local.tablet_of(hash).ok_or(Refusal::Refresh)?.phase {
+            TabletPhase::Serving => Ok(&local.table),
+            TabletPhase::Recovering => Err(Self::not_ready()),
+        }
+    }
+
+    pub(crate) fn not_ready() -> Refusal {
+        Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady)
+    }
+
+    /// Refuses changes before they fill the memory, while nothing can become durable.
+    pub(crate) fn writes_possible(&self) -> Result<(), Refusal> {
+        if self.is_replicated() && !self.replication.enough_backups() {
+            return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_replicated(&self) -> bool {
+        match self.store.space().durability() {
+            Durability::Replicated => true,
+            Durability::Volatile => false,
+        }
+    }
+
+    /// Seconds for the timestamps of entries.
+    pub(crate) fn now_s(&self) -> u32 {
+        u32::try_from(self.env.clock.unix_seconds()).unwrap_or(u32::MAX)
+    }
+
+    /// Waits until something appended is durable.
+    pub(crate) async fn durable<T>(&self, mut appended: Appended<T>) -> Durable<T> {
+        loop {
+            self.replication
+                .synced(appended.log(), appended.position())
+                .await;
+            match self.store.space().confirm(appended) {
+                Ok(durable) => return durable,
+                Err(not_yet) => appended = not_yet,
+            }
+        }
+    }
+
+    pub(crate) async fn wait_durable(&self, wait: Pending) {
+        self.replication.synced(wait.log, wait.position).await;
+    }
+
+    /// An answer that rests on what somebody else appended (MASTER-2).
+    pub(crate) fn answer_when_durable<T: Send + 'static>(
+        self: &Arc<Self>,
+        pending: Option<Pending>,
+        result: Result<T, Refusal>,
+    ) -> Answer<T> {
+        let Some(wait) = pending else {
+            return Answer::Now(result);
+        };
+        let master = Arc::clone(self);
+        Answer::Later(Box::pin(async move {
+            master.wait_durable(wait).await;
+            result
+        }))
+    }
+}

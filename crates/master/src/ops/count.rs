@@ -1,0 +1,33 @@
+//! Counting a table's objects.
+
+use crate::master::Master;
+use crate::tablets::{Tablet, TabletPhase};
+use pluvio_wire::{Answer, CountObjects, CountObjectsReply, Header, Refusal};
+use std::sync::Arc;
+
+impl Master {
+    /// Counts the objects of a table on this server. The count is that of the index: it may include
+    /// objects that are not yet durable.
+    pub fn count(
+        self: &Arc<Self>,
+        header: &Header,
+        request: &CountObjects,
+    ) -> Answer<CountObjectsReply> {
+        if let Err(refusal) = self.check_target(header) {
+            return Answer::Now(Err(refusal));
+        }
+        let snapshot = self.tablets().snapshot();
+        let Some(local) = snapshot.get(&request.table) else {
+            return Answer::Now(Err(Refusal::Refresh));
+        };
+        // What is being replayed is not here yet, and may never be.
+        let replaying = |t: &Tablet| t.phase == TabletPhase::Recovering;
+        if local.tablets.iter().any(replaying) {
+            return Answer::Now(Err(Self::not_ready()));
+        }
+        Answer::Now(Ok(CountObjectsReply {
+            objects: local.table.objects(),
+            bytes: local.table.object_bytes(),
+        }))
+    }
+}

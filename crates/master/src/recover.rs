@@ -1,0 +1,396 @@
+//! Recovering one partition of a crashed master's tablets (003 §7.5-7.8).
+//!
+//! Stages: *fetch and replay* the entries of all segments, several fetches under way, in whatever order
+//! they come; *re-replicate* what survives; *commit* the side log; *report* to the coordinator. Only when
+//! the coordinator has recorded this master as the new owner are the tablets served.
+//!
+//! - REC-1: a tablet under recovery is not served, and is here at most once.
+//! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it can
+//!   try elsewhere.
+//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are dropped, and
+//!   the tablets can be taken again only after a digest without them is durable. Otherwise a later
+//!   recovery of this master could bring back objects that were deleted elsewhere meanwhile (e8).
+//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What it had
+//!   copied out of them would stay, against REC-3.
+
+use crate::master::Master;
+use crate::tablets::TabletPhase;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use pluvio_env::{Address, BoxFuture};
+use pluvio_log::{CommitError, SideLog};
+use pluvio_store::{Replay, ReplayError, ReplayLoad, StoreError, Table};
+use pluvio_units::{CoreId, HashRange, LogId, RecoveryId, SegmentId, ServerId};
+use pluvio_wire::{
+    FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
+    ReplayStats, RpcError, call,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Bounds of a recovery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecoveryOptions {
+    /// Fetches under way at a time (003 §7.6: 4). Each holds at most a segment in memory.
+    pub fetches: usize,
+    /// How long to wait for one fetch.
+    pub fetch_limit: Duration,
+    /// How long a segment may take to become ready at its backups, and memory to become free.
+    pub patience: Duration,
+}
+
+impl Default for RecoveryOptions {
+    fn default() -> Self {
+        Self {
+            fetches: 4,
+            fetch_limit: Duration::from_secs(5),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Pause between reports while the coordinator does not answer.
+const REPORT_PAUSE: Duration = Duration::from_millis(200);
+/// How long to wait for the coordinator's answer to a report.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
+/// Pause before memory is asked for again.
+const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+/// Pause before backups are asked again for a segment that none of them could give.
+const ROUND_PAUSE: Duration = Duration::from_millis(10);
+
+/// A recovery under way, so that a repeated request does not start it twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct RecoveryKey {
+    recovery: RecoveryId,
+    partition: u32,
+}
+
+/// What was replayed, durable and part of the log.
+struct Committed {
+    log: LogId,
+    segments: Vec<SegmentId>,
+    stats: ReplayStats,
+}
+
+impl Master {
+    /// Starts the recovery of one partition into `log`, on the event loop of `core`; its end is reported
+    /// to the coordinator. Starting it again does nothing.
+    ///
+    /// # Errors
+    /// When a tablet overlaps one that is here, or memory for an index cannot be had. Nothing was started.
+    pub fn recover(
+        self: &Arc<Self>,
+        core: CoreId,
+        log: LogId,
+        request: Recover,
+    ) -> Result<(), Refusal> {
+        let key = RecoveryKey {
+            recovery: request.recovery,
+            partition: request.partition,
+        };
+        // Held until the tablets are in the map: of two requests for one tablet the second finds it.
+        let mut recoveries = self.recoveries();
+        if !recoveries.insert(key) {
+            return Ok(());
+        }
+        let mut tablets: Vec<(Arc<Table>, HashRange)> = Vec::new();
+        for spec in &request.tablets {
+            let owned = self
+                .tablets()
+                .snapshot()
+                .get(&spec.table)
+                .is_some_and(|t| t.tablets.iter().any(|t| t.range.overlaps(&spec.range)));
+            let added = if owned {
+                Err(Refusal::fatal(
+                    FatalKind::Other,
+                    format!(
+                        "tablet {} of table {} overlaps one that is here",
+                        spec.range, spec.table
+                    ),
+                ))
+            } else {
+                self.add_tablet(spec, TabletPhase::Recovering)
+            };
+            match added {
+                Ok(table) => tablets.push((table, spec.range)),
+                Err(refusal) => {
+                    self.remove_tablets(&tablets);
+                    recoveries.remove(&key);
+                    return Err(refusal);
+                }
+            }
+        }
+        drop(recoveries);
+        let master = Arc::clone(self);
+        self.env.tasks.spawn(core, "recovery master", async move {
+            let partition = request.partition;
+            let crashed = request.crashed;
+            match master.recover_tablets(log, request, &tablets).await {
+                Ok(committed) => master.hand_over(key, committed, &tablets).await,
+                Err(why) => {
+                    tracing::info!(%crashed, partition, why, "a partition could not be recovered here");
+                    master.remove_tablets(&tablets);
+                    master.report(key, Err(why)).await;
+                }
+            }
+            master.recoveries().remove(&key);
+        });
+        Ok(())
+    }
+
+    fn recoveries(&self) -> std::sync::MutexGuard<'_, std::collections::BTreeSet<RecoveryKey>> {
+        self.recoveries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove_tablets(&self, tablets: &[(Arc<Table>, HashRange)]) {
+        for (table, range) in tablets {
+            self.tablets().remove(table.id(), *range);
+        }
+    }
+
+    /// Fetch and replay, re-replicate, commit. On an error nothing is left but the tablets' entries in the map.
+    async fn recover_tablets(
+        self: &Arc<Self>,
+        log: LogId,
+        request: Recover,
+        tablets: &[(Arc<Table>, HashRange)],
+    ) -> Result<Committed, String> {
+        let started = self.env.clock.now();
+        let replay = Arc::new(Mutex::new(Some(Replay::new(
+            self.store(),
+            log,
+            tablets.to_vec(),
+        ))));
+        let fetched = self.fetch_and_replay(&request, &replay).await;
+        let replay = replay
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .ok_or("the replay was lost")?;
+        let bytes = match fetched {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                self.elsewhere(move || replay.abort()).await;
+                return Err(why);
+            }
+        };
+        let ReplayLoad { entries, objects } = replay.load();
+        let replay_us = micros(self.env.clock.now().since(started));
+        let (mut side, segments) = self
+            .elsewhere(move || replay.finish())
+            .await
+            .ok_or("the process is stopping")?;
+        // REC-4.
+        side.hold();
+        if self.is_replicated() {
+            let ids: Vec<SegmentId> = segments.iter().map(|segment| segment.id()).collect();
+            self.replication.side_segments_durable(log, &ids).await;
+            // MASTER-3.
+            self.replication.opened().await;
+        }
+        let segments = self.commit(side).await;
+        let total_us = micros(self.env.clock.now().since(started));
+        let stats = ReplayStats {
+            bytes,
+            entries,
+            objects,
+            replay_us,
+            total_us,
+        };
+        Ok(Committed {
+            log,
+            segments,
+            stats,
+        })
+    }
+
+    /// Gives the number of bytes fetched.
+    async fn fetch_and_replay(
+        self: &Arc<Self>,
+        request: &Recover,
+        replay: &Arc<Mutex<Option<Replay>>>,
+    ) -> Result<u64, String> {
+        let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
+        for segment in &request.segments {
+            fetches.push(Box::pin(self.fetch(request, segment)));
+        }
+        let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);
+        let mut bytes = 0;
+        while let Some(data) = fetches.next().await {
+            let data = data?;
+            bytes += data.len() as u64;
+            self.replay_slice(replay, data).await?;
+        }
+        Ok(bytes)
+    }
+
+    /// Replays the entries of one segment outside the event loop: that takes longer than other
+    /// requests should wait.
+    async fn replay_slice(
+        &self,
+        replay: &Arc<Mutex<Option<Replay>>>,
+        data: Bytes,
+    ) -> Result<(), String> {
+        let give_up = self.env.clock.now() + self.recovery_options.patience;
+        loop {
+            let (work, data) = (Arc::clone(replay), data.clone());
+            let outcome = self
+                .elsewhere(move || {
+                    let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
+                    replay.as_mut().map(|replay| replay.replay(&data))
+                })
+                .await;
+            // What was not replayed must never pass for replayed.
+            match outcome.flatten() {
+                Some(Ok(())) => return Ok(()),
+                // Replaying the same entries again changes nothing (REPLAY-1).
+                Some(Err(ReplayError::Store(StoreError::Full { .. })))
+                    if self.env.clock.now() < give_up =>
+                {
+                    self.env.clock.sleep(MEMORY_PAUSE).await;
+                }
+                Some(Err(error)) => return Err(error.to_string()),
+                None => return Err("the replay was given up".into()),
+            }
+        }
+    }
+
+    /// Fetches one segment's entries from the first backup that has them.
+    async fn fetch(&self, request: &Recover, segment: &RecoverySegment) -> Result<Bytes, String> {
+        let ask = GetRecoveryData {
+            recovery: request.recovery,
+            crashed: request.crashed,
+            segment: segment.segment,
+            partition: request.partition,
+        };
+        let give_up = self.env.clock.now() + self.recovery_options.patience;
+        let mut latest = String::from("no backup has it");
+        loop {
+            let mut wait = ROUND_PAUSE;
+            for &backup in &segment.backups {
+                let Some(address) = (self.addresses)(backup) else {
+                    continue;
+                };
+                let limit = self.recovery_options.fetch_limit;
+                let network = &*self.env.network;
+                let answer = call(network, &address, Header::to(backup), &ask, limit).await;
+                if let Err(RpcError::Refused(Refusal::Retry { after_us, .. })) = &answer {
+                    // It is being read: waiting is better than reading another replica as well.
+                    wait = Duration::from_micros(u64::from(*after_us));
+                    break;
+                }
+                match answer {
+                    Ok(reply) => return Ok(reply.data),
+                    Err(error) => latest = format!("backup {backup}: {error}"),
+                }
+            }
+            if self.env.clock.now() >= give_up {
+                return Err(format!(
+                    "segment {} cannot be read: {latest}",
+                    segment.segment
+                ));
+            }
+            self.env.clock.sleep(wait).await;
+        }
+    }
+
+    /// Joins the side log to the log; waits until that is durable.
+    async fn commit(&self, mut side: SideLog) -> Vec<SegmentId> {
+        loop {
+            match side.commit() {
+                Ok(appended) => return self.durable(appended).await.into_value(),
+                Err(refused) => {
+                    side = refused.side_log;
+                    match refused.error {
+                        CommitError::Full { retry_after } => {
+                            self.env.clock.sleep(retry_after).await
+                        }
+                        CommitError::NotDurable(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports success and does what the coordinator says: serve, or forget.
+    async fn hand_over(
+        self: &Arc<Self>,
+        key: RecoveryKey,
+        committed: Committed,
+        tablets: &[(Arc<Table>, HashRange)],
+    ) {
+        let Committed {
+            log,
+            segments,
+            stats,
+        } = committed;
+        let accepted = self.report(key, Ok(stats)).await;
+        let space = Arc::clone(self.store().space());
+        if accepted {
+            space.release(log, &segments);
+            for (table, range) in tablets {
+                // The table may have been dropped meanwhile, or the tablet cut.
+                if !self.tablets().serve_within(table.id(), *range) {
+                    self.forget(table, *range).await;
+                }
+            }
+            return;
+        }
+        for (table, range) in tablets {
+            self.forget(table, *range).await;
+        }
+        let unknown = space.drop_committed(log, &segments);
+        debug_assert!(unknown.is_empty(), "REC-4: {unknown:?}");
+        // REC-3.
+        let position = loop {
+            match space.roll(log) {
+                Ok(position) => break position,
+                Err(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+            }
+        };
+        self.replication.synced(log, position).await;
+        self.remove_tablets(tablets);
+    }
+
+    /// Takes all objects of a range out of the index.
+    async fn forget(&self, table: &Arc<Table>, range: HashRange) {
+        let (store, table) = (Arc::clone(self.store()), Arc::clone(table));
+        self.elsewhere(move || store.forget(&table, range)).await;
+    }
+
+    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablets now.
+    async fn report(&self, key: RecoveryKey, result: Result<ReplayStats, String>) -> bool {
+        let report = RecoveryMasterFinished {
+            recovery: key.recovery,
+            server: self.id,
+            partition: key.partition,
+            result,
+        };
+        loop {
+            let network = &*self.env.network;
+            let to = &self.coordinator;
+            let answer = call(network, to, Header::default(), &report, REPORT_LIMIT).await;
+            if let Err(RpcError::Refused(Refusal::Fatal { message, .. })) = &answer {
+                tracing::warn!(message, "the coordinator refuses a recovery report");
+                return false;
+            }
+            match answer {
+                Ok(reply) => return reply.accepted,
+                Err(error) => {
+                    tracing::info!(%error, "the coordinator cannot be told that a recovery ended; trying again");
+                    self.env.clock.sleep(REPORT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Finds the address of a server that is up.
+pub type AddressBook = Arc<dyn Fn(ServerId) -> Option<Address> + Send + Sync>;

@@ -1,0 +1,292 @@
+//! Reclaim epochs: since when is each thread reading, and may freed memory be used again?
+//!
+//! Owns a table in a region (rule B): one line with the epoch counter, then one line per thread.
+//!
+//! ```text
+//! line 0       | counter | high water | claimed |          ...            |
+//! line 1 + i   | active since (0 = idle) | claimed | depth |   ...        |   one thread each
+//! ```
+//!
+//! Invariants:
+//! - E1: a claimed slot is written by one thread only, the one that claimed it.
+//! - E2: a thread's slot is non-zero exactly while one of its guards lives; nested guards keep the
+//!   outermost one's epoch.
+//! - E3: slots at or above `high water` have never been claimed.
+//!
+//! Threads: [`ReclaimEpochs::pin`] waits for nobody, except that threads without a slot share a
+//! mutex. The argument why a pin protects is in `protocol` and in `docs/memory.md`.
+//!
+//! What it does not do: it keeps no list of things to free and never waits for readers; who retires
+//! something keeps its stamp and asks again later.
+
+#[cfg(test)]
+mod model;
+mod protocol;
+#[cfg(test)]
+mod tests;
+mod thread_slots;
+
+use crate::region::{CACHE_LINE_BYTES, Region, RegionError};
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU64, Ordering};
+use protocol::IDLE;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Says what was unlinked before some moment. Stamps of one [`ReclaimEpochs`] ascend; those of
+/// different ones must not be compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ReclaimStamp(u64);
+
+/// Which stamps are quiesced, as of one look at all threads: for many stamps at the price of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReclaimFrontier(u64);
+
+impl ReclaimFrontier {
+    /// Whether every guard that could reach what was unlinked before `stamp` is gone. A stamp given
+    /// after this look is not covered.
+    #[must_use]
+    pub fn covers(self, stamp: ReclaimStamp) -> bool {
+        stamp.0 < self.0
+    }
+}
+
+/// The epoch counter and the table of reading threads.
+#[derive(Debug)]
+pub struct ReclaimEpochs {
+    /// Never given twice in a process, so that a thread's memory of a dead table finds no other one.
+    id: u64,
+    table: Arc<Table>,
+}
+
+/// Protects what it could reach when it was made: nothing unlinked later is used again while it
+/// lives. It stays in its thread, so it cannot be held over an `await` of a task that may move; keep
+/// it short in any case, since memory is reclaimed by nobody meanwhile.
+#[derive(Debug)]
+pub struct EpochGuard<'a> {
+    epochs: &'a ReclaimEpochs,
+    place: Place,
+    /// Not `Send`: the slot belongs to this thread (E1).
+    thread: PhantomData<*mut ()>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// The thread's own slot.
+    Slot(u32),
+    /// The shared list, where this guard is counted under the epoch it began in.
+    Overflow(u64),
+}
+
+/// What outlives a `ReclaimEpochs` until its threads let go of it.
+#[derive(Debug)]
+struct Table {
+    region: Region,
+    /// Where the table begins in `region`.
+    offset: u64,
+    slots: u32,
+    /// Guards of threads without a slot: epoch to their number.
+    overflow: Mutex<BTreeMap<u64, u32>>,
+}
+
+impl ReclaimEpochs {
+    /// A table for `slots` threads at a time, in memory of its own. More threads than that work,
+    /// but share a mutex.
+    ///
+    /// # Errors
+    /// As of [`Region::anonymous`].
+    pub fn new(slots: u32) -> Result<Self, RegionError> {
+        let region = Region::anonymous(Self::bytes(slots), false)?;
+        Ok(Self::in_region(region, 0, slots))
+    }
+
+    /// A table for `slots` threads in `region` from `offset` on, for regions that another process maps.
+    ///
+    /// # Panics
+    /// When the region's [`Self::bytes`] from `offset` on do not exist, are not zero (the counter is
+    /// checked) or do not begin with a cache line.
+    #[must_use]
+    pub fn in_region(region: Region, offset: u64, slots: u32) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let fits = region.len().checked_sub(offset);
+        assert!(
+            fits.is_some_and(|room| room >= Self::bytes(slots)),
+            "no room for {slots} epoch slots at offset {offset} of a region of {} bytes",
+            region.len()
+        );
+        let table = Table {
+            region,
+            offset,
+            slots,
+            overflow: Mutex::new(BTreeMap::new()),
+        };
+        let fresh = table.counter().swap(IDLE + 1, Ordering::SeqCst) == 0;
+        assert!(fresh, "the epoch table's memory is used already");
+        Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            table: Arc::new(table),
+        }
+    }
+
+    /// Bytes a table of `slots` slots takes.
+    #[must_use]
+    pub fn bytes(slots: u32) -> u64 {
+        (u64::from(slots) + 1) * CACHE_LINE_BYTES
+    }
+
+    /// From now until the guard is dropped, what this thread can reach is not used again. Guards may
+    /// be nested. Costs one load of a line that is rarely written, and one swap.
+    #[must_use = "the protection ends when the guard is dropped"]
+    #[inline]
+    pub fn pin(&self) -> EpochGuard<'_> {
+        let place = match thread_slots::slot_in(self) {
+            Some(slot) => {
+                let [since, _, depth, ..] = self.table.slot(slot);
+                let outer = depth.load(Ordering::Relaxed);
+                if outer == 0 {
+                    protocol::begin(self.table.counter(), since);
+                }
+                depth.store(outer + 1, Ordering::Relaxed);
+                Place::Slot(slot)
+            }
+            None => Place::Overflow(self.table.begin_overflow()),
+        };
+        EpochGuard {
+            epochs: self,
+            place,
+            thread: PhantomData,
+        }
+    }
+
+    /// Begins a new epoch. The stamp stands for everything unlinked before this call, by this thread
+    /// or by one it has synchronised with since.
+    #[must_use = "without the stamp nobody knows when to reclaim"]
+    pub fn retire_epoch(&self) -> ReclaimStamp {
+        ReclaimStamp(protocol::advance(self.table.counter()))
+    }
+
+    /// Whether all guards alive began after `stamp` was given: what was unlinked before it is out of
+    /// every reader's reach (M3). Looks at every slot; see [`Self::frontier`] for many stamps.
+    #[must_use]
+    pub fn is_quiesced(&self, stamp: ReclaimStamp) -> bool {
+        self.frontier().covers(stamp)
+    }
+
+    /// One look at all threads. Later looks cover no less.
+    #[must_use]
+    pub fn frontier(&self) -> ReclaimFrontier {
+        let table = &*self.table;
+        let slots = || {
+            let used = table.high_water().load(Ordering::Acquire);
+            (0..u32::try_from(used).expect("E3: at most the number of slots"))
+                .map(|slot| &table.slot(slot)[0])
+        };
+        let own = protocol::frontier::<AtomicU64, _>(table.counter(), slots);
+        // Looked at after the fence in `frontier`; the mutex orders us with each overflow guard.
+        let shared = table.lock_overflow().keys().next().copied();
+        ReclaimFrontier(shared.map_or(own, |shared| shared.min(own)))
+    }
+}
+
+impl EpochGuard<'_> {
+    /// Whether this guard protects memory reclaimed by `epochs`.
+    #[must_use]
+    #[inline]
+    pub fn is_of(&self, epochs: &ReclaimEpochs) -> bool {
+        self.epochs.id == epochs.id
+    }
+}
+
+impl Drop for EpochGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let table = &*self.epochs.table;
+        match self.place {
+            Place::Slot(slot) => {
+                let [since, _, depth, ..] = table.slot(slot);
+                let left = depth.load(Ordering::Relaxed) - 1;
+                depth.store(left, Ordering::Relaxed);
+                if left == 0 {
+                    protocol::end(since);
+                }
+            }
+            Place::Overflow(epoch) => table.end_overflow(epoch),
+        }
+    }
+}
+
+impl Table {
+    #[inline]
+    fn counter(&self) -> &AtomicU64 {
+        self.region.word(self.offset)
+    }
+
+    fn high_water(&self) -> &AtomicU64 {
+        self.region.word(self.offset + 8)
+    }
+
+    fn claimed(&self) -> &AtomicU64 {
+        self.region.word(self.offset + 16)
+    }
+
+    #[inline]
+    fn slot(&self, slot: u32) -> &[AtomicU64; 8] {
+        debug_assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        self.region
+            .line(self.offset + (u64::from(slot) + 1) * CACHE_LINE_BYTES)
+    }
+
+    /// Claims a free slot for the calling thread; none when all are claimed.
+    fn claim(&self) -> Option<u32> {
+        if self.claimed().load(Ordering::Relaxed) >= u64::from(self.slots) {
+            return None;
+        }
+        // Acquire pairs with the release in `unclaim`: the last owner's stores are over (E1).
+        let free = (0..self.slots).find(|&slot| {
+            let owner = &self.slot(slot)[1];
+            owner
+                .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        })?;
+        self.claimed().fetch_add(1, Ordering::Relaxed);
+        // Before the first pin, whose fence makes it visible to every later look (E3).
+        self.high_water()
+            .fetch_max(u64::from(free) + 1, Ordering::AcqRel);
+        Some(free)
+    }
+
+    /// Gives the slot of the calling thread, which exits, to others. One whose guard still lives
+    /// (kept in another thread-local, or leaked) is lost instead: safe, and rare.
+    fn unclaim(&self, slot: u32) {
+        let [_, owner, depth, ..] = self.slot(slot);
+        if depth.load(Ordering::Relaxed) == 0 {
+            self.claimed().fetch_sub(1, Ordering::Relaxed);
+            owner.store(0, Ordering::Release);
+        }
+    }
+
+    /// The counter is read under the mutex: a look that comes later finds this guard, and a look that
+    /// came earlier handed its view of what is unlinked to this thread through the mutex.
+    #[cold]
+    fn begin_overflow(&self) -> u64 {
+        let mut guards = self.lock_overflow();
+        let epoch = self.counter().load(Ordering::Acquire);
+        *guards.entry(epoch).or_insert(0) += 1;
+        epoch
+    }
+
+    #[cold]
+    fn end_overflow(&self, epoch: u64) {
+        let mut guards = self.lock_overflow();
+        let count = guards.get_mut(&epoch).expect("counted when it began");
+        *count -= 1;
+        if *count == 0 {
+            guards.remove(&epoch);
+        }
+    }
+
+    fn lock_overflow(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
+        // Nothing in the critical sections can panic half way.
+        self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,102 @@
+//! The four steps of the epoch protocol, generic over the atomic word, so that the model checker
+//! (`model`) runs the very code the readers run.
+//!
+//! Why a pin protects. A reader publishes its epoch `e`, passes a full fence `R`, and only then
+//! reads links. A reclaimer unlinks, [`advance`]s the counter from `s` (the stamp) to `s + 1`, and
+//! in [`frontier`] reads the counter, passes a full fence `L`, and only then reads the slots. Take
+//! a frontier above `s`. All full fences have one order:
+//! 1. `L` before `R`: the unlinking happened before `L`, so the reader, behind `R`, finds the new
+//!    link and never the old one.
+//! 2. `R` before `L`: the look finds the reader's `e` in its slot, or something stored there later:
+//!    - `e` itself, above `s`: the reader took `e` from a counter that was advanced past `s`; that
+//!      load (acquire) and the advance (release) put the unlinking before all it reads.
+//!    - something later, idle or a younger epoch: stored with release after the reader's last
+//!      access, read with acquire: the access happened before the memory is used again.
+//!
+//! A reader that read the counter long ago publishes an epoch too old: that only delays.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// The value of a slot whose thread holds no guard. The counter starts above it.
+pub(super) const IDLE: u64 = 0;
+
+/// An atomic 64-bit word.
+pub(super) trait Word {
+    fn load_acquire(&self) -> u64;
+    fn store_release(&self, value: u64);
+    fn add_one(&self) -> u64;
+    /// A release store, then a full fence.
+    fn publish(&self, value: u64);
+    fn full_fence();
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn load_acquire(&self) -> u64 {
+        self.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store_release(&self, value: u64) {
+        self.store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn add_one(&self) -> u64 {
+        self.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// On x86 a swap is `xchg`, which is a full fence: no load behind it overtakes it. The language
+    /// promises that of a fence only, so the compiler is told separately not to move anything.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn publish(&self, value: u64) {
+        self.swap(value, Ordering::SeqCst);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    #[inline]
+    fn publish(&self, value: u64) {
+        self.store(value, Ordering::Release);
+        Self::full_fence();
+    }
+
+    #[inline]
+    fn full_fence() {
+        core::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// The reader, before its first access.
+#[inline]
+pub(super) fn begin<W: Word>(counter: &W, slot: &W) {
+    slot.publish(counter.load_acquire());
+}
+
+/// The reader, after its last access.
+#[inline]
+pub(super) fn end<W: Word>(slot: &W) {
+    slot.store_release(IDLE);
+}
+
+/// The reclaimer, after unlinking: the stamp of what was unlinked.
+pub(super) fn advance<W: Word>(counter: &W) -> u64 {
+    counter.add_one()
+}
+
+/// The reclaimer, before using memory again: everything with a stamp below the answer may be used.
+/// `slots` is called behind the fence, since which slots are in use is itself something to look at.
+pub(super) fn frontier<'a, W, I>(counter: &W, slots: impl FnOnce() -> I) -> u64
+where
+    W: Word + 'a,
+    I: Iterator<Item = &'a W>,
+{
+    // Before the fence: a stamp below this bound was given, and its things unlinked, before it.
+    let bound = counter.load_acquire();
+    W::full_fence();
+    slots()
+        .map(Word::load_acquire)
+        .filter(|&since| since != IDLE)
+        .fold(bound, u64::min)
+}

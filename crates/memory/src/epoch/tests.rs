@@ -1,0 +1,200 @@
+//! Guards, stamps and slots: behaviour in one thread, over the ends of threads, and under load.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+fn epochs(slots: u32) -> ReclaimEpochs {
+    ReclaimEpochs::new(slots).unwrap()
+}
+
+/// Runs `f` in a thread of its own and waits for that thread's end, destructors included.
+fn in_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(f).join().unwrap())
+}
+
+#[test]
+fn a_guard_holds_back_only_what_was_retired_while_it_lives() {
+    let epochs = epochs(4);
+    let before = epochs.retire_epoch();
+    assert!(epochs.is_quiesced(before));
+    let guard = epochs.pin();
+    assert!(epochs.is_quiesced(before));
+    let during = epochs.retire_epoch();
+    assert!(before < during);
+    assert!(!epochs.is_quiesced(during));
+    drop(guard);
+    assert!(epochs.is_quiesced(during));
+    let _younger = epochs.pin();
+    assert!(epochs.is_quiesced(during));
+}
+
+#[test]
+fn a_look_does_not_cover_stamps_given_after_it() {
+    let epochs = epochs(4);
+    let look = epochs.frontier();
+    let stamp = epochs.retire_epoch();
+    assert!(!look.covers(stamp));
+    assert!(epochs.frontier().covers(stamp));
+}
+
+#[test]
+fn the_outermost_guard_counts() {
+    let epochs = epochs(4);
+    let outer = epochs.pin();
+    let stamp = epochs.retire_epoch();
+    let inner = epochs.pin();
+    drop(outer);
+    assert!(
+        !epochs.is_quiesced(stamp),
+        "E2: the inner guard keeps its epoch"
+    );
+    drop(inner);
+    assert!(epochs.is_quiesced(stamp));
+}
+
+#[test]
+fn guards_know_their_epochs() {
+    let (one, two) = (epochs(1), epochs(1));
+    let guard = one.pin();
+    assert!(guard.is_of(&one) && !guard.is_of(&two));
+    let stamp = two.retire_epoch();
+    assert!(two.is_quiesced(stamp), "tables are independent");
+    let both = two.pin();
+    assert!(both.is_of(&two));
+}
+
+#[test]
+fn threads_beyond_the_slots_are_protected_too() {
+    for slots in [0, 1] {
+        let epochs = epochs(slots);
+        let first = epochs.pin();
+        in_thread(|| {
+            let old = epochs.pin();
+            let stamp = epochs.retire_epoch();
+            let young = epochs.pin();
+            drop(old);
+            assert!(!epochs.is_quiesced(stamp), "the first thread reads still");
+            drop(young);
+        });
+        let stamp = epochs.retire_epoch();
+        assert!(!epochs.is_quiesced(stamp));
+        drop(first);
+        in_thread(|| {
+            let overflow = epochs.pin();
+            assert!(epochs.is_quiesced(stamp));
+            let later = epochs.retire_epoch();
+            assert!(!epochs.is_quiesced(later));
+            drop(overflow);
+            assert!(epochs.is_quiesced(later));
+        });
+    }
+}
+
+#[test]
+fn slots_are_reused_after_their_threads() {
+    let epochs = epochs(2);
+    for _ in 0..50 {
+        in_thread(|| {
+            let guard = epochs.pin();
+            assert!(matches!(guard.place, Place::Slot(0)), "{:?}", guard.place);
+        });
+    }
+    assert_eq!(epochs.table.high_water().load(Ordering::Relaxed), 1);
+    assert_eq!(epochs.table.claimed().load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_slot_whose_guard_was_leaked_is_not_given_away() {
+    let epochs = epochs(2);
+    in_thread(|| core::mem::forget(epochs.pin()));
+    let stamp = epochs.retire_epoch();
+    let guard = epochs.pin();
+    assert!(matches!(guard.place, Place::Slot(1)), "{:?}", guard.place);
+    drop(guard);
+    assert!(!epochs.is_quiesced(stamp), "blocked for ever, never unsafe");
+}
+
+#[test]
+fn one_thread_can_use_many_tables_one_after_the_other() {
+    for _ in 0..300 {
+        let (one, two) = (epochs(1), epochs(1));
+        for _ in 0..2 {
+            let (a, b) = (one.pin(), two.pin());
+            assert!(matches!(
+                (a.place, b.place),
+                (Place::Slot(0), Place::Slot(0))
+            ));
+        }
+    }
+}
+
+#[test]
+fn pins_in_destructors_of_a_dying_thread_work() {
+    static EPOCHS: std::sync::OnceLock<ReclaimEpochs> = std::sync::OnceLock::new();
+    static PINNED: AtomicBool = AtomicBool::new(false);
+    struct PinsWhenDropped;
+    impl Drop for PinsWhenDropped {
+        fn drop(&mut self) {
+            let epochs = EPOCHS.get().unwrap();
+            let guard = epochs.pin();
+            let stamp = epochs.retire_epoch();
+            assert!(!epochs.is_quiesced(stamp));
+            drop(guard);
+            PINNED.store(epochs.is_quiesced(stamp), Ordering::Relaxed);
+        }
+    }
+    thread_local!(static LATE: PinsWhenDropped = const { PinsWhenDropped });
+    EPOCHS.get_or_init(|| epochs(1));
+    for late_first in [true, false] {
+        PINNED.store(false, Ordering::Relaxed);
+        in_thread(|| {
+            if late_first {
+                LATE.with(|_| drop(EPOCHS.get().unwrap().pin()));
+            } else {
+                drop(EPOCHS.get().unwrap().pin());
+                LATE.with(|_| ());
+            }
+        });
+        assert!(PINNED.load(Ordering::Relaxed));
+    }
+    let claimed = EPOCHS.get().unwrap().table.claimed();
+    assert_eq!(claimed.load(Ordering::Relaxed), 0);
+}
+
+/// One writer moves a value from cell to cell and overwrites a cell as soon as its stamp is
+/// quiesced; a reader that finds a scrubbed cell was not protected.
+#[test]
+fn readers_never_meet_memory_that_is_used_again() {
+    const CELLS: u64 = 8;
+    const SCRUBBED: u64 = 0;
+    let epochs = epochs(2);
+    let link = AtomicU64::new(0);
+    let cells: Vec<AtomicU64> = (0..CELLS).map(|_| AtomicU64::new(1)).collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let guard = epochs.pin();
+                    let at = link.load(Ordering::Acquire);
+                    let value = cells[usize::try_from(at).unwrap()].load(Ordering::Relaxed);
+                    assert_ne!(value, SCRUBBED);
+                    drop(guard);
+                }
+            });
+        }
+        for round in 0..3000 {
+            let old = link.load(Ordering::Relaxed);
+            let new = (old + 1) % CELLS;
+            cells[usize::try_from(new).unwrap()].store(round + 1, Ordering::Relaxed);
+            link.store(new, Ordering::Release);
+            let stamp = epochs.retire_epoch();
+            while !epochs.is_quiesced(stamp) {
+                thread::yield_now();
+            }
+            cells[usize::try_from(old).unwrap()].store(SCRUBBED, Ordering::Relaxed);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

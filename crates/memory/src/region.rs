@@ -1,0 +1,503 @@
+//! A region: one mapping whose content is addressed by offsets, never by Rust pointers (rule B).
+//!
+//! Owns the mapping and, for a memfd region, the file descriptor another process may map.
+//!
+//! Invariants:
+//! - R1: `base..base + len` is mapped readable and writable from creation to drop, and starts at a
+//!   multiple of [`HUGE_PAGE_BYTES`].
+//! - R2: `len` is a multiple of [`REGION_GRANULE_BYTES`] and at most [`REGION_LEN_MAX`].
+//! - R3: untouched and discarded bytes read as zero.
+//!
+//! Threads: words are atomics and may be used by everybody at any time. Plain bytes follow the
+//! rule of the `unsafe` methods: who asks for bytes answers for nobody writing them meanwhile.
+//!
+//! What it does not do: it hands out no space; who owns which bytes is the caller's book-keeping.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+
+/// Bytes of a cache line: what one miss brings in.
+pub const CACHE_LINE_BYTES: u64 = 64;
+
+/// The length of a region, and the borders of what is discarded, are multiples of this: 64 KiB, a
+/// multiple of every page size Linux uses by default, and the size of a seglet.
+pub const REGION_GRANULE_BYTES: u64 = 64 << 10;
+
+/// Longest region: 48-bit offsets, as many as an index slot can hold.
+pub const REGION_LEN_MAX: u64 = 1 << 48;
+
+/// Regions start on such a border, so that the kernel can use huge pages from the first byte.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Why a region could not be made or given back.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The length is zero or more than [`REGION_LEN_MAX`]. Not retryable; nothing happened.
+    #[error("a region of {len} bytes: the length must be between 1 and {REGION_LEN_MAX}")]
+    BadLength {
+        /// The length asked for.
+        len: u64,
+    },
+    /// The system refused the address space (`ulimit -v`, `vm.overcommit_memory=2`, a cgroup), or
+    /// the memory file. Retryable only after the limit was changed; nothing stays reserved.
+    #[error(
+        "cannot reserve {len} bytes of memory: {source} (see ulimit -v and vm.overcommit_memory)"
+    )]
+    ReserveFailed {
+        /// The length asked for, in bytes.
+        len: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused to take pages back or to fill them in. The bytes are unchanged.
+    #[error("cannot {what} {len} bytes at offset {offset}: {source}")]
+    AdviceFailed {
+        /// What was asked for: "discard" or "populate".
+        what: &'static str,
+        /// Where the range begins.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A mapping of zeroed memory, reserved whole at creation and touched as it is used: an untouched
+/// page costs nothing.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: u64,
+    /// The file behind the mapping; none for anonymous memory.
+    memfd: Option<OwnedFd>,
+}
+
+// SAFETY: the mapping belongs to no thread, and every safe access to it is an atomic one.
+unsafe impl Send for Region {}
+// SAFETY: as for `Send`; plain accesses are `unsafe` methods whose callers rule out data races.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Reserves `len` bytes (rounded up to [`REGION_GRANULE_BYTES`]) of memory private to this
+    /// process. `huge` asks for transparent huge pages where the system has them; without them the
+    /// region works the same, with more TLB misses.
+    ///
+    /// # Errors
+    /// [`RegionError::BadLength`] and [`RegionError::ReserveFailed`]; nothing stays reserved.
+    pub fn anonymous(len: u64, huge: bool) -> Result<Self, RegionError> {
+        Self::map(len, huge, None)
+    }
+
+    /// Reserves `len` bytes in a memory file called `name` (seen in `/proc/PID/maps`), which another
+    /// process can map through [`Region::memfd`].
+    ///
+    /// # Errors
+    /// [`RegionError::BadLength`] and [`RegionError::ReserveFailed`] (also for a name with a zero
+    /// byte or more than 249 bytes); nothing stays reserved.
+    pub fn with_memfd(name: &str, len: u64) -> Result<Self, RegionError> {
+        let rounded = round_len(len)?;
+        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+            .and_then(|file| rustix::fs::ftruncate(&file, rounded).map(|()| file))
+            .map_err(|errno| RegionError::ReserveFailed {
+                len,
+                source: errno.into(),
+            })?;
+        Self::map(len, true, Some(file))
+    }
+
+    fn map(len: u64, huge: bool, memfd: Option<OwnedFd>) -> Result<Self, RegionError> {
+        let rounded = round_len(len)?;
+        let refused = |errno: rustix::io::Errno| RegionError::ReserveFailed {
+            len,
+            source: errno.into(),
+        };
+        let bytes = to_usize(rounded);
+        let base = reserve_aligned(bytes).map_err(refused)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let mapped = match &memfd {
+            // SAFETY: `base..base + bytes` was reserved by this call a moment ago and nobody else
+            // knows of it, so replacing that mapping takes nothing from anybody.
+            None => unsafe {
+                let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+                rustix::mm::mmap_anonymous(base.as_ptr().cast(), bytes, protection, flags)
+            },
+            // SAFETY: as above.
+            Some(file) => unsafe {
+                let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+                rustix::mm::mmap(base.as_ptr().cast(), bytes, protection, flags, file, 0)
+            },
+        };
+        let region = Self {
+            base,
+            len: rounded,
+            memfd,
+        };
+        // `region` unmaps the reservation when this fails.
+        mapped.map_err(refused)?;
+        if huge {
+            // SAFETY: advice about our own mapping (R1); it changes no content. A kernel without
+            // huge pages refuses, which costs speed only.
+            let _refusal_is_harmless =
+                unsafe { rustix::mm::madvise(region.at(0), bytes, Advice::LinuxHugepage) };
+        }
+        Ok(region)
+    }
+
+    /// Bytes in the region: what was asked for, rounded up.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never: a region has at least one granule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The memory file, if the region has one.
+    #[must_use]
+    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.memfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The word at `offset`.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8 or lies behind the end (M1).
+    #[must_use]
+    #[inline]
+    pub fn word(&self, offset: u64) -> &AtomicU64 {
+        self.check_words(offset, 1);
+        // SAFETY: inside the mapping and aligned (checked above); mapped memory is initialised
+        // (R3), and an `AtomicU64` has the layout of its eight bytes. The reference lives no longer
+        // than `self`, which keeps the mapping (R1).
+        unsafe { &*self.at(offset).cast::<AtomicU64>() }
+    }
+
+    /// The `count` words from `offset` on.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 8 or the range leaves the region (M1).
+    #[must_use]
+    #[inline]
+    pub fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
+        self.check_words(offset, count);
+        // SAFETY: as for `word`, for each of the `count` words.
+        unsafe { core::slice::from_raw_parts(self.at(offset).cast(), count) }
+    }
+
+    /// The cache line of eight words at `offset`.
+    ///
+    /// # Panics
+    /// When `offset` is no multiple of 64 or lies behind the end (M1).
+    #[must_use]
+    #[inline]
+    pub fn line(&self, offset: u64) -> &[AtomicU64; 8] {
+        assert!(
+            offset.is_multiple_of(CACHE_LINE_BYTES) && offset < self.len,
+            "no cache line at offset {offset} of a region of {} bytes",
+            self.len
+        );
+        // SAFETY: aligned, and inside because `len` is a multiple of 64 (R2); else as for `word`.
+        unsafe { &*self.at(offset).cast::<[AtomicU64; 8]>() }
+    }
+
+    /// The `len` bytes from `offset` on, to be read in place.
+    ///
+    /// # Panics
+    /// When the range leaves the region (M1).
+    ///
+    /// # Safety
+    /// Nobody, in this process or another, writes or discards any of these bytes (not through words
+    /// either) as long as the slice lives.
+    #[must_use]
+    #[inline]
+    pub unsafe fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        self.check_bytes(offset, len);
+        // SAFETY: inside the mapping, initialised (R3); the caller keeps writers away.
+        unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
+    }
+
+    /// Copies `data` to `offset`.
+    ///
+    /// # Panics
+    /// When the range leaves the region (M1).
+    ///
+    /// # Safety
+    /// For the length of the call nobody else reads or writes any of the bytes written, and no slice
+    /// of [`Region::bytes`] covers one of them. Who reads them later learns of them through some
+    /// release/acquire pair.
+    #[inline]
+    pub unsafe fn write(&self, offset: u64, data: &[u8]) {
+        self.check_bytes(offset, data.len());
+        let to = self.at(offset).cast::<u8>();
+        // SAFETY: the target is inside the mapping; `data` cannot overlap it, because the caller
+        // promises that no slice covers it.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
+    }
+
+    /// Gives the pages of `len` bytes from `offset` on back to the system; they read as zero from now
+    /// on and cost a page fault when touched again.
+    ///
+    /// # Errors
+    /// [`RegionError::AdviceFailed`]: the bytes are unchanged; retrying is harmless.
+    ///
+    /// # Panics
+    /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
+    ///
+    /// # Safety
+    /// As for [`Region::write`]: it is a write of zeroes.
+    pub unsafe fn discard(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.check_granules(offset, len);
+        let done = match &self.memfd {
+            // SAFETY: our own mapping (R1, checked above); the caller allows the bytes to change.
+            None => unsafe {
+                rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxDontNeed)
+            },
+            Some(file) => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, flags, offset, len)
+            }
+        };
+        done.map_err(|errno| advice_failed("discard", offset, len, errno))
+    }
+
+    /// Backs `len` bytes from `offset` on with pages now, so that their first use does not fault. The
+    /// content does not change.
+    ///
+    /// # Errors
+    /// [`RegionError::AdviceFailed`]: too little memory, or Linux older than 5.14. Harmless: the
+    /// pages come with their first use.
+    ///
+    /// # Panics
+    /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
+    pub fn populate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.check_granules(offset, len);
+        // SAFETY: our own mapping (R1, checked above); populating changes no content.
+        unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxPopulateWrite) }
+            .map_err(|errno| advice_failed("populate", offset, len, errno))
+    }
+
+    /// Asks the processor to bring the cache line of `offset` near. Never faults; an offset behind
+    /// the end is ignored.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        if offset >= self.len {
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 processor has SSE, and a prefetch has no effect on content.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.at(offset).cast());
+        }
+    }
+
+    /// The address of `offset`, which may be at most `len`.
+    #[inline]
+    fn at(&self, offset: u64) -> *mut c_void {
+        debug_assert!(offset <= self.len, "offset {offset} outside");
+        // SAFETY: every caller checked `offset <= len`, and `len` bytes are mapped (R1).
+        unsafe { self.base.as_ptr().add(to_usize(offset)).cast() }
+    }
+
+    #[inline]
+    fn check_words(&self, offset: u64, count: usize) {
+        let fits = offset <= self.len && count as u64 <= (self.len - offset) / 8;
+        assert!(
+            offset.is_multiple_of(8) && fits,
+            "no {count} words at offset {offset} of a region of {} bytes",
+            self.len
+        );
+    }
+
+    #[inline]
+    fn check_bytes(&self, offset: u64, len: usize) {
+        assert!(
+            offset <= self.len && len as u64 <= self.len - offset,
+            "no {len} bytes at offset {offset} of a region of {} bytes",
+            self.len
+        );
+    }
+
+    fn check_granules(&self, offset: u64, len: u64) {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "no {len} bytes at offset {offset} of a region of {} bytes",
+            self.len
+        );
+        assert!(
+            offset.is_multiple_of(REGION_GRANULE_BYTES) && len.is_multiple_of(REGION_GRANULE_BYTES),
+            "{len} bytes at offset {offset} are no whole granules of {REGION_GRANULE_BYTES} bytes"
+        );
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours (R1), and every reference into it borrowed `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.at(0), to_usize(self.len)) };
+        debug_assert!(
+            unmapped.is_ok(),
+            "munmap of a whole own mapping: {unmapped:?}"
+        );
+    }
+}
+
+fn round_len(len: u64) -> Result<u64, RegionError> {
+    if len == 0 || len > REGION_LEN_MAX {
+        return Err(RegionError::BadLength { len });
+    }
+    Ok(len.next_multiple_of(REGION_GRANULE_BYTES))
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("regions exist on 64-bit machines only")
+}
+
+fn advice_failed(what: &'static str, offset: u64, len: u64, e: rustix::io::Errno) -> RegionError {
+    RegionError::AdviceFailed {
+        what,
+        offset,
+        len,
+        source: e.into(),
+    }
+}
+
+/// Reserves `len` bytes of inaccessible address space starting at a multiple of [`HUGE_PAGE_BYTES`]:
+/// reserves one huge page more and gives the ends back.
+fn reserve_aligned(len: usize) -> Result<NonNull<u8>, rustix::io::Errno> {
+    let huge = to_usize(HUGE_PAGE_BYTES);
+    let whole = len + huge;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(core::ptr::null_mut(), whole, ProtFlags::empty(), flags)?
+    };
+    let before = start.align_offset(huge);
+    let after = whole - before - len;
+    // SAFETY: both ends lie in the mapping made above, which nobody else knows of; `before` and
+    // `after` are multiples of the page size because `start`, `len` and `huge` are.
+    unsafe {
+        if before > 0 {
+            rustix::mm::munmap(start, before)?;
+        }
+        let base = start.byte_add(before);
+        if after > 0 {
+            rustix::mm::munmap(base.byte_add(len), after)?;
+        }
+        Ok(NonNull::new(base.cast()).expect("the kernel maps nothing at address zero"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+
+    fn both() -> [Region; 2] {
+        [
+            Region::anonymous(1 << 20, true).unwrap(),
+            Region::with_memfd("pluvio-test", 1 << 20).unwrap(),
+        ]
+    }
+
+    #[test]
+    fn words_and_bytes_are_the_same_memory() {
+        for region in both() {
+            region
+                .word(64)
+                .store(0x0807_0605_0403_0201, Ordering::Relaxed);
+            // SAFETY: this thread alone uses the region.
+            assert_eq!(unsafe { region.bytes(64, 8) }, [1, 2, 3, 4, 5, 6, 7, 8]);
+            // SAFETY: as above; the slice is gone.
+            unsafe { region.write(65, &[9]) };
+            let line = region.line(64);
+            assert_eq!(line[0].load(Ordering::Relaxed), 0x0807_0605_0403_0901);
+            assert_eq!(region.words(region.len() - 16, 2).len(), 2);
+        }
+    }
+
+    #[test]
+    fn discarded_pages_read_as_zero_and_their_neighbours_stay() {
+        for region in both() {
+            let granule = REGION_GRANULE_BYTES;
+            for at in 0..3 {
+                region.word(at * granule).store(7, Ordering::Relaxed);
+            }
+            // SAFETY: this thread alone uses the region.
+            unsafe { region.discard(granule, granule) }.unwrap();
+            let at = |n: u64| region.word(n * granule).load(Ordering::Relaxed);
+            assert_eq!((at(0), at(1), at(2)), (7, 0, 7));
+        }
+    }
+
+    #[test]
+    fn a_large_reservation_costs_nothing_until_touched() {
+        let region = Region::anonymous(1 << 40, false).unwrap();
+        region.word((1 << 40) - 8).store(1, Ordering::Relaxed);
+        assert_eq!(region.len(), 1 << 40);
+    }
+
+    #[test]
+    fn lengths_are_rounded_up_and_limited() {
+        assert_eq!(
+            Region::anonymous(1, false).unwrap().len(),
+            REGION_GRANULE_BYTES
+        );
+        for len in [0, REGION_LEN_MAX + 1] {
+            let refused = Region::anonymous(len, false);
+            assert!(matches!(refused, Err(RegionError::BadLength { .. })));
+        }
+        let refused = Region::anonymous(REGION_LEN_MAX, false);
+        assert!(matches!(refused, Err(RegionError::ReserveFailed { .. })));
+        let refused = Region::with_memfd("a\0b", 1);
+        assert!(matches!(refused, Err(RegionError::ReserveFailed { .. })));
+    }
+
+    #[test]
+    fn a_memfd_can_be_mapped_a_second_time() {
+        let region = Region::with_memfd("pluvio-test", 1).unwrap();
+        region.word(8).store(42, Ordering::Relaxed);
+        let file = region.memfd().unwrap().try_clone_to_owned().unwrap();
+        let second = Region::map(1, false, Some(file)).unwrap();
+        assert_eq!(second.word(8).load(Ordering::Relaxed), 42);
+        assert!(Region::anonymous(1, false).unwrap().memfd().is_none());
+    }
+
+    #[test]
+    fn populate_and_prefetch_change_nothing() {
+        for region in both() {
+            region.word(0).store(3, Ordering::Relaxed);
+            if let Err(error) = region.populate(0, region.len()) {
+                assert!(error.to_string().contains("populate"), "{error}");
+            }
+            region.prefetch(0);
+            region.prefetch(u64::MAX);
+            assert_eq!(region.word(0).load(Ordering::Relaxed), 3);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no 2 words at offset 65528")]
+    fn words_behind_the_end_are_refused() {
+        let region = Region::anonymous(1, false).unwrap();
+        let _ = region.words(65528, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "no 18446744073709551615 bytes")]
+    fn a_byte_range_that_overflows_is_refused() {
+        let region = Region::anonymous(1, false).unwrap();
+        // SAFETY: refused before any access.
+        let _ = unsafe { region.bytes(8, usize::MAX) };
+    }
+}

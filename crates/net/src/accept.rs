@@ -1,0 +1,324 @@
+//! Ports: accepts connections on one core and deals them to all.
+//!
+//! One acceptor per port gives each connection to the core that has the fewest of this port's, ties
+//! in turn. (A listener per core with `SO_REUSEPORT` would save the hand-over, but the kernel deals
+//! by hash, which leaves cores idle when connections are few, and two processes could take the
+//! same port unnoticed.)
+//!
+//! Invariants
+//! - ACCEPT-1: the count of open connections is at most `connections_max`; each is given up when
+//!   its task ends, for whatever reason.
+//! - ACCEPT-2: when the port is closed, it can be bound again at once, and its connections' tasks
+//!   end at their next suspension.
+
+use crate::client_io::Shared;
+use crate::counters::add;
+use crate::handshake::{Status, refusal};
+use crate::lock;
+use crate::serve;
+use crate::socket::{tune, write_and_close};
+use crate::streams::TcpByteStream;
+use bytes::Bytes;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::time::Duration;
+use pluvio_env::{Address, Listening, Moment, Peer, Service, StreamService, TaskHandle};
+use pluvio_units::CoreId;
+use socket2::SockRef;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, TcpListener as StdListener, TcpStream as StdStream};
+use std::sync::{Arc, Mutex};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Pause after the kernel had no file or memory for a connection: without it the loop would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Refusals spoken at a time; further ones are closed without a word.
+const REFUSALS_MAX: usize = 64;
+/// Traces about strangers: at most one per this time and port, so that a scanner cannot fill a disk.
+const WARN_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a port is for.
+pub(crate) enum Role {
+    Rpc(Arc<dyn Service>),
+    Streams {
+        service: Arc<dyn StreamService>,
+        refusal: Bytes,
+    },
+}
+
+/// An open port.
+pub(crate) struct Port {
+    pub(crate) shared: Arc<Shared>,
+    role: Role,
+    connections_max: usize,
+    state: Mutex<PortState>,
+    refusing: AtomicUsize,
+}
+
+#[derive(Default)]
+struct PortState {
+    /// Open connections; `None` while the task is being started.
+    tasks: BTreeMap<u64, Option<TaskHandle>>,
+    /// Open connections of each core.
+    per_core: Vec<usize>,
+    next_id: u64,
+    /// The core after the one that got the latest connection.
+    turn: usize,
+    closed: bool,
+    warned: Option<Moment>,
+}
+
+impl Port {
+    pub(crate) fn new(shared: Arc<Shared>, role: Role, connections_max: usize) -> Arc<Self> {
+        let cores = usize::from(shared.tasks.cores());
+        Arc::new(Self {
+            shared,
+            role,
+            connections_max,
+            state: Mutex::new(PortState {
+                per_core: vec![0; cores],
+                ..PortState::default()
+            }),
+            refusing: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether a trace about a stranger may be written now.
+    pub(crate) fn may_warn(&self) -> bool {
+        let now = self.shared.clock.now();
+        let warned = &mut lock(&self.state).warned;
+        let may = warned.is_none_or(|before| now.since(before) >= WARN_PAUSE);
+        if may {
+            *warned = Some(now);
+        }
+        may
+    }
+
+    /// Takes a place for a connection, on the core with the fewest; `None` at the bound.
+    fn take_place(self: &Arc<Self>) -> Option<Place> {
+        let mut state = lock(&self.state);
+        if state.closed || state.tasks.len() >= self.connections_max {
+            return None;
+        }
+        let cores = state.per_core.len();
+        let turn = state.turn;
+        let core = (0..cores)
+            .map(|i| (turn + i) % cores)
+            .min_by_key(|&core| state.per_core[core])
+            .expect("a process has at least one core");
+        state.turn = (core + 1) % cores;
+        state.per_core[core] += 1;
+        let id = state.next_id;
+        state.next_id += 1;
+        state.tasks.insert(id, None);
+        Some(Place {
+            port: Arc::clone(self),
+            id,
+            core: CoreId(u16::try_from(core).expect("cores are counted in a u16")),
+        })
+    }
+
+    /// Notes the task of a connection, so that closing the port ends it.
+    fn run_by(&self, id: u64, task: TaskHandle) {
+        let mut state = lock(&self.state);
+        let closed = state.closed;
+        // Not there: the task has ended already.
+        if let Some(slot) = state.tasks.get_mut(&id) {
+            if closed {
+                drop(state);
+                task.abort();
+            } else {
+                *slot = Some(task);
+            }
+        }
+    }
+}
+
+/// A connection's place among those of its port; given up on drop.
+pub(crate) struct Place {
+    pub(crate) port: Arc<Port>,
+    id: u64,
+    pub(crate) core: CoreId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = lock(&self.port.state);
+        let task = state.tasks.remove(&self.id);
+        state.per_core[usize::from(self.core.0)] -= 1;
+        drop(state);
+        // The handle's destructor is foreign code: not under the lock.
+        drop(task);
+    }
+}
+
+/// Closes a port and its connections.
+struct PortGuard {
+    port: Arc<Port>,
+    /// A second descriptor of the listening socket: shutting it down frees the port at once, while
+    /// the acceptor's task is dropped a little later on its own core.
+    listener: StdListener,
+    acceptor: TaskHandle,
+}
+
+impl Drop for PortGuard {
+    fn drop(&mut self) {
+        let tasks: Vec<TaskHandle> = {
+            let mut state = lock(&self.port.state);
+            state.closed = true;
+            state.tasks.values_mut().filter_map(Option::take).collect()
+        };
+        if let Err(error) = SockRef::from(&self.listener).shutdown(Shutdown::Both) {
+            tracing::debug!(%error, "the listening socket was closed already");
+        }
+        self.acceptor.abort();
+        for task in tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Begins to accept.
+///
+/// # Errors
+/// The kernel's, when descriptors run out.
+pub(crate) fn open_port(port: Arc<Port>, listener: StdListener) -> io::Result<Listening> {
+    let address = Address::from(listener.local_addr()?.to_string().as_str());
+    let second = listener.try_clone()?;
+    let loop_port = Arc::clone(&port);
+    let tasks = Arc::clone(&port.shared.tasks);
+    let acceptor = tasks.spawn(CoreId(0), "acceptor", async move {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => accept_all(&loop_port, &listener).await,
+            Err(error) => tracing::error!(%error, "cannot watch a listening socket"),
+        }
+    });
+    tracing::debug!(%address, connections_max = port.connections_max, "listening");
+    Ok(Listening {
+        address,
+        guard: Box::new(PortGuard {
+            port,
+            listener: second,
+            acceptor,
+        }),
+    })
+}
+
+async fn accept_all(port: &Arc<Port>, listener: &TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                if let Err(error) = deal(port, stream, from) {
+                    tracing::debug!(%error, %from, "a new connection was gone at once");
+                }
+            }
+            Err(error) if is_of_one_connection(&error) => {
+                tracing::debug!(%error, "a connection was gone before it was accepted");
+            }
+            Err(error) => {
+                if lock(&port.state).closed {
+                    return;
+                }
+                add(&port.shared.counters.of(CoreId(0)).accepts_failed, 1);
+                if port.may_warn() {
+                    tracing::warn!(
+                        %error,
+                        "cannot accept connections; raise the limit of open files if they ran out"
+                    );
+                }
+                port.shared.clock.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Errors of `accept` that say nothing about the next connection.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::PermissionDenied
+    )
+}
+
+/// Gives a connection to a core, or refuses it.
+fn deal(port: &Arc<Port>, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
+    let Some(place) = port.take_place() else {
+        refuse(port, stream);
+        return Ok(());
+    };
+    let (id, core) = (place.id, place.core);
+    // The socket leaves this core's event queue and enters that of its own.
+    let stream: StdStream = stream.into_std()?;
+    let task = port
+        .shared
+        .tasks
+        .spawn(core, "connection", attend(place, stream, from));
+    port.run_by(id, task);
+    Ok(())
+}
+
+/// Serves one connection on its core.
+async fn attend(place: Place, stream: StdStream, from: SocketAddr) {
+    let stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(%error, "cannot watch a connection");
+            return;
+        }
+    };
+    let shared = &place.port.shared;
+    tune(&stream, shared.tuning());
+    let peer = Peer {
+        address: Address::from(from.to_string().as_str()),
+        core: place.core,
+    };
+    match &place.port.role {
+        Role::Rpc(service) => Box::pin(serve::serve(&place, stream, peer, service)).await,
+        Role::Streams { service, .. } => {
+            let stream = TcpByteStream::new(stream, peer, Arc::clone(shared));
+            service.serve(Box::new(stream)).await;
+        }
+    }
+}
+
+/// Tells a connection over the bound why it is closed.
+fn refuse(port: &Arc<Port>, stream: TcpStream) {
+    let counters = port.shared.counters.of(CoreId(0));
+    add(&counters.connections_refused, 1);
+    let most = port.connections_max;
+    if port.may_warn() {
+        tracing::warn!(most, "a connection was refused: this port has its most");
+    }
+    if port.refusing.fetch_add(1, Relaxed) >= REFUSALS_MAX {
+        port.refusing.fetch_sub(1, Relaxed);
+        return;
+    }
+    let text = match &port.role {
+        Role::Rpc(_) => {
+            let text = format!("too many connections: this server takes {most}; close some");
+            refusal(Status::Full, &text)
+        }
+        Role::Streams { refusal, .. } => refusal.clone(),
+    };
+    let speaking = Refusing(Arc::clone(port));
+    let task = async move {
+        write_and_close(stream, text, &*speaking.0.shared.clock).await;
+    };
+    let _runs_alone = port.shared.tasks.spawn(CoreId(0), "refusal", task);
+}
+
+/// Counts a refusal that is being spoken.
+struct Refusing(Arc<Port>);
+
+impl Drop for Refusing {
+    fn drop(&mut self) {
+        self.0.refusing.fetch_sub(1, Relaxed);
+    }
+}

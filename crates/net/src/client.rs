@@ -1,0 +1,284 @@
+//! The calling side of one connection: calls, their queue and their replies. `client_io` is the
+//! task that moves the bytes.
+//!
+//! Invariants
+//! - CLIENT-1: every id in `queue` or on the wire with someone waiting is in `pending`; whoever
+//!   removes it from there ends the call.
+//! - CLIENT-2: once `closed`, nothing is added, and a new connection must be made.
+
+use crate::lock;
+use core::task::Waker;
+use pluvio_env::{Address, CallError, Frame, TaskHandle};
+use pluvio_units::{CoreId, FixedMap};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::{Notify, oneshot};
+
+type Outcome = Result<Frame, CallError>;
+
+/// One connection to one peer, from its making to its end.
+pub(crate) struct Connection {
+    pub(crate) address: Address,
+    pub(crate) core: CoreId,
+    calls_max: usize,
+    queue_bytes_max: usize,
+    state: Mutex<State>,
+    /// Told when there is room for calls again.
+    room: Notify,
+    /// The task that runs the connection.
+    task: OnceLock<TaskHandle>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Requests that are not yet given to the socket's buffer.
+    queue: VecDeque<(u64, Frame)>,
+    queue_bytes: usize,
+    pending: FixedMap<u64, Waiting>,
+    next_id: u64,
+    /// Callers that wait for room.
+    crowd: usize,
+    /// The task that moves the bytes, when it sleeps.
+    mover: Option<Waker>,
+    closed: bool,
+}
+
+struct Waiting {
+    give: oneshot::Sender<Outcome>,
+    /// Whether the request may have reached the peer.
+    sent: bool,
+}
+
+/// What became of trying to begin a call.
+pub(crate) enum Begun<'a> {
+    Waiting(Call<'a>),
+    /// No room; the request is given back.
+    Crowded(Frame),
+    /// The connection has ended; the request is given back.
+    Closed(Frame),
+}
+
+impl Connection {
+    pub(crate) fn new(
+        address: Address,
+        core: CoreId,
+        calls_max: usize,
+        queue_bytes_max: usize,
+    ) -> Self {
+        Self {
+            address,
+            core,
+            calls_max,
+            queue_bytes_max,
+            state: Mutex::default(),
+            room: Notify::new(),
+            task: OnceLock::new(),
+        }
+    }
+
+    /// Notes the task that runs this connection, to be called once.
+    pub(crate) fn run_by(&self, task: TaskHandle) {
+        assert!(self.task.set(task).is_ok(), "a connection has one task");
+    }
+
+    /// Ends the connection's task.
+    pub(crate) fn abort(&self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+
+    /// Puts a request into the queue and wakes the mover.
+    pub(crate) fn begin(&self, request: Frame) -> Begun<'_> {
+        let (give, take) = oneshot::channel();
+        let (id, mover) = {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return Begun::Closed(request);
+            }
+            if state.pending.len() >= self.calls_max || state.queue_bytes >= self.queue_bytes_max {
+                return Begun::Crowded(request);
+            }
+            let id = state.next_id;
+            state.next_id += 1;
+            state.queue_bytes += request.len();
+            state.queue.push_back((id, request));
+            state.pending.insert(id, Waiting { give, sent: false });
+            (id, state.mover.take())
+        };
+        if let Some(mover) = mover {
+            mover.wake();
+        }
+        Begun::Waiting(Call {
+            connection: self,
+            id,
+            take,
+            done: false,
+        })
+    }
+
+    /// As [`Self::begin`], waiting for room. Gives the request back when the connection has ended.
+    pub(crate) async fn begin_with_room(&self, mut request: Frame) -> Result<Call<'_>, Frame> {
+        loop {
+            match self.begin(request) {
+                Begun::Waiting(call) => return Ok(call),
+                Begun::Closed(frame) => return Err(frame),
+                Begun::Crowded(frame) => request = frame,
+            }
+            let _in_crowd = InCrowd::enter(self);
+            let told = self.room.notified();
+            let mut told = std::pin::pin!(told);
+            // From here on no notice is missed; room made before shows in the next attempt.
+            told.as_mut().enable();
+            match self.begin(request) {
+                Begun::Waiting(call) => return Ok(call),
+                Begun::Closed(frame) => return Err(frame),
+                Begun::Crowded(frame) => request = frame,
+            }
+            told.await;
+        }
+    }
+
+    fn tell_crowd(&self, state: &State) {
+        if state.crowd > 0 {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Takes requests to send, at most `bytes` (and one more); those whose callers have given up
+    /// are left out.
+    pub(crate) fn take_requests(&self, bytes: usize, into: &mut Vec<(u64, Frame)>) {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        if state.queue.is_empty() {
+            return;
+        }
+        let mut taken = 0;
+        while taken < bytes
+            && let Some((id, request)) = state.queue.pop_front()
+        {
+            state.queue_bytes -= request.len();
+            if let Some(waiting) = state.pending.get_mut(&id) {
+                waiting.sent = true;
+                taken += request.len();
+                into.push((id, request));
+            }
+        }
+        self.tell_crowd(state);
+    }
+
+    /// Whether the mover may sleep: nothing waits to be taken. It is woken by the next request.
+    pub(crate) fn may_sleep(&self, mover: &Waker) -> bool {
+        let mut state = lock(&self.state);
+        if !state.queue.is_empty() {
+            return false;
+        }
+        if !state.mover.as_ref().is_some_and(|old| old.will_wake(mover)) {
+            state.mover = Some(mover.clone());
+        }
+        true
+    }
+
+    /// Ends calls. Gives the number of replies that nobody waits for.
+    pub(crate) fn deliver(&self, outcomes: &mut Vec<(u64, Outcome)>) -> usize {
+        let mut ready = Vec::with_capacity(outcomes.len());
+        let mut late = 0;
+        {
+            let mut state = lock(&self.state);
+            for (id, outcome) in outcomes.drain(..) {
+                match state.pending.remove(&id) {
+                    Some(waiting) => ready.push((waiting.give, outcome)),
+                    None => late += 1,
+                }
+            }
+            self.tell_crowd(&state);
+        }
+        for (give, outcome) in ready {
+            if give.send(outcome).is_err() {
+                late += 1;
+            }
+        }
+        late
+    }
+
+    /// Ends the connection for all callers. `why` is told to those whose request was not sent.
+    /// Gives the numbers of requests that may have been executed and of those that were not.
+    pub(crate) fn close(&self, why: &str) -> (usize, usize) {
+        let pending = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            state.queue.clear();
+            state.queue_bytes = 0;
+            state.mover = None;
+            self.tell_crowd(&state);
+            core::mem::take(&mut state.pending)
+        };
+        let (mut lost, mut unsent) = (0, 0);
+        for waiting in pending.into_values() {
+            let error = if waiting.sent {
+                lost += 1;
+                CallError::Lost(self.address.clone())
+            } else {
+                unsent += 1;
+                CallError::Unreachable(self.address.clone(), why.to_owned())
+            };
+            // Its caller may have given up in this moment.
+            let _given_up = waiting.give.send(Err(error));
+        }
+        (lost, unsent)
+    }
+}
+
+/// Counts a caller that waits for room, also when it gives up.
+struct InCrowd<'a>(&'a Connection);
+
+impl<'a> InCrowd<'a> {
+    fn enter(connection: &'a Connection) -> Self {
+        lock(&connection.state).crowd += 1;
+        Self(connection)
+    }
+}
+
+impl Drop for InCrowd<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).crowd -= 1;
+    }
+}
+
+/// A call that has begun. Dropping it gives it up.
+pub(crate) struct Call<'a> {
+    connection: &'a Connection,
+    id: u64,
+    take: oneshot::Receiver<Outcome>,
+    done: bool,
+}
+
+impl Call<'_> {
+    /// Waits for the outcome.
+    pub(crate) async fn outcome(&mut self) -> Outcome {
+        let outcome = (&mut self.take).await;
+        self.done = true;
+        outcome.unwrap_or_else(|_| Err(CallError::Lost(self.connection.address.clone())))
+    }
+
+    /// Gives the call up. Whether its request may have reached the peer.
+    pub(crate) fn give_up(&mut self) -> bool {
+        if core::mem::replace(&mut self.done, true) {
+            return true;
+        }
+        let mut state = lock(&self.connection.state);
+        let waiting = state.pending.remove(&self.id);
+        self.connection.tell_crowd(&state);
+        // Not there any more: its outcome is on the way, so it was sent.
+        waiting.is_none_or(|waiting| waiting.sent)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// The connections of one core, by address.
+pub(crate) type PeerMap = Mutex<FixedMap<Address, Arc<Connection>>>;

@@ -1,0 +1,284 @@
+//! The task of one outgoing connection: connects, then moves requests out and replies in.
+
+use crate::client::{Connection, PeerMap};
+use crate::counters::{CoreCounters, Counters, add};
+use crate::frame::{FrameFault, Header, Kind};
+use crate::handshake::{Terms, greet};
+use crate::lock;
+use crate::options::TcpOptions;
+use crate::reader::FrameReader;
+use crate::socket::{Tuning, connect, resolve, tune};
+use crate::watch::{Overdue, Watch};
+use crate::writer::WriteQueue;
+use core::future::poll_fn;
+use core::task::{Context, Poll};
+use pluvio_env::{CallError, Clock, Frame, Tasks};
+use std::io;
+use std::sync::{Arc, Weak};
+use tokio::net::TcpStream;
+
+/// Bytes given to the socket's buffer before it takes some: more would only copy earlier.
+const WRITE_AHEAD_BYTES: usize = 256 << 10;
+/// Rounds of reading before other tasks have their turn.
+const ROUNDS_MAX: usize = 16;
+
+/// What all connections of a network need.
+pub(crate) struct Shared {
+    pub(crate) options: TcpOptions,
+    pub(crate) tasks: Arc<dyn Tasks>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counters: Counters,
+}
+
+impl Shared {
+    pub(crate) fn tuning(&self) -> Tuning {
+        Tuning {
+            keepalive: self.options.keepalive,
+            stall_limit: self.options.stall_limit,
+        }
+    }
+
+    pub(crate) fn terms(&self) -> Terms<'_> {
+        Terms {
+            clock: &*self.clock,
+            limit: self.options.handshake_limit,
+            body_bytes_max: self.options.frame_bytes_max,
+        }
+    }
+}
+
+/// Ends the connection for its callers when its task ends, for whatever reason, and takes it out
+/// of the map so that the next call makes a new one.
+pub(crate) struct Closer {
+    shared: Arc<Shared>,
+    peers: Weak<Vec<PeerMap>>,
+    connection: Arc<Connection>,
+    why: String,
+}
+
+impl Closer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        peers: Weak<Vec<PeerMap>>,
+        connection: Arc<Connection>,
+    ) -> Self {
+        Self {
+            shared,
+            peers,
+            connection,
+            why: "this process is shutting down".to_owned(),
+        }
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        let connection = &self.connection;
+        let (lost, unsent) = connection.close(&self.why);
+        let counters = self.shared.counters.of(connection.core);
+        add(&counters.calls_lost, lost);
+        add(&counters.calls_unreachable, unsent);
+        if let Some(peers) = self.peers.upgrade() {
+            let mut peers = lock(&peers[usize::from(connection.core.0)]);
+            if peers
+                .get(&connection.address)
+                .is_some_and(|there| Arc::ptr_eq(there, connection))
+            {
+                peers.remove(&connection.address);
+            }
+        }
+    }
+}
+
+/// Runs the connection until it ends.
+pub(crate) async fn run(mut closer: Closer) {
+    let shared = Arc::clone(&closer.shared);
+    let connection = Arc::clone(&closer.connection);
+    let counters = shared.counters.of(connection.core);
+    let (stream, body_bytes_max) = match open(&shared, &connection).await {
+        Ok(opened) => opened,
+        Err(why) => {
+            add(&counters.connects_failed, 1);
+            tracing::debug!(peer = %connection.address, why, "cannot connect");
+            closer.why = why;
+            return;
+        }
+    };
+    add(&counters.connects, 1);
+    tracing::debug!(peer = %connection.address, core = connection.core.0, "connected");
+    let mut mover = Mover {
+        connection: &connection,
+        counters,
+        stream,
+        reader: FrameReader::new(shared.options.frame_bytes_max),
+        writer: WriteQueue::default(),
+        watch: Watch::new(
+            Arc::clone(&shared.clock),
+            shared.options.frame_limit,
+            shared.options.stall_limit,
+        ),
+        body_bytes_max,
+        requests: Vec::new(),
+        outcomes: Vec::new(),
+    };
+    let end = poll_fn(|cx| mover.poll(cx)).await;
+    add(&counters.connects_ended, 1);
+    match &end {
+        End::Closed | End::Broken(_) => {
+            tracing::debug!(peer = %connection.address, %end, "connection ended");
+        }
+        End::Fault(_) | End::Overdue(_) => {
+            tracing::warn!(peer = %connection.address, %end, "connection closed");
+        }
+    }
+    closer.why = format!("the connection ended before the request was sent: {end}");
+}
+
+async fn open(shared: &Shared, connection: &Connection) -> Result<(TcpStream, usize), String> {
+    let addresses = resolve(&*shared.tasks, &connection.address).await?;
+    let clock = &*shared.clock;
+    let mut stream = connect(clock, &addresses, shared.options.connect_limit).await?;
+    tune(&stream, shared.tuning());
+    let body_bytes_max = greet(&mut stream, &shared.terms()).await?;
+    Ok((stream, body_bytes_max.min(shared.options.frame_bytes_max)))
+}
+
+/// How a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("{0}")]
+    Broken(#[from] io::Error),
+    #[error("{0}")]
+    Fault(#[from] FrameFault),
+    #[error("{}", match .0 {
+        Overdue::Frame => "the rest of a frame did not come in time",
+        Overdue::Stalled => "the peer took no bytes for too long",
+    })]
+    Overdue(Overdue),
+}
+
+impl End {
+    /// Counts what is not the ordinary end.
+    pub(crate) fn count(&self, counters: &CoreCounters) {
+        match self {
+            Self::Closed | Self::Broken(_) => {}
+            Self::Fault(_) => add(&counters.frames_rejected, 1),
+            Self::Overdue(Overdue::Frame) => add(&counters.frames_overdue, 1),
+            Self::Overdue(Overdue::Stalled) => add(&counters.peers_stalled, 1),
+        }
+    }
+}
+
+struct Mover<'a> {
+    connection: &'a Connection,
+    counters: &'a CoreCounters,
+    stream: TcpStream,
+    reader: FrameReader,
+    writer: WriteQueue,
+    watch: Watch,
+    /// What both sides take.
+    body_bytes_max: usize,
+    /// Empty between polls; kept for its memory.
+    requests: Vec<(u64, Frame)>,
+    /// Likewise.
+    outcomes: Vec<(u64, Result<Frame, CallError>)>,
+}
+
+impl Mover<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let end = self.move_bytes(cx);
+        if let Poll::Ready(end) = &end {
+            end.count(self.counters);
+        }
+        end
+    }
+
+    fn move_bytes(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let sent_before = self.writer.sent();
+        let mut replies = 0;
+        let mut asleep = false;
+        for _ in 0..ROUNDS_MAX {
+            self.encode_requests();
+            match self.writer.poll_flush(&mut self.stream, cx) {
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            let read = match self.reader.poll_fill(&mut self.stream, cx) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
+                Poll::Ready(Ok(count)) => count,
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Pending => 0,
+            };
+            add(&self.counters.bytes_received, read);
+            match self.deliver_replies() {
+                Ok(count) => replies += count,
+                Err(fault) => return Poll::Ready(fault.into()),
+            }
+            // The socket's readiness wakes this task; so does its writability while bytes wait.
+            if read == 0 && (!self.writer.is_empty() || self.connection.may_sleep(cx.waker())) {
+                asleep = true;
+                break;
+            }
+        }
+        if !asleep {
+            cx.waker().wake_by_ref();
+        }
+        let sent = self.writer.sent() - sent_before;
+        add(&self.counters.bytes_sent, sent as usize);
+        add(&self.counters.replies_received, replies);
+        self.watch
+            .note_reading(self.reader.is_inside_frame(), replies > 0);
+        self.watch.note_writing(!self.writer.is_empty(), sent > 0);
+        self.watch.poll(cx).map(End::Overdue)
+    }
+
+    fn encode_requests(&mut self) {
+        let room = WRITE_AHEAD_BYTES.saturating_sub(self.writer.bytes());
+        if room == 0 {
+            return;
+        }
+        self.connection.take_requests(room, &mut self.requests);
+        let mut sent = 0;
+        for (id, request) in self.requests.drain(..) {
+            if request.len() > self.body_bytes_max {
+                let error = CallError::TooLarge(request.len(), self.body_bytes_max);
+                self.outcomes.push((id, Err(error)));
+                continue;
+            }
+            sent += 1;
+            let header = Header::of(Kind::Request, id, &request);
+            self.writer.push(&header, request);
+        }
+        add(&self.counters.requests_sent, sent);
+    }
+
+    /// Gives whole frames that have come to their callers; their number.
+    fn deliver_replies(&mut self) -> Result<usize, FrameFault> {
+        let mut count = 0;
+        let fault = loop {
+            match self.reader.next_frame() {
+                Ok(None) => break None,
+                Err(fault) => break Some(fault),
+                Ok(Some((header, frame))) => {
+                    let outcome = match header.kind {
+                        Kind::Reply => Ok(frame),
+                        Kind::ReplyTooLarge => Err(CallError::TooLarge(
+                            header.too_long as usize,
+                            self.body_bytes_max,
+                        )),
+                        Kind::Request => break Some(FrameFault::WrongWay(header.kind)),
+                    };
+                    count += 1;
+                    self.outcomes.push((header.id, outcome));
+                }
+            }
+        };
+        if !self.outcomes.is_empty() {
+            let late = self.connection.deliver(&mut self.outcomes);
+            add(&self.counters.replies_late, late);
+        }
+        fault.map_or(Ok(count), Err)
+    }
+}

@@ -1,0 +1,273 @@
+//! What both sides say before the first frame, little endian:
+//!
+//! ```text
+//!  0           8         10      12       14            16             20              28       32
+//!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
+//!  | "PLUVIO\r\n" | version | oldest | status | text length | body max     | 0             | CRC-32C| text |
+//!  | 8         | u16     | u16   | u16    | u16         | u32          | 8             | u32    | ...  |
+//!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
+//! ```
+//!
+//! The side that connects speaks first; both name the newest and the oldest protocol they speak
+//! and the largest frame body they take. Status 0 means welcome; otherwise the text says why not,
+//! and the connection ends. A side that does not speak this protocol at all is told so in its own
+//! (HTTP, Redis) as far as its first bytes show it.
+
+use bytes::{Bytes, BytesMut};
+use core::time::Duration;
+use pluvio_env::{Clock, timeout};
+use pluvio_units::crc32c;
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The version of the transport protocol (handshake and what frames mean, not what is in them).
+pub const PROTOCOL_VERSION: u16 = 1;
+/// The oldest version that this side speaks.
+const PROTOCOL_OLDEST: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"PLUVIO\r\n";
+const HELLO_BYTES: usize = 32;
+/// Longest text of a refusal.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// Whether the other side may go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Status {
+    Welcome,
+    OtherVersion,
+    Full,
+}
+
+impl Status {
+    fn to_wire(self) -> u16 {
+        match self {
+            Self::Welcome => 0,
+            Self::OtherVersion => 1,
+            Self::Full => 2,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hello {
+    version: u16,
+    oldest: u16,
+    /// As on the wire: a newer side may have reasons this one does not know.
+    status: u16,
+    text_bytes: u16,
+    body_bytes_max: u32,
+}
+
+impl Hello {
+    fn encode(status: Status, text_bytes: u16, body_bytes_max: usize) -> [u8; HELLO_BYTES] {
+        let body_bytes_max = u32::try_from(body_bytes_max).unwrap_or(u32::MAX);
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+        bytes[10..12].copy_from_slice(&PROTOCOL_OLDEST.to_le_bytes());
+        bytes[12..14].copy_from_slice(&status.to_wire().to_le_bytes());
+        bytes[14..16].copy_from_slice(&text_bytes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&body_bytes_max.to_le_bytes());
+        let checksum = crc32c(&[&bytes[..28]]);
+        bytes[28..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` when the bytes are damaged. The magic was looked at before.
+    fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        (crc32c(&[&bytes[..28]]) == word(28)).then(|| Self {
+            version: half(8),
+            oldest: half(10),
+            status: half(12),
+            text_bytes: half(14),
+            body_bytes_max: word(16),
+        })
+    }
+}
+
+/// What one side gives the other in a handshake.
+pub(crate) struct Terms<'a> {
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) limit: Duration,
+    pub(crate) body_bytes_max: usize,
+}
+
+/// The handshake of the side that connects. Gives the largest body that the other side takes.
+///
+/// # Errors
+/// Text for people: why the other side cannot be talked to. Nothing was executed there.
+pub(crate) async fn greet(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, String> {
+    match timeout(terms.clock, terms.limit, greet_unlimited(stream, terms)).await {
+        Ok(result) => result,
+        Err(_) => Err(format!(
+            "no answer to the handshake within {:?}; is it a Pluvio RPC port?",
+            terms.limit
+        )),
+    }
+}
+
+async fn greet_unlimited(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, String> {
+    let broken = |error: io::Error| format!("the connection broke during the handshake: {error}");
+    let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max);
+    stream.write_all(&hello).await.map_err(broken)?;
+    let bytes = match read_hello(stream).await.map_err(broken)? {
+        Spoken::Hello(bytes) => bytes,
+        Spoken::Foreign(start) if start.is_empty() => {
+            return Err("it closed the connection during the handshake".to_owned());
+        }
+        Spoken::Foreign(start) => {
+            return Err(format!(
+                "it is not a Pluvio RPC port (it answered {:?})",
+                start.escape_ascii().to_string()
+            ));
+        }
+    };
+    let Some(hello) = Hello::decode(&bytes) else {
+        return Err("its handshake is damaged".to_owned());
+    };
+    if hello.status != Status::Welcome.to_wire() {
+        let mut text = vec![0; usize::from(hello.text_bytes).min(TEXT_BYTES_MAX)];
+        stream.read_exact(&mut text).await.map_err(broken)?;
+        return Err(format!("it refused: {}", String::from_utf8_lossy(&text)));
+    }
+    if PROTOCOL_VERSION < hello.oldest || hello.version < PROTOCOL_OLDEST {
+        return Err(other_version(&hello));
+    }
+    Ok(hello.body_bytes_max as usize)
+}
+
+fn other_version(theirs: &Hello) -> String {
+    format!(
+        "transport protocol {}..={} there and {PROTOCOL_OLDEST}..={PROTOCOL_VERSION} here have \
+         no version in common; upgrade the older side",
+        theirs.oldest, theirs.version
+    )
+}
+
+/// Why a connection that came in is not served.
+pub(crate) struct Unwelcome {
+    /// For the trace.
+    pub(crate) why: String,
+    /// What to tell the other side, if it would understand anything.
+    pub(crate) answer: Option<Bytes>,
+}
+
+/// The handshake of the side that was connected to. Gives the largest body the other side takes.
+///
+/// # Errors
+/// The other side cannot be served, and was not told yet.
+pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, Unwelcome> {
+    let silent = |why: String| Unwelcome { why, answer: None };
+    let spoken = match timeout(terms.clock, terms.limit, read_hello(stream)).await {
+        Ok(Ok(spoken)) => spoken,
+        Ok(Err(error)) => return Err(silent(format!("broke during the handshake: {error}"))),
+        Err(_) => return Err(silent(format!("no handshake within {:?}", terms.limit))),
+    };
+    let bytes = match spoken {
+        Spoken::Hello(bytes) => bytes,
+        Spoken::Foreign(start) => {
+            let shown = start.escape_ascii().to_string();
+            return Err(Unwelcome {
+                why: format!("does not speak Pluvio's RPC protocol (it began with {shown:?})"),
+                answer: Some(explain(&start)),
+            });
+        }
+    };
+    let Some(theirs) = Hello::decode(&bytes) else {
+        return Err(silent("sent a damaged handshake".to_owned()));
+    };
+    if PROTOCOL_VERSION < theirs.oldest || theirs.version < PROTOCOL_OLDEST {
+        let why = other_version(&theirs);
+        let answer = Some(refusal(Status::OtherVersion, &why));
+        return Err(Unwelcome { why, answer });
+    }
+    let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max);
+    match timeout(terms.clock, terms.limit, stream.write_all(&hello)).await {
+        Ok(Ok(())) => Ok(theirs.body_bytes_max as usize),
+        Ok(Err(error)) => Err(silent(format!("broke during the handshake: {error}"))),
+        Err(_) => Err(silent(format!(
+            "took no handshake within {:?}",
+            terms.limit
+        ))),
+    }
+}
+
+/// A hello that says no, and why.
+pub(crate) fn refusal(status: Status, text: &str) -> Bytes {
+    let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
+    let text_bytes = u16::try_from(text.len()).expect("cut to a limit below 64 KiB");
+    let mut bytes = BytesMut::from(&Hello::encode(status, text_bytes, 0)[..]);
+    bytes.extend_from_slice(text);
+    bytes.freeze()
+}
+
+/// The first bytes of the other side.
+enum Spoken {
+    Hello([u8; HELLO_BYTES]),
+    /// Not this protocol, or the end; with what there was.
+    Foreign(Vec<u8>),
+}
+
+/// Reads a hello, and no byte after it. Stops at the first byte that does not belong there.
+async fn read_hello(stream: &mut TcpStream) -> io::Result<Spoken> {
+    let mut bytes = [0; HELLO_BYTES];
+    let mut filled = 0;
+    while filled < HELLO_BYTES {
+        let count = stream.read(&mut bytes[filled..]).await?;
+        filled += count;
+        let seen = filled.min(MAGIC.len());
+        if count == 0 || bytes[..seen] != MAGIC[..seen] {
+            return Ok(Spoken::Foreign(bytes[..filled].to_vec()));
+        }
+    }
+    Ok(Spoken::Hello(bytes))
+}
+
+/// An answer that programs for other protocols show to their users.
+fn explain(start: &[u8]) -> Bytes {
+    const HTTP: [&[u8]; 7] = [
+        b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC",
+    ];
+    if HTTP.iter().any(|method| start.starts_with(method)) {
+        Bytes::from_static(
+            b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\
+              Content-Length: 66\r\n\r\n\
+              This is Pluvio's RPC port. The web page is on the admin web port.\n",
+        )
+    } else {
+        Bytes::from_static(
+            b"-ERR this is Pluvio's RPC port; connect to the Redis port, or use the pluvio client\r\n",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_http_answer_has_the_length_it_says() {
+        let answer = explain(b"GET / HTTP/1.1");
+        let text = std::str::from_utf8(&answer).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())));
+    }
+
+    #[test]
+    fn a_hello_survives_and_a_damaged_one_does_not() {
+        let bytes = Hello::encode(Status::Full, 7, 1 << 20);
+        let hello = Hello::decode(&bytes).expect("whole");
+        assert_eq!(
+            (hello.version, hello.oldest, hello.status, hello.text_bytes),
+            (PROTOCOL_VERSION, PROTOCOL_OLDEST, 2, 7)
+        );
+        let mut bad = bytes;
+        bad[17] ^= 1;
+        assert!(Hello::decode(&bad).is_none());
+    }
+}

@@ -1,0 +1,243 @@
+//! [`TcpNetwork`]: finds the connection for a call, opens ports.
+
+use crate::accept::{Port, Role, open_port};
+use crate::client::{Call, Connection, PeerMap};
+use crate::client_io::{Closer, Shared, run};
+use crate::counters::{Counters, add};
+use crate::lock;
+use crate::options::TcpOptions;
+use crate::socket::{bind, resolve};
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_env::{
+    Address, BoxFuture, CallError, Clock, Frame, Listening, Network, NetworkError, Service,
+    StreamService, Tasks, timeout,
+};
+use pluvio_units::CoreId;
+use std::sync::Arc;
+
+/// Connections that one call tries to use. Nothing was sent on those that had ended.
+const ATTEMPTS_MAX: usize = 3;
+
+/// `env::Network` over TCP.
+pub struct TcpNetwork {
+    shared: Arc<Shared>,
+    /// Per core. The connections' tasks know it weakly.
+    peers: Arc<Vec<PeerMap>>,
+    current_core: fn() -> Option<CoreId>,
+}
+
+impl TcpNetwork {
+    /// `current_core` gives the core whose event loop runs on the calling thread
+    /// (`pluvio_env_os::current_core`); the tasks and clock must be of that runtime.
+    #[must_use]
+    pub fn new(
+        options: TcpOptions,
+        tasks: Arc<dyn Tasks>,
+        clock: Arc<dyn Clock>,
+        current_core: fn() -> Option<CoreId>,
+    ) -> Self {
+        let cores = tasks.cores();
+        Self {
+            peers: Arc::new((0..cores).map(|_| PeerMap::default()).collect()),
+            shared: Arc::new(Shared {
+                options,
+                tasks,
+                clock,
+                counters: Counters::new(cores),
+            }),
+            current_core,
+        }
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// The core whose connections the calling thread uses.
+    fn core(&self) -> CoreId {
+        (self.current_core)()
+            .filter(|core| usize::from(core.0) < self.peers.len())
+            .unwrap_or(CoreId(0))
+    }
+
+    /// The connection of `core` to `to`, made if there is none (or only `ended`).
+    fn connection(
+        &self,
+        core: CoreId,
+        to: &Address,
+        ended: Option<&Arc<Connection>>,
+    ) -> Result<Arc<Connection>, CallError> {
+        let options = &self.shared.options;
+        let connection = {
+            let mut peers = lock(&self.peers[usize::from(core.0)]);
+            match peers.get(to) {
+                Some(there) if !ended.is_some_and(|ended| Arc::ptr_eq(ended, there)) => {
+                    return Ok(Arc::clone(there));
+                }
+                Some(_) => {}
+                None if peers.len() >= options.peers_max => {
+                    let why = format!("this process has its most connections ({})", peers.len());
+                    return Err(CallError::Unreachable(to.clone(), why));
+                }
+                None => {}
+            }
+            let connection = Arc::new(Connection::new(
+                to.clone(),
+                core,
+                options.calls_max,
+                options.send_queue_bytes_max,
+            ));
+            peers.insert(to.clone(), Arc::clone(&connection));
+            connection
+        };
+        let closer = Closer::new(
+            Arc::clone(&self.shared),
+            Arc::downgrade(&self.peers),
+            Arc::clone(&connection),
+        );
+        // Not under the lock: a runtime that stops drops the task, and with it the closer, here.
+        let task = self
+            .shared
+            .tasks
+            .spawn_on(core, "rpc-client", Box::pin(run(closer)));
+        connection.run_by(task);
+        Ok(connection)
+    }
+
+    /// One call without its time limit. `progress` tells the caller what to say when time is up.
+    async fn exchange(
+        &self,
+        to: &Address,
+        mut request: Frame,
+        progress: &mut Progress,
+    ) -> Result<Frame, CallError> {
+        let core = self.core();
+        let mut connection = self.connection(core, to, None)?;
+        // A connection can end between being found and being used. When fresh ones have ended too,
+        // this process is stopping.
+        for _ in 0..ATTEMPTS_MAX {
+            match connection.begin_with_room(request).await {
+                Ok(call) => return Attempt { call, progress }.outcome().await,
+                Err(given_back) => request = given_back,
+            }
+            connection = self.connection(core, to, Some(&connection))?;
+        }
+        let why = "its connections end as soon as they are made".to_owned();
+        Err(CallError::Unreachable(to.clone(), why))
+    }
+}
+
+/// How far a call has come when its time is up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    NotSent,
+    PerhapsSent,
+}
+
+/// A call that notes on being dropped whether its request was sent.
+struct Attempt<'a, 'b> {
+    call: Call<'a>,
+    progress: &'b mut Progress,
+}
+
+impl Attempt<'_, '_> {
+    async fn outcome(mut self) -> Result<Frame, CallError> {
+        self.call.outcome().await
+    }
+}
+
+impl Drop for Attempt<'_, '_> {
+    fn drop(&mut self) {
+        if self.call.give_up() {
+            *self.progress = Progress::PerhapsSent;
+        }
+    }
+}
+
+impl Drop for TcpNetwork {
+    fn drop(&mut self) {
+        for peers in self.peers.iter() {
+            // Out of the lock first: ending a task may take its connection out of this map.
+            let connections: Vec<_> = lock(peers).values().cloned().collect();
+            for connection in connections {
+                connection.abort();
+            }
+        }
+    }
+}
+
+impl Network for TcpNetwork {
+    fn call<'a>(
+        &'a self,
+        to: &'a Address,
+        request: Frame,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Frame, CallError>> {
+        Box::pin(async move {
+            let frame_max = self.shared.options.frame_bytes_max;
+            if request.len() > frame_max {
+                return Err(CallError::TooLarge(request.len(), frame_max));
+            }
+            let mut progress = Progress::NotSent;
+            let exchange = self.exchange(to, request, &mut progress);
+            match timeout(&*self.shared.clock, limit, exchange).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    let counters = self.shared.counters.of(self.core());
+                    add(&counters.calls_timed_out, 1);
+                    Err(match progress {
+                        Progress::PerhapsSent => CallError::TimedOut(to.clone(), limit),
+                        Progress::NotSent => CallError::Unreachable(
+                            to.clone(),
+                            format!("the request could not be sent within {limit:?}"),
+                        ),
+                    })
+                }
+            }
+        })
+    }
+
+    fn listen(
+        &self,
+        address: &Address,
+        service: Arc<dyn Service>,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
+        let connections_max = self.shared.options.connections_max;
+        self.open(address.clone(), connections_max, Role::Rpc(service))
+    }
+
+    fn listen_streams(
+        &self,
+        address: &Address,
+        connections_max: usize,
+        refusal: Bytes,
+        service: Arc<dyn StreamService>,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
+        let role = Role::Streams { service, refusal };
+        self.open(address.clone(), connections_max, role)
+    }
+}
+
+impl TcpNetwork {
+    fn open(
+        &self,
+        address: Address,
+        connections_max: usize,
+        role: Role,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
+        Box::pin(async move {
+            let fail = |message: String| NetworkError {
+                address: address.clone(),
+                message,
+            };
+            let found = resolve(&*self.shared.tasks, &address).await.map_err(fail)?;
+            let at = *found.first().ok_or_else(|| fail("no address".to_owned()))?;
+            let listener = bind(&address, at)?;
+            let port = Port::new(Arc::clone(&self.shared), role, connections_max);
+            open_port(port, listener).map_err(|error| fail(error.to_string()))
+        })
+    }
+}

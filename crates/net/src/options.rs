@@ -1,0 +1,60 @@
+//! The bounds of the transport. `docs/transport.md` has them in one table.
+
+use core::time::Duration;
+
+/// Bounds and time limits of a [`crate::TcpNetwork`]. The defaults suit a server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TcpOptions {
+    /// Largest meta and payload of one frame together, in bytes. The default carries two whole
+    /// segments (8 MiB each) and 64 KiB around them.
+    pub frame_bytes_max: usize,
+    /// Most connections open to one RPC port at a time; one more is told so and closed. Each costs
+    /// one file descriptor, so the process's limit of open files must be higher.
+    pub connections_max: usize,
+    /// Most peers that one core is connected to at a time.
+    pub peers_max: usize,
+    /// Most calls of one connection that wait for a reply; further ones wait before they are sent.
+    pub calls_max: usize,
+    /// Bytes of requests that wait to be sent on one connection before further calls wait. May be
+    /// passed by one frame.
+    pub send_queue_bytes_max: usize,
+    /// Most requests of one connection in the hands of the service; at this number no more are
+    /// read, until one is answered.
+    pub requests_max: usize,
+    /// Bytes of those requests before no more are read. May be passed by one frame.
+    pub request_bytes_max: usize,
+    /// Bytes of replies that wait for a slow reader before no more requests are read.
+    pub reply_queue_bytes_max: usize,
+    /// How long connecting (without the handshake) may take.
+    pub connect_limit: Duration,
+    /// How long the other side may take for its part of the handshake.
+    pub handshake_limit: Duration,
+    /// How long the rest of a frame may take once its first byte has come.
+    pub frame_limit: Duration,
+    /// How long a peer may take no byte of what is to be sent to it. Also given to the kernel
+    /// (`TCP_USER_TIMEOUT`), which then gives up on a machine that has vanished.
+    pub stall_limit: Duration,
+    /// After this long without traffic the kernel asks whether the other machine is still there.
+    pub keepalive: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            frame_bytes_max: (16 << 20) + (64 << 10),
+            connections_max: 16_384,
+            peers_max: 4_096,
+            calls_max: 16_384,
+            send_queue_bytes_max: 16 << 20,
+            requests_max: 1_024,
+            request_bytes_max: 64 << 20,
+            reply_queue_bytes_max: 4 << 20,
+            connect_limit: Duration::from_secs(2),
+            handshake_limit: Duration::from_secs(5),
+            frame_limit: Duration::from_secs(30),
+            stall_limit: Duration::from_secs(30),
+            keepalive: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Cuts the bytes of a socket into frames.
+//!
+//! Invariants
+//! - READ-1: room is made only in proportion to what has arrived: never for an announced length.
+//! - READ-2: between frames an idle reader holds no buffer; within a small piece of a frame it
+//!   holds a small one.
+
+use crate::frame::{FrameFault, HEADER_BYTES, Header};
+use crate::spare::{self, BUFFER_BYTES};
+use bytes::{Buf, Bytes, BytesMut};
+use core::task::{Context, Poll};
+use pluvio_env::Frame;
+use std::io;
+use std::pin::pin;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Frames up to this size are copied out of the buffer, so that the buffer can be used again and a
+/// small value that is kept does not keep a big buffer alive. Larger ones are slices of it.
+const COPY_BYTES_MAX: usize = 4 << 10;
+/// Least room for a read.
+const ROOM_BYTES_MIN: usize = BUFFER_BYTES / 2;
+/// A piece of a frame below this is moved to a buffer of its size when the wait for more begins.
+const SMALL_PIECE_BYTES: usize = BUFFER_BYTES / 8;
+
+pub(crate) struct FrameReader {
+    buffer: BytesMut,
+    /// The header of the frame whose body is awaited, taken off the buffer.
+    header: Option<Header>,
+    body_bytes_max: usize,
+}
+
+impl FrameReader {
+    pub(crate) fn new(body_bytes_max: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            header: None,
+            body_bytes_max,
+        }
+    }
+
+    /// Whether a part of a frame is here and the rest is not, once [`Self::next_frame`] gave `None`.
+    pub(crate) fn is_inside_frame(&self) -> bool {
+        self.header.is_some() || !self.buffer.is_empty()
+    }
+
+    /// The next whole frame, if it has arrived.
+    ///
+    /// # Errors
+    /// What follows is no frame.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<(Header, Frame)>, FrameFault> {
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let Some(bytes) = self.buffer.first_chunk::<HEADER_BYTES>() else {
+                    return Ok(None);
+                };
+                let header = Header::decode(bytes, self.body_bytes_max)?;
+                self.buffer.advance(HEADER_BYTES);
+                self.header = Some(header);
+                header
+            }
+        };
+        let meta_bytes = header.meta_bytes as usize;
+        let body_bytes = meta_bytes + header.payload_bytes as usize;
+        if self.buffer.len() < body_bytes {
+            return Ok(None);
+        }
+        self.header = None;
+        let (meta, payload) = if body_bytes <= COPY_BYTES_MAX {
+            let meta = Bytes::copy_from_slice(&self.buffer[..meta_bytes]);
+            let payload = Bytes::copy_from_slice(&self.buffer[meta_bytes..body_bytes]);
+            self.buffer.advance(body_bytes);
+            (meta, payload)
+        } else {
+            let mut body = self.buffer.split_to(body_bytes).freeze();
+            let meta = body.split_to(meta_bytes);
+            (meta, body)
+        };
+        let frame = Frame {
+            opcode: header.opcode,
+            meta,
+            payload,
+        };
+        Ok(Some((header, frame)))
+    }
+
+    /// Reads what the socket has, once. `Ok(0)`: the other side has closed.
+    pub(crate) fn poll_fill(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room();
+        // The future holds nothing but borrows; making it anew for each poll loses nothing.
+        let read = pin!(stream.read_buf(&mut self.buffer)).poll(cx);
+        if read.is_pending() {
+            self.settle();
+        }
+        read
+    }
+
+    /// Bytes that are missing for the next step: a header or a body.
+    fn missing(&self) -> usize {
+        let wanted = match self.header {
+            Some(header) => header.meta_bytes as usize + header.payload_bytes as usize,
+            None => HEADER_BYTES,
+        };
+        wanted.saturating_sub(self.buffer.len())
+    }
+
+    fn make_room(&mut self) {
+        let here = self.buffer.len();
+        let missing = self.missing();
+        if here + missing > BUFFER_BYTES {
+            // A large frame: doubles with what has come, up to its end (READ-1).
+            if self.buffer.capacity() - here < missing.min(ROOM_BYTES_MIN) {
+                self.buffer.reserve(missing.min(here.max(BUFFER_BYTES)));
+            }
+            return;
+        }
+        if self.buffer.capacity() < ROOM_BYTES_MIN {
+            let piece = core::mem::replace(&mut self.buffer, spare::take());
+            self.buffer.extend_from_slice(&piece);
+        }
+        if self.buffer.capacity() - here < ROOM_BYTES_MIN {
+            self.buffer.reserve(ROOM_BYTES_MIN);
+        }
+    }
+
+    /// Gives up room that is not needed while waiting.
+    fn settle(&mut self) {
+        if self.buffer.is_empty() {
+            spare::give(core::mem::take(&mut self.buffer));
+        } else if self.buffer.len() < SMALL_PIECE_BYTES
+            && self.buffer.capacity() > 2 * SMALL_PIECE_BYTES
+        {
+            let piece = BytesMut::from(&self.buffer[..]);
+            spare::give(core::mem::replace(&mut self.buffer, piece));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Kind;
+
+    const MAX: usize = 16 << 20;
+
+    fn bytes_of(id: u64, body: usize) -> Vec<u8> {
+        let frame = Frame {
+            opcode: 7,
+            meta: Bytes::from_static(b"meta"),
+            payload: vec![id as u8; body - 4].into(),
+        };
+        let mut bytes = Header::of(Kind::Request, id, &frame).encode().to_vec();
+        bytes.extend_from_slice(&frame.meta);
+        bytes.extend_from_slice(&frame.payload);
+        bytes
+    }
+
+    /// Feeds `input` in pieces of `piece` bytes, with a wait after each, and collects the frames.
+    /// Looks at the buffer's size in every wait.
+    fn feed(input: &[u8], piece: usize, mut waiting: impl FnMut(&FrameReader)) -> Vec<u64> {
+        let mut reader = FrameReader::new(MAX);
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        let mut ids = Vec::new();
+        for piece in input.chunks(piece) {
+            let mut source = piece;
+            while !source.is_empty() {
+                assert!(reader.poll_fill(&mut source, &mut cx).is_ready());
+                while let Some((header, frame)) = reader.next_frame().expect("frames") {
+                    assert_eq!(&frame.meta[..], b"meta");
+                    assert!(frame.payload.iter().all(|&byte| byte == header.id as u8));
+                    ids.push(header.id);
+                }
+            }
+            reader.settle();
+            waiting(&reader);
+        }
+        assert!(!reader.is_inside_frame());
+        ids
+    }
+
+    #[test]
+    fn frames_come_out_the_same_however_they_are_cut() {
+        let sizes = [4, 100, 5_000, 4, 70_000, 300_000, 4_096, 4];
+        let input: Vec<u8> = (0..)
+            .zip(sizes)
+            .flat_map(|(id, n)| bytes_of(id, n))
+            .collect();
+        for piece in [1, 31, 33, 4_000, 65_536, input.len()] {
+            let ids = feed(&input, piece, |_| {});
+            assert_eq!(ids, (0..sizes.len() as u64).collect::<Vec<_>>(), "{piece}");
+        }
+    }
+
+    #[test]
+    fn an_idle_reader_holds_no_buffer_and_a_started_frame_a_small_one() {
+        let input = bytes_of(1, 100);
+        feed(&input, input.len(), |reader| {
+            assert_eq!(reader.buffer.capacity(), 0)
+        });
+        let mut largest = 0;
+        feed(&input, 10, |reader| {
+            largest = largest.max(reader.buffer.capacity())
+        });
+        assert!(largest < 1_024, "{largest}");
+    }
+
+    #[test]
+    fn room_follows_what_has_come_not_what_was_announced() {
+        let input = bytes_of(1, 12 << 20);
+        feed(&input, 10_000, |reader| {
+            let (here, room) = (reader.buffer.len(), reader.buffer.capacity());
+            assert!(room <= 4 * here + 2 * BUFFER_BYTES, "{room} for {here}");
+        });
+    }
+}

@@ -1,0 +1,255 @@
+//! The serving side of one RPC connection: reads requests, gives them to the service in their
+//! order, drives the answers that come later, writes replies.
+//!
+//! Backpressure: while the service or the replies' queue is at its bound, nothing is read, and TCP
+//! makes the other side wait.
+
+use crate::accept::Place;
+use crate::client_io::{End, Shared};
+use crate::counters::{CoreCounters, add};
+use crate::frame::{FrameFault, Header, Kind};
+use crate::handshake::{Unwelcome, welcome};
+use crate::options::TcpOptions;
+use crate::reader::FrameReader;
+use crate::socket::write_and_close;
+use crate::watch::Watch;
+use crate::writer::WriteQueue;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use pluvio_env::{BoxFuture, Frame, Handled, Peer, Service};
+use std::sync::Arc;
+use tokio::net::TcpStream;
+
+/// Rounds of reading before other tasks have their turn.
+const ROUNDS_MAX: usize = 16;
+
+/// Serves a connection until it ends, then drives what its requests have begun (NET-5).
+pub(crate) async fn serve(
+    place: &Place,
+    mut stream: TcpStream,
+    peer: Peer,
+    service: &Arc<dyn Service>,
+) {
+    let shared: &Shared = &place.port.shared;
+    let counters = shared.counters.of(place.core);
+    let theirs = match welcome(&mut stream, &shared.terms()).await {
+        Ok(theirs) => theirs,
+        Err(Unwelcome { why, answer }) => {
+            add(&counters.handshakes_failed, 1);
+            if place.port.may_warn() {
+                tracing::warn!(peer = %peer.address, why, "RPC connection refused");
+            }
+            if let Some(answer) = answer {
+                // On the heap: its buffer would be part of every connection.
+                Box::pin(write_and_close(stream, answer, &*shared.clock)).await;
+            }
+            return;
+        }
+    };
+    add(&counters.connections_accepted, 1);
+    let mut server = Server {
+        options: &shared.options,
+        service: &**service,
+        counters,
+        peer,
+        reply_bytes_max: theirs.min(shared.options.frame_bytes_max),
+        stream,
+        reader: FrameReader::new(shared.options.frame_bytes_max),
+        writer: WriteQueue::default(),
+        watch: Watch::new(
+            Arc::clone(&shared.clock),
+            shared.options.frame_limit,
+            shared.options.stall_limit,
+        ),
+        later: FuturesUnordered::new(),
+        later_bytes: 0,
+    };
+    let end = poll_fn(|cx| server.poll(cx)).await;
+    end.count(counters);
+    add(&counters.connections_ended, 1);
+    let peer = &server.peer.address;
+    match &end {
+        End::Closed | End::Broken(_) => tracing::debug!(%peer, %end, "RPC connection ended"),
+        End::Fault(_) | End::Overdue(_) => {
+            if place.port.may_warn() {
+                tracing::warn!(%peer, %end, "RPC connection closed");
+            }
+        }
+    }
+    let Server { later, stream, .. } = server;
+    drop(stream);
+    later
+        .for_each(|_nobody_to_tell| core::future::ready(()))
+        .await;
+}
+
+struct Server<'a> {
+    options: &'a TcpOptions,
+    service: &'a dyn Service,
+    counters: &'a CoreCounters,
+    peer: Peer,
+    reply_bytes_max: usize,
+    stream: TcpStream,
+    reader: FrameReader,
+    writer: WriteQueue,
+    watch: Watch,
+    later: FuturesUnordered<Later>,
+    /// Bytes of the requests in `later`.
+    later_bytes: usize,
+}
+
+/// A request in the hands of the service.
+struct Later {
+    id: u64,
+    opcode: u16,
+    bytes: usize,
+    answer: BoxFuture<'static, Frame>,
+}
+
+struct Answered {
+    id: u64,
+    opcode: u16,
+    bytes: usize,
+    reply: Frame,
+}
+
+impl Future for Later {
+    type Output = Answered;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
+        let reply = ready!(self.answer.as_mut().poll(cx));
+        Poll::Ready(Answered {
+            id: self.id,
+            opcode: self.opcode,
+            bytes: self.bytes,
+            reply,
+        })
+    }
+}
+
+/// What was done in one turn of the task.
+#[derive(Default)]
+struct Step {
+    /// Whether a request was taken in.
+    progress: bool,
+    /// Not yet counted.
+    requests: usize,
+    /// Likewise.
+    replies: usize,
+}
+
+impl Step {
+    /// Done before the replies leave, so that whoever has a reply finds it counted.
+    fn count(&mut self, counters: &CoreCounters) {
+        self.progress |= self.requests > 0;
+        add(
+            &counters.requests_received,
+            core::mem::take(&mut self.requests),
+        );
+        add(&counters.replies_sent, core::mem::take(&mut self.replies));
+    }
+}
+
+impl Server<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let sent_before = self.writer.sent();
+        let mut did = Step::default();
+        let mut asleep = false;
+        let mut reading = false;
+        for _ in 0..ROUNDS_MAX {
+            if let Err(fault) = self.handle_requests(&mut did) {
+                did.count(self.counters);
+                return Poll::Ready(fault.into());
+            }
+            let stuck = !self.may_handle();
+            self.collect_replies(cx, &mut did);
+            did.count(self.counters);
+            match self.writer.poll_flush(&mut self.stream, cx) {
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            reading = self.may_handle();
+            if !reading {
+                // An answer or the socket's writability wakes this task.
+                asleep = true;
+                break;
+            }
+            if stuck {
+                // There is room again for what the buffer may still hold.
+                continue;
+            }
+            match self.reader.poll_fill(&mut self.stream, cx) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
+                Poll::Ready(Ok(count)) => add(&self.counters.bytes_received, count),
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Pending => {
+                    asleep = true;
+                    break;
+                }
+            }
+        }
+        if !asleep {
+            cx.waker().wake_by_ref();
+        }
+        let sent = self.writer.sent() - sent_before;
+        add(&self.counters.bytes_sent, sent as usize);
+        let inside = reading && self.reader.is_inside_frame();
+        self.watch.note_reading(inside, did.progress);
+        self.watch.note_writing(!self.writer.is_empty(), sent > 0);
+        self.watch.poll(cx).map(End::Overdue)
+    }
+
+    /// Whether another request may be given to the service.
+    fn may_handle(&self) -> bool {
+        self.later.len() < self.options.requests_max
+            && self.later_bytes < self.options.request_bytes_max
+            && self.writer.bytes() < self.options.reply_queue_bytes_max
+    }
+
+    fn handle_requests(&mut self, did: &mut Step) -> Result<(), FrameFault> {
+        while self.may_handle()
+            && let Some((header, request)) = self.reader.next_frame()?
+        {
+            if header.kind != Kind::Request {
+                return Err(FrameFault::WrongWay(header.kind));
+            }
+            did.requests += 1;
+            let bytes = request.len();
+            match self.service.handle(self.peer.clone(), request) {
+                Handled::Now(reply) => self.push_reply(header.id, header.opcode, reply, did),
+                Handled::Later(answer) => {
+                    self.later_bytes += bytes;
+                    self.later.push(Later {
+                        id: header.id,
+                        opcode: header.opcode,
+                        bytes,
+                        answer,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn collect_replies(&mut self, cx: &mut Context<'_>, did: &mut Step) {
+        while let Poll::Ready(Some(answered)) = self.later.poll_next_unpin(cx) {
+            self.later_bytes -= answered.bytes;
+            self.push_reply(answered.id, answered.opcode, answered.reply, did);
+        }
+    }
+
+    fn push_reply(&mut self, id: u64, opcode: u16, reply: Frame, did: &mut Step) {
+        did.replies += 1;
+        if reply.len() > self.reply_bytes_max {
+            let (bytes, most) = (reply.len(), self.reply_bytes_max);
+            tracing::error!(opcode, bytes, most, "a reply is larger than the peer takes");
+            self.writer
+                .push_header(&Header::too_large(id, opcode, bytes));
+            return;
+        }
+        let header = Header::of(Kind::Reply, id, &reply);
+        self.writer.push(&header, reply);
+    }
+}

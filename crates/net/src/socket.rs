@@ -1,0 +1,172 @@
+//! Sockets: opening ports, connecting, and saying why neither works.
+
+use crate::lock;
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_env::{Address, Clock, NetworkError, Tasks, timeout};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Connections that the kernel holds until they are accepted; it cuts this to `somaxconn`.
+const BACKLOG: i32 = 4096;
+/// How long a side that is being refused may take to read why.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
+/// Bytes of such a side that are read and thrown away. Closing with unread bytes would reset the
+/// connection, and the answer with it.
+const REFUSAL_DRAIN_BYTES_MAX: usize = 64 << 10;
+
+/// Finds the socket addresses behind the text. Names are looked up outside the event loops.
+pub(crate) async fn resolve(
+    tasks: &dyn Tasks,
+    address: &Address,
+) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(literal) = address.0.parse::<SocketAddr>() {
+        return Ok(vec![literal]);
+    }
+    let found = Arc::new(Mutex::new(None));
+    let (name, result) = (address.clone(), Arc::clone(&found));
+    tasks
+        .run_blocking(Box::new(move || {
+            let addresses = name.0.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            *lock(&result) = Some(addresses);
+        }))
+        .await;
+    match lock(&found).take() {
+        Some(Ok(addresses)) if addresses.is_empty() => Err("the name has no address".to_owned()),
+        Some(Ok(addresses)) => Ok(addresses),
+        Some(Err(error)) => Err(format!(
+            "not an address: {error}; write host:port, for example 127.0.0.1:7000"
+        )),
+        None => Err("the process is shutting down".to_owned()),
+    }
+}
+
+/// Opens a port. Not yet on any event loop.
+pub(crate) fn bind(address: &Address, at: SocketAddr) -> Result<StdListener, NetworkError> {
+    let open = || -> io::Result<StdListener> {
+        let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+        // Lets a restarted process have its port while old connections are still dying. It does
+        // not let two processes share one (that would be SO_REUSEPORT).
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&at.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    open().map_err(|error| NetworkError {
+        address: address.clone(),
+        message: explain_bind(&error, at),
+    })
+}
+
+fn explain_bind(error: &io::Error, at: SocketAddr) -> String {
+    let port = at.port();
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "port {port} is already in use by another program; stop that one or choose another \
+             port (`ss -ltnp 'sport = :{port}'` shows who has it)"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "permission denied for port {port}; ports below 1024 need CAP_NET_BIND_SERVICE, \
+             choose a higher one"
+        ),
+        io::ErrorKind::AddrNotAvailable => format!(
+            "{} is not an address of this machine; use one that is, or 0.0.0.0 for all of them",
+            at.ip()
+        ),
+        _ => error.to_string(),
+    }
+}
+
+/// What is set on every socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) keepalive: Duration,
+    pub(crate) stall_limit: Duration,
+}
+
+/// Sends small pieces at once, and notices machines that have vanished. What the kernel refuses
+/// only costs speed or patience, so it is not an error.
+pub(crate) fn tune(stream: &TcpStream, tuning: Tuning) {
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new()
+        .with_time(tuning.keepalive.max(Duration::from_secs(1)))
+        .with_interval((tuning.keepalive / 3).max(Duration::from_secs(1)))
+        .with_retries(3);
+    let results = [
+        socket.set_tcp_nodelay(true),
+        socket.set_tcp_keepalive(&keepalive),
+        socket.set_tcp_user_timeout(Some(tuning.stall_limit)),
+    ];
+    for error in results.into_iter().filter_map(Result::err) {
+        tracing::debug!(%error, "a socket option was refused");
+    }
+}
+
+/// Connects to one of the addresses, trying them in order, all within `limit`.
+///
+/// # Errors
+/// Text for people, of the last one tried.
+pub(crate) async fn connect(
+    clock: &dyn Clock,
+    addresses: &[SocketAddr],
+    limit: Duration,
+) -> Result<TcpStream, String> {
+    let try_all = async {
+        let mut last = "the name has no address".to_owned();
+        for &at in addresses {
+            match TcpStream::connect(at).await {
+                Ok(stream) if is_connected_to_itself(&stream) => {
+                    NOTHING_THERE.clone_into(&mut last)
+                }
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = explain_connect(&error),
+            }
+        }
+        Err(last)
+    };
+    match timeout(clock, limit, try_all).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("no connection within {limit:?}")),
+    }
+}
+
+/// When nothing listens on a port of this machine, the kernel may happen to choose that very port
+/// for this end, and joins the socket to itself. Keeping it would also keep the port taken.
+fn is_connected_to_itself(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(here), Ok(there)) if here == there)
+}
+
+const NOTHING_THERE: &str = "connection refused: nothing listens there";
+
+fn explain_connect(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => NOTHING_THERE.to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Writes `text`, then closes so that the other side gets it, within about a second.
+pub(crate) async fn write_and_close(mut stream: TcpStream, text: Bytes, clock: &dyn Clock) {
+    let say = async {
+        stream.write_all(&text).await?;
+        stream.shutdown().await?;
+        let mut thrown = [0; 1024];
+        let mut drained = 0;
+        while drained < REFUSAL_DRAIN_BYTES_MAX {
+            match stream.read(&mut thrown).await? {
+                0 => break,
+                count => drained += count,
+            }
+        }
+        io::Result::Ok(())
+    };
+    // A side that does not even take the refusal gets none.
+    if let Ok(Err(error)) = timeout(clock, REFUSAL_LIMIT, say).await {
+        tracing::trace!(%error, "a refusal was not delivered");
+    }
+}

@@ -1,0 +1,159 @@
+//! The connections of this process, for CLIENT LIST and CLIENT KILL.
+//!
+//! Owns what others may see of a connection. The connection itself writes it: at most once a read,
+//! but for its name and what its library says.
+
+use crate::database::DatabaseId;
+use crate::reply::Protocol;
+use crate::table::SPECS;
+use core::task::Waker;
+use futures_util::task::AtomicWaker;
+use pluvio_env::{Address, Moment};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// No command was run yet.
+const NO_COMMAND: u16 = u16::MAX;
+
+/// What others see of a connection.
+pub(crate) struct ClientEntry {
+    pub(crate) id: u64,
+    pub(crate) address: Address,
+    pub(crate) local: Address,
+    since: Moment,
+    active_ms: AtomicU64,
+    killed: AtomicBool,
+    wake: AtomicWaker,
+    database: AtomicU16,
+    resp3: AtomicBool,
+    command: AtomicU16,
+    pub(crate) input_bytes: AtomicUsize,
+    pub(crate) output_bytes: AtomicUsize,
+    texts: Mutex<Texts>,
+}
+
+/// What a connection says of itself.
+#[derive(Clone, Default)]
+pub(crate) struct Texts {
+    pub(crate) name: String,
+    pub(crate) library: String,
+    pub(crate) library_version: String,
+}
+
+impl ClientEntry {
+    pub(crate) fn texts(&self) -> Texts {
+        let texts = self.texts.lock();
+        texts.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn change_texts(&self, change: impl FnOnce(&mut Texts)) {
+        change(&mut self.texts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn set_active(&self, now: Moment) {
+        let ms = now.since(self.since).as_millis();
+        self.active_ms
+            .store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_command(&self, spec: u16) {
+        self.command.store(spec, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_session(&self, database: DatabaseId, protocol: Protocol) {
+        self.database
+            .store(u16::from(database.number()), Ordering::Relaxed);
+        self.resp3
+            .store(protocol == Protocol::Resp3, Ordering::Relaxed);
+    }
+
+    /// Tells the connection to end.
+    pub(crate) fn kill(&self) {
+        // Pairs with the acquire in `is_killed`: whoever is woken sees the flag.
+        self.killed.store(true, Ordering::Release);
+        self.wake.wake();
+    }
+
+    /// Whether the connection has to end; if not, `waker` is woken once it has.
+    pub(crate) fn is_killed(&self, waker: &Waker) -> bool {
+        self.wake.register(waker);
+        self.killed.load(Ordering::Acquire)
+    }
+
+    /// One line of CLIENT LIST, in the form of Redis 7.2.
+    pub(crate) fn describe(&self, now: Moment) -> String {
+        let age = now.since(self.since);
+        let active = self.active_ms.load(Ordering::Relaxed);
+        let idle = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let idle = idle.saturating_sub(active) / 1000;
+        let command = self.command.load(Ordering::Relaxed);
+        let command = SPECS.get(usize::from(command)).map_or("NULL", |s| s.name);
+        let texts = self.texts();
+        let input = self.input_bytes.load(Ordering::Relaxed);
+        let output = self.output_bytes.load(Ordering::Relaxed);
+        format!(
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={idle} flags=N db={} sub=0 psub=0 ssub=0 \
+             multi=-1 qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 \
+             omem={output} tot-mem={} events=r cmd={command} user=default redir=-1 resp={} \
+             lib-name={} lib-ver={}",
+            self.id,
+            self.address,
+            self.local,
+            texts.name,
+            age.as_secs(),
+            self.database.load(Ordering::Relaxed),
+            input + output,
+            if self.resp3.load(Ordering::Relaxed) {
+                3
+            } else {
+                2
+            },
+            texts.library,
+            texts.library_version,
+        )
+    }
+}
+
+/// All connections of this process.
+#[derive(Default)]
+pub(crate) struct Clients {
+    last: AtomicU64,
+    open: Mutex<BTreeMap<u64, Arc<ClientEntry>>>,
+}
+
+impl Clients {
+    /// A new connection; its entry goes away with [`Clients::leave`].
+    pub(crate) fn enter(&self, address: Address, local: Address, now: Moment) -> Arc<ClientEntry> {
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let entry = Arc::new(ClientEntry {
+            id,
+            address,
+            local,
+            since: now,
+            active_ms: AtomicU64::new(0),
+            killed: AtomicBool::new(false),
+            wake: AtomicWaker::new(),
+            database: AtomicU16::new(0),
+            resp3: AtomicBool::new(false),
+            command: AtomicU16::new(NO_COMMAND),
+            input_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
+            texts: Mutex::default(),
+        });
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(id, entry.clone());
+        entry
+    }
+
+    pub(crate) fn leave(&self, id: u64) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&id);
+    }
+
+    /// Those that are open, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<ClientEntry>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.values().cloned().collect()
+    }
+}

@@ -1,0 +1,244 @@
+//! The CLIENT command.
+
+use super::Outcome;
+use crate::clients::ClientEntry;
+use crate::failure;
+use crate::number::integer;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::session::{Answers, Session};
+use crate::shared::Core;
+
+const BAD_NAME: Failure =
+    Failure::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
+const NO_SUCH_CLIENT: Failure = Failure::fixed("ERR No such client");
+const BAD_ID: Failure = Failure::fixed("ERR client-id should be greater than 0");
+const INVALID_ID: Failure = Failure::fixed("ERR Invalid client ID");
+
+/// Longest name or library text that is kept; Redis keeps any, but these show in every list.
+const TEXT_MAX: usize = 1024;
+
+fn is_plain(text: &[u8]) -> bool {
+    text.len() <= TEXT_MAX && text.iter().all(|b| (b'!'..=b'~').contains(b))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(super) fn check_name(name: &[u8]) -> Result<(), Failure> {
+    if is_plain(name) {
+        Ok(())
+    } else {
+        Err(BAD_NAME)
+    }
+}
+
+pub(super) fn set_name(session: &Session, name: &[u8]) -> Outcome {
+    check_name(name)?;
+    session
+        .entry()
+        .change_texts(|texts| texts.name = text(name));
+    Ok(Reply::OK)
+}
+
+pub(super) fn get_name(session: &Session) -> Reply {
+    let name = session.entry().texts().name;
+    if name.is_empty() {
+        Reply::Nil
+    } else {
+        Reply::copy(name)
+    }
+}
+
+pub(super) fn set_info(session: &Session, command: &Command) -> Outcome {
+    let (option, value) = (command.get(2), command.get(3));
+    let library = option.eq_ignore_ascii_case(b"lib-name");
+    if !library && !option.eq_ignore_ascii_case(b"lib-ver") {
+        let text = [b"ERR Unrecognized option '", option, b"'"].concat();
+        return Err(Failure::new(text));
+    }
+    if !is_plain(value) {
+        let option = option.to_ascii_lowercase();
+        let text = [
+            &option[..],
+            b" cannot contain spaces, newlines or special characters.",
+        ];
+        return Err(Failure::new([b"ERR ", text.concat().as_slice()].concat()));
+    }
+    session.entry().change_texts(|texts| {
+        if library {
+            texts.library = text(value);
+        } else {
+            texts.library_version = text(value);
+        }
+    });
+    Ok(Reply::OK)
+}
+
+pub(super) fn on_or_off(command: &Command) -> Outcome {
+    if command.is(2, "on") || command.is(2, "off") {
+        Ok(Reply::OK)
+    } else {
+        Err(failure::SYNTAX)
+    }
+}
+
+pub(super) fn reply(session: &mut Session, command: &Command) -> Outcome {
+    let answers = if command.is(2, "on") {
+        Answers::On
+    } else if command.is(2, "off") {
+        Answers::Off
+    } else if command.is(2, "skip") {
+        Answers::SkipNext
+    } else {
+        return Err(failure::SYNTAX);
+    };
+    session.set_answers(answers);
+    Ok(Reply::OK)
+}
+
+pub(super) fn unblock(command: &Command) -> Outcome {
+    let known = command.is(3, "timeout") || command.is(3, "error");
+    if command.len() > 4 || (command.len() == 4 && !known) {
+        return Err(Failure::fixed(
+            "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+        ));
+    }
+    integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
+    Ok(Reply::Integer(0))
+}
+
+pub(super) fn info(core: &Core, session: &Session) -> Reply {
+    let line = session.entry().describe(core.shared.now());
+    Reply::Verbatim(line + "\n")
+}
+
+/// Whether all our connections are of this type.
+fn is_type(name: &[u8]) -> Result<bool, Failure> {
+    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    if is("normal") {
+        Ok(true)
+    } else if is("master") || is("replica") || is("slave") || is("pubsub") {
+        Ok(false)
+    } else {
+        let text = [b"ERR Unknown client type '", name, b"'"].concat();
+        Err(Failure::new(text))
+    }
+}
+
+fn positive(id: &[u8]) -> Option<u64> {
+    let id = u64::try_from(integer(id)?).ok()?;
+    (id > 0).then_some(id)
+}
+
+pub(super) fn list(core: &Core, command: &Command) -> Outcome {
+    let mut wanted: Box<dyn Fn(&ClientEntry) -> bool> = Box::new(|_| true);
+    if command.len() == 4 && command.is(2, "TYPE") {
+        let all = is_type(command.get(3))?;
+        wanted = Box::new(move |_| all);
+    } else if command.len() > 3 && command.is(2, "ID") {
+        let ids: Option<Vec<i64>> = command.from(3).map(integer).collect();
+        let ids = ids.ok_or(INVALID_ID)?;
+        wanted = Box::new(move |entry| i64::try_from(entry.id).is_ok_and(|id| ids.contains(&id)));
+    } else if command.len() != 2 {
+        return Err(failure::SYNTAX);
+    }
+    let now = core.shared.now();
+    let mut lines = String::new();
+    for entry in core.shared.clients.all() {
+        if wanted(&entry) {
+            lines += &entry.describe(now);
+            lines.push('\n');
+        }
+    }
+    Ok(Reply::Verbatim(lines))
+}
+
+/// Which connections CLIENT KILL means.
+struct Victims<'a> {
+    id: Option<u64>,
+    address: Option<&'a [u8]>,
+    local: Option<&'a [u8]>,
+    of_type: bool,
+    skip_me: bool,
+}
+
+fn victims(command: &Command) -> Result<Victims<'_>, Failure> {
+    let mut victims = Victims {
+        id: None,
+        address: None,
+        local: None,
+        of_type: true,
+        skip_me: true,
+    };
+    let mut at = 2;
+    while at < command.len() {
+        if at + 1 >= command.len() {
+            return Err(failure::SYNTAX);
+        }
+        let value = command.get(at + 1);
+        if command.is(at, "ID") {
+            victims.id = Some(positive(value).ok_or(BAD_ID)?);
+        } else if command.is(at, "TYPE") {
+            victims.of_type = is_type(value)?;
+        } else if command.is(at, "ADDR") {
+            victims.address = Some(value);
+        } else if command.is(at, "LADDR") {
+            victims.local = Some(value);
+        } else if command.is(at, "USER") {
+            if value != b"default" {
+                let text = [b"ERR No such user '", value, b"'"].concat();
+                return Err(Failure::new(text));
+            }
+        } else if command.is(at, "SKIPME") && command.is(at + 1, "yes") {
+            victims.skip_me = true;
+        } else if command.is(at, "SKIPME") && command.is(at + 1, "no") {
+            victims.skip_me = false;
+        } else {
+            return Err(failure::SYNTAX);
+        }
+        at += 2;
+    }
+    Ok(victims)
+}
+
+pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> Outcome {
+    let old_form = command.len() == 3;
+    let victims = if old_form {
+        Victims {
+            id: None,
+            address: Some(command.get(2)),
+            local: None,
+            of_type: true,
+            skip_me: false,
+        }
+    } else {
+        victims(command)?
+    };
+    let mut killed = 0;
+    for entry in core.shared.clients.all() {
+        let hit = victims.id.is_none_or(|id| id == entry.id)
+            && victims
+                .address
+                .is_none_or(|a| a == entry.address.0.as_bytes())
+            && victims.local.is_none_or(|a| a == entry.local.0.as_bytes())
+            && victims.of_type;
+        let me = entry.id == session.entry().id;
+        if !hit || (me && victims.skip_me) {
+            continue;
+        }
+        killed += 1;
+        if me {
+            // The reply is still sent.
+            session.close();
+        } else {
+            entry.kill();
+        }
+    }
+    match (old_form, killed) {
+        (true, 0) => Err(NO_SUCH_CLIENT),
+        (true, _) => Ok(Reply::OK),
+        (false, killed) => Ok(Reply::count(killed)),
+    }
+}

@@ -1,0 +1,202 @@
+//! Commands on several keys, and on keys whatever their values.
+
+use super::Outcome;
+use crate::database::DatabaseId;
+use crate::failure;
+use crate::number::integer;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::shared::Core;
+use crate::table::wrong_arity;
+use bytes::Bytes;
+use pluvio_client::RejectRules;
+use pluvio_units::ObjectVersion;
+use std::collections::BTreeMap;
+
+/// Keys read in one step of MGET, so that what is held for its reply is known after each.
+const STEP_KEYS: usize = 1024;
+
+/// Bytes of an object in the log besides its key and value, rounded: its header in format.rs.
+const OBJECT_OVERHEAD: usize = 40;
+
+fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+pub(super) async fn delete_one(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let rules = RejectRules::default();
+    let deleted = core.databases.delete(db, command.get(1), rules).await?;
+    let there = deleted.is_ok_and(|reply| reply.deleted != ObjectVersion(0));
+    Ok(Reply::flag(there))
+}
+
+pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let keys = different(command.from(1));
+    let count = core.databases.multi_delete(db, &keys).await?;
+    Ok(Reply::count(count))
+}
+
+pub(super) async fn exists_one(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let there = core.databases.exists(db, command.get(1)).await?;
+    Ok(Reply::flag(there))
+}
+
+pub(super) async fn exists(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let keys: Vec<_> = command.from(1).collect();
+    let count = core.databases.count_existing(db, &keys).await?;
+    Ok(Reply::count(count))
+}
+
+pub(super) async fn kind(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let there = core.databases.exists(db, command.get(1)).await?;
+    Ok(Reply::Status(if there { "string" } else { "none" }))
+}
+
+pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let keys: Vec<_> = command.from(1).collect();
+    let limit = core.options().reply_bytes_max;
+    let mut replies = Vec::with_capacity(keys.len());
+    let mut bytes = 0;
+    for step in keys.chunks(STEP_KEYS) {
+        for object in core.databases.multi_read(db, step).await? {
+            let reply = Reply::bulk_or_nil(object.map(|o| o.value));
+            bytes += reply.size();
+            if bytes > limit {
+                return Err(failure::reply_too_long(limit));
+            }
+            replies.push(reply);
+        }
+    }
+    Ok(Reply::Array(replies))
+}
+
+/// Keys and values; of a key that is given twice the last value counts.
+fn pairs(command: &Command, name: &str) -> Result<BTreeMap<Bytes, Bytes>, Failure> {
+    if command.len().is_multiple_of(2) {
+        return Err(wrong_arity(name));
+    }
+    let at = (1..command.len()).step_by(2);
+    Ok(at
+        .map(|i| (command.share(i), command.share(i + 1)))
+        .collect())
+}
+
+pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let pairs = pairs(command, "mset")?;
+    let objects: Vec<_> = pairs.iter().map(|(k, v)| (&k[..], v.clone())).collect();
+    core.databases.multi_write(db, &objects).await?;
+    Ok(Reply::OK)
+}
+
+const SEVERAL_KEYS: Failure = Failure::fixed(
+    "ERR MSETNX of several keys is not supported yet: it could not be atomic; use one key per command",
+);
+const TWO_KEYS: Failure = Failure::fixed(
+    "ERR renaming to another key is not supported yet: it could not be atomic; use GET, SET and DEL",
+);
+
+pub(super) async fn set_all_new(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let mut pairs = pairs(command, "msetnx")?;
+    let (Some((key, value)), true) = (pairs.pop_first(), pairs.is_empty()) else {
+        return Err(SEVERAL_KEYS);
+    };
+    let rules = RejectRules::unless_version(ObjectVersion(0));
+    let written = core.databases.write(db, &key, value, rules).await?;
+    Ok(Reply::flag(written.is_ok()))
+}
+
+pub(super) async fn rename(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+    only_new: bool,
+) -> Outcome {
+    if !core.databases.exists(db, command.get(1)).await? {
+        return Err(failure::NO_SUCH_KEY);
+    }
+    match (command.get(1) == command.get(2), only_new) {
+        (true, false) => Ok(Reply::OK),
+        (true, true) => Ok(Reply::Integer(0)),
+        (false, _) => Err(TWO_KEYS),
+    }
+}
+
+pub(super) async fn db_size(core: &Core, db: DatabaseId) -> Outcome {
+    let count = core.databases.count(db).await?;
+    Ok(Reply::count(count.objects))
+}
+
+/// FLUSHDB and FLUSHALL take one word, which changes nothing here: tables are dropped at once and
+/// their memory is cleaned later.
+fn check_flush(command: &Command) -> Result<(), Failure> {
+    let known = command.is(1, "SYNC") || command.is(1, "ASYNC");
+    if command.len() == 1 || (command.len() == 2 && known) {
+        return Ok(());
+    }
+    Err(failure::SYNTAX)
+}
+
+pub(super) async fn flush_db(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    check_flush(command)?;
+    core.databases.flush(db).await?;
+    Ok(Reply::OK)
+}
+
+pub(super) async fn flush_all(core: &Core, command: &Command) -> Outcome {
+    check_flush(command)?;
+    for db in core.databases.existing().await? {
+        core.databases.flush(db).await?;
+    }
+    Ok(Reply::OK)
+}
+
+pub(super) async fn memory_usage(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let mut at = 3;
+    while at < command.len() {
+        if !command.is(at, "SAMPLES") || at + 1 >= command.len() {
+            return Err(failure::SYNTAX);
+        }
+        let samples = integer(command.get(at + 1)).ok_or(failure::NOT_INTEGER)?;
+        if samples < 0 {
+            return Err(failure::SYNTAX);
+        }
+        at += 2;
+    }
+    let key = command.get(2);
+    let object = core.databases.read(db, key).await?;
+    Ok(object.map_or(Reply::Nil, |o| {
+        Reply::count((OBJECT_OVERHEAD + key.len() + o.value.len()) as u64)
+    }))
+}
+
+/// Longest value that Redis keeps beside its header.
+const EMBEDDED_MAX: usize = 44;
+
+pub(super) async fn encoding(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let object = core.databases.read(db, command.get(2)).await?;
+    Ok(object.map_or(Reply::Nil, |o| {
+        Reply::Text(if integer(&o.value).is_some() {
+            "int"
+        } else if o.value.len() <= EMBEDDED_MAX {
+            "embstr"
+        } else {
+            "raw"
+        })
+    }))
+}
+
+const NO_FREQUENCY: Failure = Failure::fixed(
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+     when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+);
+
+pub(super) async fn frequency(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    if core.databases.exists(db, command.get(2)).await? {
+        Err(NO_FREQUENCY)
+    } else {
+        Ok(Reply::Nil)
+    }
+}

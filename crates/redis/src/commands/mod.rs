@@ -1,0 +1,241 @@
+//! What the commands do. A command is run by one of three kinds of code, which `table.rs` names:
+//! [`Now`] answers at once, [`Own`] concerns its own connection, [`Data`] works on the database.
+
+mod client;
+mod config;
+mod describe;
+mod handshake;
+mod help;
+mod info;
+mod keys;
+mod scan;
+mod server;
+mod strings;
+
+use crate::database::DatabaseId;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::session::Session;
+use crate::shared::Core;
+use crate::table::SPECS;
+
+/// A command that is answered at once from what the process knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // they are named after their commands
+pub enum Now {
+    Ping,
+    Echo,
+    Time,
+    Role,
+    Help,
+    Command,
+    CommandCount,
+    CommandDocs,
+    CommandGetKeys,
+    CommandGetKeysAndFlags,
+    CommandInfo,
+    CommandList,
+    ConfigGet,
+    ConfigSet,
+    ConfigRewrite,
+    SlowLogGet,
+    /// `+OK`.
+    Fine,
+    /// `:0`.
+    Zero,
+    /// `*0`.
+    EmptyList,
+    /// Anything of Redis Cluster.
+    NoCluster,
+    /// A command about expiry.
+    NoExpiry,
+    /// SETEX and PSETEX.
+    NoExpirySet,
+}
+
+/// A command that looks at or changes its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // they are named after their commands
+pub enum Own {
+    Auth,
+    Hello,
+    Quit,
+    Reset,
+    Select,
+    Wait,
+    ClientGetName,
+    ClientGetRedirection,
+    ClientId,
+    ClientInfo,
+    ClientKill,
+    ClientList,
+    ClientNoEvict,
+    ClientNoTouch,
+    ClientReply,
+    ClientSetInfo,
+    ClientSetName,
+    ClientUnblock,
+    ClientUnpause,
+}
+
+/// A command that works on the database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // they are named after their commands
+pub enum Data {
+    Append,
+    DbSize,
+    Decr,
+    DecrBy,
+    Del,
+    DelIfEq,
+    Exists,
+    FlushAll,
+    FlushDb,
+    Get,
+    GetDel,
+    GetEx,
+    GetRange,
+    GetSet,
+    Incr,
+    IncrBy,
+    IncrByFloat,
+    Info,
+    Keys,
+    MGet,
+    MSet,
+    MSetNx,
+    MemoryUsage,
+    ObjectEncoding,
+    ObjectFreq,
+    RandomKey,
+    Rename,
+    RenameNx,
+    Scan,
+    Set,
+    SetNx,
+    SetRange,
+    StrLen,
+    Touch,
+    Type,
+}
+
+/// What commands give.
+pub(crate) type Outcome = Result<Reply, Failure>;
+
+/// Answers a command of the first kind.
+pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> Outcome {
+    let name = SPECS[usize::from(spec)].name;
+    match what {
+        Now::Ping => server::ping(command),
+        Now::Echo => Ok(Reply::Bulk(command.share(1))),
+        Now::Time => Ok(server::time(core)),
+        Now::Role => Ok(server::role()),
+        Now::Help => Ok(help::lines(name)),
+        Now::Command => Ok(describe::all()),
+        Now::CommandCount => Ok(describe::count()),
+        Now::CommandDocs => Ok(describe::docs(command)),
+        Now::CommandGetKeys => describe::keys(command, false),
+        Now::CommandGetKeysAndFlags => describe::keys(command, true),
+        Now::CommandInfo => Ok(describe::info(command)),
+        Now::CommandList => describe::list(command),
+        Now::ConfigGet => Ok(config::get(core, command)),
+        Now::ConfigSet => Err(config::set(core, command)),
+        Now::ConfigRewrite => Err(config::NO_FILE),
+        Now::SlowLogGet => server::slow_log_get(command),
+        Now::Fine => Ok(Reply::OK),
+        Now::Zero => Ok(Reply::Integer(0)),
+        Now::EmptyList => Ok(Reply::Array(Vec::new())),
+        Now::NoCluster => Err(crate::failure::NO_CLUSTER),
+        Now::NoExpiry => Err(crate::failure::no_expiry(&name.to_uppercase())),
+        Now::NoExpirySet => Err(strings::no_expiry_set(name, command)),
+    }
+}
+
+/// Runs a command of the second kind.
+pub(crate) fn run_own(core: &Core, session: &mut Session, what: Own, command: &Command) -> Outcome {
+    match what {
+        Own::Auth => handshake::auth(command),
+        Own::Hello => handshake::hello(core, session, command),
+        Own::Quit => {
+            session.close();
+            Ok(Reply::OK)
+        }
+        Own::Reset => {
+            session.reset();
+            Ok(Reply::Status("RESET"))
+        }
+        Own::Select => handshake::select(session, command),
+        Own::Wait => server::wait(core, command),
+        Own::ClientGetName => Ok(client::get_name(session)),
+        Own::ClientGetRedirection => Ok(Reply::Integer(-1)),
+        Own::ClientId => Ok(Reply::count(session.entry().id)),
+        Own::ClientInfo => Ok(client::info(core, session)),
+        Own::ClientKill => client::kill(core, session, command),
+        Own::ClientList => client::list(core, command),
+        Own::ClientNoEvict | Own::ClientNoTouch => client::on_or_off(command),
+        Own::ClientReply => client::reply(session, command),
+        Own::ClientSetInfo => client::set_info(session, command),
+        Own::ClientSetName => client::set_name(session, command.get(2)),
+        Own::ClientUnblock => client::unblock(command),
+        Own::ClientUnpause => Ok(Reply::OK),
+    }
+}
+
+/// Runs a command of the third kind. The commonest ones are part of this future, so that nothing
+/// is allocated for them; the others are boxed, so that it stays small.
+pub(crate) async fn run_data(
+    core: &Core,
+    database: DatabaseId,
+    what: Data,
+    command: Command,
+) -> Reply {
+    let result = match what {
+        Data::Get => strings::get(core, database, &command).await,
+        Data::Set if command.len() == 3 => strings::put(core, database, &command).await,
+        Data::Incr => strings::add(core, database, &command, 1).await,
+        Data::Exists if command.len() == 2 => keys::exists_one(core, database, &command).await,
+        Data::Del if command.len() == 2 => keys::delete_one(core, database, &command).await,
+        other => Box::pin(run_other(core, database, other, command)).await,
+    };
+    result.into()
+}
+
+async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) -> Outcome {
+    let command = &command;
+    match what {
+        Data::Append => strings::append(core, db, command).await,
+        Data::DbSize => keys::db_size(core, db).await,
+        Data::Decr => strings::add(core, db, command, -1).await,
+        Data::DecrBy => strings::decrement_by(core, db, command).await,
+        Data::Del => keys::delete(core, db, command).await,
+        Data::DelIfEq => strings::delete_if_equal(core, db, command).await,
+        Data::Exists | Data::Touch => keys::exists(core, db, command).await,
+        Data::FlushAll => keys::flush_all(core, command).await,
+        Data::FlushDb => keys::flush_db(core, db, command).await,
+        Data::Get => strings::get(core, db, command).await,
+        Data::GetDel => strings::get_and_delete(core, db, command).await,
+        Data::GetEx => strings::get_with_expiry(core, db, command).await,
+        Data::GetRange => strings::get_range(core, db, command).await,
+        Data::GetSet => strings::get_and_set(core, db, command).await,
+        Data::Incr => strings::add(core, db, command, 1).await,
+        Data::IncrBy => strings::increment_by(core, db, command).await,
+        Data::IncrByFloat => strings::increment_by_float(core, db, command).await,
+        Data::Info => info::info(core, command).await,
+        Data::Keys => scan::keys(core, db, command).await,
+        Data::MGet => keys::get_all(core, db, command).await,
+        Data::MSet => keys::set_all(core, db, command).await,
+        Data::MSetNx => keys::set_all_new(core, db, command).await,
+        Data::MemoryUsage => keys::memory_usage(core, db, command).await,
+        Data::ObjectEncoding => keys::encoding(core, db, command).await,
+        Data::ObjectFreq => keys::frequency(core, db, command).await,
+        Data::RandomKey => scan::random_key(core, db).await,
+        Data::Rename => keys::rename(core, db, command, false).await,
+        Data::RenameNx => keys::rename(core, db, command, true).await,
+        Data::Scan => scan::scan(core, db, command).await,
+        Data::Set => strings::set(core, db, command).await,
+        Data::SetNx => strings::set_new(core, db, command).await,
+        Data::SetRange => strings::set_range(core, db, command).await,
+        Data::StrLen => strings::length(core, db, command).await,
+        Data::Type => keys::kind(core, db, command).await,
+    }
+}

@@ -1,0 +1,185 @@
+//! Going through all keys: SCAN, KEYS, RANDOMKEY.
+//!
+//! A cursor of SCAN is the hash of the next key, as a decimal number: it means the same on every
+//! server, for ever, and a scan that is carried to its end gives each key that was there all along
+//! exactly once.
+
+use super::Outcome;
+use crate::database::DatabaseId;
+use crate::failure;
+use crate::glob;
+use crate::number::integer;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::shared::Core;
+use bytes::Bytes;
+use pluvio_units::KeyHash;
+
+/// Keys looked at by a SCAN without COUNT, as in Redis.
+const COUNT_DEFAULT: usize = 10;
+/// Most keys looked at by one SCAN, whatever its COUNT, so that it does not hold up its connection.
+const COUNT_MAX: usize = 16 << 10;
+/// Keys fetched at a time by KEYS.
+const STEP_KEYS: usize = 1024;
+/// Keys among which RANDOMKEY draws.
+const DRAW_KEYS: usize = 16;
+
+struct Filter<'a> {
+    pattern: Option<&'a [u8]>,
+    /// Whether keys of type string are wanted; there are no others.
+    strings: bool,
+}
+
+impl Filter<'_> {
+    fn wants(&self, key: &[u8]) -> bool {
+        self.strings && self.pattern.is_none_or(|p| glob::matches(p, key))
+    }
+}
+
+/// A pattern that every key matches needs no look; so the empty key matches `*`, too.
+fn pattern(text: &[u8]) -> Option<&[u8]> {
+    (text != b"*").then_some(text)
+}
+
+/// Reads a cursor as Redis does, which takes what C's `strtoul` takes, without blanks before it.
+fn cursor(text: &[u8]) -> Option<u64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return text.is_empty().then_some(0);
+    }
+    let mut value: u64 = 0;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        value = value
+            .checked_mul(10)?
+            .checked_add(u64::from(digit - b'0'))?;
+    }
+    Some(if negative {
+        value.wrapping_neg()
+    } else {
+        value
+    })
+}
+
+pub(super) async fn scan(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let from = cursor(command.get(1)).ok_or(failure::BAD_CURSOR)?;
+    let mut count = COUNT_DEFAULT;
+    let mut filter = Filter {
+        pattern: None,
+        strings: true,
+    };
+    let mut at = 2;
+    while at < command.len() {
+        let value = (at + 1 < command.len()).then(|| command.get(at + 1));
+        match value {
+            Some(value) if command.is(at, "COUNT") => {
+                let wanted = integer(value).ok_or(failure::NOT_INTEGER)?;
+                let wanted = usize::try_from(wanted).ok().filter(|n| *n > 0);
+                count = wanted.ok_or(failure::SYNTAX)?.min(COUNT_MAX);
+            }
+            Some(value) if command.is(at, "MATCH") => filter.pattern = pattern(value),
+            Some(value) if command.is(at, "TYPE") => {
+                filter.strings = value.eq_ignore_ascii_case(b"string");
+            }
+            Some(_) | None => return Err(failure::SYNTAX),
+        }
+        at += 2;
+    }
+    let (keys, next) = some_keys(core, db, KeyHash(from), count, &filter).await?;
+    let next = next.map_or(0, |hash| hash.0);
+    Ok(Reply::Array(vec![
+        Reply::copy(next.to_string()),
+        Reply::Array(keys),
+    ]))
+}
+
+/// Looks at about `count` keys from a hash on: those that are wanted, and where to go on.
+async fn some_keys(
+    core: &Core,
+    db: DatabaseId,
+    from: KeyHash,
+    count: usize,
+    filter: &Filter<'_>,
+) -> Result<(Vec<Reply>, Option<KeyHash>), Failure> {
+    let limit = core.options().reply_bytes_max;
+    let mut keys = Vec::new();
+    let mut next = Some(from);
+    let (mut seen, mut bytes) = (0, 0);
+    // Large empty stretches of hashes count, too: each is a request.
+    while let Some(hash) = next
+        && seen < count
+        && bytes < limit
+    {
+        let (objects, after) = core.databases.stretch(db, hash, count - seen).await?;
+        seen += objects.len().max(1);
+        next = after;
+        for object in objects.into_iter().filter(|o| filter.wants(&o.key)) {
+            let reply = Reply::Bulk(object.key.into());
+            bytes += reply.size();
+            keys.push(reply);
+        }
+    }
+    Ok((keys, next))
+}
+
+pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+    let limit = core.options().reply_bytes_max;
+    let filter = Filter {
+        pattern: pattern(command.get(1)),
+        strings: true,
+    };
+    let mut all = Vec::new();
+    let mut bytes = 0;
+    let mut next = Some(KeyHash(0));
+    while let Some(hash) = next {
+        let (some, after) = some_keys(core, db, hash, STEP_KEYS, &filter).await?;
+        bytes += some.iter().map(Reply::size).sum::<usize>();
+        if bytes > limit {
+            return Err(failure::reply_too_long(limit));
+        }
+        all.extend(some);
+        next = after;
+    }
+    Ok(Reply::Array(all))
+}
+
+pub(super) async fn random_key(core: &Core, db: DatabaseId) -> Outcome {
+    let rng = &core.databases.parts().rng;
+    let start = KeyHash(rng.next_u64());
+    // From a random place to the end, then from the beginning.
+    for from in [start, KeyHash(0)] {
+        let mut next = Some(from);
+        while let Some(hash) = next {
+            let (mut objects, after) = core.databases.stretch(db, hash, DRAW_KEYS).await?;
+            if !objects.is_empty() {
+                let drawn = rng.below(objects.len() as u64);
+                let drawn = usize::try_from(drawn).expect("below the length of a list");
+                let key = objects.swap_remove(drawn).key;
+                return Ok(Reply::Bulk(Bytes::from(key)));
+            }
+            next = after;
+        }
+    }
+    Ok(Reply::Nil)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_are_what_redis_takes() {
+        assert_eq!(cursor(b"0"), Some(0));
+        assert_eq!(cursor(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(cursor(b"-1"), Some(u64::MAX));
+        for text in ["x", "1x", " 1", "18446744073709551616", "-", "1.0"] {
+            assert_eq!(cursor(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

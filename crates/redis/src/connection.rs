@@ -1,0 +1,421 @@
+//! One connection: bytes in, commands started in order, replies out in order.
+//!
+//! A turn of the loop starts every command that has arrived and may start, writes all replies that
+//! are ready with one call, and only then waits: for bytes, for commands under way, or to be ended by
+//! CLIENT KILL. Nothing is read while a command has to wait or too many replies are unsent, so a peer
+//! that sends faster than it is served, or does not read, is held up by its own socket.
+//!
+//! Invariants
+//! - CONN-1: commands start in the order of the stream (FLIGHT-1 and FLIGHT-2 do the rest).
+//! - CONN-2: commands under way are driven in every wait, also while replies are written to a peer
+//!   that does not read: they may hold turns that others wait for.
+//! - CONN-3: a connection holds at most one command's bytes and one read of input, and at most
+//!   `output_bytes_max` and one reply of output; an idle one holds no buffers.
+
+use crate::commands::{Data, run_data, run_now, run_own};
+use crate::counters::add;
+use crate::database::DatabaseId;
+use crate::failure::too_long;
+use crate::flights::{Bounds, Claim, Flights};
+use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
+use crate::reply::{Failure, Reply};
+use crate::session::Session;
+use crate::shared::Core;
+use crate::table::{Run, SPECS, resolve};
+use bytes::BytesMut;
+use core::future::poll_fn;
+use core::task::{Context, Poll};
+use pluvio_env::{ByteStream, StreamError};
+use std::sync::Arc;
+
+/// Buffers above this size are given back when a connection has nothing to do.
+const IDLE_BYTES_MAX: usize = 4 << 10;
+/// Turns without waiting after which other connections of the core get theirs.
+const TURNS_MAX: u32 = 16;
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
+    let shared = &core.shared;
+    let entry = shared
+        .clients
+        .enter(stream.peer().address, stream.local(), shared.now());
+    let _leave = Leave(core, entry.id);
+    add(&core.counters.connections, 1);
+    let fly = |database: DatabaseId, what: Data, command: Command| {
+        run_data(core, database, what, command)
+    };
+    let options = core.options();
+    let mut connection = Connection {
+        core,
+        stream,
+        session: Session::new(Arc::clone(&entry)),
+        parser: Parser::new(options.limits),
+        input: BytesMut::new(),
+        output: Vec::new(),
+        flights: Flights::new(Bounds {
+            flights: options.flights_max,
+            bytes: options.flight_bytes_max,
+        }),
+        parked: None,
+        ended: false,
+        fly,
+    };
+    // An error means that the peer is gone: nobody is left to tell.
+    let _ = connection.run().await;
+}
+
+/// Takes the connection off the list, however it ends.
+struct Leave<'a>(&'a Core, u64);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.shared.clients.leave(self.1);
+        add(&self.0.counters.connections_ended, 1);
+    }
+}
+
+/// A command that was read and looked up.
+enum Step {
+    Run(u16, Command),
+    /// It cannot be run.
+    Refuse(Failure),
+    /// The stream makes no sense from here on.
+    Broken(ProtocolError),
+    /// The peer is a web browser that somebody tricked into talking to us.
+    Intruder,
+}
+
+/// Why no more commands can be started.
+enum Pause {
+    /// More bytes are needed.
+    Hungry,
+    /// Commands under way have to land, or replies to be sent.
+    Blocked,
+    /// The connection is over.
+    Over,
+}
+
+/// What ended a wait.
+enum Woke {
+    Landed,
+    Read(Result<usize, StreamError>),
+    Killed,
+}
+
+struct Connection<'a, M, F> {
+    core: &'a Core,
+    stream: Box<dyn ByteStream>,
+    session: Session,
+    parser: Parser,
+    input: BytesMut,
+    output: Vec<u8>,
+    flights: Flights<F>,
+    /// A command that may not start yet.
+    parked: Option<Step>,
+    /// Whether the peer sends nothing more.
+    ended: bool,
+    fly: M,
+}
+
+impl<M, F> Connection<'_, M, F>
+where
+    M: Fn(DatabaseId, Data, Command) -> F,
+    F: Future<Output = Reply>,
+{
+    async fn run(&mut self) -> Result<(), StreamError> {
+        let mut turns = 0;
+        loop {
+            turns += 1;
+            if turns > TURNS_MAX {
+                turns = 0;
+                give_way().await;
+            }
+            let pause = poll_fn(|context| Poll::Ready(self.start_all(context))).await;
+            if !self.output.is_empty() {
+                self.send().await?;
+                continue;
+            }
+            match pause {
+                Pause::Over => return Ok(()),
+                Pause::Blocked => {}
+                Pause::Hungry => {
+                    let got = self.stream.try_read(&mut self.input)?;
+                    if let Some(count) = got {
+                        self.received(count);
+                        continue;
+                    }
+                    self.shrink();
+                }
+            }
+            turns = 0;
+            match self.wait(matches!(pause, Pause::Hungry)).await {
+                Woke::Landed => {}
+                Woke::Read(count) => {
+                    let count = count?;
+                    self.received(count);
+                }
+                Woke::Killed => return Ok(()),
+            }
+        }
+    }
+
+    fn received(&mut self, count: usize) {
+        self.ended |= count == 0;
+        add(&self.core.counters.bytes_in, count as u64);
+        self.session.entry().set_active(self.core.shared.now());
+    }
+
+    /// Starts all commands that have arrived and may start, and collects replies that may leave.
+    fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
+        self.flights.poll(context);
+        loop {
+            while let Some(reply) = self.flights.next_reply() {
+                self.emit(&reply);
+            }
+            let limit = self.core.options().output_bytes_max;
+            if self.output.len() + self.flights.bytes_waiting() >= limit {
+                return Pause::Blocked;
+            }
+            let next = if self.session.is_closing() {
+                None
+            } else {
+                self.parked.take().or_else(|| self.next_step())
+            };
+            let Some(step) = next else {
+                let over = self.ended || self.session.is_closing();
+                return match (over, self.flights.is_empty()) {
+                    (true, true) => Pause::Over,
+                    (true, false) => Pause::Blocked,
+                    (false, _) => Pause::Hungry,
+                };
+            };
+            match self.start(step, context) {
+                Ok(()) => {}
+                Err(Wait::For(step)) => {
+                    self.parked = Some(step);
+                    return Pause::Blocked;
+                }
+                Err(Wait::Forever) => return Pause::Over,
+            }
+        }
+    }
+
+    /// The next command in the input, looked up.
+    fn next_step(&mut self) -> Option<Step> {
+        let parsed = match self.parser.next(&mut self.input) {
+            Ok(parsed) => parsed?,
+            Err(error) => return Some(Step::Broken(error)),
+        };
+        let (command, parts, too_large) = match parsed {
+            Parsed::Command(command) => {
+                let parts = command.len();
+                (command, parts, None)
+            }
+            Parsed::TooLarge { start, parts, why } => (start, parts, Some(why)),
+        };
+        if command.is(0, "post") || command.is(0, "host:") {
+            return Some(Step::Intruder);
+        }
+        let found = resolve(&command, parts);
+        self.core.counters.command(found.as_ref().ok().copied());
+        Some(match (found, too_large) {
+            (Err(failure), _) => Step::Refuse(failure),
+            (Ok(_), Some(TooLarge::Argument(_))) => Step::Refuse(too_long()),
+            (Ok(_), Some(TooLarge::Command)) => {
+                let limit = self.core.options().limits.command_bytes_max;
+                Step::Refuse(Failure::new(format!(
+                    "ERR the command is longer than {limit} bytes: split it into several"
+                )))
+            }
+            (Ok(spec), None) => Step::Run(spec, command),
+        })
+    }
+
+    /// Starts a command, or gives it back when it has to wait.
+    fn start(&mut self, step: Step, context: &mut Context<'_>) -> Result<(), Wait> {
+        let (spec, command) = match step {
+            Step::Run(spec, command) => (spec, command),
+            Step::Refuse(_) | Step::Broken(_) if !self.flights.has_place() => {
+                return Err(Wait::For(step));
+            }
+            Step::Refuse(failure) => {
+                let answered = self.session.is_answered();
+                self.answer(Reply::Error(failure), answered);
+                return Ok(());
+            }
+            Step::Broken(error) => {
+                add(&self.core.counters.protocol_errors, 1);
+                let peer = &self.session.entry().address;
+                tracing::debug!(%peer, ?error, "closing a connection: protocol error");
+                self.session.close();
+                self.answer(Reply::Error(Failure::new(error.text())), true);
+                return Ok(());
+            }
+            Step::Intruder => {
+                let peer = &self.session.entry().address;
+                tracing::debug!(%peer, "closing a connection: it speaks HTTP");
+                return Err(Wait::Forever);
+            }
+        };
+        let row = &SPECS[usize::from(spec)];
+        match row.run {
+            Run::Now(what) => {
+                if !self.flights.has_place() {
+                    return Err(Wait::For(Step::Run(spec, command)));
+                }
+                let answered = self.session.is_answered();
+                let outcome = run_now(self.core, what, spec, &command);
+                self.session.entry().set_command(spec);
+                self.answer(outcome.into(), answered);
+            }
+            Run::Own(what) => {
+                if !self.flights.is_empty() {
+                    return Err(Wait::For(Step::Run(spec, command)));
+                }
+                self.session.entry().set_command(spec);
+                let outcome = run_own(self.core, &mut self.session, what, &command);
+                let answered = self.session.is_answered();
+                self.answer(outcome.into(), answered);
+            }
+            Run::Data(what) => {
+                let positions: Vec<usize>;
+                let claim = if row.keys == crate::table::Keys::ONE {
+                    Claim::of(core::iter::once(command.get(1)))
+                } else {
+                    positions = row.keys.positions(command.len()).collect();
+                    Claim::of(positions.iter().map(|at| command.get(*at)))
+                };
+                if !self.flights.may_start(&claim) {
+                    return Err(Wait::For(Step::Run(spec, command)));
+                }
+                self.session.entry().set_command(spec);
+                let answered = self.session.is_answered();
+                let bytes = command.bytes_held();
+                let future = (self.fly)(self.session.database(), what, command);
+                let started = self.flights.start(future, claim, bytes, answered, context);
+                if let Some(reply) = started {
+                    self.emit(&reply);
+                }
+            }
+            Run::Container => {
+                // `resolve` never finds one; were it to, this is what Redis says.
+                let failure = crate::table::wrong_arity(row.name);
+                self.answer(Reply::Error(failure), true);
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, reply: Reply, answered: bool) {
+        if let Some(reply) = self.flights.answer(reply, answered) {
+            self.emit(&reply);
+        }
+    }
+
+    fn emit(&mut self, reply: &Reply) {
+        if let Reply::Error(failure) = reply {
+            self.core.counters.error(failure.prefix());
+        }
+        reply.write(self.session.protocol(), &mut self.output);
+    }
+
+    /// Sends what has been collected.
+    async fn send(&mut self) -> Result<(), StreamError> {
+        let Self {
+            stream,
+            output,
+            flights,
+            session,
+            core,
+            ..
+        } = self;
+        let entry = session.entry();
+        entry
+            .output_bytes
+            .store(output.len(), core::sync::atomic::Ordering::Relaxed);
+        let mut write = stream.write_all(output);
+        let written = poll_fn(|context| {
+            flights.poll(context);
+            match write.as_mut().poll(context) {
+                Poll::Pending if entry.is_killed(context.waker()) => {
+                    Poll::Ready(Err(StreamError("ended by CLIENT KILL".to_owned())))
+                }
+                polled => polled,
+            }
+        });
+        written.await?;
+        drop(write);
+        add(&core.counters.bytes_out, output.len() as u64);
+        entry
+            .output_bytes
+            .store(0, core::sync::atomic::Ordering::Relaxed);
+        if output.capacity() > core.options().output_bytes_max {
+            *output = Vec::new();
+        } else {
+            output.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes (when `hungry`), for commands under way, or for the end.
+    async fn wait(&mut self, hungry: bool) -> Woke {
+        let Self {
+            stream,
+            input,
+            flights,
+            session,
+            ..
+        } = self;
+        let entry = session.entry();
+        entry
+            .input_bytes
+            .store(input.len(), core::sync::atomic::Ordering::Relaxed);
+        let mut read = hungry.then(|| stream.read(input));
+        poll_fn(|context| {
+            if entry.is_killed(context.waker()) {
+                return Poll::Ready(Woke::Killed);
+            }
+            if flights.poll(context) {
+                return Poll::Ready(Woke::Landed);
+            }
+            match &mut read {
+                Some(read) => read.as_mut().poll(context).map(Woke::Read),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Gives back what an idle connection does not need.
+    fn shrink(&mut self) {
+        if self.input.is_empty() && self.input.capacity() > IDLE_BYTES_MAX {
+            self.input = BytesMut::new();
+        }
+        if self.output.capacity() > IDLE_BYTES_MAX {
+            self.output = Vec::new();
+        }
+        self.flights.shrink();
+    }
+}
+
+/// Why a command did not start.
+enum Wait {
+    /// It has to wait for others.
+    For(Step),
+    /// The connection is over.
+    Forever,
+}
+
+/// Lets other tasks of the core run.
+async fn give_way() {
+    let mut given = false;
+    poll_fn(|context| {
+        if given {
+            return Poll::Ready(());
+        }
+        given = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,106 @@
+//! The error texts, and what errors of the cluster become in the protocol.
+//!
+//! Texts that Redis has are Redis's, because programs compare them. The others say what is wrong
+//! and what to do.
+
+use crate::reply::Failure;
+use pluvio_client::{ClientError, ErrorKind, FatalKind, RetryReason};
+use pluvio_units::VALUE_MAX;
+
+pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
+pub(crate) const NOT_INTEGER: Failure =
+    Failure::fixed("ERR value is not an integer or out of range");
+pub(crate) const NOT_FLOAT: Failure = Failure::fixed("ERR value is not a valid float");
+pub(crate) const NOT_FINITE: Failure =
+    Failure::fixed("ERR increment would produce NaN or Infinity");
+pub(crate) const OVERFLOW: Failure = Failure::fixed("ERR increment or decrement would overflow");
+pub(crate) const DECREMENT_OVERFLOW: Failure = Failure::fixed("ERR decrement would overflow");
+pub(crate) const OFFSET: Failure = Failure::fixed("ERR offset is out of range");
+pub(crate) const NO_SUCH_KEY: Failure = Failure::fixed("ERR no such key");
+pub(crate) const BAD_CURSOR: Failure = Failure::fixed("ERR invalid cursor");
+pub(crate) const BAD_DATABASE: Failure = Failure::fixed("ERR DB index is out of range");
+pub(crate) const NO_CLUSTER: Failure =
+    Failure::fixed("ERR This instance has cluster support disabled");
+pub(crate) const CONTENDED: Failure = Failure::fixed(
+    "TRYAGAIN the key is changed by too many others at the same time; nothing was done",
+);
+pub(crate) const OUT_OF_MEMORY: Failure =
+    Failure::fixed("OOM command not allowed when used memory > 'maxmemory'.");
+pub(crate) const TOO_FEW_REPLICAS: Failure =
+    Failure::fixed("NOREPLICAS Not enough good replicas to write.");
+
+/// A value that would be longer than objects may be.
+pub(crate) fn too_long() -> Failure {
+    Failure::new(format!(
+        "ERR string exceeds maximum allowed size ({VALUE_MAX} bytes)"
+    ))
+}
+
+/// A reply that would take more memory than one reply may.
+pub(crate) fn reply_too_long(limit: usize) -> Failure {
+    Failure::new(format!(
+        "ERR the reply would be longer than {limit} bytes: ask for fewer keys at a time, or use SCAN"
+    ))
+}
+
+/// Something about expiry.
+pub(crate) fn no_expiry(what: &str) -> Failure {
+    Failure::new(format!(
+        "ERR {what} is not supported yet: keys do not expire"
+    ))
+}
+
+/// An expiry time that Redis refuses too.
+pub(crate) fn bad_expiry(command: &str) -> Failure {
+    Failure::new(format!("ERR invalid expire time in '{command}' command"))
+}
+
+/// What an error of the cluster becomes.
+pub(crate) fn of_client(error: &ClientError) -> Failure {
+    match error.retry_reason() {
+        Some(RetryReason::MemoryFull) => return OUT_OF_MEMORY,
+        Some(RetryReason::TooFewBackups) => return TOO_FEW_REPLICAS,
+        _ => {}
+    }
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::MaybeExecuted => Failure::new(format!(
+            "TRYAGAIN the cluster did not do it in time: {error}"
+        )),
+        ErrorKind::BadNumber => match error.fatal_kind() {
+            Some(FatalKind::Overflow) => OVERFLOW,
+            _ => NOT_INTEGER,
+        },
+        ErrorKind::BadArgument if error.fatal_kind() == Some(FatalKind::ValueTooLong) => too_long(),
+        _ => Failure::new(format!("ERR {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn waiting_in_vain_gets_the_prefix_clients_know() {
+        let text = |reason| {
+            let failure = of_client(&ClientError::TimedOut {
+                limit: Duration::from_secs(10),
+                reason,
+                last: "x".into(),
+                maybe_executed: true,
+            });
+            String::from_utf8(failure.text().to_vec()).unwrap()
+        };
+        assert_eq!(
+            text(Some(RetryReason::MemoryFull)),
+            "OOM command not allowed when used memory > 'maxmemory'."
+        );
+        assert_eq!(
+            text(Some(RetryReason::TooFewBackups)),
+            "NOREPLICAS Not enough good replicas to write."
+        );
+        let other = text(Some(RetryReason::TabletNotReady));
+        assert!(other.starts_with("TRYAGAIN ") && other.contains("may have been executed"));
+        assert!(text(None).starts_with("TRYAGAIN "));
+    }
+}

@@ -1,0 +1,281 @@
+//! The commands of one connection that are under way, and the order of their replies.
+//!
+//! A command that is done at its first poll costs no allocation: its future lives in a slot that is
+//! used again. Only one that waits moves on to the set of running ones, slot and all.
+//!
+//! Invariants
+//! - FLIGHT-1: replies leave in the order in which their commands came, whenever they are ready.
+//! - FLIGHT-2: two commands with a key in common are never under way together, nor is anything
+//!   beside a command that runs alone.
+//! - FLIGHT-3: number and bytes of what is under way are bounded; how many may be so shrinks while
+//!   replies are large, because their size is only known when they are there.
+
+use crate::reply::Reply;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use pluvio_units::{FixedMap, KeyHash};
+use std::collections::VecDeque;
+
+/// Bytes of replies that commands under way are expected to give, at most, unless there are fewer
+/// than [`FLIGHTS_MIN`] of them.
+const REPLIES_BYTES: usize = 8 << 20;
+/// So many may always be under way.
+const FLIGHTS_MIN: usize = 4;
+
+/// Bounds of what is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) flights: usize,
+    pub(crate) bytes: usize,
+}
+
+/// What a command keeps others from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// Others with this key.
+    Key(u64),
+    /// Others with one of these keys.
+    Keys(Vec<u64>),
+    /// All others.
+    All,
+}
+
+impl Claim {
+    /// The claim on these keys; on everything when there are none.
+    pub(crate) fn of<'a>(mut keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
+        let hash = |key| KeyHash::of(0, key).0;
+        match (keys.next(), keys.len()) {
+            (None, _) => Self::All,
+            (Some(key), 0) => Self::Key(hash(key)),
+            (Some(key), _) => Self::Keys(core::iter::once(key).chain(keys).map(hash).collect()),
+        }
+    }
+
+    fn hashes(&self) -> &[u64] {
+        match self {
+            Self::Key(hash) => core::slice::from_ref(hash),
+            Self::Keys(hashes) => hashes,
+            Self::All => &[],
+        }
+    }
+}
+
+type Slot<F> = Pin<Box<Option<F>>>;
+
+/// A command that waits for something.
+struct Flight<F> {
+    slot: Option<Slot<F>>,
+    number: u64,
+    claim: Claim,
+    bytes: usize,
+}
+
+struct Landed<F> {
+    slot: Slot<F>,
+    number: u64,
+    claim: Claim,
+    bytes: usize,
+    reply: Reply,
+}
+
+impl<F: Future<Output = Reply>> Future for Flight<F> {
+    type Output = Landed<F>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Landed<F>> {
+        let slot = self.slot.as_mut().expect("polled only until it lands");
+        let Poll::Ready(reply) = poll_slot(slot, context) else {
+            return Poll::Pending;
+        };
+        Poll::Ready(Landed {
+            slot: self.slot.take().expect("it was there a moment ago"),
+            number: self.number,
+            claim: core::mem::replace(&mut self.claim, Claim::All),
+            bytes: self.bytes,
+            reply,
+        })
+    }
+}
+
+fn poll_slot<F: Future<Output = Reply>>(
+    slot: &mut Slot<F>,
+    context: &mut Context<'_>,
+) -> Poll<Reply> {
+    let future = slot.as_mut().as_pin_mut();
+    let polled = future.expect("a slot in use is full").poll(context);
+    if polled.is_ready() {
+        slot.as_mut().set(None);
+    }
+    polled
+}
+
+/// The place of a command in the order of replies.
+struct Place {
+    /// Whether its reply is wanted.
+    answered: bool,
+    reply: Option<Reply>,
+}
+
+/// The commands under way.
+pub(crate) struct Flights<F> {
+    bounds: Bounds,
+    running: FuturesUnordered<Flight<F>>,
+    spare: Vec<Slot<F>>,
+    /// Commands whose replies have not left, oldest first; the first has number `first`.
+    queue: VecDeque<Place>,
+    first: u64,
+    /// How many commands under way have a key of this hash.
+    claimed: FixedMap<u64, u32>,
+    alone: bool,
+    bytes: usize,
+    bytes_waiting: usize,
+    /// About the largest reply of late.
+    largest_reply: usize,
+}
+
+impl<F: Future<Output = Reply>> Flights<F> {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            running: FuturesUnordered::new(),
+            spare: Vec::new(),
+            queue: VecDeque::new(),
+            first: 0,
+            claimed: FixedMap::default(),
+            alone: false,
+            bytes: 0,
+            bytes_waiting: 0,
+            largest_reply: 0,
+        }
+    }
+
+    /// Whether nothing is under way and every reply has left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Bytes of replies that wait for earlier ones.
+    pub(crate) fn bytes_waiting(&self) -> usize {
+        self.bytes_waiting
+    }
+
+    /// Whether a command that needs no order may be answered.
+    pub(crate) fn has_place(&self) -> bool {
+        self.queue.is_empty() || self.queue.len() < self.bounds.flights
+    }
+
+    /// Whether a command with this claim may start.
+    pub(crate) fn may_start(&self, claim: &Claim) -> bool {
+        if self.queue.is_empty() {
+            return true;
+        }
+        let expected = (REPLIES_BYTES / self.largest_reply.max(1)).max(FLIGHTS_MIN);
+        !self.alone
+            && *claim != Claim::All
+            && self.has_place()
+            && self.running.len() < expected
+            && self.bytes < self.bounds.bytes
+            && !claim.hashes().iter().any(|h| self.claimed.contains_key(h))
+    }
+
+    /// Starts a command. Gives its reply if that may leave at once.
+    pub(crate) fn start(
+        &mut self,
+        future: F,
+        claim: Claim,
+        bytes: usize,
+        answered: bool,
+        context: &mut Context<'_>,
+    ) -> Option<Reply> {
+        let mut slot = self.spare.pop().unwrap_or_else(|| Box::pin(None));
+        slot.as_mut().set(Some(future));
+        if let Poll::Ready(reply) = poll_slot(&mut slot, context) {
+            self.spare.push(slot);
+            return self.answer(reply, answered);
+        }
+        for hash in claim.hashes() {
+            *self.claimed.entry(*hash).or_default() += 1;
+        }
+        self.alone = claim == Claim::All;
+        self.bytes += bytes;
+        let number = self.first + self.queue.len() as u64;
+        self.queue.push_back(Place {
+            answered,
+            reply: None,
+        });
+        self.running.push(Flight {
+            slot: Some(slot),
+            number,
+            claim,
+            bytes,
+        });
+        None
+    }
+
+    /// Takes a reply that is ready; gives it back if it may leave at once and is wanted.
+    pub(crate) fn answer(&mut self, reply: Reply, answered: bool) -> Option<Reply> {
+        if self.queue.is_empty() {
+            return answered.then_some(reply);
+        }
+        self.bytes_waiting += reply.size();
+        self.queue.push_back(Place {
+            answered,
+            reply: Some(reply),
+        });
+        None
+    }
+
+    /// Drives what is under way. Wakes again when there is more.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some(landed)) = self.running.poll_next_unpin(context) {
+            any = true;
+            self.land(landed);
+        }
+        any
+    }
+
+    fn land(&mut self, landed: Landed<F>) {
+        self.spare.push(landed.slot);
+        self.bytes -= landed.bytes;
+        for hash in landed.claim.hashes() {
+            if let Some(count) = self.claimed.get_mut(hash) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claimed.remove(hash);
+                }
+            }
+        }
+        self.alone = false;
+        let size = landed.reply.size();
+        let faded = self.largest_reply - self.largest_reply / 16;
+        self.largest_reply = faded.max(size);
+        self.bytes_waiting += size;
+        let at = usize::try_from(landed.number - self.first).expect("the queue fits memory");
+        self.queue[at].reply = Some(landed.reply);
+    }
+
+    /// The next reply that may leave, oldest first; those that are not wanted are left out.
+    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
+        while self.queue.front()?.reply.is_some() {
+            let place = self.queue.pop_front()?;
+            let reply = place.reply?;
+            self.first += 1;
+            self.bytes_waiting -= reply.size();
+            if place.answered {
+                return Some(reply);
+            }
+        }
+        None
+    }
+
+    /// Gives back memory that an idle connection does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.spare = Vec::new();
+        if self.queue.is_empty() {
+            self.queue = VecDeque::new();
+            self.claimed = FixedMap::default();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The Redis protocol, RESP2 and RESP3, on every server: any server answers for any key.
+//!
+//! [`RedisService`] takes connections from a network, cuts their bytes into commands, runs them
+//! through the client library (which answers in place for keys of the same process) and writes
+//! replies in order. `docs/redis.md` lists the commands and where they differ from Redis.
+//!
+//! The way of a command: `connection.rs` reads bytes, `parser.rs` cuts a command from them,
+//! `table.rs` finds it, `commands` runs it, `flights.rs` keeps what waits in order, `reply.rs` writes
+//! the reply. `database.rs` turns database numbers into tables.
+//!
+//! Invariants
+//! - REDIS-1: replies of a connection leave in the order of its commands.
+//! - REDIS-2: commands of a connection that share a key take effect in their order; a command is
+//!   acknowledged only when its replicas have it.
+//! - REDIS-3: error texts that Redis has are Redis's: clients choose their way by them.
+//! - REDIS-4: what a peer sends costs memory only as it arrives, and within bounds (PARSE-2, CONN-3).
+//!
+//! Threads: a connection stays on the core that accepted it. What cores share is counters that are
+//! only added up to be shown, and the list of connections.
+//!
+//! Not here: sockets, expiry, transactions, scripts, publish and subscribe, cluster discovery.
+
+mod clients;
+mod commands;
+mod connection;
+mod counters;
+mod database;
+mod failure;
+mod flights;
+mod glob;
+mod number;
+mod parser;
+mod reply;
+mod service;
+mod session;
+mod shared;
+mod specs;
+mod table;
+mod version;
+
+pub use counters::Totals;
+pub use parser::{Command, Limits, Parsed, Parser, ProtocolError, TooLarge};
+pub use reply::{Failure, Protocol, Reply};
+pub use service::RedisService;
+pub use shared::{RedisOptions, StatusFn};
+pub use table::{Keys, SPECS, Spec};

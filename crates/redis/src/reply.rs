@@ -1,0 +1,258 @@
+//! Replies, and how both versions of the protocol write them.
+
+use crate::number::push_integer;
+use bytes::Bytes;
+use std::borrow::Cow;
+
+/// The version of the protocol a connection speaks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Protocol {
+    /// RESP2, with which every connection begins.
+    #[default]
+    Resp2,
+    /// RESP3, after `HELLO 3`.
+    Resp3,
+}
+
+impl Protocol {
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> i64 {
+        match self {
+            Self::Resp2 => 2,
+            Self::Resp3 => 3,
+        }
+    }
+}
+
+/// An error reply: a prefix in capitals that programs look at, and text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure(Cow<'static, [u8]>);
+
+impl Failure {
+    /// A fixed text, with its prefix.
+    #[must_use]
+    pub const fn fixed(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text.as_bytes()))
+    }
+
+    /// A text that was put together, with its prefix. Line ends become blanks.
+    #[must_use]
+    pub fn new(text: impl Into<Vec<u8>>) -> Self {
+        let mut text = text.into();
+        while text.last().is_some_and(|b| matches!(b, b'\r' | b'\n')) {
+            text.pop();
+        }
+        for byte in &mut text {
+            if matches!(byte, b'\r' | b'\n') {
+                *byte = b' ';
+            }
+        }
+        Self(Cow::Owned(text))
+    }
+
+    /// All of it, without the leading `-`.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// What programs look at: the first word.
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        self.0.split(|b| *b == b' ').next().unwrap_or_default()
+    }
+}
+
+/// A reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// `+OK` and other fixed words.
+    Status(&'static str),
+    /// A word that was put together, sent as `+` does; it must hold no line end.
+    Word(String),
+    /// An error.
+    Error(Failure),
+    /// An integer.
+    Integer(i64),
+    /// Bytes.
+    Bulk(Bytes),
+    /// Fixed text, sent as bytes.
+    Text(&'static str),
+    /// Text for people: marked as such in RESP3, plain bytes in RESP2.
+    Verbatim(String),
+    /// Nothing there.
+    Nil,
+    /// A list.
+    Array(Vec<Self>),
+    /// Pairs: a map in RESP3, a list of twice the length in RESP2.
+    Map(Vec<(Self, Self)>),
+    /// A set in RESP3, a list in RESP2.
+    Set(Vec<Self>),
+}
+
+impl From<Result<Self, Failure>> for Reply {
+    fn from(result: Result<Self, Failure>) -> Self {
+        result.unwrap_or_else(Self::Error)
+    }
+}
+
+impl Reply {
+    /// `+OK`.
+    pub const OK: Self = Self::Status("OK");
+
+    /// Bytes that are copied.
+    #[must_use]
+    pub fn copy(bytes: impl AsRef<[u8]>) -> Self {
+        Self::Bulk(Bytes::copy_from_slice(bytes.as_ref()))
+    }
+
+    /// A count.
+    #[must_use]
+    pub fn count(count: u64) -> Self {
+        Self::Integer(i64::try_from(count).unwrap_or(i64::MAX))
+    }
+
+    /// 1 or 0.
+    #[must_use]
+    pub fn flag(flag: bool) -> Self {
+        Self::Integer(i64::from(flag))
+    }
+
+    /// Bytes or nothing.
+    #[must_use]
+    pub fn bulk_or_nil(bytes: Option<Bytes>) -> Self {
+        bytes.map_or(Self::Nil, Self::Bulk)
+    }
+
+    /// About how many bytes it takes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        const HEAD: usize = 16;
+        HEAD + match self {
+            Self::Status(text) | Self::Text(text) => text.len(),
+            Self::Error(failure) => failure.text().len(),
+            Self::Integer(_) | Self::Nil => 0,
+            Self::Bulk(bytes) => bytes.len(),
+            Self::Verbatim(text) | Self::Word(text) => text.len(),
+            Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
+            Self::Map(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
+        }
+    }
+
+    /// Appends what is sent.
+    pub fn write(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        match self {
+            Self::Status(text) => line(out, b'+', text.as_bytes()),
+            Self::Word(text) => line(out, b'+', text.as_bytes()),
+            Self::Error(failure) => line(out, b'-', failure.text()),
+            Self::Integer(value) => head(out, b':', *value),
+            Self::Bulk(bytes) => bulk(out, bytes),
+            Self::Text(text) => bulk(out, text.as_bytes()),
+            Self::Verbatim(text) => match protocol {
+                Protocol::Resp2 => bulk(out, text.as_bytes()),
+                Protocol::Resp3 => {
+                    head_count(out, b'=', text.len() + 4);
+                    out.extend_from_slice(b"txt:");
+                    out.extend_from_slice(text.as_bytes());
+                    out.extend_from_slice(b"\r\n");
+                }
+            },
+            Self::Nil => out.extend_from_slice(match protocol {
+                Protocol::Resp2 => b"$-1\r\n",
+                Protocol::Resp3 => b"_\r\n",
+            }),
+            Self::Array(items) => list(out, protocol, b'*', items),
+            Self::Set(items) => match protocol {
+                Protocol::Resp2 => list(out, protocol, b'*', items),
+                Protocol::Resp3 => list(out, protocol, b'~', items),
+            },
+            Self::Map(pairs) => {
+                match protocol {
+                    Protocol::Resp2 => head_count(out, b'*', pairs.len() * 2),
+                    Protocol::Resp3 => head_count(out, b'%', pairs.len()),
+                }
+                for (key, value) in pairs {
+                    key.write(protocol, out);
+                    value.write(protocol, out);
+                }
+            }
+        }
+    }
+}
+
+fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
+    out.push(kind);
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn head(out: &mut Vec<u8>, kind: u8, value: i64) {
+    out.push(kind);
+    push_integer(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn head_count(out: &mut Vec<u8>, kind: u8, count: usize) {
+    head(out, kind, i64::try_from(count).unwrap_or(i64::MAX));
+}
+
+fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.reserve(bytes.len() + 16);
+    head_count(out, b'$', bytes.len());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn list(out: &mut Vec<u8>, protocol: Protocol, kind: u8, items: &[Reply]) {
+    head_count(out, kind, items.len());
+    for item in items {
+        item.write(protocol, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(reply: &Reply, protocol: Protocol) -> String {
+        let mut out = Vec::new();
+        reply.write(protocol, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn both_protocols_write_every_kind() {
+        let pairs = vec![(Reply::Text("k"), Reply::Integer(-3))];
+        for (reply, two, three) in [
+            (Reply::OK, "+OK\r\n", "+OK\r\n"),
+            (Reply::Nil, "$-1\r\n", "_\r\n"),
+            (Reply::copy(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n"),
+            (
+                Reply::Verbatim("x".into()),
+                "$1\r\nx\r\n",
+                "=5\r\ntxt:x\r\n",
+            ),
+            (Reply::Set(vec![Reply::Nil]), "*1\r\n$-1\r\n", "~1\r\n_\r\n"),
+            (
+                Reply::Map(pairs),
+                "*2\r\n$1\r\nk\r\n:-3\r\n",
+                "%1\r\n$1\r\nk\r\n:-3\r\n",
+            ),
+            (Reply::Array(vec![]), "*0\r\n", "*0\r\n"),
+        ] {
+            assert_eq!(written(&reply, Protocol::Resp2), two);
+            assert_eq!(written(&reply, Protocol::Resp3), three);
+        }
+    }
+
+    #[test]
+    fn error_texts_cannot_break_the_framing() {
+        let failure = Failure::new(b"ERR a\r\nb\n".to_vec());
+        assert_eq!(
+            written(&Reply::Error(failure.clone()), Protocol::Resp2),
+            "-ERR a  b\r\n"
+        );
+        assert_eq!(failure.prefix(), b"ERR");
+    }
+}

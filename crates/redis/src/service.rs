@@ -1,0 +1,54 @@
+//! The service that a network gives connections to.
+
+use crate::connection::serve;
+use crate::counters::Totals;
+use crate::shared::{Core, RedisOptions, Shared, StatusFn};
+use bytes::Bytes;
+use pluvio_client::{Client, Parts};
+use pluvio_env::{BoxFuture, ByteStream, StreamService};
+use std::sync::Arc;
+
+/// Serves the Redis protocol. Cheap to clone; clones are the same service.
+#[derive(Clone)]
+pub struct RedisService {
+    shared: Arc<Shared>,
+    cores: Arc<[Arc<Core>]>,
+}
+
+impl RedisService {
+    /// What a connection over the limit is sent before it is closed.
+    pub const REFUSAL: Bytes = Bytes::from_static(b"-ERR max number of clients reached\r\n");
+
+    /// A service over `client`, on a process with so many event loops. `status` tells what the
+    /// server has and does.
+    pub fn new(
+        parts: impl Into<Parts>,
+        client: &Client,
+        cores: u16,
+        options: RedisOptions,
+        status: StatusFn,
+    ) -> Self {
+        let parts = parts.into();
+        let cores = cores.max(1);
+        let shared = Arc::new(Shared::new(options, parts.clock.clone(), status, cores));
+        let core = |n| Arc::new(Core::new(&shared, client, &parts, n));
+        Self {
+            cores: (0..cores).map(core).collect(),
+            shared,
+        }
+    }
+
+    /// What was counted since the start.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.shared.totals()
+    }
+}
+
+impl StreamService for RedisService {
+    fn serve(&self, stream: Box<dyn ByteStream>) -> BoxFuture<'static, ()> {
+        let at = usize::from(stream.peer().core.0) % self.cores.len();
+        let core = self.cores[at].clone();
+        Box::pin(async move { serve(&core, stream).await })
+    }
+}

@@ -1,0 +1,101 @@
+//! The state of one connection that its commands see and change.
+
+use crate::clients::ClientEntry;
+use crate::database::DatabaseId;
+use crate::reply::Protocol;
+use std::sync::Arc;
+
+/// Which commands are answered (CLIENT REPLY).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Answers {
+    /// All.
+    #[default]
+    On,
+    /// None, until CLIENT REPLY ON.
+    Off,
+    /// Neither this one nor the next.
+    SkipNext,
+    /// Not this one.
+    Skip,
+}
+
+/// The state of one connection.
+pub(crate) struct Session {
+    entry: Arc<ClientEntry>,
+    database: DatabaseId,
+    protocol: Protocol,
+    answers: Answers,
+    closing: bool,
+}
+
+impl Session {
+    pub(crate) fn new(entry: Arc<ClientEntry>) -> Self {
+        Self {
+            entry,
+            database: DatabaseId::default(),
+            protocol: Protocol::default(),
+            answers: Answers::default(),
+            closing: false,
+        }
+    }
+
+    pub(crate) fn entry(&self) -> &ClientEntry {
+        &self.entry
+    }
+
+    pub(crate) fn database(&self) -> DatabaseId {
+        self.database
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    pub(crate) fn set_database(&mut self, database: DatabaseId) {
+        self.database = database;
+        self.entry.set_session(self.database, self.protocol);
+    }
+
+    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        self.entry.set_session(self.database, self.protocol);
+    }
+
+    pub(crate) fn set_answers(&mut self, answers: Answers) {
+        self.answers = answers;
+    }
+
+    /// No more commands are run; what is due is still sent.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// As new, but for its number.
+    pub(crate) fn reset(&mut self) {
+        self.database = DatabaseId::default();
+        self.protocol = Protocol::default();
+        self.answers = Answers::default();
+        self.entry.set_session(self.database, self.protocol);
+        self.entry.change_texts(|texts| texts.name.clear());
+    }
+
+    /// Whether the command that ran last is answered. Called once a command.
+    pub(crate) fn is_answered(&mut self) -> bool {
+        match self.answers {
+            Answers::On => true,
+            Answers::Off => false,
+            Answers::SkipNext => {
+                self.answers = Answers::Skip;
+                false
+            }
+            Answers::Skip => {
+                self.answers = Answers::On;
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What all connections of a process share, and what those of one core share.
+
+use crate::clients::Clients;
+use crate::counters::{Counters, Totals};
+use crate::database::Databases;
+use crate::parser::Limits;
+use core::time::Duration;
+use pluvio_client::{Client, Parts, ServerStatus};
+use pluvio_env::{Clock, Moment};
+use pluvio_units::CoreId;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How the front end behaves. `RedisOptions::default` gives the defaults.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RedisOptions {
+    /// The port, as INFO and CONFIG show it.
+    pub port: u16,
+    /// The process's id, as INFO shows it.
+    pub process_id: u32,
+    /// The version of Pluvio, as INFO and HELLO show it.
+    pub version: String,
+    /// Whether a write is on its replicas' disks before it is acknowledged, as CONFIG shows it.
+    pub synced: bool,
+    /// Most connections at a time, as CONFIG and INFO show it; the network enforces it.
+    pub connections_max: usize,
+    /// What commands may look like.
+    pub limits: Limits,
+    /// Most commands of one connection under way at the same time.
+    pub flights_max: usize,
+    /// Most bytes of commands of one connection under way at the same time (one is always allowed).
+    pub flight_bytes_max: usize,
+    /// From this many bytes of replies that wait to be sent on, a connection starts no more commands.
+    pub output_bytes_max: usize,
+    /// Longest reply of one command, so that a KEYS or MGET cannot take all memory.
+    pub reply_bytes_max: usize,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            port: 0,
+            process_id: 0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            synced: false,
+            connections_max: 10_000,
+            limits: Limits::default(),
+            flights_max: 256,
+            flight_bytes_max: 4 << 20,
+            output_bytes_max: 1 << 20,
+            reply_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Tells what the server has and does, for INFO, WAIT and CONFIG. Called on any event loop; must
+/// not block.
+pub type StatusFn = Arc<dyn Fn() -> ServerStatus + Send + Sync>;
+
+/// What all connections of a process share.
+pub(crate) struct Shared {
+    pub(crate) options: RedisOptions,
+    pub(crate) clients: Clients,
+    pub(crate) started: Moment,
+    clock: Arc<dyn Clock>,
+    status: StatusFn,
+    /// Seconds since 1970 at a moment of the monotonic clock.
+    wall: Mutex<(u64, Moment)>,
+    counters: Vec<Arc<Counters>>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        options: RedisOptions,
+        clock: Arc<dyn Clock>,
+        status: StatusFn,
+        cores: u16,
+    ) -> Self {
+        let now = clock.now();
+        Self {
+            options,
+            clients: Clients::default(),
+            started: now,
+            wall: Mutex::new((clock.unix_seconds(), now)),
+            clock,
+            status,
+            counters: (0..cores.max(1)).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    pub(crate) fn status(&self) -> ServerStatus {
+        (self.status)()
+    }
+
+    /// Replicas that every acknowledged write has: those that are wanted if nothing is behind,
+    /// else those that are needed.
+    pub(crate) fn replicas_sure(&self) -> u32 {
+        let status = self.status();
+        if status.segments_under_replicated == 0 && status.backups_up >= status.replicas_wanted {
+            status.replicas_wanted
+        } else {
+            status.replicas_needed.min(status.replicas_wanted)
+        }
+    }
+
+    /// Seconds since 1970 and microseconds. Runs on evenly with the monotonic clock, and follows
+    /// the wall clock when that has jumped.
+    pub(crate) fn wall_clock(&self) -> (u64, u32) {
+        let (seconds, now) = (self.clock.unix_seconds(), self.clock.now());
+        let mut wall = self.wall.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at = Duration::from_secs(wall.0) + now.since(wall.1);
+        if at.as_secs().abs_diff(seconds) > 1 {
+            *wall = (seconds, now);
+            at = Duration::from_secs(seconds);
+        }
+        (at.as_secs(), at.subsec_micros())
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for counters in &self.counters {
+            counters.add_to(&mut totals);
+        }
+        totals
+    }
+}
+
+/// What the connections of one core share.
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) databases: Databases,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Core {
+    pub(crate) fn new(shared: &Arc<Shared>, client: &Client, parts: &Parts, core: u16) -> Self {
+        Self {
+            shared: shared.clone(),
+            databases: Databases::new(client.on_core(CoreId(core)), parts.clone()),
+            counters: shared.counters[usize::from(core)].clone(),
+        }
+    }
+
+    pub(crate) fn options(&self) -> &RedisOptions {
+        &self.shared.options
+    }
+}

@@ -1,0 +1,258 @@
+//! The rows of the command table (`table.rs`), by name.
+
+use crate::commands::{Data, Now, Own};
+use crate::table::{Keys, Run, Spec};
+
+use Run::Container as BOX;
+
+const fn now(now: Now) -> Run {
+    Run::Now(now)
+}
+const fn own(own: Own) -> Run {
+    Run::Own(own)
+}
+const fn data(data: Data) -> Run {
+    Run::Data(data)
+}
+
+/// One row: name, arity, who runs it, flags, categories, keys, access, group, since, summary.
+macro_rules! rows {
+    ($($name:literal $arity:literal $run:expr,
+       $flags:literal, $categories:literal, $keys:ident $access:literal,
+       $group:literal $since:literal $summary:literal;)*) => {
+        /// All commands and subcommands, by name.
+        pub const SPECS: &[Spec] = &[$(Spec {
+            name: $name, arity: $arity, run: $run, flags: $flags, categories: $categories,
+            keys: Keys::$keys, access: $access, group: $group, since: $since, summary: $summary,
+        }),*];
+    };
+}
+
+rows! {
+    "append" 3 data(Data::Append), "write denyoom fast", "write string fast", ONE "RW insert",
+        "string" "2.0.0" "Adds bytes to the end of a value";
+    "asking" 1 now(Now::NoCluster), "fast", "fast connection", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "auth" -2 own(Own::Auth), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
+        "connection" "1.0.0" "Checks a user's name and password";
+    "client" -2 BOX, "", "slow", NONE "",
+        "connection" "2.4.0" "Commands about connections";
+    "client|getname" 2 own(Own::ClientGetName), "noscript loading stale", "slow connection", NONE "",
+        "connection" "2.6.9" "Gives the name of this connection";
+    "client|getredir" 2 own(Own::ClientGetRedirection), "noscript loading stale", "slow connection", NONE "",
+        "connection" "6.0.0" "Gives -1: tracking is never on";
+    "client|help" 2 now(Now::Help), "loading stale", "slow connection", NONE "",
+        "connection" "5.0.0" "Lists the subcommands";
+    "client|id" 2 own(Own::ClientId), "noscript loading stale", "slow connection", NONE "",
+        "connection" "5.0.0" "Gives the number of this connection";
+    "client|info" 2 own(Own::ClientInfo), "noscript loading stale", "slow connection", NONE "",
+        "connection" "6.2.0" "Describes this connection";
+    "client|kill" -3 own(Own::ClientKill), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "2.4.0" "Closes connections of this server";
+    "client|list" -2 own(Own::ClientList), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "2.4.0" "Describes the connections of this server";
+    "client|no-evict" 3 own(Own::ClientNoEvict), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "7.0.0" "Accepted: connections are never evicted";
+    "client|no-touch" 3 own(Own::ClientNoTouch), "noscript loading stale", "slow connection", NONE "",
+        "connection" "7.2.0" "Accepted: reads never count as use";
+    "client|reply" 3 own(Own::ClientReply), "noscript loading stale", "slow connection", NONE "",
+        "connection" "3.2.0" "Says which commands of this connection are answered";
+    "client|setinfo" 4 own(Own::ClientSetInfo), "noscript loading stale", "slow connection", NONE "",
+        "connection" "7.2.0" "Tells the name and version of the client library";
+    "client|setname" 3 own(Own::ClientSetName), "noscript loading stale", "slow connection", NONE "",
+        "connection" "2.6.9" "Names this connection";
+    "client|unblock" -3 own(Own::ClientUnblock), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "5.0.0" "Gives 0: no command blocks";
+    "client|unpause" 2 own(Own::ClientUnpause), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "6.2.0" "Accepted: connections are never paused";
+    "cluster" -2 BOX, "", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "cluster|countkeysinslot" 3 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "cluster|help" 2 now(Now::NoCluster), "loading stale", "slow", NONE "",
+        "cluster" "5.0.0" "Answers that this is no Redis Cluster";
+    "cluster|info" 2 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "cluster|keyslot" 3 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "cluster|links" 2 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "7.0.0" "Answers that this is no Redis Cluster";
+    "cluster|myid" 2 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "cluster|nodes" 2 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "cluster|shards" 2 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "7.0.0" "Answers that this is no Redis Cluster";
+    "cluster|slots" 2 now(Now::NoCluster), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "command" -1 now(Now::Command), "loading stale", "slow connection", NONE "",
+        "server" "2.8.13" "Describes all commands";
+    "command|count" 2 now(Now::CommandCount), "loading stale", "slow connection", NONE "",
+        "server" "2.8.13" "Gives the number of commands";
+    "command|docs" -2 now(Now::CommandDocs), "loading stale", "slow connection", NONE "",
+        "server" "7.0.0" "Gives the documentation of commands";
+    "command|getkeys" -3 now(Now::CommandGetKeys), "loading stale", "slow connection", NONE "",
+        "server" "2.8.13" "Finds the keys in a command";
+    "command|getkeysandflags" -3 now(Now::CommandGetKeysAndFlags), "loading stale", "slow connection", NONE "",
+        "server" "7.0.0" "Finds the keys in a command and what it does with them";
+    "command|help" 2 now(Now::Help), "loading stale", "slow connection", NONE "",
+        "server" "5.0.0" "Lists the subcommands";
+    "command|info" -2 now(Now::CommandInfo), "loading stale", "slow connection", NONE "",
+        "server" "2.8.13" "Describes commands";
+    "command|list" -2 now(Now::CommandList), "loading stale", "slow connection", NONE "",
+        "server" "7.0.0" "Lists names of commands";
+    "config" -2 BOX, "", "slow", NONE "",
+        "server" "2.0.0" "Commands about the configuration";
+    "config|get" -3 now(Now::ConfigGet), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.0.0" "Gives parameters that match patterns";
+    "config|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "5.0.0" "Lists the subcommands";
+    "config|rewrite" 2 now(Now::ConfigRewrite), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.8.0" "Refused: there is no configuration file of this form";
+    "config|set" -4 now(Now::ConfigSet), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.0.0" "Refused: parameters come from the configuration of the server";
+    "dbsize" 1 data(Data::DbSize), "readonly fast", "keyspace read fast", NONE "",
+        "server" "1.0.0" "Counts the keys of the database";
+    "decr" 2 data(Data::Decr), "write denyoom fast", "write string fast", ONE "RW access update",
+        "string" "1.0.0" "Subtracts 1 from an integer";
+    "decrby" 3 data(Data::DecrBy), "write denyoom fast", "write string fast", ONE "RW access update",
+        "string" "1.0.0" "Subtracts from an integer";
+    "del" -2 data(Data::Del), "write", "keyspace write slow", ALL "RM delete",
+        "generic" "1.0.0" "Deletes keys";
+    "delifeq" 3 data(Data::DelIfEq), "write fast", "write string fast", ONE "RW access delete",
+        "string" "valkey 9.0.0" "Deletes a key if it has this value";
+    "echo" 2 now(Now::Echo), "loading stale fast", "fast connection", NONE "",
+        "connection" "1.0.0" "Gives its argument back";
+    "exists" -2 data(Data::Exists), "readonly fast", "keyspace read fast", ALL "RO",
+        "generic" "1.0.0" "Counts keys that exist";
+    "expire" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "1.0.0" "Not supported yet: keys do not expire";
+    "expireat" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "1.2.0" "Not supported yet: keys do not expire";
+    "expiretime" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "7.0.0" "Not supported yet: keys do not expire";
+    "flushall" -1 data(Data::FlushAll), "write", "keyspace write slow dangerous", NONE "",
+        "server" "1.0.0" "Deletes all keys of all databases";
+    "flushdb" -1 data(Data::FlushDb), "write", "keyspace write slow dangerous", NONE "",
+        "server" "1.0.0" "Deletes all keys of the database";
+    "get" 2 data(Data::Get), "readonly fast", "read string fast", ONE "RO access",
+        "string" "1.0.0" "Gives a value";
+    "getdel" 2 data(Data::GetDel), "write fast", "write string fast", ONE "RW access delete",
+        "string" "6.2.0" "Gives a value and deletes its key";
+    "getex" -2 data(Data::GetEx), "write fast", "write string fast", ONE "RW access update",
+        "string" "6.2.0" "Gives a value; its options are not supported yet";
+    "getrange" 4 data(Data::GetRange), "readonly", "read string slow", ONE "RO access",
+        "string" "2.4.0" "Gives a part of a value";
+    "getset" 3 data(Data::GetSet), "write denyoom fast", "write string fast", ONE "RW access update",
+        "string" "1.0.0" "Replaces a value and gives the old one";
+    "hello" -1 own(Own::Hello), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
+        "connection" "6.0.0" "Chooses the version of the protocol";
+    "incr" 2 data(Data::Incr), "write denyoom fast", "write string fast", ONE "RW access update",
+        "string" "1.0.0" "Adds 1 to an integer";
+    "incrby" 3 data(Data::IncrBy), "write denyoom fast", "write string fast", ONE "RW access update",
+        "string" "1.0.0" "Adds to an integer";
+    "incrbyfloat" 3 data(Data::IncrByFloat), "write denyoom fast", "write string fast", ONE "RW access update",
+        "string" "2.6.0" "Adds to a number";
+    "info" -1 data(Data::Info), "loading stale", "slow dangerous", NONE "",
+        "server" "1.0.0" "Describes the server";
+    "keys" 2 data(Data::Keys), "readonly", "keyspace read slow dangerous", NONE "",
+        "generic" "1.0.0" "Lists all keys that match a pattern";
+    "latency" -2 BOX, "", "slow", NONE "",
+        "server" "2.8.13" "Commands about slow events";
+    "latency|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "2.8.13" "Lists the subcommands";
+    "latency|history" 3 now(Now::EmptyList), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.8.13" "Gives nothing: events are not recorded here";
+    "latency|latest" 2 now(Now::EmptyList), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.8.13" "Gives nothing: events are not recorded here";
+    "latency|reset" -2 now(Now::Zero), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.8.13" "Gives 0: events are not recorded here";
+    "memory" -2 BOX, "", "slow", NONE "",
+        "server" "4.0.0" "Commands about memory";
+    "memory|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "4.0.0" "Lists the subcommands";
+    "memory|usage" -3 data(Data::MemoryUsage), "readonly", "read slow", SECOND "RO",
+        "server" "4.0.0" "Gives the bytes that a key and its value take in the log";
+    "mget" -2 data(Data::MGet), "readonly fast", "read string fast", ALL "RO access",
+        "string" "1.0.0" "Gives several values";
+    "mset" -3 data(Data::MSet), "write denyoom", "write string slow", PAIRS "OW update",
+        "string" "1.0.1" "Sets several values, each by itself";
+    "msetnx" -3 data(Data::MSetNx), "write denyoom", "write string slow", PAIRS "OW insert",
+        "string" "1.0.1" "Sets a value of a key that does not exist; several keys are refused";
+    "object" -2 BOX, "", "slow", NONE "",
+        "generic" "2.2.3" "Commands about how values are kept";
+    "object|encoding" 3 data(Data::ObjectEncoding), "readonly", "keyspace read slow", SECOND "RO",
+        "generic" "2.2.3" "Names the encoding Redis would choose for the value";
+    "object|freq" 3 data(Data::ObjectFreq), "readonly", "keyspace read slow", SECOND "RO",
+        "generic" "4.0.0" "Refused: the use of keys is not counted";
+    "object|help" 2 now(Now::Help), "loading stale", "keyspace slow", NONE "",
+        "generic" "6.2.0" "Lists the subcommands";
+    "persist" 2 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "2.2.0" "Not supported yet: keys do not expire";
+    "pexpire" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "2.6.0" "Not supported yet: keys do not expire";
+    "pexpireat" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "2.6.0" "Not supported yet: keys do not expire";
+    "pexpiretime" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "7.0.0" "Not supported yet: keys do not expire";
+    "ping" -1 now(Now::Ping), "fast", "fast connection", NONE "",
+        "connection" "1.0.0" "Answers PONG or its argument";
+    "psetex" 4 now(Now::NoExpirySet), "write denyoom", "write string slow", ONE "OW update",
+        "string" "2.6.0" "Not supported yet: keys do not expire";
+    "pttl" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "2.6.0" "Not supported yet: keys do not expire";
+    "quit" -1 own(Own::Quit), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
+        "connection" "1.0.0" "Closes this connection";
+    "randomkey" 1 data(Data::RandomKey), "readonly", "keyspace read slow", NONE "",
+        "generic" "1.0.0" "Gives one key at random";
+    "readonly" 1 now(Now::NoCluster), "loading stale fast", "fast connection", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "readwrite" 1 now(Now::NoCluster), "loading stale fast", "fast connection", NONE "",
+        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "rename" 3 data(Data::Rename), "write", "keyspace write slow", TWO "RW access delete/OW update",
+        "generic" "1.0.0" "Renames a key to itself; another name is refused";
+    "renamenx" 3 data(Data::RenameNx), "write fast", "keyspace write fast", TWO "RW access delete/OW insert",
+        "generic" "1.0.0" "Renames a key to itself; another name is refused";
+    "reset" 1 own(Own::Reset), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
+        "connection" "6.2.0" "Makes this connection as new";
+    "role" 1 now(Now::Role), "noscript loading stale fast", "admin fast dangerous", NONE "",
+        "server" "2.8.12" "Answers that the server is a master without Redis replicas";
+    "scan" -2 data(Data::Scan), "readonly", "keyspace read slow", NONE "",
+        "generic" "2.8.0" "Goes through the keys of the database in steps";
+    "select" 2 own(Own::Select), "loading stale fast", "fast connection", NONE "",
+        "connection" "1.0.0" "Chooses the database";
+    "set" -3 data(Data::Set), "write denyoom", "write string slow", ONE "RW access update variable_flags",
+        "string" "1.0.0" "Sets a value; expiry options are not supported yet";
+    "setex" 4 now(Now::NoExpirySet), "write denyoom", "write string slow", ONE "OW update",
+        "string" "2.0.0" "Not supported yet: keys do not expire";
+    "setnx" 3 data(Data::SetNx), "write denyoom fast", "write string fast", ONE "OW insert",
+        "string" "1.0.0" "Sets a value of a key that does not exist";
+    "setrange" 4 data(Data::SetRange), "write denyoom", "write string slow", ONE "RW update",
+        "string" "2.2.0" "Overwrites a part of a value";
+    "slowlog" -2 BOX, "", "slow", NONE "",
+        "server" "2.2.12" "Commands about slow commands";
+    "slowlog|get" -2 now(Now::SlowLogGet), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "2.2.12" "Gives nothing: slow commands are not recorded here";
+    "slowlog|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "6.2.0" "Lists the subcommands";
+    "slowlog|len" 2 now(Now::Zero), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "2.2.12" "Gives 0: slow commands are not recorded here";
+    "slowlog|reset" 2 now(Now::Fine), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "2.2.12" "Accepted: slow commands are not recorded here";
+    "strlen" 2 data(Data::StrLen), "readonly fast", "read string fast", ONE "RO",
+        "string" "2.2.0" "Gives the length of a value";
+    "substr" 4 data(Data::GetRange), "readonly", "read string slow", ONE "RO access",
+        "string" "1.0.0" "Old name of GETRANGE";
+    "time" 1 now(Now::Time), "loading stale fast", "fast", NONE "",
+        "server" "2.6.0" "Gives the server's clock";
+    "touch" -2 data(Data::Touch), "readonly fast", "keyspace read fast", ALL "RO",
+        "generic" "3.2.1" "Counts keys that exist";
+    "ttl" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "1.0.0" "Not supported yet: keys do not expire";
+    "type" 2 data(Data::Type), "readonly fast", "keyspace read fast", ONE "RO",
+        "generic" "1.0.0" "Gives the type of a value: string or none";
+    "unlink" -2 data(Data::Del), "write fast", "keyspace write fast", ALL "RM delete",
+        "generic" "4.0.0" "Deletes keys";
+    "wait" 3 own(Own::Wait), "noscript", "slow connection", NONE "",
+        "generic" "3.0.0" "Gives the number of replicas that have every acknowledged write";
+}

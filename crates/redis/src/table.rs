@@ -1,0 +1,308 @@
+//! The one table of commands: what exists, with how many arguments, where the keys are, and who
+//! runs it. Dispatch, the COMMAND command, arity errors and `docs/redis.md` all read it.
+//!
+//! Names, arities, flags, categories and key positions are Redis's, because clients route by them.
+
+use crate::commands::{Data, Now, Own};
+use crate::parser::Command;
+use crate::reply::Failure;
+use pluvio_units::FixedMap;
+use std::sync::LazyLock;
+
+pub use crate::specs::SPECS;
+
+/// Where the keys of a command are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keys {
+    /// Position of the first; 0 when there are none.
+    pub first: usize,
+    /// Position of the last; negative counts from the end.
+    pub last: isize,
+    /// Distance between two.
+    pub step: usize,
+}
+
+impl Keys {
+    /// No keys.
+    pub const NONE: Self = Self::at(0, 0, 0);
+    /// The first argument.
+    pub const ONE: Self = Self::at(1, 1, 1);
+    /// The second argument, after a subcommand.
+    pub const SECOND: Self = Self::at(2, 2, 1);
+    /// The first two arguments.
+    pub const TWO: Self = Self::at(1, 2, 1);
+    /// All arguments.
+    pub const ALL: Self = Self::at(1, -1, 1);
+    /// Every other argument.
+    pub const PAIRS: Self = Self::at(1, -1, 2);
+
+    const fn at(first: usize, last: isize, step: usize) -> Self {
+        Self { first, last, step }
+    }
+
+    /// Positions of the keys of a command of so many parts.
+    pub fn positions(self, parts: usize) -> impl Iterator<Item = usize> {
+        let last = if self.last < 0 {
+            parts.saturating_sub(self.last.unsigned_abs())
+        } else {
+            self.last.unsigned_abs()
+        };
+        let none = self.first == 0;
+        let end = if none { 0 } else { (last + 1).min(parts) };
+        (self.first..end).step_by(self.step.max(1))
+    }
+}
+
+/// Who runs a command, and so how it is ordered among others of its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Run {
+    /// Has only subcommands.
+    Container,
+    /// Answered at once from what the process knows; ordered by its reply alone.
+    Now(Now),
+    /// Looks at or changes the connection: after all earlier commands, before all later ones.
+    Own(Own),
+    /// Works on the database. With keys: after earlier commands on the same keys. Without: after
+    /// all earlier commands, before all later ones.
+    Data(Data),
+}
+
+/// One command or subcommand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spec {
+    /// Lower case; a subcommand is `container|name`.
+    pub name: &'static str,
+    /// Number of parts, the name included; negative: at least so many.
+    pub arity: i64,
+    /// Who runs it.
+    pub run: Run,
+    /// Flags as COMMAND shows them, separated by blanks.
+    pub flags: &'static str,
+    /// Categories as COMMAND shows them, without `@`, separated by blanks.
+    pub categories: &'static str,
+    /// Its keys.
+    pub keys: Keys,
+    /// What is done with the keys, as COMMAND shows it; two uses of two keys are separated by `/`.
+    pub access: &'static str,
+    /// Its chapter in the documentation.
+    pub group: &'static str,
+    /// The version of Redis (or of another server) that had it first.
+    pub since: &'static str,
+    /// What it does.
+    pub summary: &'static str,
+}
+
+impl Spec {
+    /// The container of a subcommand.
+    #[must_use]
+    pub fn container(&self) -> Option<&'static str> {
+        self.name.split_once('|').map(|(container, _)| container)
+    }
+
+    /// Whether a command of so many parts may be run.
+    #[must_use]
+    pub fn accepts(&self, parts: usize) -> bool {
+        let parts = i64::try_from(parts).unwrap_or(i64::MAX);
+        if self.arity < 0 {
+            parts >= -self.arity
+        } else {
+            parts == self.arity
+        }
+    }
+
+    /// Whether it is flagged so.
+    #[must_use]
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.flags.split(' ').any(|f| f == flag)
+    }
+
+    /// The subcommands of a container.
+    pub fn subcommands(&self) -> impl Iterator<Item = &'static Spec> {
+        let name = self.name;
+        SPECS.iter().filter(move |s| s.container() == Some(name))
+    }
+}
+
+/// Longest name in the table, with its subcommand.
+const NAME_MAX: usize = 32;
+
+static BY_NAME: LazyLock<FixedMap<&'static [u8], u16>> = LazyLock::new(|| {
+    let numbered = (0_u16..).zip(SPECS);
+    numbered
+        .map(|(n, spec)| (spec.name.as_bytes(), n))
+        .collect()
+});
+
+/// Finds a command, or a subcommand as `container|name`, in any case; its number in [`SPECS`].
+#[must_use]
+pub fn find(name: &[u8]) -> Option<u16> {
+    let mut lower = [0; NAME_MAX];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    BY_NAME.get(&*lower).copied()
+}
+
+/// Finds the command or subcommand that these parts call. A container is found when it stands
+/// alone, and when `container|name` is written in one word nothing is.
+#[must_use]
+pub fn find_called(name: &[u8], sub: Option<&[u8]>) -> Option<u16> {
+    let found = find(name).filter(|_| !name.contains(&b'|'))?;
+    match (SPECS[usize::from(found)].run, sub) {
+        (Run::Container, Some(sub)) => find(&[name, b"|", sub].concat()),
+        (Run::Container, None) | (Run::Now(_) | Run::Own(_) | Run::Data(_), _) => {
+            // COMMAND works alone and has subcommands.
+            let Some(sub) = sub.filter(|_| name.eq_ignore_ascii_case(b"command")) else {
+                return Some(found);
+            };
+            find(&[name, b"|", sub].concat())
+        }
+    }
+}
+
+/// Finds what a command of `parts` parts calls and checks its number of arguments.
+///
+/// # Errors
+/// The errors of Redis for unknown commands and subcommands and for a wrong number of arguments.
+pub fn resolve(command: &Command, parts: usize) -> Result<u16, Failure> {
+    let sub = (parts > 1).then(|| command.get(1));
+    let Some(found) = find_called(command.get(0), sub) else {
+        return Err(unknown(command));
+    };
+    let spec = &SPECS[usize::from(found)];
+    let alone = spec.run == Run::Container;
+    if alone || !spec.accepts(parts) {
+        return Err(wrong_arity(spec.name));
+    }
+    Ok(found)
+}
+
+/// The error of a wrong number of arguments.
+#[must_use]
+pub fn wrong_arity(name: &str) -> Failure {
+    Failure::new(format!(
+        "ERR wrong number of arguments for '{name}' command"
+    ))
+}
+
+/// How much of unknown names and arguments is told back.
+const ECHO_MAX: usize = 128;
+
+fn unknown(command: &Command) -> Failure {
+    let start = |part: &[u8], max: usize| {
+        let end = part.iter().position(|b| *b == 0).unwrap_or(part.len());
+        part[..end.min(max)].to_vec()
+    };
+    let name = command.get(0);
+    if find(name).is_some() && command.len() > 1 && !name.contains(&b'|') {
+        let sub = start(command.get(1), ECHO_MAX);
+        let container = start(&name.to_ascii_uppercase(), NAME_MAX);
+        let text = [
+            b"ERR unknown subcommand '".as_slice(),
+            &sub,
+            b"'. Try ",
+            &container,
+            b" HELP.",
+        ];
+        return Failure::new(text.concat());
+    }
+    let mut arguments = Vec::new();
+    for part in command.from(1) {
+        if arguments.len() >= ECHO_MAX {
+            break;
+        }
+        let part = start(part, ECHO_MAX - arguments.len());
+        arguments.extend_from_slice(&[b"'", &part[..], b"' "].concat());
+    }
+    let text = [
+        b"ERR unknown command '".as_slice(),
+        &start(name, ECHO_MAX),
+        b"', with args beginning with: ",
+        &arguments,
+    ];
+    Failure::new(text.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_in_any_case_and_only_once() {
+        for (number, spec) in (0_u16..).zip(SPECS) {
+            assert_eq!(find(spec.name.as_bytes()), Some(number), "{}", spec.name);
+            assert_eq!(find(spec.name.to_uppercase().as_bytes()), Some(number));
+            assert!(spec.name.len() <= NAME_MAX);
+        }
+        assert_eq!(find(b"nosuch"), None);
+        assert_eq!(find(&[b'x'; 1000]), None);
+    }
+
+    #[test]
+    fn rows_are_consistent() {
+        for spec in SPECS {
+            assert_eq!(
+                spec.keys == Keys::NONE,
+                spec.access.is_empty(),
+                "{}",
+                spec.name
+            );
+            assert!(
+                !spec.summary.is_empty() && !spec.summary.ends_with('.'),
+                "{}",
+                spec.name
+            );
+            if let Some(container) = spec.container() {
+                assert!(find(container.as_bytes()).is_some(), "{}", spec.name);
+            }
+            let enough = if spec.arity < 0 {
+                -spec.arity
+            } else {
+                spec.arity
+            };
+            assert!(spec.accepts(usize::try_from(enough).unwrap()));
+        }
+    }
+
+    #[test]
+    fn key_positions_follow_the_number_of_parts() {
+        let positions = |keys: Keys, parts| keys.positions(parts).collect::<Vec<_>>();
+        assert_eq!(positions(Keys::NONE, 5), [0; 0]);
+        assert_eq!(positions(Keys::ONE, 3), [1]);
+        assert_eq!(positions(Keys::ALL, 4), [1, 2, 3]);
+        assert_eq!(positions(Keys::PAIRS, 5), [1, 3]);
+        assert_eq!(positions(Keys::ONE, 1), [0; 0]);
+    }
+
+    #[test]
+    fn errors_tell_names_back_as_redis_does() {
+        let text = |parts: &[&[u8]]| {
+            let command = Command::from_parts(parts);
+            let failure = resolve(&command, command.len()).unwrap_err();
+            String::from_utf8(failure.text().to_vec()).unwrap()
+        };
+        assert_eq!(
+            text(&[b"FOO", b"a\r\nb", b"c\0d", b"e"]),
+            "ERR unknown command 'FOO', with args beginning with: 'a  b' 'c' 'e' "
+        );
+        assert_eq!(
+            text(&[b"F\nOO"]),
+            "ERR unknown command 'F OO', with args beginning with: "
+        );
+        let long = text(&[b"FOO", &[b'a'; 200], b"b"]);
+        assert!(long.ends_with(&format!("'{}' ", "a".repeat(128))));
+        assert_eq!(
+            text(&[b"Client", b"maint_notifications", b"on"]),
+            "ERR unknown subcommand 'maint_notifications'. Try CLIENT HELP."
+        );
+        for (parts, name) in [
+            (&[b"client".as_slice()][..], "client"),
+            (&[b"client", b"setname"], "client|setname"),
+            (&[b"GET"], "get"),
+            (&[b"command", b"count", b"x"], "command|count"),
+        ] {
+            let expected = format!("ERR wrong number of arguments for '{name}' command");
+            assert_eq!(text(parts), expected);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What clients see when the cluster cannot do what they ask.
+
+use crate::bench::{Bench, encode};
+use pluvio_client::testing::{FakeCluster, Fault};
+use pluvio_redis::RedisOptions;
+use pluvio_units::ServerId;
+use pluvio_wire::{Opcode, Refusal, RetryReason};
+use std::time::Duration;
+
+fn refused(why: RetryReason) -> Fault {
+    Fault::Refuse(Refusal::retry(Duration::from_millis(10), why))
+}
+
+#[test]
+fn waiting_in_vain_gets_the_errors_clients_know() {
+    for (why, expected) in [
+        (
+            RetryReason::MemoryFull,
+            "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+        ),
+        (
+            RetryReason::TooFewBackups,
+            "-NOREPLICAS Not enough good replicas to write.\r\n",
+        ),
+    ] {
+        let mut bench = Bench::new();
+        let mut c = bench.connect();
+        c.say("SET k v");
+        bench.cluster.plan(Opcode::Write, refused(why), 10_000);
+        assert_eq!(c.say("SET k w"), expected);
+        assert_eq!(c.say("GET k"), "$1\r\nv\r\n");
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_is_a_delay_and_in_the_end_an_error() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    for n in 0..20 {
+        c.say(&format!("SET k{n} v"));
+    }
+    bench.cluster.crash(ServerId(2));
+    for n in 0..20 {
+        c.push(&encode(&["GET".to_owned(), format!("k{n}")]));
+    }
+    let replies = c.replies(20);
+    assert!(replies.iter().any(|r| r == b"$1\r\nv\r\n"));
+    assert!(
+        replies
+            .iter()
+            .any(|r| r.starts_with(b"-TRYAGAIN the cluster did not do it in time"))
+    );
+    bench.cluster.recover(ServerId(2), ServerId(1));
+    for n in 0..20 {
+        assert_eq!(c.say(&format!("GET k{n}")), "$1\r\nv\r\n");
+    }
+}
+
+#[test]
+fn a_lost_reply_does_not_increment_twice() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("INCR n");
+    for _ in 0..10 {
+        bench.cluster.plan(Opcode::Increment, Fault::LoseReply, 1);
+        c.say("INCR n");
+        bench.cluster.plan(Opcode::Write, Fault::LoseReply, 1);
+        c.say("APPEND a x");
+    }
+    assert_eq!(c.say("GET n"), "$2\r\n11\r\n");
+    assert_eq!(c.say("STRLEN a"), ":10\r\n");
+}
+
+#[test]
+fn concurrent_changes_of_one_value_are_all_kept() {
+    let cluster = FakeCluster::new(2);
+    cluster.set_latency(Duration::from_millis(1));
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), RedisOptions::default());
+    let mut connections: Vec<_> = (0..8).map(|_| bench.connect()).collect();
+    for c in &mut connections {
+        for _ in 0..5 {
+            c.push(&encode(&["APPEND", "log", "x"]));
+        }
+    }
+    crate::bench::run_together(&cluster, &mut connections, 5);
+    assert_eq!(connections[0].say("STRLEN log"), ":40\r\n");
+}
+
+#[test]
+fn a_coordinator_that_is_silent_does_not_stop_what_is_known() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET k v");
+    for opcode in [Opcode::GetTable, Opcode::ListTables, Opcode::CreateTable] {
+        bench.cluster.plan(opcode, Fault::Unreachable, 10_000);
+    }
+    assert_eq!(c.say("GET k"), "$1\r\nv\r\n");
+    let before = bench.cluster.now();
+    assert!(c.say("INFO").contains("loading:0"));
+    assert!(bench.cluster.now() - before <= Duration::from_millis(600));
+    c.say("SELECT 1");
+    assert!(c.say("GET k").starts_with("-TRYAGAIN "));
+}

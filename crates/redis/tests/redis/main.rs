@@ -1,0 +1,12 @@
+//! Tests of the front end as a whole: bytes in, bytes out, over a cluster in memory.
+
+#![allow(clippy::unwrap_used)] // everything here is test code
+
+mod bench;
+mod differential;
+mod docs;
+mod faults;
+mod parser;
+mod pipeline;
+mod real_server;
+mod session;

@@ -1,0 +1,169 @@
+//! Order, concurrency and bounds of many commands on one connection.
+
+use crate::bench::{Bench, encode};
+use pluvio_client::testing::FakeCluster;
+use pluvio_redis::RedisOptions;
+use std::time::Duration;
+
+fn text(replies: &[Vec<u8>]) -> String {
+    String::from_utf8(replies.concat()).unwrap()
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_in_one_write() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let mut c = bench.connect();
+        for n in 0..100 {
+            c.push(&encode(&["SET".to_owned(), format!("k{n}"), n.to_string()]));
+            c.push(&encode(&["GET".to_owned(), format!("k{n}")]));
+            c.push(&encode(&["PING"]));
+        }
+        let expected: String = (0..100)
+            .map(|n| {
+                let value = n.to_string();
+                format!("+OK\r\n${}\r\n{value}\r\n+PONG\r\n", value.len())
+            })
+            .collect();
+        assert_eq!(text(&c.replies(300)), expected);
+    }
+}
+
+#[test]
+fn commands_on_different_keys_wait_together() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET warm up");
+    bench.cluster.set_latency(Duration::from_millis(10));
+    let start = bench.cluster.now();
+    for n in 0..200 {
+        c.push(&encode(&[
+            "SET".to_owned(),
+            format!("k{n}"),
+            "v".to_owned(),
+        ]));
+    }
+    assert_eq!(c.replies(200).len(), 200);
+    assert_eq!(bench.cluster.now() - start, Duration::from_millis(20));
+}
+
+#[test]
+fn commands_on_one_key_and_commands_without_keys_keep_their_order() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET warm up");
+    bench.cluster.set_latency(Duration::from_millis(10));
+    let start = bench.cluster.now();
+    for command in [
+        vec!["SET", "a", "1"],
+        vec!["INCR", "a"],
+        vec!["MSET", "b", "x", "a", "7"],
+        vec!["INCR", "a"],
+        vec!["DBSIZE"],
+        vec!["SELECT", "1"],
+        vec!["GET", "a"],
+    ] {
+        c.push(&encode(&command));
+    }
+    let expected = "+OK\r\n:2\r\n+OK\r\n:8\r\n:3\r\n+OK\r\n$-1\r\n";
+    assert_eq!(text(&c.replies(7)), expected);
+    assert!(bench.cluster.now() - start >= Duration::from_millis(100));
+}
+
+#[test]
+fn the_number_of_commands_under_way_is_bounded() {
+    let cluster = FakeCluster::new(3);
+    let mut options = RedisOptions::default();
+    options.flights_max = 10;
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), options);
+    let mut c = bench.connect();
+    c.say("SET warm up");
+    cluster.set_latency(Duration::from_millis(10));
+    let start = cluster.now();
+    for n in 0..100 {
+        c.push(&encode(&["GET".to_owned(), format!("k{n}")]));
+    }
+    assert_eq!(c.replies(100).len(), 100);
+    // Ten at a time, but the oldest of ten frees the place for the next.
+    assert_eq!(cluster.now() - start, Duration::from_millis(200));
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_held_up_and_nothing_is_lost() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    let value = vec![b'v'; 100_000];
+    c.call(&[b"SET", &b"k"[..], &value]);
+    c.set_room(1000);
+    let wanted = 200;
+    for _ in 0..wanted {
+        c.push(&encode(&["GET", "k"]));
+    }
+    c.settle();
+    let mut all = c.take();
+    assert_eq!(all.len(), 1000);
+    let run = bench.service.totals().commands["get"];
+    assert!(run < 20, "{run} commands run although nobody reads");
+    c.set_room(0);
+    while all.len() < wanted * (value.len() + 11) {
+        c.settle();
+        all.extend(c.take());
+    }
+    assert_eq!(crate::bench::split(&all).len(), wanted);
+}
+
+#[test]
+fn a_peer_that_sends_and_shuts_down_still_gets_its_replies() {
+    let mut bench = Bench::new();
+    bench.cluster.set_latency(Duration::from_millis(10));
+    let mut c = bench.connect();
+    c.push(&encode(&["SET", "k", "v"]));
+    c.push(&encode(&["GET", "k"]));
+    c.push(b"*2\r\n$3\r\nGE");
+    c.finish();
+    assert_eq!(text(&c.replies(3)), "+OK\r\n$1\r\nv\r\n");
+    assert!(c.is_closed());
+}
+
+#[test]
+fn garbage_after_commands_is_answered_after_them() {
+    let mut bench = Bench::new();
+    bench.cluster.set_latency(Duration::from_millis(10));
+    let mut c = bench.connect();
+    c.push(&encode(&["SET", "k", "v"]));
+    c.push(b"*1\r\nGET\r\n*1\r\n$4\r\nPING\r\n");
+    let expected = "+OK\r\n-ERR Protocol error: expected '$', got 'G'\r\n";
+    assert_eq!(text(&c.replies(3)), expected);
+    assert!(c.is_closed());
+    let mut c = bench.connect();
+    c.push(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(c.replies(1).is_empty() && c.is_closed());
+}
+
+#[test]
+fn local_commands_that_wait_for_replicas_do_not_hold_up_other_keys() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    c.say("SET warm up");
+    bench
+        .cluster
+        .set_local_waits(Some(Duration::from_millis(5)));
+    let start = bench.cluster.now();
+    for n in 0..50 {
+        c.push(&encode(&[
+            "SET".to_owned(),
+            format!("k{n}"),
+            "v".to_owned(),
+        ]));
+    }
+    assert_eq!(c.replies(50).len(), 50);
+    assert_eq!(bench.cluster.now() - start, Duration::from_millis(5));
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("PING");
+    let size = c.size();
+    assert!(size <= 2048, "the future of a connection has {size} bytes");
+}

@@ -1,0 +1,139 @@
+//! Looking at a machine: numbers, timers, answers to others.
+
+use super::Machine;
+use crate::placement::Placement;
+use crate::status::ReplicationStatus;
+use core::time::Duration;
+use pluvio_env::Moment;
+use pluvio_units::{SegmentId, ServerId};
+
+/// Of more repairs than this, only the first have their pauses watched; the task's idle tick
+/// finds the others.
+const REPAIRS_WATCHED_MAX: usize = 64;
+
+impl Machine {
+    /// Everything, for people who look for an error.
+    #[cfg(test)]
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("heads {:?}, digest {:?}\n", self.heads, self.digest);
+        for segment in self.segments.values() {
+            text += &format!("  {segment:?}\n");
+        }
+        text
+    }
+
+    /// When the next pause ends, if anything waits for one.
+    pub(crate) fn next_try(&self, now: Moment) -> Option<Duration> {
+        let busy = self
+            .heads
+            .iter()
+            .take(2)
+            .chain(&self.sides)
+            .chain(self.repairs.iter().take(REPAIRS_WATCHED_MAX));
+        let busy = busy.filter_map(|id| self.segments.get(id));
+        let replicas = busy.clone().flat_map(|s| {
+            s.replicas
+                .iter()
+                .filter(|r| r.flight.is_none())
+                .map(|r| r.next_try)
+        });
+        let records = busy
+            .filter(|s| s.recorded < s.epoch && !s.recording)
+            .map(|s| s.record_next_try);
+        let later = replicas.chain(records).filter(|at| *at > now);
+        let soonest = later.min().map(|at| at.since(now));
+        soonest.into_iter().chain(self.frees.next_try(now)).min()
+    }
+
+    /// Whether the first head is durably open: from then on a crash of the master is survived.
+    pub(crate) fn is_open(&self) -> bool {
+        self.digest.is_some()
+    }
+
+    /// The servers that hold the open heads: a recovery needs at least one of them, and none that is not
+    /// among them. `None` while that cannot be said. (A stale replica of a head that lost one is no help
+    /// to recovery once the coordinator has the epoch. The next head counts too: with it and a closed
+    /// replica of the first head that was given up, recovery could do without the others.)
+    pub(crate) fn witnesses(&self) -> Option<Vec<ServerId>> {
+        let first = self.heads.front().filter(|id| self.digest == Some(**id))?;
+        let first = self.segments.get(first)?;
+        first.durable(&self.view)?;
+        let mut witnesses = first.holders();
+        let next = self.heads.get(1).and_then(|id| self.segments.get(id));
+        if let Some(next) = next.filter(|next| next.is_durably_open(&self.view)) {
+            next.durable(&self.view)?;
+            witnesses.extend(next.holders());
+        }
+        witnesses.sort_unstable();
+        witnesses.dedup();
+        Some(witnesses)
+    }
+
+    /// Whether a side segment is durable, or gone.
+    pub(crate) fn is_side_durable(&self, id: SegmentId) -> bool {
+        id <= self.newest && self.segments.get(&id).is_none_or(|s| s.durably_closed)
+    }
+
+    /// Whether a replica that `backup` found after a restart is still of use (003 §8). While our list does
+    /// not show that server, we may take the replica for one of those that its former life has.
+    pub(crate) fn is_needed(&self, backup: ServerId, id: SegmentId) -> bool {
+        !self.view.list.is_up(backup)
+            || self
+                .segments
+                .get(&id)
+                .is_some_and(|s| !s.is_complete(&self.view))
+    }
+
+    /// Numbers, and why writes wait.
+    pub(crate) fn status(&self, placement: &Placement, now: Moment) -> ReplicationStatus {
+        let incomplete = self
+            .segments
+            .values()
+            .filter(|s| s.placed && !s.is_complete(&self.view))
+            .count();
+        let backups_up = self.view.usable().count() as u32;
+        ReplicationStatus {
+            segments: self.segments.len() as u64,
+            segments_under_replicated: incomplete as u64,
+            replicas_wanted: self.view.wanted() as u32,
+            replicas_needed: self.view.needed() as u32,
+            backups_up,
+            backups_full: placement.count_full(&self.view, now),
+            frees_pending: self.frees.pending() as u64,
+            writes_wait: self.why_wait(placement, now),
+            ..self.counters.clone()
+        }
+    }
+
+    fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
+        let head = self.heads.front().and_then(|id| self.segments.get(id))?;
+        if head.durable(&self.view) == Some(head.appended) && self.digest == Some(head.id) {
+            return None;
+        }
+        let (needed, up) = (self.view.needed(), self.view.usable().count());
+        let full = placement.count_full(&self.view, now) as usize;
+        if up < needed {
+            return Some(format!("{needed} backups are needed, {up} are up"));
+        }
+        if up - full < needed && head.replicas.len() < needed {
+            return Some(format!(
+                "{needed} backups are needed, {up} are up and {full} of them have no space"
+            ));
+        }
+        if head.recorded < head.epoch && head.record_failures > 0 {
+            return Some("the coordinator cannot be told that a replica was lost".to_owned());
+        }
+        let silent: Vec<String> = head
+            .replicas
+            .iter()
+            .filter(|r| r.failures > 1)
+            .map(|r| r.server.to_string())
+            .collect();
+        (!silent.is_empty()).then(|| {
+            format!(
+                "no good answer from the backup on server {}",
+                silent.join(", ")
+            )
+        })
+    }
+}

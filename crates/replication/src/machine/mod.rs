@@ -1,0 +1,589 @@
+//! What one log does next: the order between its segments (003 §7.4), the choice of places, and
+//! what became durable. Decided here, without touching network, log or clock.
+//!
+//! ```text
+//!  head N:    open ── data ─────────────────── close
+//!                          head N+1:    open ┘   └ digest durable ── data ── …
+//! ```
+
+mod look;
+
+use crate::frees::Frees;
+use crate::placement::{Placement, View};
+use crate::replica::{Replica, ReplicaStage, pause};
+use crate::segment::{Allowed, ReplicatedSegment, WriteOrder};
+use crate::status::ReplicationStatus;
+use core::time::Duration;
+use pluvio_env::{Moment, Rng};
+use pluvio_format::SegmentKind;
+use pluvio_units::{LogPosition, ReplicationEpoch, SegmentId, ServerId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Most writes under way that are not for heads: side segments and repairs. With
+/// [`crate::WRITE_BYTES_MAX`] it bounds their memory, and what they take from the network.
+const BACKGROUND_WRITES_MAX: usize = 12;
+
+/// Something to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    /// Send a write to a backup.
+    Write(WriteOrder),
+    /// Tell the coordinator an epoch (REP-5).
+    Record(SegmentId, ReplicationEpoch),
+    /// Free a replica.
+    Free(ServerId, SegmentId),
+    /// Tell the log that a head's digest counts.
+    DigestDurable(SegmentId),
+    /// Tell the log how far it is durable.
+    Durable(LogPosition),
+    /// Tell the log that a side segment is durable.
+    SideDurable(SegmentId),
+}
+
+/// What came of a write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum WriteOutcome {
+    /// It was done.
+    Done,
+    /// Nobody knows. The same must be sent again until the backup answers or is gone.
+    Unknown,
+    /// Not done; to be tried again, after this time if it is known.
+    Later(Option<Duration>),
+    /// Not done, for want of space, at least until then.
+    Full(Moment),
+    /// The backup does not have the replica, or cannot keep it: use another one.
+    Useless,
+}
+
+pub(crate) struct Machine {
+    view: View,
+    segments: BTreeMap<SegmentId, ReplicatedSegment>,
+    /// Heads that are not durably closed, oldest first.
+    heads: VecDeque<SegmentId>,
+    /// The newest head whose digest counts; then it is the first of `heads`, or closed.
+    digest: Option<SegmentId>,
+    /// Side segments that are not durable yet.
+    sides: BTreeSet<SegmentId>,
+    /// Segments that are durably closed but not complete.
+    repairs: BTreeSet<SegmentId>,
+    /// Of all these, those for which there was no backup. Tried again when something changed.
+    unplaced: BTreeSet<SegmentId>,
+    frees: Frees,
+    /// The newest segment that the log has shown.
+    newest: SegmentId,
+    durable: LogPosition,
+    background: usize,
+    counters: ReplicationStatus,
+}
+
+impl Machine {
+    pub(crate) fn new(view: View) -> Self {
+        Self {
+            view,
+            segments: BTreeMap::new(),
+            heads: VecDeque::new(),
+            digest: None,
+            sides: BTreeSet::new(),
+            repairs: BTreeSet::new(),
+            unplaced: BTreeSet::new(),
+            frees: Frees::default(),
+            newest: SegmentId(0),
+            durable: LogPosition::default(),
+            background: 0,
+            counters: ReplicationStatus::default(),
+        }
+    }
+
+    // --- what happened --------------------------------------------------------------------------
+
+    /// The log opened a segment.
+    pub(crate) fn opened(&mut self, id: SegmentId, kind: SegmentKind, opening: u32) {
+        assert!(
+            id > self.newest,
+            "segments are opened in the order of their ids"
+        );
+        self.newest = id;
+        self.segments
+            .insert(id, ReplicatedSegment::new(id, kind, opening));
+        match kind {
+            SegmentKind::Head => self.heads.push_back(id),
+            SegmentKind::Side => {
+                self.sides.insert(id);
+            }
+        }
+    }
+
+    /// Segments that may still grow: the task looks at them before each step.
+    pub(crate) fn growing(&self) -> Vec<SegmentId> {
+        let open = |id: &&SegmentId| self.segments.get(*id).is_some_and(|s| !s.closed);
+        self.heads
+            .iter()
+            .chain(&self.sides)
+            .filter(open)
+            .copied()
+            .collect()
+    }
+
+    /// The log appended to a segment, or closed it.
+    pub(crate) fn grew(&mut self, id: SegmentId, appended: u32, closed: bool) {
+        if let Some(segment) = self.segments.get_mut(&id) {
+            segment.grew(appended, closed);
+        }
+    }
+
+    /// A segment left the log: its replicas are to be freed.
+    pub(crate) fn left(&mut self, id: SegmentId, placement: &mut Placement) {
+        let Some(segment) = self.segments.remove(&id) else {
+            return;
+        };
+        self.heads.retain(|head| *head != id);
+        self.sides.remove(&id);
+        self.repairs.remove(&id);
+        self.unplaced.remove(&id);
+        for replica in &segment.replicas {
+            self.background -= usize::from(replica.background);
+            if replica.primary {
+                placement.count_primary(replica.server, false);
+            }
+        }
+        let places = segment
+            .replicas
+            .iter()
+            .map(|r| r.server)
+            .chain(segment.given_up);
+        for server in places {
+            self.frees.want(server, id);
+        }
+    }
+
+    /// The cluster has changed. Replicas on servers that cannot hold any are lost.
+    pub(crate) fn view_changed(&mut self, view: View, placement: &mut Placement) {
+        self.view = view;
+        let list = std::sync::Arc::clone(&self.view.list);
+        self.frees.keep_up(&list);
+        let ids: Vec<SegmentId> = self.segments.keys().copied().collect();
+        for id in ids {
+            let Some(segment) = self.segments.get_mut(&id) else {
+                continue;
+            };
+            segment.given_up.retain(|server| list.is_up(*server));
+            segment.spent.retain(|server| list.is_up(*server));
+            let lost: Vec<ServerId> = segment
+                .replicas
+                .iter()
+                .map(|r| r.server)
+                .filter(|s| !self.view.is_usable(*s))
+                .collect();
+            for server in lost {
+                // Our own disk, once others count, is a place to give up; a dead server is none.
+                self.lose(id, server, list.is_up(server), placement);
+            }
+            self.sort(id);
+        }
+        self.unplaced.clear();
+    }
+
+    fn lose(&mut self, id: SegmentId, server: ServerId, given_up: bool, placement: &mut Placement) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        let Some(lost) = segment.lose(server, given_up) else {
+            return;
+        };
+        self.background -= usize::from(lost.background);
+        if lost.primary {
+            placement.count_primary(server, false);
+        }
+        self.counters.replicas_lost += 1;
+        self.sort(id);
+    }
+
+    /// Puts a segment where the next step finds it, if it needs one.
+    fn sort(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.get(&id) else {
+            return;
+        };
+        let busy = !segment.given_up.is_empty() || !segment.is_complete(&self.view);
+        if segment.durably_closed && busy {
+            self.repairs.insert(id);
+        } else {
+            self.repairs.remove(&id);
+        }
+    }
+
+    /// A write came back.
+    pub(crate) fn written(
+        &mut self,
+        id: SegmentId,
+        server: ServerId,
+        outcome: WriteOutcome,
+        placement: &mut Placement,
+        now: Moment,
+    ) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        let Some(replica) = segment.replica(server) else {
+            return;
+        };
+        let Some(flight) = replica.flight else { return };
+        self.background -= usize::from(std::mem::take(&mut replica.background));
+        match outcome {
+            WriteOutcome::Done => {
+                self.counters.writes += 1;
+                self.counters.bytes_written += u64::from(flight.end - replica.acked);
+                replica.acknowledged(flight);
+            }
+            WriteOutcome::Unknown => {
+                self.counters.write_failures += 1;
+                replica.failed(now, None, true);
+            }
+            WriteOutcome::Later(after) => {
+                self.counters.write_failures += 1;
+                replica.failed(now, after, false);
+            }
+            WriteOutcome::Full(until) => {
+                self.counters.write_failures += 1;
+                replica.failed(now, None, false);
+                placement.set_full(server, until);
+                if replica.sent || replica.acked > 0 {
+                    segment.stall(server, until);
+                } else {
+                    self.lose(id, server, false, placement);
+                }
+                self.unplaced.remove(&id);
+            }
+            WriteOutcome::Useless => {
+                self.counters.write_failures += 1;
+                replica.failed(now, None, true);
+                self.lose(id, server, true, placement);
+                self.unplaced.remove(&id);
+            }
+        }
+        self.sort(id);
+    }
+
+    /// The coordinator has an epoch of a head, or could not be told.
+    pub(crate) fn recorded(
+        &mut self,
+        id: SegmentId,
+        epoch: ReplicationEpoch,
+        done: bool,
+        now: Moment,
+    ) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        if done {
+            segment.recording = false;
+            segment.record_failures = 0;
+            segment.recorded = segment.recorded.max(epoch);
+        } else {
+            segment.record_failed(now, pause(segment.record_failures));
+        }
+    }
+
+    /// A free came back.
+    pub(crate) fn freed(&mut self, server: ServerId, id: SegmentId, done: bool, now: Moment) {
+        self.frees.ended(server, id, done, now);
+    }
+
+    /// Backups that were left in peace may have space again.
+    pub(crate) fn retry_placement(&mut self) {
+        for id in std::mem::take(&mut self.unplaced) {
+            self.sort(id);
+        }
+    }
+
+    // --- what to do -----------------------------------------------------------------------------
+
+    /// Everything that can be done now. To be called again until it gives nothing: some actions
+    /// allow others.
+    pub(crate) fn step(
+        &mut self,
+        placement: &mut Placement,
+        now: Moment,
+        rng: &dyn Rng,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.step_heads(placement, now, rng, &mut actions);
+        self.step_background(placement, now, rng, &mut actions);
+        actions.extend(
+            self.frees
+                .start(now)
+                .into_iter()
+                .map(|(server, id)| Action::Free(server, id)),
+        );
+        actions
+    }
+
+    fn step_heads(
+        &mut self,
+        placement: &mut Placement,
+        now: Moment,
+        rng: &dyn Rng,
+        actions: &mut Vec<Action>,
+    ) {
+        self.step_digest(actions);
+        // At most two heads are open: the one that takes data and its successor (REP-2).
+        for index in 0..self.heads.len().min(2) {
+            let id = self.heads[index];
+            let allowed = self.allowed_of_head(index);
+            self.place(id, placement, now, rng);
+            self.writes_of(id, allowed, now, usize::MAX, actions);
+            if index == 0 {
+                self.record(id, now, actions);
+            }
+        }
+        self.step_durable(actions);
+    }
+
+    /// Records the epoch of the oldest head, the only one that may be (REP-6). The record makes
+    /// stale replicas useless, so something must be left that says where the log ends (REP-4).
+    fn record(&mut self, id: SegmentId, now: Moment, actions: &mut Vec<Action>) {
+        let next_is_open = self.successor_is_open();
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        let tells_the_end =
+            next_is_open || segment.replicas.iter().any(|r| r.is_current() && !r.closed);
+        if tells_the_end && segment.wants_record(now) {
+            segment.recording = true;
+            actions.push(Action::Record(id, segment.epoch));
+        }
+    }
+
+    fn successor_is_open(&self) -> bool {
+        let next = self.heads.get(1).and_then(|id| self.segments.get(id));
+        next.is_some_and(|next| next.is_durably_open(&self.view))
+    }
+
+    fn allowed_of_head(&self, index: usize) -> Allowed {
+        if index > 0 || self.digest != Some(self.heads[index]) {
+            Allowed::Opening
+        } else if self.successor_is_open() {
+            Allowed::Close
+        } else {
+            Allowed::Appended
+        }
+    }
+
+    /// Closed heads leave; the digest of the oldest one that is left counts as soon as it is
+    /// durably open and the coordinator knows its epoch.
+    fn step_digest(&mut self, actions: &mut Vec<Action>) {
+        loop {
+            let Some(first) = self.heads.front().copied() else {
+                return;
+            };
+            let Some(segment) = self.segments.get_mut(&first) else {
+                return;
+            };
+            if self.digest == Some(first) {
+                if self.heads.len() < 2 || !segment.is_closed_everywhere(&self.view) {
+                    return;
+                }
+                segment.durably_closed = true;
+                let end = segment.appended;
+                self.durable_to(
+                    LogPosition {
+                        segment: first,
+                        offset: end,
+                    },
+                    actions,
+                );
+                self.heads.pop_front();
+                self.sort(first);
+            } else {
+                if !segment.is_durably_open(&self.view) || segment.recorded != segment.epoch {
+                    return;
+                }
+                self.digest = Some(first);
+                actions.push(Action::DigestDurable(first));
+            }
+        }
+    }
+
+    fn step_durable(&mut self, actions: &mut Vec<Action>) {
+        let Some(first) = self
+            .heads
+            .front()
+            .copied()
+            .filter(|first| self.digest == Some(*first))
+        else {
+            return;
+        };
+        if let Some(offset) = self
+            .segments
+            .get(&first)
+            .and_then(|s| s.durable(&self.view))
+        {
+            self.durable_to(
+                LogPosition {
+                    segment: first,
+                    offset,
+                },
+                actions,
+            );
+        }
+    }
+
+    fn durable_to(&mut self, position: LogPosition, actions: &mut Vec<Action>) {
+        if position > self.durable {
+            self.durable = position;
+            actions.push(Action::Durable(position));
+        }
+    }
+
+    fn step_background(
+        &mut self,
+        placement: &mut Placement,
+        now: Moment,
+        rng: &dyn Rng,
+        actions: &mut Vec<Action>,
+    ) {
+        let sides: Vec<SegmentId> = self.sides.iter().copied().collect();
+        for id in sides {
+            self.step_one(id, placement, now, rng, actions);
+            let done = self
+                .segments
+                .get_mut(&id)
+                .filter(|s| s.is_closed_everywhere(&self.view));
+            if let Some(segment) = done {
+                segment.durably_closed = true;
+                self.sides.remove(&id);
+                self.sort(id);
+                actions.push(Action::SideDurable(id));
+            }
+        }
+        let mut next = self.repairs.first().copied();
+        while let Some(id) = next.filter(|_| self.background < BACKGROUND_WRITES_MAX) {
+            self.step_one(id, placement, now, rng, actions);
+            self.give_back(id);
+            self.park(id);
+            next = self
+                .repairs
+                .range((std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded))
+                .next()
+                .copied();
+        }
+    }
+
+    fn step_one(
+        &mut self,
+        id: SegmentId,
+        placement: &mut Placement,
+        now: Moment,
+        rng: &dyn Rng,
+        actions: &mut Vec<Action>,
+    ) {
+        let room = BACKGROUND_WRITES_MAX.saturating_sub(self.background);
+        if room == 0 {
+            return;
+        }
+        self.place(id, placement, now, rng);
+        self.writes_of(id, Allowed::Close, now, room, actions);
+    }
+
+    /// Takes a segment off the list of repairs when all it wants is a backup, and there is none.
+    fn park(&mut self, id: SegmentId) {
+        let is_idle = |s: &ReplicatedSegment| {
+            s.replicas
+                .iter()
+                .all(|r| r.is_current() && r.flight.is_none())
+        };
+        if self.unplaced.contains(&id) && self.segments.get(&id).is_none_or(is_idle) {
+            self.repairs.remove(&id);
+        }
+    }
+
+    /// Frees places that were given up, once enough others have the segment (REP-9).
+    fn give_back(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        if !segment.is_complete(&self.view) || !segment.is_closed_everywhere(&self.view) {
+            return;
+        }
+        let places = std::mem::take(&mut segment.given_up);
+        segment.spent.extend(places.iter().copied());
+        self.repairs.remove(&id);
+        for server in places {
+            self.frees.want(server, id);
+        }
+    }
+
+    fn writes_of(
+        &mut self,
+        id: SegmentId,
+        allowed: Allowed,
+        now: Moment,
+        room: usize,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        let background = is_background(segment);
+        let crowded = segment.hopeful() >= self.view.wanted();
+        let orders: Vec<WriteOrder> = segment
+            .replicas
+            .iter()
+            .filter(|r| !(crowded && r.stalled))
+            .filter_map(|r| segment.next_write(r, allowed, now))
+            .take(room)
+            .collect();
+        for order in &orders {
+            let replica = segment
+                .replica(order.server)
+                .expect("the order is for one of them");
+            replica.flight = Some(order.flight);
+            replica.stalled = false;
+            replica.background = background;
+            self.background += usize::from(background);
+            if order.completes(replica.stage) {
+                replica.stage = ReplicaStage::Completing(order.flight.end);
+            }
+        }
+        actions.extend(orders.into_iter().map(Action::Write));
+    }
+
+    /// Chooses backups for the replicas that a segment lacks.
+    fn place(&mut self, id: SegmentId, placement: &mut Placement, now: Moment, rng: &dyn Rng) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        if self.unplaced.contains(&id) {
+            return;
+        }
+        // Places that are to be freed are in use too (REP-8).
+        let frees = &self.frees;
+        while segment.hopeful() < self.view.wanted() {
+            let primary = !segment.replicas.iter().any(|r| r.primary);
+            let near: Vec<ServerId> = segment.replicas.iter().map(|r| r.server).collect();
+            let taken = |server| segment.has_used(server) || frees.wants(server, id);
+            let Some(server) = placement.choose(&self.view, &taken, &near, primary, now, rng)
+            else {
+                self.unplaced.insert(id);
+                break;
+            };
+            if primary {
+                placement.count_primary(server, true);
+            }
+            let stage = if segment.placed {
+                ReplicaStage::Rewriting
+            } else {
+                ReplicaStage::Opening
+            };
+            segment.replicas.push(Replica::new(server, primary, stage));
+        }
+        segment.placed |= !segment.replicas.is_empty();
+    }
+}
+
+/// Whether writes to a segment count against the limit for those that are not for heads.
+fn is_background(segment: &ReplicatedSegment) -> bool {
+    match segment.kind {
+        SegmentKind::Side => true,
+        SegmentKind::Head => segment.durably_closed,
+    }
+}

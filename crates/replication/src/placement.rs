@@ -1,0 +1,287 @@
+//! Where a replica goes: randomization with refinement (003 §7.1).
+
+use core::time::Duration;
+use pluvio_env::{Moment, Rng};
+use pluvio_units::ServerId;
+use pluvio_wire::{ServerInfo, ServerList};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Candidates for a primary replica of which the best is taken.
+const CANDIDATES: usize = 5;
+/// What a backup that was not measured is taken for, in MB/s.
+const SPEED_UNKNOWN: u32 = 100;
+
+/// What the master knows of the others.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(crate) me: ServerId,
+    pub(crate) rack: Option<String>,
+    pub(crate) list: Arc<ServerList>,
+    pub(crate) replicas: u32,
+    pub(crate) min_replicas: u32,
+}
+
+impl View {
+    /// Whether a server may hold replicas that count: the others, or the only one there ever was.
+    pub(crate) fn is_usable(&self, server: ServerId) -> bool {
+        self.list.is_up(server) && (server != self.me || !self.list.grown)
+    }
+
+    /// Servers that may hold replicas.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = &ServerInfo> {
+        self.list
+            .up()
+            .filter(|s| s.id != self.me || !self.list.grown)
+    }
+
+    /// Replicas wanted.
+    pub(crate) fn wanted(&self) -> usize {
+        if self.list.grown {
+            self.replicas.max(1) as usize
+        } else {
+            1
+        }
+    }
+
+    /// Replicas needed for an acknowledgement.
+    pub(crate) fn needed(&self) -> usize {
+        if self.list.grown {
+            self.min_replicas.clamp(1, self.replicas.max(1)) as usize
+        } else {
+            1
+        }
+    }
+}
+
+/// What this master has put where; shared by its logs.
+#[derive(Default)]
+pub(crate) struct Placement {
+    primaries: BTreeMap<ServerId, u32>,
+    full: BTreeMap<ServerId, Moment>,
+}
+
+impl Placement {
+    /// A backup has no space: leave it in peace until `until`.
+    pub(crate) fn set_full(&mut self, server: ServerId, until: Moment) {
+        self.full.insert(server, until);
+    }
+
+    /// Whether a backup is left in peace.
+    pub(crate) fn is_full(&self, server: ServerId, now: Moment) -> bool {
+        self.full.get(&server).is_some_and(|until| *until > now)
+    }
+
+    /// When the next backup is asked again, if any is left in peace.
+    pub(crate) fn next_retry(&self, now: Moment) -> Option<Duration> {
+        self.full
+            .values()
+            .filter(|until| **until > now)
+            .min()
+            .map(|until| until.since(now))
+    }
+
+    /// Backups of `view` that are left in peace.
+    pub(crate) fn count_full(&self, view: &View, now: Moment) -> u32 {
+        view.usable().filter(|s| self.is_full(s.id, now)).count() as u32
+    }
+
+    /// A primary replica was put on `server`, or taken away.
+    pub(crate) fn count_primary(&mut self, server: ServerId, more: bool) {
+        let count = self.primaries.entry(server).or_default();
+        *count = if more {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
+        if *count == 0 {
+            self.primaries.remove(&server);
+        }
+    }
+
+    /// Forgets servers that are gone.
+    pub(crate) fn keep_listed(&mut self, list: &ServerList) {
+        self.full.retain(|id, _| list.is_up(*id));
+        self.primaries.retain(|id, _| list.is_up(*id));
+    }
+
+    /// Chooses a backup for one more replica of a segment whose replicas are, or were, at `taken`.
+    /// Other racks than those of `near` (and the master's) come first; then, for a primary, whoever could read
+    /// all of our primaries first; then chance. `None` when there is nobody.
+    pub(crate) fn choose(
+        &self,
+        view: &View,
+        taken: &dyn Fn(ServerId) -> bool,
+        near: &[ServerId],
+        primary: bool,
+        now: Moment,
+        rng: &dyn Rng,
+    ) -> Option<ServerId> {
+        let free: Vec<&ServerInfo> = view
+            .usable()
+            .filter(|s| !taken(s.id) && !self.is_full(s.id, now))
+            .collect();
+        let racks: Vec<&String> = near
+            .iter()
+            .filter_map(|id| view.list.get(*id)?.rack.as_ref())
+            .chain(view.rack.as_ref())
+            .collect();
+        let elsewhere =
+            |s: &&&ServerInfo| s.rack.as_ref().is_none_or(|rack| !racks.contains(&rack));
+        let far: Vec<&ServerInfo> = free.iter().filter(elsewhere).copied().collect();
+        let mut candidates = if far.is_empty() { free } else { far };
+        rng.shuffle(&mut candidates);
+        if !primary {
+            return candidates.first().map(|s| s.id);
+        }
+        candidates.truncate(CANDIDATES);
+        candidates
+            .into_iter()
+            .min_by_key(|s| self.read_time(s))
+            .map(|s| s.id)
+    }
+
+    /// How long a backup would read all of our primaries and one more, in arbitrary units.
+    fn read_time(&self, server: &ServerInfo) -> u64 {
+        let primaries = u64::from(self.primaries.get(&server.id).copied().unwrap_or(0)) + 1;
+        let speed = if server.disk_mb_per_s == 0 {
+            SPEED_UNKNOWN
+        } else {
+            server.disk_mb_per_s
+        };
+        (primaries << 32) / u64::from(speed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_units::ServerListVersion;
+    use pluvio_wire::ServerState;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    struct Counter(AtomicU64);
+    impl Rng for Counter {
+        fn next_u64(&self) -> u64 {
+            self.0
+                .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+                .wrapping_mul(0xd6e8_feb8_6659_fd93)
+        }
+    }
+
+    fn view(racks: &[Option<&str>], speed: impl Fn(u64) -> u32) -> View {
+        let server = |(id, rack): (u64, &Option<&str>)| ServerInfo {
+            id: ServerId(id),
+            address: format!("server-{id}"),
+            redis: None,
+            admin: None,
+            rack: rack.map(str::to_owned),
+            pid: 0,
+            cores: 1,
+            volatile: false,
+            disk_mb_per_s: speed(id),
+            state: ServerState::Up,
+        };
+        let servers = (1..).zip(racks).map(server).collect();
+        let list = ServerList {
+            version: ServerListVersion(1),
+            servers,
+            grown: racks.len() > 1,
+        };
+        View {
+            me: ServerId(1),
+            rack: racks[0].map(str::to_owned),
+            list: Arc::new(list),
+            replicas: 3,
+            min_replicas: 2,
+        }
+    }
+
+    fn rng() -> Counter {
+        Counter(AtomicU64::new(7))
+    }
+
+    #[test]
+    fn a_replica_goes_to_another_rack_when_there_is_one() {
+        let racks = [Some("a"), Some("a"), Some("b"), Some("b"), Some("c")];
+        let (view, placement, rng) = (view(&racks, |_| 100), Placement::default(), rng());
+        for _ in 0..50 {
+            let first = placement
+                .choose(&view, &|_| false, &[], true, Moment::default(), &rng)
+                .expect("there are some");
+            assert!(first > ServerId(2), "{first} is in the master's rack");
+            let second = placement.choose(
+                &view,
+                &|s| s == ServerId(3),
+                &[ServerId(3)],
+                false,
+                Moment::default(),
+                &rng,
+            );
+            assert_eq!(second, Some(ServerId(5)));
+            let near = [ServerId(3), ServerId(5)];
+            let third = placement.choose(
+                &view,
+                &|s| near.contains(&s),
+                &near,
+                false,
+                Moment::default(),
+                &rng,
+            );
+            assert!(
+                third == Some(ServerId(2)) || third == Some(ServerId(4)),
+                "no rack is left, any server will do"
+            );
+        }
+    }
+
+    #[test]
+    fn primaries_follow_the_speed_of_disks() {
+        let view = view(&[None; 6], |id| if id == 2 { 400 } else { 100 });
+        let (mut placement, rng) = (Placement::default(), rng());
+        for _ in 0..800 {
+            let chosen = placement
+                .choose(&view, &|_| false, &[], true, Moment::default(), &rng)
+                .expect("there are some");
+            placement.count_primary(chosen, true);
+        }
+        let of = |id| placement.primaries[&ServerId(id)];
+        assert_eq!(of(2), 400, "{:?}", placement.primaries);
+        assert!((3..=6).all(|id| of(id) == 100), "{:?}", placement.primaries);
+        assert!(
+            !placement.primaries.contains_key(&ServerId(1)),
+            "never the master itself"
+        );
+    }
+
+    #[test]
+    fn a_full_backup_is_left_in_peace_for_a_while() {
+        let (view, mut placement, rng) = (view(&[None; 2], |_| 100), Placement::default(), rng());
+        let second = |n| Moment(Duration::from_secs(n));
+        placement.set_full(ServerId(2), second(10));
+        assert_eq!(
+            placement.choose(&view, &|_| false, &[], true, second(9), &rng),
+            None
+        );
+        assert_eq!(
+            placement.next_retry(second(9)),
+            Some(Duration::from_secs(1))
+        );
+        assert_eq!(
+            placement.choose(&view, &|_| false, &[], true, second(10), &rng),
+            Some(ServerId(2))
+        );
+    }
+
+    #[test]
+    fn the_only_server_is_its_own_backup_until_another_joins() {
+        let alone = view(&[None], |_| 100);
+        assert_eq!((alone.wanted(), alone.needed()), (1, 1));
+        let chosen =
+            Placement::default().choose(&alone, &|_| false, &[], true, Moment::default(), &rng());
+        assert_eq!(chosen, Some(ServerId(1)));
+        let two = view(&[None; 2], |_| 100);
+        assert_eq!((two.wanted(), two.needed()), (3, 2));
+        assert!(!two.is_usable(ServerId(1)));
+    }
+}

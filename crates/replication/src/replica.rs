@@ -1,0 +1,146 @@
+//! One replica of one segment, as the master sees it: decided here, without touching the network.
+
+use core::time::Duration;
+use pluvio_env::Moment;
+use pluvio_units::{ReplicationEpoch, ServerId};
+
+/// Where a replica stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReplicaStage {
+    /// One of the first replicas of a segment; nothing is acknowledged yet. Once sent, recovery
+    /// might find it.
+    Opening,
+    /// Added later, and invisible to recovery until it has everything (REP-7).
+    Rewriting,
+    /// The write that makes it visible was sent, and certifies this many bytes. It may be there
+    /// or not.
+    Completing(u32),
+    /// Counts.
+    Current,
+    /// Its backup had no space for the rest. What it has is of this epoch at most, and of no use to
+    /// recovery: fenced for a head, never closed for a side segment. It may catch up under that
+    /// epoch, and gets the segment's epoch with the write that makes it complete (REP-7).
+    Lagging(ReplicationEpoch),
+}
+
+/// What a write under way will have done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Flight {
+    pub(crate) end: u32,
+    pub(crate) certified: u32,
+    pub(crate) epoch: ReplicationEpoch,
+    pub(crate) rewriting: bool,
+    pub(crate) close: bool,
+}
+
+/// One replica.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Replica {
+    pub(crate) server: ServerId,
+    pub(crate) primary: bool,
+    pub(crate) stage: ReplicaStage,
+    /// Something was sent that may have arrived.
+    pub(crate) sent: bool,
+    /// Bytes it has.
+    pub(crate) acked: u32,
+    /// Of these, certified.
+    pub(crate) certified: u32,
+    /// The epoch it has.
+    pub(crate) epoch: ReplicationEpoch,
+    /// It is closed.
+    pub(crate) closed: bool,
+    /// The write under way (REP-10).
+    pub(crate) flight: Option<Flight>,
+    /// It counts against the limit of writes that are not for heads.
+    pub(crate) background: bool,
+    /// Its backup had no space: another place may be used instead.
+    pub(crate) stalled: bool,
+    /// Failures in a row.
+    pub(crate) failures: u32,
+    /// Not before then.
+    pub(crate) next_try: Moment,
+}
+
+/// The first pause after a failure, doubled with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// The longest pause: how late a backup that came back is noticed.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// How long to wait after so many failures in a row.
+pub(crate) fn pause(failures: u32) -> Duration {
+    PAUSE_MIN
+        .saturating_mul(1 << failures.min(10))
+        .min(PAUSE_MAX)
+}
+
+impl Replica {
+    pub(crate) fn new(server: ServerId, primary: bool, stage: ReplicaStage) -> Self {
+        Self {
+            server,
+            primary,
+            stage,
+            sent: false,
+            acked: 0,
+            certified: 0,
+            epoch: ReplicationEpoch(0),
+            closed: false,
+            flight: None,
+            background: false,
+            stalled: false,
+            failures: 0,
+            next_try: Moment::default(),
+        }
+    }
+
+    /// Whether recovery might find it although it is not known to count.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        match self.stage {
+            ReplicaStage::Opening | ReplicaStage::Completing(_) => true,
+            ReplicaStage::Rewriting | ReplicaStage::Current | ReplicaStage::Lagging(_) => false,
+        }
+    }
+
+    /// Whether it counts.
+    pub(crate) fn is_current(&self) -> bool {
+        self.stage == ReplicaStage::Current
+    }
+
+    /// Whether recovery might find it open, so that its loss must be fenced (REP-5).
+    pub(crate) fn may_be_found_open(&self) -> bool {
+        match self.stage {
+            ReplicaStage::Opening => self.sent || self.flight.is_some(),
+            ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => false,
+            ReplicaStage::Completing(_) => true,
+            ReplicaStage::Current => !self.closed,
+        }
+    }
+
+    /// The write under way was acknowledged.
+    pub(crate) fn acknowledged(&mut self, flight: Flight) {
+        self.flight = None;
+        self.failures = 0;
+        self.stalled = false;
+        self.acked = self.acked.max(flight.end);
+        match self.stage {
+            ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => {}
+            ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => {
+                assert!(
+                    flight.certified >= self.certified,
+                    "REP-1: certified bytes only grow"
+                );
+                self.certified = flight.certified;
+                self.epoch = flight.epoch;
+                self.closed |= flight.close;
+                self.stage = ReplicaStage::Current;
+            }
+        }
+    }
+
+    /// The write under way has no good answer. `arrived` says that it may have been executed.
+    pub(crate) fn failed(&mut self, now: Moment, after: Option<Duration>, arrived: bool) {
+        self.flight = None;
+        self.sent |= arrived;
+        self.next_try = now + after.unwrap_or_else(|| pause(self.failures));
+        self.failures = self.failures.saturating_add(1);
+    }
+}

@@ -1,0 +1,237 @@
+//! The replication of one master, as others see it.
+
+use crate::machine::Machine;
+use crate::options::ReplicationOptions;
+use crate::placement::{Placement, View};
+use crate::status::ReplicationStatus;
+use crate::task::{LogShare, LogTask};
+use crate::waiters::Synced;
+use pluvio_env::{Env, TaskHandle, watch};
+use pluvio_log::LogSpace;
+use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId};
+use pluvio_wire::{IsReplicaNeeded, IsReplicaNeededReply, ServerList};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The replication of one master. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Replication {
+    inner: Arc<Inner>,
+    logs: Arc<[Arc<LogShare>]>,
+    tasks: Arc<[TaskHandle]>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) space: Arc<LogSpace>,
+    pub(crate) options: ReplicationOptions,
+    placement: Mutex<Placement>,
+    list: Mutex<Arc<ServerList>>,
+    /// Told whenever a digest or a side segment has become durable.
+    pub(crate) progress: Notify,
+    doubt: watch::Sender<Option<String>>,
+    /// Whether enough backups are up for an acknowledgement; follows the server list.
+    enough_backups: AtomicBool,
+}
+
+impl Replication {
+    /// Starts a task for every log of `space`, each on the core of its log. Nothing becomes
+    /// durable before [`Replication::server_list_changed`] has shown enough backups.
+    #[must_use]
+    pub fn start(env: Env, space: Arc<LogSpace>, options: ReplicationOptions) -> Self {
+        let view = View {
+            me: options.me,
+            rack: options.rack.clone(),
+            list: Arc::default(),
+            replicas: options.replicas,
+            min_replicas: options.min_replicas,
+        };
+        let inner = Arc::new(Inner {
+            env,
+            space,
+            options,
+            placement: Mutex::default(),
+            list: Mutex::default(),
+            progress: Notify::new(),
+            doubt: watch::Sender::new(None),
+            enough_backups: AtomicBool::new(false),
+        });
+        let ids: Vec<LogId> = inner.space.logs().collect();
+        let logs: Arc<[_]> = ids
+            .iter()
+            .map(|_| Arc::new(LogShare::new(Machine::new(view.clone()))))
+            .collect();
+        let cores = inner.env.tasks.cores();
+        let tasks = ids.iter().zip(logs.iter()).map(|(log, share)| {
+            let notify = Arc::clone(&share.notify);
+            inner
+                .space
+                .set_append_hook(*log, Box::new(move || notify.notify_one()));
+            let task = LogTask::new(Arc::clone(&inner), *log, Arc::clone(share));
+            inner
+                .env
+                .tasks
+                .spawn(CoreId(log.0 % cores), "replicate log", task.run())
+        });
+        let tasks = tasks.collect();
+        Self { inner, logs, tasks }
+    }
+
+    /// A new server list. Older ones are ignored. Replicas on servers that are no longer up are
+    /// replaced.
+    pub fn server_list_changed(&self, list: &ServerList) {
+        {
+            let mut current = self
+                .inner
+                .list
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if current.version >= list.version {
+                return;
+            }
+            *current = Arc::new(list.clone());
+        }
+        let view = self.inner.view();
+        let enough = view.usable().count() >= view.needed();
+        self.inner.enough_backups.store(enough, Ordering::Relaxed);
+        for share in self.logs.iter() {
+            let mut machine = share.machine();
+            let mut placement = self.inner.placement();
+            placement.keep_listed(list);
+            // Read again: of two lists that come at the same time the newer one wins.
+            machine.view_changed(self.inner.view(), &mut placement);
+            share.notify.notify_one();
+        }
+    }
+
+    /// Whether enough backups are up for an acknowledgement. While not, nothing new should be
+    /// appended: it would fill the memory and its writers would wait. One load.
+    #[must_use]
+    pub fn enough_backups(&self) -> bool {
+        self.inner.enough_backups.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `log` is durable up to `position` (REP-11). Cheap; any number may wait.
+    pub fn synced(&self, log: LogId, position: LogPosition) -> Synced {
+        Synced {
+            space: Arc::clone(&self.inner.space),
+            waiters: Arc::clone(&self.share(log).waiters),
+            log,
+            position,
+            key: None,
+        }
+    }
+
+    /// Waits until every log has a head durably open: from then on recovery can prove that it has
+    /// found the whole log of this master.
+    pub async fn opened(&self) {
+        self.until(|| self.logs.iter().all(|share| share.machine().is_open()))
+            .await;
+    }
+
+    /// Waits until side segments of `log`, which the caller has closed, are durable, so that their side log can be committed.
+    /// Segments that were freed count as durable.
+    pub async fn side_segments_durable(&self, log: LogId, segments: &[SegmentId]) {
+        let share = self.share(log);
+        self.until(|| {
+            let machine = share.machine();
+            segments.iter().all(|id| machine.is_side_durable(*id))
+        })
+        .await;
+    }
+
+    async fn until(&self, condition: impl Fn() -> bool) {
+        loop {
+            // Registered before the look, so that nothing that happens after it is missed.
+            let told = self.inner.progress.notified();
+            if condition() {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// Whether replicas that a restarted backup has found are still of use (003 §8).
+    #[must_use]
+    pub fn is_replica_needed(&self, question: &IsReplicaNeeded) -> IsReplicaNeededReply {
+        let from = question.backup;
+        let needed = |id: &SegmentId| {
+            let mut logs = self.logs.iter();
+            logs.any(|share| share.machine().is_needed(from, *id))
+        };
+        IsReplicaNeededReply {
+            needed: question.segments.iter().map(needed).collect(),
+        }
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> ReplicationStatus {
+        let now = self.inner.env.clock.now();
+        let mut all = ReplicationStatus::default();
+        for share in self.logs.iter() {
+            let machine = share.machine();
+            all.add(machine.status(&self.inner.placement(), now));
+        }
+        all
+    }
+
+    /// The backups of which every recovery of this master needs at least one; `None` while that cannot be
+    /// said. As recovery needs a head of every log, one log is enough to ask.
+    #[must_use]
+    pub fn witnesses(&self) -> Option<Vec<ServerId>> {
+        self.logs.first()?.machine().witnesses()
+    }
+
+    /// Follows signs that this master is no longer a member: a backup or the coordinator refused
+    /// it. The server must ask the coordinator then, and serve nothing until it knows (003 §7.11).
+    #[must_use]
+    pub fn watch_doubt(&self) -> watch::Receiver<Option<String>> {
+        self.inner.doubt.subscribe()
+    }
+
+    /// Ends all tasks: nothing becomes durable any more.
+    pub fn stop(&self) {
+        for task in self.tasks.iter() {
+            task.abort();
+        }
+    }
+
+    fn share(&self, log: LogId) -> &Arc<LogShare> {
+        &self.logs[usize::from(log.0)]
+    }
+}
+
+impl Inner {
+    pub(crate) fn placement(&self) -> MutexGuard<'_, Placement> {
+        self.placement
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn list(&self) -> Arc<ServerList> {
+        Arc::clone(&self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn view(&self) -> View {
+        View {
+            me: self.options.me,
+            rack: self.options.rack.clone(),
+            list: self.list(),
+            replicas: self.options.replicas,
+            min_replicas: self.options.min_replicas,
+        }
+    }
+
+    pub(crate) fn doubt(&self, why: String) {
+        self.doubt.send_if_modified(|current| {
+            let new = current.as_ref() != Some(&why);
+            if new {
+                tracing::warn!(why, "this server may no longer be a member");
+                *current = Some(why);
+            }
+            new
+        });
+    }
+}

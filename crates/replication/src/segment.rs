@@ -1,0 +1,356 @@
+//! One segment and its replicas, as the master sees them: decided here, without touching the
+//! network.
+
+use crate::placement::View;
+use crate::replica::{Flight, Replica, ReplicaStage};
+use core::time::Duration;
+use pluvio_env::Moment;
+use pluvio_format::SegmentKind;
+use pluvio_units::{ReplicationEpoch, SegmentId, ServerId};
+use std::collections::BTreeSet;
+
+/// Most bytes of one write (003: RAMCloud's limit too). Bounds the memory of what is on its way,
+/// and how long a small write waits behind a large one.
+pub const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Two places to cut a segment are kept only when they are at least so far apart; the last one is
+/// always kept. So a write ends at most this much earlier than it could.
+const CUT_DISTANCE_MIN: u32 = 64 << 10;
+
+/// A write to be sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct WriteOrder {
+    pub(crate) segment: SegmentId,
+    pub(crate) kind: SegmentKind,
+    pub(crate) server: ServerId,
+    pub(crate) primary: bool,
+    pub(crate) open: bool,
+    pub(crate) offset: u32,
+    pub(crate) flight: Flight,
+    /// It brings a lagging replica the rest.
+    completes_lagging: bool,
+}
+
+impl WriteOrder {
+    /// Whether it makes a replica at `stage` count once it is there.
+    pub(crate) fn completes(&self, stage: ReplicaStage) -> bool {
+        match stage {
+            ReplicaStage::Rewriting => !self.flight.rewriting,
+            ReplicaStage::Lagging(_) => self.completes_lagging,
+            ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => false,
+        }
+    }
+}
+
+/// How far a segment may be sent; its log decides (REP-2, REP-3, REP-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Allowed {
+    /// The opening group.
+    Opening,
+    /// All that is appended.
+    Appended,
+    /// All that is appended, and closing it.
+    Close,
+}
+
+#[derive(Debug)]
+pub(crate) struct ReplicatedSegment {
+    pub(crate) id: SegmentId,
+    pub(crate) kind: SegmentKind,
+    opening: u32,
+    /// Bytes appended when we last looked.
+    pub(crate) appended: u32,
+    /// Nothing more will be appended.
+    pub(crate) closed: bool,
+    /// Ends of groups, ascending; the last one is `appended`.
+    cuts: Vec<u32>,
+    pub(crate) replicas: Vec<Replica>,
+    /// Places that were given up although their servers are up, and are not freed yet (REP-9).
+    pub(crate) given_up: BTreeSet<ServerId>,
+    /// Such places that were, or are being, freed (REP-8).
+    pub(crate) spent: BTreeSet<ServerId>,
+    /// The first replicas were chosen.
+    pub(crate) placed: bool,
+    /// The epoch that replicas must have.
+    pub(crate) epoch: ReplicationEpoch,
+    /// The epoch that the coordinator has.
+    pub(crate) recorded: ReplicationEpoch,
+    pub(crate) recording: bool,
+    pub(crate) record_failures: u32,
+    pub(crate) record_next_try: Moment,
+    /// Closed on as many replicas as needed, and on all that recovery might find.
+    pub(crate) durably_closed: bool,
+}
+
+impl ReplicatedSegment {
+    pub(crate) fn new(id: SegmentId, kind: SegmentKind, opening: u32) -> Self {
+        Self {
+            id,
+            kind,
+            opening,
+            appended: opening,
+            closed: false,
+            cuts: vec![opening],
+            replicas: Vec::new(),
+            given_up: BTreeSet::new(),
+            spent: BTreeSet::new(),
+            placed: false,
+            epoch: ReplicationEpoch(0),
+            recorded: ReplicationEpoch(0),
+            recording: false,
+            record_failures: 0,
+            record_next_try: Moment::default(),
+            durably_closed: false,
+        }
+    }
+
+    /// The log has grown. `appended` is the end of a group.
+    pub(crate) fn grew(&mut self, appended: u32, closed: bool) {
+        assert!(appended >= self.appended, "a segment only grows");
+        if appended > self.appended {
+            let before = self.cuts.len().checked_sub(2).map_or(0, |i| self.cuts[i]);
+            // The opening's end stays: it is all that may be sent of a new head.
+            if self.cuts.len() > 1 && appended - before < CUT_DISTANCE_MIN {
+                self.cuts.pop();
+            }
+            self.cuts.push(appended);
+            self.appended = appended;
+        }
+        self.closed |= closed;
+    }
+
+    /// The last end of a group within the first `end` bytes.
+    fn cut_within(&self, end: u32) -> u32 {
+        let behind = self.cuts.partition_point(|cut| *cut <= end);
+        behind.checked_sub(1).map_or(0, |i| self.cuts[i])
+    }
+
+    pub(crate) fn replica(&mut self, server: ServerId) -> Option<&mut Replica> {
+        self.replicas.iter_mut().find(|r| r.server == server)
+    }
+
+    /// Whether a server has or had a replica (REP-8).
+    pub(crate) fn has_used(&self, server: ServerId) -> bool {
+        self.given_up.contains(&server)
+            || self.spent.contains(&server)
+            || self.replicas.iter().any(|r| r.server == server)
+    }
+
+    /// Servers with a replica that counts.
+    pub(crate) fn holders(&self) -> Vec<ServerId> {
+        let current = self.replicas.iter().filter(|r| r.is_current());
+        current.map(|r| r.server).collect()
+    }
+
+    /// Replicas that count.
+    pub(crate) fn current(&self) -> usize {
+        self.replicas.iter().filter(|r| r.is_current()).count()
+    }
+
+    /// Whether a replica of which we do not know whether it is there would be used by recovery.
+    fn is_uncertain(&self) -> bool {
+        let fenced_by_nothing = self.kind == SegmentKind::Head && !self.durably_closed;
+        // Replicas of side segments count for recovery only when closed, and are whole then.
+        self.replicas
+            .iter()
+            .any(|r| r.is_uncertain() && (fenced_by_nothing || !r.stalled))
+    }
+
+    /// Whether every replica that recovery might find counts, and they are as many as needed.
+    fn is_settled(&self, view: &View) -> bool {
+        !self.is_uncertain() && self.current() >= view.needed()
+    }
+
+    /// Replicas that are there or on their way.
+    pub(crate) fn hopeful(&self) -> usize {
+        self.replicas.iter().filter(|r| !r.stalled).count()
+    }
+
+    /// Whether every current replica that is open has the newest epoch.
+    fn has_epoch(&self) -> bool {
+        self.replicas
+            .iter()
+            .filter(|r| r.is_current())
+            .all(|r| r.closed || r.epoch == self.epoch)
+    }
+
+    /// How far it is safe on its replicas; `None` when that cannot be said at the moment (REP-1,
+    /// REP-5).
+    pub(crate) fn durable(&self, view: &View) -> Option<u32> {
+        let safe = self.is_settled(view) && self.has_epoch() && self.recorded == self.epoch;
+        if !safe {
+            return None;
+        }
+        self.replicas
+            .iter()
+            .filter(|r| r.is_current())
+            .map(|r| r.certified)
+            .min()
+    }
+
+    /// Whether its opening group is on its replicas. The coordinator need not know the epoch yet:
+    /// all there can be is the opening group (REP-4, REP-6).
+    pub(crate) fn is_durably_open(&self, view: &View) -> bool {
+        self.is_settled(view)
+            && self.has_epoch()
+            && self
+                .replicas
+                .iter()
+                .filter(|r| r.is_current())
+                .all(|r| r.certified >= self.opening)
+    }
+
+    /// Whether it is closed on its replicas, and the coordinator has its epoch.
+    pub(crate) fn is_closed_everywhere(&self, view: &View) -> bool {
+        self.closed
+            && self.durable(view) == Some(self.appended)
+            && self
+                .replicas
+                .iter()
+                .filter(|r| r.is_current())
+                .all(|r| r.closed)
+    }
+
+    /// Whether the coordinator is to be told the epoch now (REP-5): every replica that recovery
+    /// might find has it, and there is one at least.
+    pub(crate) fn wants_record(&self, now: Moment) -> bool {
+        self.recorded < self.epoch
+            && !self.recording
+            && self.record_next_try <= now
+            && self.current() > 0
+            && self.has_epoch()
+            && !self.is_uncertain()
+    }
+
+    /// Whether it has all replicas that are wanted, and all of them count.
+    pub(crate) fn is_complete(&self, view: &View) -> bool {
+        self.current() >= view.wanted()
+    }
+
+    /// The next write to one of its replicas.
+    pub(crate) fn next_write(
+        &self,
+        replica: &Replica,
+        allowed: Allowed,
+        now: Moment,
+    ) -> Option<WriteOrder> {
+        if replica.flight.is_some() || replica.next_try > now {
+            return None;
+        }
+        let limit = match allowed {
+            Allowed::Opening => self.opening,
+            Allowed::Appended | Allowed::Close => self.appended,
+        };
+        let may_close = allowed == Allowed::Close && self.closed;
+        let from = replica.acked;
+        // An opening group goes out whole, however long its digest is.
+        let chunk = limit.min((from + WRITE_BYTES_MAX).max(self.opening.min(limit)));
+        let (end, rewriting) = match replica.stage {
+            ReplicaStage::Opening => (chunk, false),
+            ReplicaStage::Current => {
+                let epoch_is_old = !replica.closed && replica.epoch < self.epoch;
+                let close = may_close && !replica.closed && chunk == self.appended;
+                if chunk <= from && !epoch_is_old && !close {
+                    return None;
+                }
+                (chunk.max(from), false)
+            }
+            // The first write only makes the place; later ones fill it; the last one makes it count.
+            ReplicaStage::Rewriting if from == 0 || limit - from.min(limit) > WRITE_BYTES_MAX => {
+                (chunk, true)
+            }
+            ReplicaStage::Rewriting => (limit.max(from), false),
+            ReplicaStage::Lagging(old) if limit - from.min(limit) > WRITE_BYTES_MAX => {
+                return Some(self.catch_up(replica, chunk, old));
+            }
+            ReplicaStage::Lagging(_) => (limit.max(from), false),
+            ReplicaStage::Completing(end) => (end, false),
+        };
+        let certified = match replica.stage {
+            _ if rewriting => 0,
+            ReplicaStage::Rewriting | ReplicaStage::Completing(_) | ReplicaStage::Lagging(_) => end,
+            ReplicaStage::Opening | ReplicaStage::Current => {
+                self.cut_within(end).max(replica.certified)
+            }
+        };
+        let close = may_close && !rewriting && end == self.appended;
+        let flight = Flight {
+            end,
+            certified,
+            epoch: self.epoch,
+            rewriting,
+            close,
+        };
+        Some(self.order(replica, flight, true))
+    }
+
+    /// A write that brings a replica nearer without making it count.
+    fn catch_up(&self, replica: &Replica, end: u32, epoch: ReplicationEpoch) -> WriteOrder {
+        let certified = self.cut_within(end).max(replica.certified);
+        let flight = Flight {
+            end,
+            certified,
+            epoch,
+            rewriting: false,
+            close: false,
+        };
+        self.order(replica, flight, false)
+    }
+
+    fn order(&self, replica: &Replica, flight: Flight, completes_lagging: bool) -> WriteOrder {
+        WriteOrder {
+            segment: self.id,
+            kind: self.kind,
+            server: replica.server,
+            primary: replica.primary,
+            open: replica.acked == 0,
+            offset: replica.acked,
+            flight,
+            completes_lagging,
+        }
+    }
+
+    /// A backup has no space for the rest of a replica that it may have a part of.
+    pub(crate) fn stall(&mut self, server: ServerId, until: Moment) {
+        let old = self.epoch;
+        let fence = self.kind == SegmentKind::Head && !self.durably_closed;
+        let Some(replica) = self.replica(server) else {
+            return;
+        };
+        replica.stalled = true;
+        replica.next_try = until;
+        let found_open = replica.may_be_found_open();
+        match replica.stage {
+            ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => {}
+            // The same write again will do: it closes the replica, so no part of it counts alone.
+            ReplicaStage::Completing(_) if !fence => {}
+            ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => {
+                replica.stage = ReplicaStage::Lagging(old);
+            }
+        }
+        if fence && found_open {
+            self.epoch = old.next();
+        }
+    }
+
+    /// Takes a replica away whose server is gone (`given_up` false), or that is useless although
+    /// its server is up. Gives it when there was one.
+    pub(crate) fn lose(&mut self, server: ServerId, given_up: bool) -> Option<Replica> {
+        let at = self.replicas.iter().position(|r| r.server == server)?;
+        let lost = self.replicas.remove(at);
+        if given_up {
+            self.given_up.insert(server);
+        }
+        // REP-5. Side segments need no fence: recovery uses only closed ones, and those are whole.
+        if self.kind == SegmentKind::Head && !self.durably_closed && lost.may_be_found_open() {
+            self.epoch = self.epoch.next();
+        }
+        Some(lost)
+    }
+
+    /// The coordinator could not be told.
+    pub(crate) fn record_failed(&mut self, now: Moment, pause: Duration) {
+        self.recording = false;
+        self.record_failures = self.record_failures.saturating_add(1);
+        self.record_next_try = now + pause;
+    }
+}

@@ -1,0 +1,48 @@
+//! Numbers for status and metrics.
+
+/// How the replication of a master stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReplicationStatus {
+    /// Segments that are or are to be replicated.
+    pub segments: u64,
+    /// Of these, with fewer complete replicas than wanted.
+    pub segments_under_replicated: u64,
+    /// Replicas wanted of each segment at this moment: 1 while the only server is its own backup.
+    pub replicas_wanted: u32,
+    /// Replicas needed for an acknowledgement at this moment.
+    pub replicas_needed: u32,
+    /// Backups that can be used.
+    pub backups_up: u32,
+    /// Of these, left in peace because they had no space.
+    pub backups_full: u32,
+    /// Replicas that are to be freed and are not yet.
+    pub frees_pending: u64,
+    /// Why writes wait, if they do, for people.
+    pub writes_wait: Option<String>,
+    /// Writes that backups acknowledged since the start.
+    pub writes: u64,
+    /// Bytes in them.
+    pub bytes_written: u64,
+    /// Writes sent again, or refused.
+    pub write_failures: u64,
+    /// Replicas lost since the start.
+    pub replicas_lost: u64,
+}
+
+impl ReplicationStatus {
+    /// Adds another log of the same master.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.segments += other.segments;
+        self.segments_under_replicated += other.segments_under_replicated;
+        self.replicas_wanted = other.replicas_wanted;
+        self.replicas_needed = other.replicas_needed;
+        self.backups_up = other.backups_up;
+        self.backups_full = self.backups_full.max(other.backups_full);
+        self.frees_pending += other.frees_pending;
+        self.writes_wait = self.writes_wait.take().or(other.writes_wait);
+        self.writes += other.writes;
+        self.bytes_written += other.bytes_written;
+        self.write_failures += other.write_failures;
+        self.replicas_lost += other.replicas_lost;
+    }
+}

@@ -1,0 +1,390 @@
+//! The task of one log: tells the machine what happened and does what it decides.
+
+use crate::machine::{Action, Machine, WriteOutcome};
+use crate::replication::Inner;
+use crate::segment::WriteOrder;
+use crate::waiters::Waiters;
+use bytes::Bytes;
+use core::time::Duration;
+use futures_util::future::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use pluvio_env::{Address, BoxFuture, CallError, Moment};
+use pluvio_format::SegmentKind;
+use pluvio_log::Segment;
+use pluvio_units::{LogId, ReplicationEpoch, SegmentId, ServerId};
+use pluvio_wire::{
+    FatalKind, FreeReplica, Header, Refusal, RetryReason, RpcError, SetReplicationEpoch,
+    WriteReplica, call,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The longest time without a look at the log: for changes that nobody tells of, such as a side
+/// log that was given up.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+/// After a refusal that only a new server list can mend.
+const MEMBERSHIP_PAUSE: Duration = Duration::from_millis(100);
+/// For the coordinator's answer, and for frees.
+const SMALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// One log as others see it.
+pub(crate) struct LogShare {
+    machine: Mutex<Machine>,
+    pub(crate) notify: Arc<Notify>,
+    pub(crate) waiters: Arc<Waiters>,
+}
+
+impl LogShare {
+    pub(crate) fn new(machine: Machine) -> Self {
+        Self {
+            machine: Mutex::new(machine),
+            notify: Arc::default(),
+            waiters: Arc::default(),
+        }
+    }
+
+    pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Something that was started has ended.
+enum Ended {
+    Write(SegmentId, ServerId, WriteOutcome),
+    Record(SegmentId, ReplicationEpoch, bool),
+    Free(ServerId, SegmentId, bool),
+}
+
+pub(crate) struct LogTask {
+    inner: Arc<Inner>,
+    log: LogId,
+    share: Arc<LogShare>,
+    segments: BTreeMap<SegmentId, Arc<Segment>>,
+    calls: FuturesUnordered<BoxFuture<'static, Ended>>,
+    /// The last copy made: all replicas of a segment are mostly sent the same bytes.
+    copied: Option<(SegmentId, Range<u32>, Bytes)>,
+    alarm: Option<(Moment, BoxFuture<'static, ()>)>,
+    /// When a backup that had no space is asked again.
+    full_until: Option<Moment>,
+}
+
+impl LogTask {
+    pub(crate) fn new(inner: Arc<Inner>, log: LogId, share: Arc<LogShare>) -> Self {
+        Self {
+            inner,
+            log,
+            share,
+            segments: BTreeMap::new(),
+            calls: FuturesUnordered::new(),
+            copied: None,
+            alarm: None,
+            full_until: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        loop {
+            while self.work() {}
+            self.copied = None;
+            self.wait().await;
+        }
+    }
+
+    /// Looks at the log, asks the machine, does what it says. False when there was nothing to do.
+    fn work(&mut self) -> bool {
+        let now = self.inner.env.clock.now();
+        let (inner, share) = (Arc::clone(&self.inner), Arc::clone(&self.share));
+        let actions = {
+            let mut machine = share.machine();
+            let mut placement = inner.placement();
+            self.look(&mut machine);
+            for id in self.inner.space.take_freeable(self.log) {
+                self.segments.remove(&id);
+                machine.left(id, &mut placement);
+                self.inner.progress.notify_waiters();
+            }
+            if self.full_until.is_some_and(|until| until <= now) {
+                machine.retry_placement();
+            }
+            let actions = machine.step(&mut placement, now, &*self.inner.env.rng);
+            self.full_until = placement.next_retry(now).map(|after| now + after);
+            actions
+        };
+        let any = !actions.is_empty();
+        for action in actions {
+            self.execute(action);
+        }
+        any
+    }
+
+    /// Tells the machine what the log has.
+    fn look(&mut self, machine: &mut Machine) {
+        for segment in self.inner.space.take_new_segments(self.log) {
+            machine.opened(segment.id(), segment.kind(), segment.opening_len());
+            self.segments.insert(segment.id(), segment);
+        }
+        for id in machine.growing() {
+            if let Some(segment) = self.segments.get(&id) {
+                // In this order: the length is final once the segment is closed.
+                let closed = segment.is_closed();
+                machine.grew(id, segment.appended_len(), closed);
+            }
+        }
+    }
+
+    fn execute(&mut self, action: Action) {
+        let space = &self.inner.space;
+        match action {
+            Action::Write(order) => {
+                let call = self.write(&order);
+                self.calls.push(call);
+            }
+            Action::Record(segment, epoch) => {
+                let call = self.record(segment, epoch);
+                self.calls.push(call);
+            }
+            Action::Free(server, segment) => {
+                let call = self.free(server, segment);
+                self.calls.push(call);
+            }
+            Action::DigestDurable(head) => {
+                space.digest_durable(self.log, head);
+                self.inner.progress.notify_waiters();
+            }
+            Action::Durable(position) => {
+                space.advance_durable(self.log, position);
+                self.share.waiters.wake(position);
+            }
+            Action::SideDurable(id) => {
+                if let Some(segment) = self.segments.get(&id) {
+                    segment.mark_durable();
+                }
+                self.inner.progress.notify_waiters();
+            }
+        }
+    }
+
+    /// The bytes for a write; `None` when the segment was freed.
+    fn copy(&mut self, id: SegmentId, range: Range<u32>) -> Option<Bytes> {
+        if range.is_empty() {
+            return Some(Bytes::new());
+        }
+        if let Some((last, same, bytes)) = &self.copied
+            && *last == id
+            && *same == range
+        {
+            return Some(bytes.clone());
+        }
+        let bytes = Bytes::from(self.segments.get(&id)?.copy_out(range.clone())?);
+        self.copied = Some((id, range, bytes.clone()));
+        Some(bytes)
+    }
+
+    fn write(&mut self, order: &WriteOrder) -> BoxFuture<'static, Ended> {
+        let (segment, server, flight) = (order.segment, order.server, order.flight);
+        let address = self.inner.address_of(server);
+        let bytes = self.copy(segment, order.offset..flight.end);
+        let (Some(address), Some(data)) = (address, bytes) else {
+            // The next look at the log or the server list shows that nobody wants it any more.
+            let later = WriteOutcome::Later(None);
+            return core::future::ready(Ended::Write(segment, server, later)).boxed();
+        };
+        let options = &self.inner.options;
+        let request = WriteReplica {
+            cluster: options.cluster,
+            master: options.me,
+            segment,
+            log: self.log,
+            side: order.kind == SegmentKind::Side,
+            epoch: flight.epoch,
+            open: order.open,
+            rewriting: flight.rewriting,
+            primary: order.primary,
+            offset: order.offset,
+            certified: flight.certified,
+            close: flight.close,
+            synced: options.synced,
+            data,
+        };
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let limit = inner.options.write_limit;
+            let result = call(
+                &*inner.env.network,
+                &address,
+                Header::to(server),
+                &request,
+                limit,
+            )
+            .await;
+            Ended::Write(segment, server, inner.outcome(server, segment, result))
+        })
+    }
+
+    fn record(&self, segment: SegmentId, epoch: ReplicationEpoch) -> BoxFuture<'static, Ended> {
+        let request = SetReplicationEpoch {
+            server: self.inner.options.me,
+            log: self.log,
+            segment,
+            epoch,
+        };
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let done = inner.tell_coordinator(&request).await;
+            Ended::Record(segment, epoch, done)
+        })
+    }
+
+    fn free(&self, server: ServerId, segment: SegmentId) -> BoxFuture<'static, Ended> {
+        let request = FreeReplica {
+            master: self.inner.options.me,
+            segment,
+        };
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let done = match inner.address_of(server) {
+                None => true,
+                Some(address) => call(
+                    &*inner.env.network,
+                    &address,
+                    Header::to(server),
+                    &request,
+                    SMALL_LIMIT,
+                )
+                .await
+                .is_ok(),
+            };
+            Ended::Free(server, segment, done)
+        })
+    }
+
+    /// Waits until something happened.
+    async fn wait(&mut self) {
+        let now = self.inner.env.clock.now();
+        let pause = self
+            .share
+            .machine()
+            .next_try(now)
+            .unwrap_or(IDLE_TICK)
+            .min(IDLE_TICK);
+        let full = self.full_until.map_or(pause, |until| until.since(now));
+        let at = now + pause.min(full).max(Duration::from_micros(50));
+        // An alarm that is set already and rings earlier will do.
+        let (_, alarm) = match self.alarm.take() {
+            Some(alarm) if alarm.0 <= at => self.alarm.insert(alarm),
+            Some(_) | None => self
+                .alarm
+                .insert((at, self.inner.env.clock.sleep(at.since(now)))),
+        };
+        let ended = tokio::select! {
+            biased;
+            Some(ended) = self.calls.next(), if !self.calls.is_empty() => Some(ended),
+            () = self.share.notify.notified() => None,
+            () = alarm => {
+                self.alarm = None;
+                None
+            }
+        };
+        let mut ended = ended;
+        let now = self.inner.env.clock.now();
+        let share = Arc::clone(&self.share);
+        let mut machine = share.machine();
+        let mut placement = self.inner.placement();
+        while let Some(one) = ended {
+            match one {
+                Ended::Write(segment, server, outcome) => {
+                    machine.written(segment, server, outcome, &mut placement, now)
+                }
+                Ended::Record(segment, epoch, done) => machine.recorded(segment, epoch, done, now),
+                Ended::Free(server, segment, done) => machine.freed(server, segment, done, now),
+            }
+            ended = if self.calls.is_empty() {
+                None
+            } else {
+                self.calls.next().now_or_never().flatten()
+            };
+        }
+    }
+}
+
+impl Inner {
+    /// What an answer to a write means.
+    fn outcome(
+        &self,
+        server: ServerId,
+        segment: SegmentId,
+        result: Result<(), RpcError>,
+    ) -> WriteOutcome {
+        let error = match result {
+            Ok(()) => return WriteOutcome::Done,
+            Err(error) => error,
+        };
+        match &error {
+            RpcError::Call(CallError::Unreachable(..)) => WriteOutcome::Later(None),
+            RpcError::Call(CallError::TooLarge(..)) => {
+                tracing::error!(%server, %segment, %error, "the network does not carry our writes");
+                WriteOutcome::Later(Some(IDLE_TICK))
+            }
+            RpcError::Call(_) | RpcError::BadReply(..) => WriteOutcome::Unknown,
+            RpcError::Refused(Refusal::Retry {
+                why: RetryReason::NoSpace,
+                ..
+            }) => {
+                tracing::info!(%server, %segment, "a backup has no space");
+                WriteOutcome::Full(self.env.clock.now() + self.options.full_pause)
+            }
+            RpcError::Refused(Refusal::Retry { after_us, .. }) => WriteOutcome::Later(Some(
+                Duration::from_micros(u64::from(*after_us).clamp(100, 1_000_000)),
+            )),
+            // Another life answers there; the server list will tell.
+            RpcError::Refused(Refusal::Refresh) => WriteOutcome::Later(Some(MEMBERSHIP_PAUSE)),
+            RpcError::Refused(Refusal::Fatal {
+                kind: FatalKind::Stale | FatalKind::NotInCluster,
+                message,
+            }) => {
+                self.doubt(format!(
+                    "the backup on server {server} refuses us: {message}"
+                ));
+                WriteOutcome::Later(Some(MEMBERSHIP_PAUSE))
+            }
+            RpcError::Refused(Refusal::Fatal { .. } | Refusal::Rejected { .. }) => {
+                tracing::warn!(%server, %segment, %error, "a backup cannot keep a replica");
+                WriteOutcome::Useless
+            }
+        }
+    }
+
+    /// Records an epoch at the first coordinator that answers (REP-5).
+    async fn tell_coordinator(&self, request: &SetReplicationEpoch) -> bool {
+        for coordinator in &self.options.coordinators {
+            match call(
+                &*self.env.network,
+                coordinator,
+                Header::default(),
+                request,
+                SMALL_LIMIT,
+            )
+            .await
+            {
+                Ok(()) => return true,
+                Err(RpcError::Refused(refusal))
+                    if refusal.fatal_kind() == Some(FatalKind::NotInCluster) =>
+                {
+                    self.doubt(format!("the coordinator refuses us: {refusal}"));
+                }
+                Err(error) => {
+                    tracing::info!(%coordinator, %error, "cannot record a replication epoch")
+                }
+            }
+        }
+        false
+    }
+
+    pub(crate) fn address_of(&self, server: ServerId) -> Option<Address> {
+        self.list()
+            .get(server)
+            .map(|s| Address::from(s.address.as_str()))
+    }
+}

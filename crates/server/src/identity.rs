@@ -1,0 +1,81 @@
+//! Who the data directory belongs to.
+//!
+//! One small file says which cluster and which server life last used the directory, so that a
+//! restarted server can say whose successor it is, and so that a directory of another cluster or
+//! another format is refused before anything is touched.
+
+use bytes::Bytes;
+use pluvio_env::{Disk, DiskError, OpenMode};
+use pluvio_units::{ClusterId, ServerId};
+use serde::{Deserialize, Serialize};
+
+/// Version of everything below the data directory. Raised when an older program could not read it.
+pub const FORMAT_VERSION: u32 = 1;
+const FILE: &str = "identity.json";
+const FILE_NEW: &str = "identity.json.new";
+/// Far more than the file ever has; a longer one is not ours.
+const FILE_MAX: usize = 4096;
+
+/// The contents of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Identity {
+    /// See [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The latest life of the server.
+    pub server: ServerId,
+}
+
+/// Why the directory cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file system refused. Retryable if the cause is mended.
+    #[error("cannot use the data directory: {0}")]
+    Disk(#[from] DiskError),
+    /// The file is there but cannot be understood. Not retryable.
+    #[error(
+        "{FILE} in the data directory is damaged ({0}): restore it, or start with an empty directory and let the cluster recover the server's data"
+    )]
+    Damaged(String),
+    /// Written by a newer program. Not retryable.
+    #[error(
+        "the data directory has format version {0}, this program reads up to {FORMAT_VERSION}: use a newer program"
+    )]
+    TooNew(u32),
+}
+
+impl Identity {
+    /// Reads the file; `None` when the directory was never used.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
+    pub async fn load(disk: &dyn Disk) -> Result<Option<Self>, IdentityError> {
+        let file = match disk.open(FILE, OpenMode::Existing).await {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let text = file.read_at(0, FILE_MAX).await?;
+        let identity: Self =
+            serde_json::from_slice(&text).map_err(|e| IdentityError::Damaged(e.to_string()))?;
+        if identity.format_version > FORMAT_VERSION {
+            return Err(IdentityError::TooNew(identity.format_version));
+        }
+        Ok(Some(identity))
+    }
+
+    /// Replaces the file in one step that survives a power loss.
+    ///
+    /// # Errors
+    /// When the file system refuses; the old file is still there then.
+    pub async fn store(&self, disk: &dyn Disk) -> Result<(), DiskError> {
+        let text = serde_json::to_vec_pretty(self).expect("three numbers can be written as JSON");
+        disk.remove(FILE_NEW).await?;
+        let file = disk.open(FILE_NEW, OpenMode::New).await?;
+        file.write_at(0, Bytes::from(text)).await?;
+        file.sync().await?;
+        disk.rename(FILE_NEW, FILE).await?;
+        disk.sync_directory("").await
+    }
+}

@@ -1,0 +1,378 @@
+//! What this server knows of the others, and how it looks after them (003 §7.2, §7.3, §7.11).
+//!
+//! - MEM-1: the server list only moves forward.
+//! - MEM-2: a server that the list does not show as up never serves again in this life.
+//! - MEM-3: a server that cannot reach anyone asks the coordinator whether it still belongs.
+//!
+//! Each server pings one other, chosen at random, at every interval. The work per server does not
+//! grow with the cluster, and a dead server is found by the first that happens to ask.
+
+use pluvio_env::{Address, CallError, Env, TaskHandle, watch};
+use pluvio_units::{ClusterId, CoreId, ServerId};
+use pluvio_wire::{
+    GetServerList, Header, HintServerCrashed, Ping, PingReply, RpcError, ServerList, call,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How a server looks after the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PingOptions {
+    /// Time between pings (003 §7.2: 100 ms).
+    pub interval: Duration,
+    /// When a ping counts as failed. Generous, because a starved machine is not a dead one.
+    pub limit: Duration,
+    /// Failed pings to one server before the coordinator is told. A refused connection tells at once.
+    pub suspect_after: u32,
+    /// Failed pings in a row, to anyone, before this server doubts itself.
+    pub doubt_self_after: u32,
+}
+
+impl Default for PingOptions {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(100),
+            limit: Duration::from_millis(400),
+            suspect_after: 2,
+            doubt_self_after: 5,
+        }
+    }
+}
+
+/// How long to wait for the coordinator's answer to a question about membership.
+const COORDINATOR_LIMIT: Duration = Duration::from_secs(1);
+
+/// Where this server stands in the cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Not enlisted yet.
+    Joining,
+    /// A member.
+    Member,
+    /// Declared dead; holds the reason. Final.
+    Expelled(String),
+}
+
+/// See the module's text.
+pub struct Membership {
+    me: Mutex<(ServerId, ClusterId)>,
+    list: watch::Sender<Arc<ServerList>>,
+    standing: watch::Sender<Standing>,
+}
+
+impl Membership {
+    /// Knows nobody yet.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            me: Mutex::default(),
+            list: watch::Sender::new(Arc::default()),
+            standing: watch::Sender::new(Standing::Joining),
+        })
+    }
+
+    /// This server's id, 0 before it is enlisted.
+    #[must_use]
+    pub fn id(&self) -> ServerId {
+        self.me.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The cluster's id, 0 before this server is enlisted.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.me.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    /// The latest server list.
+    #[must_use]
+    pub fn list(&self) -> Arc<ServerList> {
+        self.list.borrow().clone()
+    }
+
+    /// Follows the server list.
+    #[must_use]
+    pub fn watch_list(&self) -> watch::Receiver<Arc<ServerList>> {
+        self.list.subscribe()
+    }
+
+    /// Follows this server's standing.
+    #[must_use]
+    pub fn watch_standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+
+    /// Whether requests of clients may be served.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        *self.standing.borrow() == Standing::Member
+    }
+
+    /// The coordinator has given this server its id, and pings find it from now on. What it needs to
+    /// serve may take a while yet.
+    pub fn named(&self, id: ServerId, cluster: ClusterId) {
+        *self.me.lock().unwrap_or_else(PoisonError::into_inner) = (id, cluster);
+    }
+
+    /// This server can do what members do.
+    pub fn enlisted(&self, id: ServerId, cluster: ClusterId, list: ServerList) {
+        self.named(id, cluster);
+        self.standing.send_replace(Standing::Member);
+        self.update(list);
+        // A newer list may have come while this server was not a member yet and could not be expelled.
+        self.check_standing();
+    }
+
+    /// Takes over a newer list (MEM-1); an older one is ignored.
+    pub fn update(&self, list: ServerList) {
+        let newer = self.list.send_if_modified(|current| {
+            let newer = list.version > current.version;
+            if newer {
+                *current = Arc::new(list);
+            }
+            newer
+        });
+        if newer {
+            self.check_standing();
+        }
+    }
+
+    /// MEM-2.
+    fn check_standing(&self) {
+        let (me, list) = (self.id(), self.list());
+        if me != ServerId(0) && !list.is_up(me) {
+            let version = list.version;
+            self.expel(format!(
+                "server list {version} no longer shows server {me} as up"
+            ));
+        }
+    }
+
+    fn expel(&self, why: String) {
+        self.standing.send_if_modified(|standing| {
+            let first = *standing == Standing::Member;
+            if first {
+                *standing = Standing::Expelled(why);
+            }
+            first
+        });
+    }
+
+    /// The answer to a ping from `from`.
+    #[must_use]
+    pub fn answer_ping(&self, from: ServerId) -> PingReply {
+        let list = self.list.borrow();
+        // An id above all that is known belongs to a server that joined since.
+        let unknown_yet = list.servers.iter().all(|s| s.id < from);
+        PingReply {
+            server: self.id(),
+            server_list: list.version,
+            caller_is_member: from == ServerId(0) || unknown_yet || list.is_up(from),
+        }
+    }
+}
+
+/// Pings others for ever; started once this server is enlisted.
+pub struct Watcher {
+    /// The operating system.
+    pub env: Env,
+    /// What is known.
+    pub membership: Arc<Membership>,
+    /// Where the coordinator is.
+    pub coordinator: Address,
+    /// How to look after others.
+    pub options: PingOptions,
+}
+
+impl Watcher {
+    /// Starts pinging.
+    pub fn start(self) -> TaskHandle {
+        let tasks = Arc::clone(&self.env.tasks);
+        tasks.spawn(CoreId(0), "ping", self.run())
+    }
+
+    async fn run(self) {
+        let mut failed_in_a_row = 0;
+        let mut failed: BTreeMap<ServerId, u32> = BTreeMap::new();
+        loop {
+            self.env.clock.sleep(self.options.interval).await;
+            let Some((suspect, address)) = self.choose() else {
+                continue;
+            };
+            match self.ping(&address).await {
+                Ok(reply) if reply.server == suspect => {
+                    failed_in_a_row = 0;
+                    failed.remove(&suspect);
+                    if !reply.caller_is_member || reply.server_list > self.membership.list().version
+                    {
+                        ask_coordinator(&self.env, &self.coordinator, &self.membership).await;
+                    }
+                }
+                // Another life answers at the address: the one in the list is over.
+                Ok(_) => self.hint(suspect).await,
+                Err(error) => {
+                    failed_in_a_row += 1;
+                    let times = failed.entry(suspect).or_default();
+                    *times += 1;
+                    let refused = matches!(error, RpcError::Call(CallError::Unreachable(..)));
+                    if refused || *times >= self.options.suspect_after {
+                        tracing::info!(%suspect, %error, "server does not answer, telling the coordinator");
+                        self.hint(suspect).await;
+                    }
+                    if failed_in_a_row >= self.options.doubt_self_after {
+                        ask_coordinator(&self.env, &self.coordinator, &self.membership).await;
+                    }
+                }
+            }
+            let list = self.membership.list();
+            failed.retain(|id, _| list.is_up(*id));
+        }
+    }
+
+    /// Another server, at random.
+    fn choose(&self) -> Option<(ServerId, Address)> {
+        let list = self.membership.list();
+        let me = self.membership.id();
+        let others: Vec<_> = list.up().filter(|s| s.id != me).collect();
+        if others.is_empty() {
+            return None;
+        }
+        let chosen = others[self.env.rng.below(others.len() as u64) as usize];
+        Some((chosen.id, Address::from(chosen.address.as_str())))
+    }
+
+    async fn ping(&self, to: &Address) -> Result<PingReply, RpcError> {
+        let ping = Ping {
+            from: self.membership.id(),
+        };
+        call(
+            &*self.env.network,
+            to,
+            Header::default(),
+            &ping,
+            self.options.limit,
+        )
+        .await
+    }
+
+    async fn hint(&self, suspect: ServerId) {
+        let hint = HintServerCrashed { suspect };
+        let sent = call(
+            &*self.env.network,
+            &self.coordinator,
+            Header::default(),
+            &hint,
+            COORDINATOR_LIMIT,
+        )
+        .await;
+        if let Err(error) = sent {
+            tracing::info!(%suspect, %error, "the coordinator cannot be told of a suspect");
+        }
+    }
+}
+
+/// Asks the coordinator for the server list: it says whether this server still belongs (MEM-3).
+pub(crate) async fn ask_coordinator(
+    env: &Env,
+    coordinator: &Address,
+    membership: &Membership,
+) -> bool {
+    let ask = GetServerList {};
+    let header = Header::default();
+    match call(&*env.network, coordinator, header, &ask, COORDINATOR_LIMIT).await {
+        Ok(list) => {
+            let up = list.is_up(membership.id());
+            membership.update(list);
+            up && membership.is_member()
+        }
+        Err(error) => {
+            tracing::info!(%error, "the coordinator cannot be asked for the server list");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_units::ServerListVersion;
+    use pluvio_wire::{ServerInfo, ServerState};
+
+    fn list(version: u64, servers: &[(u64, ServerState)]) -> ServerList {
+        let info = |&(id, state): &(u64, ServerState)| ServerInfo {
+            id: ServerId(id),
+            address: format!("s{id}"),
+            redis: None,
+            admin: None,
+            rack: None,
+            pid: 0,
+            cores: 1,
+            volatile: false,
+            disk_mb_per_s: 0,
+            state,
+        };
+        ServerList {
+            version: ServerListVersion(version),
+            servers: servers.iter().map(info).collect(),
+            grown: true,
+        }
+    }
+
+    #[test]
+    fn an_old_list_is_ignored() {
+        let members = Membership::new();
+        members.enlisted(
+            ServerId(2),
+            ClusterId(1),
+            list(5, &[(1, ServerState::Up), (2, ServerState::Up)]),
+        );
+        members.update(list(4, &[(1, ServerState::Up)]));
+        assert_eq!(members.list().version, ServerListVersion(5));
+        assert!(members.is_member());
+    }
+
+    #[test]
+    fn a_server_that_is_declared_dead_stays_dead() {
+        let members = Membership::new();
+        members.enlisted(
+            ServerId(2),
+            ClusterId(1),
+            list(5, &[(1, ServerState::Up), (2, ServerState::Up)]),
+        );
+        members.update(list(6, &[(1, ServerState::Up), (2, ServerState::Crashed)]));
+        assert!(!members.is_member());
+        members.update(list(7, &[(1, ServerState::Up), (2, ServerState::Up)]));
+        assert!(!members.is_member(), "MEM-2");
+    }
+
+    #[test]
+    fn a_server_that_was_declared_dead_before_it_heard_its_id_stays_dead() {
+        let members = Membership::new();
+        members.update(list(6, &[(1, ServerState::Up), (2, ServerState::Crashed)]));
+        members.enlisted(
+            ServerId(2),
+            ClusterId(1),
+            list(5, &[(1, ServerState::Up), (2, ServerState::Up)]),
+        );
+        assert!(!members.is_member(), "MEM-1, MEM-2");
+    }
+
+    #[test]
+    fn pings_tell_the_dead_from_the_new() {
+        let members = Membership::new();
+        members.enlisted(
+            ServerId(2),
+            ClusterId(1),
+            list(5, &[(1, ServerState::Crashed), (2, ServerState::Up)]),
+        );
+        assert!(!members.answer_ping(ServerId(1)).caller_is_member);
+        assert!(
+            members.answer_ping(ServerId(3)).caller_is_member,
+            "it may have joined since"
+        );
+        assert!(
+            members.answer_ping(ServerId(0)).caller_is_member,
+            "clients have no id"
+        );
+    }
+}

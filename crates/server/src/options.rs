@@ -1,0 +1,78 @@
+//! Options of a server.
+
+use crate::membership::PingOptions;
+use pluvio_env::Address;
+use pluvio_units::Size;
+
+/// How a server runs.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where the coordinator is.
+    pub coordinator: Address,
+    /// Where to listen for requests of clients and other servers; port 0 takes any. The host must be
+    /// one that others can reach.
+    pub listen: Address,
+    /// Where to listen for the Redis protocol, if at all.
+    pub redis: Option<Address>,
+    /// Where this process answers HTTP, for the server list.
+    pub admin: Option<String>,
+    /// Log memory.
+    pub memory: Size,
+    /// Replicas of every segment on other servers' disks; 0 keeps none: a crash loses the data.
+    pub replicas: u32,
+    /// Replicas without which writes wait; one less than `replicas`, at least 1, when `None`.
+    pub min_replicas: Option<u32>,
+    /// Acknowledge when replicas are on their devices, instead of with the operating system.
+    pub synced: bool,
+    /// The rack or power domain this server stands in.
+    pub rack: Option<String>,
+    /// Most connections of Redis clients.
+    pub redis_connections_max: usize,
+    /// How this server looks after others.
+    pub pings: PingOptions,
+    /// Process id, for the server list.
+    pub pid: u32,
+}
+
+impl ServerOptions {
+    /// Usual values: 256 MiB, three replicas, acknowledged when with the operating system.
+    #[must_use]
+    pub fn new(coordinator: Address, listen: Address) -> Self {
+        Self {
+            coordinator,
+            listen,
+            redis: None,
+            admin: None,
+            memory: Size::mib(256),
+            replicas: 3,
+            min_replicas: None,
+            synced: false,
+            rack: None,
+            redis_connections_max: 10_000,
+            pings: PingOptions::default(),
+            pid: 0,
+        }
+    }
+
+    /// Replicas without which writes wait.
+    #[must_use]
+    pub fn needed(&self) -> u32 {
+        self.min_replicas
+            .unwrap_or_else(|| self.replicas.saturating_sub(1).max(1))
+    }
+
+    /// What is wrong with the options, for people.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let needed = self.needed();
+        if self.replicas > 0 && needed == 0 {
+            return Some("min-replicas must be at least 1: a write is acknowledged only when a replica has it".into());
+        }
+        if self.replicas > 0 && needed > self.replicas {
+            return Some(format!(
+                "min-replicas is {needed}, more than replicas, which is {}",
+                self.replicas
+            ));
+        }
+        None
+    }
+}

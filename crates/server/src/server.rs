@@ -1,0 +1,477 @@
+//! Starting a server, and what holds it together.
+
+use crate::identity::{FORMAT_VERSION, Identity, IdentityError};
+use crate::lease::Lease;
+use crate::limits::Limits;
+use crate::local::Local;
+use crate::membership::{Membership, Standing, Watcher};
+use crate::options::ServerOptions;
+use crate::service::ServerService;
+use crate::status::{Readiness, StatusSource};
+use pluvio_backup::{Backup, BackupError, BackupOptions};
+use pluvio_client::{Client, ClientOptions};
+use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
+use pluvio_log::{CleanerOptions, CleanerPace, Durability, LogOptions, OpenError};
+use pluvio_master::{Master, MasterParts, RecoveryOptions};
+use pluvio_redis::{RedisOptions, RedisService};
+use pluvio_replication::{Replication, ReplicationOptions};
+use pluvio_store::{Fatal, Store, StoreOptions};
+use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, ServerId, ServerListVersion};
+use pluvio_wire::{
+    Enlist, EnlistReply, FatalKind, Header, PROTOCOL_VERSION, RpcError, ServerInfo, ServerList,
+    ServerState, ServerStatus, call,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long to wait for the coordinator's answer to an enlistment.
+const ENLIST_LIMIT: Duration = Duration::from_secs(2);
+/// Pause between attempts to enlist.
+const ENLIST_PAUSE: Duration = Duration::from_millis(100);
+/// Attempts to enlist between two traces.
+const ENLIST_TRACE_EVERY: u32 = 20;
+/// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer fills a few
+/// seglets.
+const CLEANER_SLEEP: Duration = Duration::from_millis(2);
+/// How long the Redis front end masks failures before it answers with an error: longer than a
+/// recovery takes, shorter than most clients wait.
+const REDIS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a server cannot start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// An option makes no sense. Not retryable.
+    #[error("{0}")]
+    Option(String),
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The frames on disk cannot be used.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// The data directory cannot be written.
+    #[error("cannot write to the data directory: {0}")]
+    Disk(#[from] DiskError),
+    /// A port cannot be opened.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The log memory cannot be had.
+    #[error("cannot set up the log memory: {0}")]
+    Memory(#[from] OpenError),
+    /// The coordinator does not take this server. Not retryable without changing something.
+    #[error("the coordinator refuses this server: {0}")]
+    Refused(String),
+}
+
+/// A running server. Stops when dropped.
+pub struct Server {
+    membership: Arc<Membership>,
+    local: Local,
+    status: Arc<StatusSource>,
+    redis: Option<RedisService>,
+    ports: Vec<Listening>,
+    redis_address: Option<Address>,
+    tasks: Arc<Mutex<Vec<TaskHandle>>>,
+}
+
+/// What the parts of a starting server share.
+struct Starting {
+    env: Env,
+    options: ServerOptions,
+    membership: Arc<Membership>,
+    local: Local,
+    backup: Backup,
+}
+
+impl Server {
+    /// Starts a server: returns once it is a member of the cluster. Waits for the coordinator as long
+    /// as that takes.
+    ///
+    /// # Errors
+    /// See [`ServerError`]; the ports are closed again.
+    pub async fn start(env: Env, options: ServerOptions) -> Result<Self, ServerError> {
+        if let Some(problem) = options.problem() {
+            return Err(ServerError::Option(problem));
+        }
+        // Refuses bad memory options before the cluster hears of this server.
+        drop(Store::open(store_options(
+            &env,
+            &options,
+            ServerId(0),
+            ClusterId(0),
+        ))?);
+        let former = Identity::load(&*env.disk).await?;
+        let backup_options = BackupOptions {
+            cluster: former.map(|f| f.cluster),
+            ..BackupOptions::default()
+        };
+        let backup = Backup::start(env.clone(), backup_options).await?;
+        let starting = Starting {
+            membership: Membership::new(),
+            local: Local::default(),
+            backup,
+            env,
+            options,
+        };
+        starting.run(former).await
+    }
+
+    /// This server's id.
+    #[must_use]
+    pub fn id(&self) -> ServerId {
+        self.membership.id()
+    }
+
+    /// The cluster's id.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.membership.cluster()
+    }
+
+    /// Where it answers requests.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.ports[0].address
+    }
+
+    /// Where it speaks the Redis protocol, if it does.
+    #[must_use]
+    pub fn redis_address(&self) -> Option<&Address> {
+        self.redis_address.as_ref()
+    }
+
+    /// The Redis front end, for its counters.
+    #[must_use]
+    pub fn redis(&self) -> Option<&RedisService> {
+        self.redis.as_ref()
+    }
+
+    /// Its master, for tests and checkers.
+    #[must_use]
+    pub fn master(&self) -> Option<Arc<Master>> {
+        self.local.0.get().cloned()
+    }
+
+    /// The server list as this server knows it.
+    #[must_use]
+    pub fn server_list(&self) -> Arc<ServerList> {
+        self.membership.list()
+    }
+
+    /// What it has and does.
+    #[must_use]
+    pub fn status(&self) -> ServerStatus {
+        self.status.read()
+    }
+
+    /// Whether it can do its work.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.status.readiness()
+    }
+
+    /// Ends when the cluster has declared this server dead, and says why. The process should then end:
+    /// it can come back as a new server.
+    pub async fn expelled(&self) -> String {
+        let mut standing = self.membership.watch_standing();
+        loop {
+            if let Standing::Expelled(why) = &*standing.borrow_and_update() {
+                return why.clone();
+            }
+            if standing.changed().await.is_err() {
+                return "the server was stopped".into();
+            }
+        }
+    }
+
+    /// Stops serving: closes the ports and ends the tasks. Everything acknowledged is with the backups,
+    /// so nothing has to be written.
+    pub fn shutdown(&mut self) {
+        self.ports.clear();
+        if let Some(master) = self.local.0.get() {
+            master.stop();
+            // Their tasks would go on, and keep the log's memory.
+            master.replication().stop();
+        }
+        for task in self
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+fn store_options(
+    env: &Env,
+    options: &ServerOptions,
+    server: ServerId,
+    cluster: ClusterId,
+) -> StoreOptions {
+    let durability = if options.replicas == 0 {
+        Durability::Volatile
+    } else {
+        Durability::Replicated
+    };
+    let logs = env.tasks.cores().min(LOGS_PER_MASTER_MAX);
+    StoreOptions {
+        log: LogOptions {
+            cluster,
+            server,
+            logs,
+            durability,
+            ..LogOptions::new(options.memory)
+        },
+    }
+}
+
+impl Starting {
+    async fn run(self, former: Option<Identity>) -> Result<Server, ServerError> {
+        let status = Arc::new(StatusSource {
+            membership: Arc::clone(&self.membership),
+            local: self.local.clone(),
+            backup: self.backup.clone(),
+        });
+        let service = Arc::new(ServerService {
+            membership: Arc::clone(&self.membership),
+            local: self.local.clone(),
+            backup: self.backup.clone(),
+            limits: Arc::<Limits>::default(),
+            status: Arc::clone(&status),
+        });
+        let mut ports = vec![
+            self.env
+                .network
+                .listen(&self.options.listen, service)
+                .await?,
+        ];
+        let redis = self.open_redis(&status, &mut ports).await?;
+        let redis_address = redis
+            .as_ref()
+            .and(ports.last())
+            .map(|port| port.address.clone());
+        let reply = self
+            .enlist(former, &ports[0].address, redis_address.as_ref())
+            .await?;
+        self.membership.named(reply.server, reply.cluster);
+        let identity = Identity {
+            format_version: FORMAT_VERSION,
+            cluster: reply.cluster,
+            server: reply.server,
+        };
+        identity.store(&*self.env.disk).await?;
+        let tasks = self.serve(&reply).await?;
+        Ok(Server {
+            membership: self.membership,
+            local: self.local,
+            status,
+            redis,
+            ports,
+            redis_address,
+            tasks: Arc::new(Mutex::new(tasks)),
+        })
+    }
+
+    async fn open_redis(
+        &self,
+        status: &Arc<StatusSource>,
+        ports: &mut Vec<Listening>,
+    ) -> Result<Option<RedisService>, ServerError> {
+        let Some(address) = &self.options.redis else {
+            return Ok(None);
+        };
+        let mut client_options = ClientOptions::new([self.options.coordinator.clone()]);
+        client_options.timeout = REDIS_PATIENCE;
+        let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
+        let mut options = RedisOptions::default();
+        options.port = address
+            .0
+            .rsplit(':')
+            .next()
+            .and_then(|p| p.parse().ok())
+            .unwrap_or(0);
+        options.process_id = self.options.pid;
+        options.synced = self.options.synced;
+        options.connections_max = self.options.redis_connections_max;
+        let source = Arc::clone(status);
+        let cores = self.env.tasks.cores();
+        let redis = RedisService::new(
+            &self.env,
+            &client,
+            cores,
+            options,
+            Arc::new(move || source.read()),
+        );
+        let most = self.options.redis_connections_max;
+        let service = Arc::new(redis.clone());
+        let port = self
+            .env
+            .network
+            .listen_streams(address, most, RedisService::REFUSAL, service);
+        ports.push(port.await?);
+        Ok(Some(redis))
+    }
+
+    /// Asks to join until the coordinator answers.
+    async fn enlist(
+        &self,
+        former: Option<Identity>,
+        address: &Address,
+        redis: Option<&Address>,
+    ) -> Result<EnlistReply, ServerError> {
+        let mut request = Enlist {
+            protocol: PROTOCOL_VERSION,
+            cluster: former.map(|f| f.cluster),
+            replaces: former.map(|f| f.server),
+            attempt: self.env.rng.next_u64(),
+            info: ServerInfo {
+                id: ServerId(0),
+                address: address.to_string(),
+                redis: redis.map(ToString::to_string),
+                admin: self.options.admin.clone(),
+                rack: self.options.rack.clone(),
+                pid: self.options.pid,
+                cores: self.env.tasks.cores(),
+                volatile: self.options.replicas == 0,
+                disk_mb_per_s: self.backup.disk_mb_per_s(),
+                state: ServerState::Up,
+            },
+        };
+        let mut attempts = 0;
+        loop {
+            let to = &self.options.coordinator;
+            let network = &*self.env.network;
+            let answer = call(network, to, Header::default(), &request, ENLIST_LIMIT).await;
+            let error = match answer {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            if let RpcError::Refused(refusal) = &error {
+                // The answer was late, and this life is over before it began: begin another one.
+                if refusal.fatal_kind() == Some(FatalKind::NotInCluster) {
+                    request.attempt = self.env.rng.next_u64();
+                } else if refusal.fatal_kind().is_some() {
+                    return Err(ServerError::Refused(refusal.to_string()));
+                }
+            }
+            if attempts % ENLIST_TRACE_EVERY == 0 {
+                tracing::info!(coordinator = %to, %error, "cannot join the cluster yet; trying again");
+            }
+            attempts += 1;
+            self.env.clock.sleep(ENLIST_PAUSE).await;
+        }
+    }
+
+    /// Makes log, replication and master, and lets requests in.
+    async fn serve(&self, reply: &EnlistReply) -> Result<Vec<TaskHandle>, ServerError> {
+        let (env, options) = (&self.env, &self.options);
+        self.backup.enlisted(reply.server, reply.cluster)?;
+        let store = Store::open(store_options(env, options, reply.server, reply.cluster))?;
+        let replication_options = ReplicationOptions {
+            rack: options.rack.clone(),
+            replicas: options.replicas,
+            min_replicas: options.needed(),
+            synced: options.synced,
+            coordinators: vec![options.coordinator.clone()],
+            ..ReplicationOptions::new(reply.cluster, reply.server)
+        };
+        let replication =
+            Replication::start(env.clone(), Arc::clone(store.space()), replication_options);
+        let members = Arc::clone(&self.membership);
+        let master = Master::new(MasterParts {
+            env: env.clone(),
+            id: reply.server,
+            store: Arc::clone(&store),
+            replication: replication.clone(),
+            coordinator: options.coordinator.clone(),
+            addresses: Arc::new(move |id| {
+                members
+                    .list()
+                    .get(id)
+                    .map(|s| Address::from(s.address.as_str()))
+            }),
+            recovery: RecoveryOptions::default(),
+        });
+        let first = self.local.0.set(Arc::clone(&master));
+        assert!(first.is_ok(), "a server is enlisted once");
+        let lease = Lease {
+            env: env.clone(),
+            membership: Arc::clone(&self.membership),
+            coordinator: options.coordinator.clone(),
+            backup: self.backup.clone(),
+            master: Arc::clone(&master),
+        };
+        let mut tasks = vec![
+            self.follow_list(replication),
+            self.follow_standing(master),
+            self.start_cleaner(&store),
+        ];
+        self.membership
+            .enlisted(reply.server, reply.cluster, reply.list.clone());
+        let watcher = Watcher {
+            env: env.clone(),
+            membership: Arc::clone(&self.membership),
+            coordinator: options.coordinator.clone(),
+            options: options.pings,
+        };
+        tasks.push(watcher.start());
+        tasks.extend(lease.start(options.replicas > 0));
+        Ok(tasks)
+    }
+
+    /// Tells backup and replication of every new server list.
+    fn follow_list(&self, replication: Replication) -> TaskHandle {
+        let mut list = self.membership.watch_list();
+        let backup = self.backup.clone();
+        self.env.tasks.spawn(CoreId(0), "server list", async move {
+            loop {
+                let now = list.borrow_and_update().clone();
+                // None of all has version 0.
+                if now.version > ServerListVersion(0) {
+                    backup.server_list_changed(&now);
+                    replication.server_list_changed(&now);
+                }
+                if list.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Stops the master when the cluster has declared this server dead (SRV-1).
+    fn follow_standing(&self, master: Arc<Master>) -> TaskHandle {
+        let mut standing = self.membership.watch_standing();
+        self.env.tasks.spawn(CoreId(0), "standing", async move {
+            while standing.changed().await.is_ok() {
+                if let Standing::Expelled(why) = &*standing.borrow_and_update() {
+                    tracing::warn!(why, "this server was declared dead and stops serving");
+                    master.stop();
+                    return;
+                }
+            }
+        })
+    }
+
+    fn start_cleaner(&self, store: &Arc<Store>) -> TaskHandle {
+        let cleaner = store.cleaner(CleanerOptions::default());
+        let clock = Arc::clone(&self.env.clock);
+        let step = move || {
+            let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
+            match cleaner.step(now_s) {
+                Ok(CleanerPace::Again) => Pace::Again,
+                Ok(CleanerPace::Idle) => Pace::After(CLEANER_SLEEP),
+                Err(corruption) => Fatal::corrupt(&corruption),
+            }
+        };
+        self.env.tasks.background("cleaner", Box::new(step))
+    }
+}

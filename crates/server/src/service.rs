@@ -1,0 +1,244 @@
+//! Requests that arrive on the RPC port, and who answers them.
+
+use crate::limits::Limits;
+use crate::local::{Local, log_of};
+use crate::membership::Membership;
+use crate::status::StatusSource;
+use pluvio_backup::Backup;
+use pluvio_env::{Frame, Handled, Peer, Service};
+use pluvio_master::Master;
+use pluvio_units::{CoreId, ServerId};
+use pluvio_wire::{
+    Class, DropTablets, FatalKind, FreeReplica, GetRecoveryData, GetServerStatus, Header,
+    IsReplicaNeeded, Opcode, Ping, Recover, Refusal, Request, RetryReason, SetPartitions,
+    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When to ask a server again that is not enlisted yet, or not any more.
+const NOT_SERVING_RETRY: Duration = Duration::from_millis(20);
+
+/// The RPC side of a server. Works from the moment the port is open; what needs a master is put off
+/// until the server is enlisted.
+pub(crate) struct ServerService {
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) local: Local,
+    pub(crate) backup: Backup,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) status: Arc<StatusSource>,
+}
+
+/// An answer that is ready.
+fn now<R: Request>(result: &Result<R::Reply, Refusal>) -> Handled {
+    Handled::Now(reply::<R>(result))
+}
+
+/// Decodes a request, or gives the refusal to send.
+fn decoded<R: Request>(frame: &Frame, answer: impl FnOnce(Header, R) -> Handled) -> Handled {
+    match decode::<R>(frame) {
+        Ok((header, request)) => answer(header, request),
+        Err(refusal) => now::<R>(&Err(refusal)),
+    }
+}
+
+/// A refusal in the form that every caller understands: a refused reply needs no type.
+fn refuse(opcode: u16, refusal: Refusal) -> Handled {
+    let frame = reply::<Ping>(&Err(refusal));
+    Handled::Now(Frame { opcode, ..frame })
+}
+
+impl Service for ServerService {
+    fn handle(&self, peer: Peer, request: Frame) -> Handled {
+        let Some(opcode) = Opcode::from_number(request.opcode) else {
+            let what = format!(
+                "there is no operation {}: the caller is newer than this server",
+                request.opcode
+            );
+            return refuse(request.opcode, Refusal::fatal(FatalKind::Unsupported, what));
+        };
+        // First of all: who hears "busy" comes back, who hears "not serving" looks for the new owner.
+        if opcode.class() == Class::Data
+            && let Err(refusal) = self.master()
+        {
+            return refuse(request.opcode, refusal);
+        }
+        let permit = match self.limits.admit(opcode.class(), request.len()) {
+            Ok(permit) => permit,
+            Err(refusal) => return refuse(request.opcode, refusal),
+        };
+        match self.dispatch(opcode, peer.core, &request) {
+            Handled::Now(frame) => Handled::Now(frame),
+            Handled::Later(answer) => Handled::Later(Box::pin(async move {
+                let frame = answer.await;
+                drop(permit);
+                frame
+            })),
+        }
+    }
+}
+
+impl ServerService {
+    fn dispatch(&self, opcode: Opcode, core: CoreId, frame: &Frame) -> Handled {
+        match opcode {
+            Opcode::Read
+            | Opcode::Write
+            | Opcode::Delete
+            | Opcode::Increment
+            | Opcode::MultiRead
+            | Opcode::MultiWrite
+            | Opcode::MultiDelete
+            | Opcode::Enumerate
+            | Opcode::CountObjects => self.data(opcode, core, frame),
+            Opcode::WriteReplica => self.backup::<WriteReplica, _>(frame, |backup, r| async move {
+                backup.write_replica(core, r).await
+            }),
+            Opcode::FreeReplica => self.backup::<FreeReplica, _>(frame, |backup, r| async move {
+                backup.free_replica(core, r).await
+            }),
+            Opcode::StartRecovery => self
+                .backup::<StartRecovery, _>(frame, |backup, r| async move {
+                    backup.start_recovery(r).await
+                }),
+            Opcode::SetPartitions => self
+                .backup::<SetPartitions, _>(frame, |backup, r| async move {
+                    backup.set_partitions(core, r).await
+                }),
+            Opcode::GetRecoveryData => self
+                .backup::<GetRecoveryData, _>(frame, |backup, r| async move {
+                    backup.get_recovery_data(core, r).await
+                }),
+            Opcode::TakeTablets => self
+                .master_later::<TakeTablets, _>(frame, |master, r| async move {
+                    master.take_tablets(&r.tablets).await
+                }),
+            Opcode::Recover => {
+                self.master_now::<Recover>(frame, |master, r| master.recover(core, log_of(core), r))
+            }
+            Opcode::DropTablets => {
+                self.master_later::<DropTablets, _>(frame, |master, r| async move {
+                    master.drop_table(r.table).await;
+                    Ok(())
+                })
+            }
+            Opcode::SplitTabletLocal => self.master_now::<SplitTabletLocal>(frame, |master, r| {
+                if master.tablets().split(r.table, r.at) {
+                    Ok(())
+                } else {
+                    Err(Refusal::Refresh)
+                }
+            }),
+            Opcode::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
+                Ok(master.replication().is_replica_needed(&r))
+            }),
+            Opcode::Ping => decoded::<Ping>(frame, |_, ping| {
+                let mut answer = self.membership.answer_ping(ping.from);
+                // LEASE-1: a server that is being recovered asks its backups whether it still serves.
+                answer.caller_is_member &= !self.backup.is_fenced(ping.from);
+                now::<Ping>(&Ok(answer))
+            }),
+            Opcode::UpdateServerList => decoded::<UpdateServerList>(frame, |header, update| {
+                now::<UpdateServerList>(&self.take_list(header, update))
+            }),
+            Opcode::GetServerStatus => decoded::<GetServerStatus>(frame, |_, _| {
+                now::<GetServerStatus>(&Ok(self.status.read()))
+            }),
+            Opcode::RecoveryMasterFinished
+            | Opcode::Enlist
+            | Opcode::HintServerCrashed
+            | Opcode::GetServerList
+            | Opcode::SetReplicationEpoch
+            | Opcode::GetTable
+            | Opcode::CreateTable
+            | Opcode::DropTable
+            | Opcode::ListTables
+            | Opcode::SplitTablet
+            | Opcode::GetClusterStatus => {
+                let what = format!(
+                    "{} is answered by the coordinator; this is a server",
+                    opcode.name()
+                );
+                refuse(opcode as u16, Refusal::fatal(FatalKind::Unsupported, what))
+            }
+        }
+    }
+
+    /// The master, if this server is a member.
+    fn master(&self) -> Result<&Arc<Master>, Refusal> {
+        let member = self.membership.is_member();
+        let master = self.local.0.get().filter(|_| member);
+        master.ok_or_else(|| Refusal::retry(NOT_SERVING_RETRY, RetryReason::NotServing))
+    }
+
+    /// Whether the caller means this life of the server.
+    fn check_target(&self, header: &Header) -> Result<(), Refusal> {
+        let meant = header.target == ServerId(0) || header.target == self.membership.id();
+        if meant { Ok(()) } else { Err(Refusal::Refresh) }
+    }
+
+    fn data(&self, opcode: Opcode, core: CoreId, frame: &Frame) -> Handled {
+        match self.master() {
+            Ok(master) => master
+                .handle_data(opcode, log_of(core), frame)
+                .expect("data operations are the master's"),
+            Err(refusal) => refuse(opcode as u16, refusal),
+        }
+    }
+
+    /// Decodes a request for this life of the backup and answers it later.
+    fn backup<R, F>(&self, frame: &Frame, answer: impl FnOnce(Backup, R) -> F) -> Handled
+    where
+        R: Request,
+        F: Future<Output = Result<R::Reply, Refusal>> + Send + 'static,
+    {
+        match decode::<R>(frame)
+            .and_then(|(header, request)| self.check_target(&header).map(|()| request))
+        {
+            Ok(request) => {
+                let answer = answer(self.backup.clone(), request);
+                Handled::Later(Box::pin(async move { reply::<R>(&answer.await) }))
+            }
+            Err(refusal) => now::<R>(&Err(refusal)),
+        }
+    }
+
+    /// Decodes a request for this life of the master and answers it at once.
+    fn master_now<R: Request>(
+        &self,
+        frame: &Frame,
+        answer: impl FnOnce(&Arc<Master>, R) -> Result<R::Reply, Refusal>,
+    ) -> Handled {
+        let request = decode::<R>(frame)
+            .and_then(|(header, request)| self.check_target(&header).map(|()| request));
+        now::<R>(&request.and_then(|request| answer(self.master()?, request)))
+    }
+
+    /// Decodes a request for this life of the master and answers it later.
+    fn master_later<R, F>(&self, frame: &Frame, answer: impl FnOnce(Arc<Master>, R) -> F) -> Handled
+    where
+        R: Request,
+        F: Future<Output = Result<R::Reply, Refusal>> + Send + 'static,
+    {
+        let request = decode::<R>(frame)
+            .and_then(|(header, request)| self.check_target(&header).map(|()| request));
+        match request.and_then(|r| Ok((r, Arc::clone(self.master()?)))) {
+            Ok((request, master)) => {
+                let answer = answer(master, request);
+                Handled::Later(Box::pin(async move { reply::<R>(&answer.await) }))
+            }
+            Err(refusal) => now::<R>(&Err(refusal)),
+        }
+    }
+
+    fn take_list(&self, header: Header, update: UpdateServerList) -> Result<(), Refusal> {
+        self.check_target(&header)?;
+        if self.membership.cluster() != update.cluster {
+            return Err(Refusal::fatal(
+                FatalKind::WrongCluster,
+                "this server belongs to another cluster",
+            ));
+        }
+        self.membership.update(update.list);
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! What this server has and does, in one message.
+
+use crate::local::Local;
+use crate::membership::{Membership, Standing};
+use pluvio_backup::Backup;
+use pluvio_wire::ServerStatus;
+use std::sync::Arc;
+
+/// Reads the status from the parts of a server.
+pub(crate) struct StatusSource {
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) local: Local,
+    pub(crate) backup: Backup,
+}
+
+/// Whether a server can do its work.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Readiness {
+    /// It can.
+    pub ready: bool,
+    /// Why not, for people.
+    pub reason: String,
+}
+
+impl StatusSource {
+    pub(crate) fn read(&self) -> ServerStatus {
+        let backup = self.backup.stats();
+        let mut status = ServerStatus {
+            id: self.membership.id(),
+            frames: backup.frames,
+            frame_bytes: backup.frame_bytes,
+            frames_damaged: backup.frames_damaged,
+            ..ServerStatus::default()
+        };
+        let Some(master) = self.local.0.get() else {
+            return status;
+        };
+        let log = master.store().space().stats();
+        let store = master.store().stats();
+        let replication = master.replication().status();
+        status.memory_total = log.memory_bytes;
+        status.memory_log = log.log_bytes;
+        status.memory_live = log.live_bytes;
+        status.memory_index = store.index_bytes + log.table_bytes;
+        status.objects = store.objects;
+        status.object_bytes = store.object_bytes;
+        status.tablets = master.tablets().serving();
+        status.segments = log.segments;
+        status.segments_under_replicated = replication.segments_under_replicated;
+        status.replicas_wanted = replication.replicas_wanted;
+        status.replicas_needed = replication.replicas_needed;
+        status.backups_up = replication.backups_up;
+        status.writes_wait = replication.writes_wait;
+        status.cleaner_freed = log
+            .cleaner
+            .bytes_cleaned
+            .saturating_sub(log.cleaner.bytes_moved);
+        status.cleaner_moved = log.cleaner.bytes_moved;
+        status.requests = master.requests();
+        status
+    }
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        let not = |reason: String| Readiness {
+            ready: false,
+            reason,
+        };
+        match &*self.membership.watch_standing().borrow() {
+            Standing::Joining => return not("joining the cluster".into()),
+            Standing::Expelled(why) => return not(format!("declared dead: {why}")),
+            Standing::Member => {}
+        }
+        match self.local.0.get() {
+            None => not("joining the cluster".into()),
+            Some(master) => match master.replication().status().writes_wait {
+                Some(why) => not(why),
+                None => Readiness {
+                    ready: true,
+                    reason: "serving".into(),
+                },
+            },
+        }
+    }
+}

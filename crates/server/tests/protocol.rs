@@ -1,0 +1,203 @@
+//! Scenarios at the seams between membership, recovery and masters.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod rig;
+
+use bytes::Bytes;
+use pluvio_env::{Address, Moment};
+use pluvio_sim::DiskFaults;
+use pluvio_units::HashRange;
+use pluvio_units::TableId;
+use pluvio_wire::{Header, Read, RejectRules, TabletSpec, TakeTablets, call};
+use rig::{LONG, Rig};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Reads that were answered: when they were sent, and the value.
+type Seen = Arc<Mutex<Vec<(Moment, Bytes)>>>;
+
+/// A server that nobody but one client reaches must not show that client what others have changed since.
+fn zombie_reads(seed: u64) {
+    let rig = Rig::of(seed, 4, 2);
+    let table = rig.fill("t", 1);
+    let zombie = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let server = rig.server(zombie).expect("it has started");
+    let process = rig.servers[zombie];
+    rig.sim.isolate(process);
+    rig.sim.heal(process, rig.client.id);
+    rig.sim.heal(rig.client.id, process);
+
+    let seen = Seen::default();
+    let (env, also, id) = (rig.client.env.clone(), Arc::clone(&seen), server.id());
+    let (address, table_id) = (Address::from(&*format!("server-{zombie}")), table.id());
+    rig.sim.spawn(rig.client.id, "stubborn reader", async move {
+        loop {
+            let sent = env.clock.now();
+            let read = Read {
+                table: table_id,
+                key: b"key 0".to_vec(),
+                rules: RejectRules::default(),
+            };
+            let limit = Duration::from_millis(100);
+            if let Ok(reply) = call(&*env.network, &address, Header::to(id), &read, limit).await {
+                also.lock().unwrap().push((sent, reply.value));
+            }
+            env.clock.sleep(Duration::from_millis(5)).await;
+        }
+    });
+    // Only the process of the reader has a clock that can be compared with its reads.
+    let (write, clock) = (rig.connect(&rig.other), rig.client.env.clock.clone());
+    let written = Arc::new(Mutex::new(None));
+    let place = Arc::clone(&written);
+    rig.sim.spawn(rig.other.id, "writer", async move {
+        let table = write.table("t").await.expect("the table is there");
+        write
+            .write(&table, b"key 0", Bytes::from("new"))
+            .await
+            .expect("it is written");
+        *place.lock().unwrap() = Some(());
+    });
+    rig.sim
+        .run_until(|| written.lock().unwrap().is_some(), LONG)
+        .unwrap_or_else(|s| panic!("{s}"));
+    let acknowledged = clock.now();
+    rig.sim.run_for(Duration::from_secs(3));
+    let seen = seen.lock().unwrap();
+    assert!(!seen.is_empty(), "the zombie served at first");
+    let late: Vec<_> = seen
+        .iter()
+        .filter(|(sent, value)| *sent >= acknowledged && value != "new")
+        .collect();
+    assert!(
+        late.is_empty(),
+        "seed {seed}: {} reads after {acknowledged} show what was overwritten: {late:?}",
+        late.len()
+    );
+}
+
+#[test]
+fn a_server_that_was_cut_off_shows_nothing_that_others_have_changed() {
+    for seed in 0..8 {
+        zombie_reads(seed);
+    }
+}
+
+#[test]
+fn a_server_that_is_still_a_member_serves_through_a_loss_of_the_coordinator() {
+    let rig = Rig::of(3, 4, 2);
+    rig.fill("t", 20);
+    let client = rig.connect(&rig.client);
+    let table = rig.run(&rig.client, {
+        let client = client.clone();
+        async move { client.table("t").await.expect("the table is there") }
+    });
+    rig.sim.crash(rig.coordinator.id);
+    rig.sim.run_for(Duration::from_secs(5));
+    rig.run(&rig.client, async move {
+        for i in 0..20 {
+            let key = format!("key {i}");
+            client
+                .write(&table, key.as_bytes(), Bytes::from("x"))
+                .await
+                .expect("it is written");
+            let found = client
+                .read(&table, key.as_bytes())
+                .await
+                .expect("it is read");
+            assert_eq!(found.expect("it is there").value, "x");
+        }
+    });
+}
+
+#[test]
+fn a_server_with_a_slow_disk_joins() {
+    let mut rig = Rig::of(4, 2, 1);
+    rig.all_started();
+    let slow = DiskFaults {
+        sync_latency: Duration::from_secs(2),
+        ..DiskFaults::default()
+    };
+    rig.add(1, slow);
+    rig.all_started();
+    rig.sim.run_for(Duration::from_secs(5));
+    let server = rig.server(2).expect("it has started");
+    assert!(server.readiness().ready, "{:?}", server.readiness());
+}
+
+#[test]
+fn what_has_replicas_is_not_recovered_to_a_server_that_keeps_none() {
+    let mut rig = Rig::of(5, 3, 2);
+    rig.all_started();
+    let table = rig.fill("t", 100);
+    rig.add(0, DiskFaults::default());
+    rig.add(0, DiskFaults::default());
+    rig.all_started();
+    let victim = rig.owner(&table, b"key 0").expect("somebody serves it");
+    rig.sim.crash(rig.servers[victim]);
+    rig.check("t", 100);
+    let served = |i: usize| {
+        rig.server(i)
+            .and_then(|s| s.master())
+            .map(|m| m.tablets().serving())
+    };
+    assert_eq!((served(3), served(4)), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
+    let rig = Rig::of(6, 3, 3);
+    rig.all_started();
+    for other in [1, 2] {
+        rig.sim.crash(rig.servers[other]);
+    }
+    // A log that is not open yet: this server has never had enough backups.
+    let mut rig = rig;
+    rig.sim.run_for(Duration::from_secs(10));
+    rig.add(3, DiskFaults::default());
+    rig.all_started();
+    let id = rig.server(3).expect("it has started").id();
+    let env = rig.client.env.clone();
+    let answer = rig.run(&rig.client, async move {
+        let spec = TabletSpec {
+            table: TableId(77),
+            seed: 1,
+            range: HashRange::ALL,
+        };
+        let take = TakeTablets {
+            tablets: vec![spec],
+        };
+        let limit = Duration::from_secs(30);
+        call(
+            &*env.network,
+            &Address::from("server-3"),
+            Header::to(id),
+            &take,
+            limit,
+        )
+        .await
+    });
+    let refusal = answer.expect_err("there are too few backups").to_string();
+    assert!(refusal.contains("too few backups"), "{refusal}");
+}
+
+/// A backup that comes back asks the master what of the replicas on its disk is still needed. The master
+/// must not take them for those of a backup that it believes to be alive.
+#[test]
+fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() {
+    for seed in 0..6 {
+        let rig = Rig::of(20 + seed, 2, 1);
+        rig.all_started();
+        let table = rig.fill("t", 50);
+        let master = rig.owner(&table, b"key 0").expect("somebody serves it");
+        let backup = 1 - master;
+        let process = rig.servers[master];
+        rig.sim.cut(rig.coordinator.id, process);
+        rig.sim.cut(process, rig.coordinator.id);
+        rig.restart(backup, 1);
+        rig.sim.run_for(Duration::from_secs(4));
+        rig.restart(master, 1);
+        rig.sim.heal_all();
+        rig.check("t", 50);
+    }
+}

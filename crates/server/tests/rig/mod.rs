@@ -1,0 +1,187 @@
+//! A simulated cluster whose servers a test can look into and cut off.
+
+#![allow(dead_code)] // not every test uses all of it
+
+use bytes::Bytes;
+use pluvio_client::{Client, ClientOptions, Table};
+use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
+use pluvio_env::Address;
+use pluvio_server::{Server, ServerOptions};
+use pluvio_sim::{DiskFaults, ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_units::{KeyHash, ServerId, Size};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Servers that have started, in the order of their processes.
+type Started = Arc<Mutex<Vec<Option<Arc<Server>>>>>;
+
+pub struct Rig {
+    pub sim: Sim,
+    pub store: Arc<MemoryStore>,
+    pub coordinator: ProcessEnv,
+    pub client: ProcessEnv,
+    pub other: ProcessEnv,
+    pub servers: Vec<ProcessId>,
+    started: Started,
+}
+
+impl Rig {
+    /// A coordinator and two client processes; servers are added by [`Rig::add`].
+    pub fn new(seed: u64) -> Self {
+        let sim = Sim::new(seed, SimOptions::default());
+        let coordinator = sim.process("coordinator");
+        let (client, other) = (sim.process("client"), sim.process("other"));
+        let store = Arc::new(MemoryStore::new());
+        let rig = Self {
+            sim,
+            store,
+            coordinator,
+            client,
+            other,
+            servers: Vec::new(),
+            started: Started::default(),
+        };
+        rig.start_coordinator();
+        rig
+    }
+
+    /// With servers that keep so many replicas.
+    pub fn of(seed: u64, servers: usize, replicas: u32) -> Self {
+        let mut rig = Self::new(seed);
+        for _ in 0..servers {
+            rig.add(replicas, DiskFaults::default());
+        }
+        rig
+    }
+
+    fn start_coordinator(&self) {
+        let (env, store) = (self.coordinator.env.clone(), Arc::clone(&self.store));
+        self.sim
+            .spawn(self.coordinator.id, "coordinator", async move {
+                let options = CoordinatorOptions::default();
+                let started = Coordinator::start(env.clone(), store, options).await;
+                let coordinator = Arc::new(started.expect("the coordinator starts"));
+                let at = Address::from("coordinator");
+                let listening = env.network.listen(&at, coordinator).await;
+                let _open = listening.expect("the port is free");
+                std::future::pending::<()>().await;
+            });
+    }
+
+    pub fn add(&mut self, replicas: u32, disk: DiskFaults) {
+        let i = self.servers.len();
+        let process = self.sim.process(&format!("server-{i}"));
+        self.sim.set_disk(process.id, disk);
+        self.servers.push(process.id);
+        self.started.lock().unwrap().push(None);
+        self.start(i, replicas, &process);
+    }
+
+    /// Crashes a server and starts it again.
+    pub fn restart(&self, i: usize, replicas: u32) {
+        self.sim.crash(self.servers[i]);
+        self.started.lock().unwrap()[i] = None;
+        let process = self.sim.restart(self.servers[i]);
+        self.start(i, replicas, &process);
+    }
+
+    fn start(&self, i: usize, replicas: u32, process: &ProcessEnv) {
+        let mut options = ServerOptions::new(
+            Address::from("coordinator"),
+            Address::from(&*format!("server-{i}")),
+        );
+        options.memory = Size::mib(48);
+        options.replicas = replicas;
+        let started = Arc::clone(&self.started);
+        let env = process.env.clone();
+        self.sim.spawn(process.id, "server", async move {
+            let server = Server::start(env, options)
+                .await
+                .expect("the server starts");
+            let server = Arc::new(server);
+            started.lock().unwrap()[i] = Some(Arc::clone(&server));
+            let _why = server.expelled().await;
+        });
+    }
+
+    pub fn server(&self, i: usize) -> Option<Arc<Server>> {
+        self.started.lock().unwrap()[i].clone()
+    }
+
+    /// Waits until all servers have started.
+    pub fn all_started(&self) {
+        let started = || self.started.lock().unwrap().iter().all(Option::is_some);
+        self.sim
+            .run_until(started, LONG)
+            .unwrap_or_else(|stuck| panic!("{stuck}"));
+    }
+
+    /// Which server has this id.
+    pub fn index_of(&self, id: ServerId) -> usize {
+        let started = self.started.lock().unwrap();
+        let is = |s: &Option<Arc<Server>>| s.as_ref().is_some_and(|s| s.id() == id);
+        started
+            .iter()
+            .position(is)
+            .expect("the server is one of ours")
+    }
+
+    /// The server that serves a key, by its own word.
+    pub fn owner(&self, table: &Table, key: &[u8]) -> Option<usize> {
+        let hash: KeyHash = table.hash(key);
+        (0..self.servers.len()).find(|i| {
+            let master = self.server(*i).and_then(|s| s.master());
+            let served = master.map(|m| m.tablets().served()).unwrap_or_default();
+            served
+                .iter()
+                .any(|(id, range)| *id == table.id() && range.contains(hash))
+        })
+    }
+
+    pub fn connect(&self, process: &ProcessEnv) -> Client {
+        Client::new(&process.env, ClientOptions::new(["coordinator"]))
+    }
+
+    pub fn run<T: Send + 'static>(
+        &self,
+        process: &ProcessEnv,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let done = self.sim.block_on(process.id, work, LONG);
+        done.unwrap_or_else(|stuck| panic!("{stuck}"))
+    }
+
+    /// Makes a table and writes `key i` = `value i`.
+    pub fn fill(&self, name: &'static str, count: u32) -> Table {
+        let client = self.connect(&self.client);
+        self.run(&self.client, async move {
+            let table = client
+                .create_table(name, None)
+                .await
+                .expect("a table can be made");
+            for i in 0..count {
+                let (key, value) = (format!("key {i}"), Bytes::from(format!("value {i}")));
+                client
+                    .write(&table, key.as_bytes(), value)
+                    .await
+                    .expect("it is written");
+            }
+            table
+        })
+    }
+
+    /// Reads what [`Rig::fill`] wrote.
+    pub fn check(&self, name: &'static str, count: u32) {
+        let client = self.connect(&self.client);
+        self.run(&self.client, async move {
+            let table = client.table(name).await.expect("the table is there");
+            for i in 0..count {
+                let found = client.read(&table, format!("key {i}").as_bytes()).await;
+                let found = found.expect("it can be read").expect("it is there");
+                assert_eq!(found.value, format!("value {i}"));
+            }
+        });
+    }
+}

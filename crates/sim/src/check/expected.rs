@@ -1,0 +1,64 @@
+//! WARN and ERROR traces: every one that is not in the list of expected ones is a violation.
+
+use crate::check::{Check, Violation};
+
+/// A trace that faults explain.
+struct Expected {
+    /// A part of its text.
+    part: &'static str,
+    /// When it is expected, and what explains it. For readers.
+    #[expect(dead_code, reason = "for readers; a reason for each is asked for")]
+    why: &'static str,
+}
+
+/// Traces that a run with faults may give.
+const EXPECTED: [Expected; 5] = [
+    Expected {
+        part: "this server may no longer be a member",
+        why: "a backup has heard of its death before it did itself",
+    },
+    Expected {
+        part: "damaged replica",
+        why: "the coordinator hears of such a frame from the backup that has it",
+    },
+    Expected {
+        part: "this server was declared dead and stops serving",
+        why: "its messages were late or lost for so long that nobody could tell it from a dead one",
+    },
+    Expected {
+        part: "it was freed",
+        why: "a write to a replica was still on its way when the segment left the log and was freed",
+    },
+    Expected {
+        part: "a damaged frame",
+        why: "a crash in the middle of the first writes of a frame that nobody counted on yet",
+    },
+];
+
+/// Most lines given as evidence.
+const LINES_MAX: usize = 20;
+
+/// Checks the WARN and ERROR lines of a run; `missed`: how many there were that nobody kept.
+/// `any_faults`: whether there was any fault; without, nothing is expected.
+#[must_use]
+pub fn only_expected(lines: &[String], missed: u64, any_faults: bool) -> Option<Violation> {
+    let is_expected = |line: &&String| any_faults && EXPECTED.iter().any(|e| line.contains(e.part));
+    let unexpected: Vec<&String> = lines.iter().filter(|line| !is_expected(line)).collect();
+    if unexpected.is_empty() {
+        return None;
+    }
+    Some(Violation {
+        check: Check::OnlyExpectedTraces,
+        message: format!(
+            "{} of {} warnings and errors are not expected{}",
+            unexpected.len(),
+            lines.len(),
+            if missed > 0 {
+                format!(" ({missed} more were not kept)")
+            } else {
+                String::new()
+            }
+        ),
+        evidence: unexpected.into_iter().take(LINES_MAX).cloned().collect(),
+    })
+}

@@ -1,0 +1,263 @@
+//! What must hold, each thing in a checker of its own.
+//!
+//! [`check_history`] judges what clients did and saw; [`ownership`] and [`expected`] judge what
+//! the cluster says of itself. Every checker reads its material by itself and knows no other, so
+//! that an error in one does not hide what another would find. The linearizability checker alone
+//! would find most of it; the others say in plain words what is wrong.
+//!
+//! Invariants
+//! - CHECK-1: a history that some correct cluster could give has no violations.
+//! - CHECK-2: every checker has a test in which a planted error makes it, by name, complain.
+
+mod conditional;
+mod counters;
+mod enumeration;
+pub mod expected;
+mod going_back;
+mod linear;
+mod not_done;
+pub mod ownership;
+mod register;
+#[cfg(test)]
+mod tests;
+mod versions;
+
+use crate::history::{History, KeyHistory, KeyId, Record};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+pub use linear::{Linear, linearize};
+pub use register::Object;
+
+/// What a cluster is forgiven. Each one is a known gap with a name; a strict run has none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Relaxations {
+    /// A change that was sent to a master which then crashed, and again to the tablet's next
+    /// master, may be executed by both, because masters keep the results of operations in memory
+    /// only (`crates/master/src/completions.rs`). Counted per operation by the recorder, so every
+    /// other operation is still held to "once".
+    pub repeated_execution: bool,
+}
+
+impl Relaxations {
+    /// Forgives nothing.
+    pub const NONE: Self = Self {
+        repeated_execution: false,
+    };
+}
+
+impl Default for Relaxations {
+    fn default() -> Self {
+        Self {
+            repeated_execution: true,
+        }
+    }
+}
+
+/// What is checked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    /// An acknowledged write is readable with its value or a later one.
+    AcknowledgedWriteIsReadable,
+    /// A value that was read is never lost afterwards.
+    ReadsNeverGoBack,
+    /// What was deleted stays deleted.
+    DeletedStaysDeleted,
+    /// Versions of a key grow in real-time order, and a version has one content.
+    VersionsGrow,
+    /// No write takes effect twice.
+    ExactlyOnce,
+    /// What failed as not executed has no effect; nothing is read that nobody wrote.
+    NotDoneHasNoEffect,
+    /// At most one conditional change wins per version.
+    OneWinner,
+    /// A counter lies between what is acknowledged and what was tried.
+    CountersAddUp,
+    /// An enumeration finds each stable key exactly once.
+    EnumerationFindsEachOnce,
+    /// There is an order of all operations on a key that explains every answer.
+    Linearizable,
+    /// Each key has one owner at any time.
+    OneOwner,
+    /// Only expected WARN and ERROR traces.
+    OnlyExpectedTraces,
+    /// When faults have stopped, the cluster is healthy again in time.
+    Progress,
+    /// The code under test did not panic, hang, or refuse to start.
+    KeepsRunning,
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AcknowledgedWriteIsReadable => "an acknowledged write is readable",
+            Self::ReadsNeverGoBack => "a value that was read is never lost",
+            Self::DeletedStaysDeleted => "what was deleted stays deleted",
+            Self::VersionsGrow => "versions grow, and each has one content",
+            Self::ExactlyOnce => "no write takes effect twice",
+            Self::NotDoneHasNoEffect => "what was not executed has no effect",
+            Self::OneWinner => "one conditional change wins per version",
+            Self::CountersAddUp => "counters add up",
+            Self::EnumerationFindsEachOnce => "an enumeration finds each stable key exactly once",
+            Self::Linearizable => "operations on a key are linearizable",
+            Self::OneOwner => "each key has one owner",
+            Self::OnlyExpectedTraces => "only expected warnings are traced",
+            Self::Progress => "the cluster recovers when faults stop",
+            Self::KeepsRunning => "nothing panics or hangs",
+        })
+    }
+}
+
+/// Something that does not hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Violation {
+    /// What.
+    pub check: Check,
+    /// How, for people.
+    pub message: String,
+    /// The records or lines that show it.
+    pub evidence: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.check, self.message)?;
+        for line in &self.evidence {
+            write!(f, "\n    {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What came of checking a history.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What does not hold; of each key and checker the first.
+    pub violations: Vec<Violation>,
+    /// Keys whose histories have an order.
+    pub linearizable: u64,
+    /// Keys for which the search for an order reached its limit.
+    pub undecided: u64,
+}
+
+/// One key's history with what the checkers need beside it.
+struct Subject<'a> {
+    key: &'a KeyHistory,
+    relaxations: Relaxations,
+}
+
+impl Subject<'_> {
+    fn violation(
+        &self,
+        check: Check,
+        message: impl fmt::Display,
+        evidence: &[&Record],
+    ) -> Violation {
+        Violation {
+            check,
+            message: format!("key {}: {message}", self.key.name),
+            evidence: evidence.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn records(&self) -> &[Record] {
+        &self.key.records
+    }
+
+    /// Whether a delete may explain that an object that was there at `before` is missing at
+    /// `after`.
+    fn deletion_between(&self, before: &Record, after: &Record, version: u64) -> bool {
+        self.records().iter().any(|record| {
+            let deletes = matches!(record.action, crate::history::Action::Delete { .. })
+                && record.may_change(self.relaxations.repeated_execution);
+            let late_enough = match record.outcome {
+                // An acknowledged delete tells which version it deleted, if any; an execution
+                // at a former master may have deleted another.
+                crate::history::Outcome::Deleted { version: deleted } => {
+                    deleted >= version
+                        || (record.repeats > 0 && self.relaxations.repeated_execution)
+                }
+                _ => true,
+            };
+            deletes
+                && late_enough
+                && record.effect_end() > before.invoked
+                && record.invoked < after.returned
+        })
+    }
+}
+
+/// A checker of one key.
+type KeyChecker = fn(&Subject<'_>) -> Vec<Violation>;
+
+const KEY_CHECKERS: [KeyChecker; 8] = [
+    going_back::acknowledged_write_is_readable,
+    going_back::reads_never_go_back,
+    going_back::deleted_stays_deleted,
+    versions::versions_grow,
+    versions::exactly_once,
+    not_done::not_done_has_no_effect,
+    conditional::one_winner,
+    counters::counters_add_up,
+];
+
+/// Runs all checkers of histories. `steps_max` bounds the search for an order, per key.
+#[must_use]
+pub fn check_history(history: &History, relaxations: Relaxations, steps_max: u64) -> Verdict {
+    let mut verdict = Verdict::default();
+    for (_, key) in history.keys() {
+        let subject = Subject { key, relaxations };
+        for checker in KEY_CHECKERS {
+            verdict.violations.extend(checker(&subject));
+        }
+        match linearize(&key.records, relaxations.repeated_execution, steps_max) {
+            Linear::Yes => verdict.linearizable += 1,
+            Linear::Undecided => verdict.undecided += 1,
+            Linear::No {
+                placed,
+                object,
+                due,
+            } => verdict
+                .violations
+                .push(not_linearizable(&subject, placed, object, &due)),
+        }
+    }
+    for scan in history.scans() {
+        verdict
+            .violations
+            .extend(enumeration::finds_each_once(history, scan, relaxations));
+    }
+    verdict
+}
+
+/// The evidence: what could not be placed, and what overlaps or precedes it closely.
+fn not_linearizable(
+    subject: &Subject<'_>,
+    placed: usize,
+    object: Object,
+    due: &[usize],
+) -> Violation {
+    /// So many records say what happened just before.
+    const BEFORE: usize = 12;
+    let records = subject.records();
+    let first = due.iter().min().copied().unwrap_or(0);
+    let last = due.iter().max().copied().unwrap_or(0);
+    let shown = &records[first.saturating_sub(BEFORE)..=last.min(records.len().saturating_sub(1))];
+    let evidence: Vec<&Record> = shown.iter().collect();
+    let content = object
+        .content
+        .map_or("no object".to_owned(), |content| content.to_string());
+    let message = format!(
+        "after {placed} operations ({content}, version {}{}) none of {} that are due fits",
+        object.version,
+        if object.exact { "" } else { " or more" },
+        due.len(),
+    );
+    subject.violation(Check::Linearizable, message, &evidence)
+}
+
+/// Names a key in messages.
+fn name_of(history: &History, key: KeyId) -> &str {
+    &history.of(key).name
+}

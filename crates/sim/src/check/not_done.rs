@@ -1,0 +1,54 @@
+//! What was not executed has no effect, and nothing is read that nobody wrote.
+
+use crate::check::{Check, Subject, Violation};
+use crate::history::{Action, Content, KeyKind, Outcome, Record};
+use std::collections::BTreeMap;
+
+/// Every value that is read was written by an operation that began before the read ended, and
+/// that did not fail as "not executed".
+pub(super) fn not_done_has_no_effect(subject: &Subject<'_>) -> Vec<Violation> {
+    let mut writers: BTreeMap<u64, &Record> = BTreeMap::new();
+    let mut empty_written = u64::MAX;
+    for record in subject.records() {
+        let possible = record.may_change(subject.relaxations.repeated_execution);
+        match record.action {
+            Action::Write { content, .. } => match content {
+                Content::Bytes(id) => {
+                    writers.insert(id, record);
+                }
+                Content::Empty if possible => empty_written = empty_written.min(record.invoked),
+                Content::Empty | Content::Number(_) | Content::Damaged(_) => {}
+            },
+            Action::Read | Action::Delete { .. } | Action::Add { .. } => {}
+        }
+    }
+    for record in subject.records() {
+        let Outcome::Found { content, .. } = record.outcome else {
+            continue;
+        };
+        let wrong = |message: &str, evidence: &[&Record]| {
+            vec![subject.violation(Check::NotDoneHasNoEffect, message, evidence)]
+        };
+        match content {
+            Content::Bytes(id) => match writers.get(&id) {
+                None => return wrong("a value was read that nobody wrote to this key", &[record]),
+                Some(writer) if writer.invoked > record.returned => {
+                    return wrong("a value was read before it was written", &[record, writer]);
+                }
+                Some(writer) if !writer.may_change(subject.relaxations.repeated_execution) => {
+                    return wrong("a write that was not executed shows", &[writer, record]);
+                }
+                Some(_) => {}
+            },
+            Content::Empty if empty_written > record.returned => {
+                return wrong("the empty value was read and nobody wrote it", &[record]);
+            }
+            Content::Number(_) if subject.key.kind == KeyKind::Register => {
+                return wrong("a number was read that nobody wrote to this key", &[record]);
+            }
+            Content::Empty | Content::Number(_) => {}
+            Content::Damaged(_) => return wrong("a value was read that nobody wrote", &[record]),
+        }
+    }
+    Vec::new()
+}

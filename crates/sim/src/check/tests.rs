@@ -1,0 +1,552 @@
+//! Each checker must find the error it is for, and none in what a correct cluster does.
+
+use super::ownership::{Served, one_server_each, table_is_whole};
+use super::*;
+use crate::history::{Action, Content, KeyKind, Outcome, Scan};
+use crate::random::Stream;
+use core::time::Duration;
+use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
+use pluvio_wire::{TableInfo, TabletInfo, TabletState};
+use std::collections::BTreeSet;
+
+const READ: Action = Action::Read;
+const DELETE: Action = Action::Delete { condition: None };
+
+fn write(id: u64) -> Action {
+    write_if(id, None)
+}
+
+fn write_if(id: u64, condition: Option<u64>) -> Action {
+    Action::Write {
+        content: Content::Bytes(id),
+        condition,
+    }
+}
+
+fn found(version: u64, id: u64) -> Outcome {
+    Outcome::Found {
+        version,
+        content: Content::Bytes(id),
+    }
+}
+
+fn wrote(version: u64, replaced: u64) -> Outcome {
+    Outcome::Wrote { version, replaced }
+}
+
+/// A key on which one operation follows the other, with `repeats` each.
+fn sequence(kind: KeyKind, operations: &[(Action, Outcome, u8)]) -> History {
+    let mut history = History::default();
+    let key = history.key("k", kind);
+    for (action, outcome, repeats) in operations {
+        let begun = history.invoke(key, 1, *action, Duration::ZERO);
+        history.finish(begun, *outcome, *repeats, Duration::ZERO);
+    }
+    history
+}
+
+fn broken(history: &History, relaxations: Relaxations) -> BTreeSet<Check> {
+    let verdict = check_history(history, relaxations, 100_000);
+    assert_eq!(verdict.undecided, 0);
+    verdict.violations.iter().map(|v| v.check).collect()
+}
+
+fn register(operations: &[(Action, Outcome)]) -> BTreeSet<Check> {
+    let operations: Vec<_> = operations.iter().map(|(a, o)| (*a, *o, 0)).collect();
+    broken(&sequence(KeyKind::Register, &operations), Relaxations::NONE)
+}
+
+/// The planted error is found by the checker for it, and by the one for everything.
+fn assert_found(check: Check, operations: &[(Action, Outcome)]) {
+    let found = register(operations);
+    assert!(found.contains(&check), "{check:?} in {found:?}");
+    assert!(found.contains(&Check::Linearizable), "{found:?}");
+}
+
+#[test]
+fn a_lost_acknowledged_write_is_found() {
+    let check = Check::AcknowledgedWriteIsReadable;
+    let start = [(write(1), wrote(1, 0)), (write(2), wrote(2, 1))];
+    for end in [
+        (READ, found(1, 1)),
+        (READ, Outcome::Missing),
+        (write(3), wrote(4, 1)),
+        (DELETE, Outcome::Deleted { version: 0 }),
+        (write_if(3, Some(7)), Outcome::Rejected { version: 1 }),
+    ] {
+        assert_found(check, &[start[0], start[1], end]);
+    }
+    // A delete that may have happened explains it.
+    let explained = [
+        start[0],
+        start[1],
+        (DELETE, Outcome::Unknown),
+        (READ, Outcome::Missing),
+    ];
+    assert_eq!(register(&explained), BTreeSet::new());
+}
+
+#[test]
+fn a_read_that_goes_back_is_found() {
+    let operations = [
+        (write(1), wrote(1, 0)),
+        (write(2), Outcome::Unknown),
+        (READ, found(2, 2)),
+        (READ, found(1, 1)),
+    ];
+    assert_found(Check::ReadsNeverGoBack, &operations);
+    assert_eq!(register(&operations[..3]), BTreeSet::new());
+}
+
+#[test]
+fn what_was_deleted_and_comes_back_is_found() {
+    let deleted = [
+        (write(1), wrote(1, 0)),
+        (DELETE, Outcome::Deleted { version: 1 }),
+        (READ, found(1, 1)),
+    ];
+    assert_found(Check::DeletedStaysDeleted, &deleted);
+    let missing = [
+        (write(1), wrote(3, 0)),
+        (DELETE, Outcome::Unknown),
+        (READ, Outcome::Missing),
+        (READ, found(3, 1)),
+    ];
+    assert_found(Check::DeletedStaysDeleted, &missing);
+}
+
+#[test]
+fn versions_that_do_not_grow_are_found() {
+    let reused = [
+        (write(1), wrote(5, 0)),
+        (DELETE, Outcome::Deleted { version: 5 }),
+        (write(2), wrote(5, 0)),
+    ];
+    assert_found(Check::VersionsGrow, &reused);
+    let back = [(write(1), wrote(5, 0)), (write(2), wrote(4, 5))];
+    assert_found(Check::VersionsGrow, &back);
+    let two_contents = [
+        (write(1), Outcome::Unknown),
+        (write(2), Outcome::Unknown),
+        (READ, found(1, 1)),
+        (READ, found(1, 2)),
+    ];
+    assert_found(Check::VersionsGrow, &two_contents);
+}
+
+#[test]
+fn a_write_that_takes_effect_twice_is_found_unless_it_is_forgiven() {
+    let operations = [
+        (write(1), wrote(2, 1), 1),
+        (READ, found(2, 1), 0),
+        (READ, found(3, 1), 0),
+    ];
+    let first = (write(9), wrote(1, 0), 0);
+    // The repeated execution must come before the operation returns.
+    let twice = sequence(
+        KeyKind::Register,
+        &[first, operations[0], operations[1], operations[2]],
+    );
+    assert!(broken(&twice, Relaxations::NONE).contains(&Check::ExactlyOnce));
+    assert!(broken(&twice, Relaxations::default()).contains(&Check::Linearizable));
+
+    // By a master that crashed, then by the next one: somebody read it in between.
+    let mut history = History::default();
+    let key = history.key("k", KeyKind::Register);
+    let begun = history.invoke(key, 1, write(1), Duration::ZERO);
+    let reading = history.invoke(key, 2, READ, Duration::ZERO);
+    history.finish(reading, found(1, 1), 0, Duration::ZERO);
+    history.finish(begun, wrote(2, 1), 1, Duration::ZERO);
+    assert_eq!(broken(&history, Relaxations::default()), BTreeSet::new());
+    let strict = broken(&history, Relaxations::NONE);
+    assert!(strict.contains(&Check::ExactlyOnce), "{strict:?}");
+    assert!(strict.contains(&Check::Linearizable), "{strict:?}");
+}
+
+#[test]
+fn an_effect_of_what_was_not_executed_is_found() {
+    let operations = [
+        (write(1), wrote(1, 0)),
+        (write(2), Outcome::NotDone),
+        (READ, found(2, 2)),
+    ];
+    assert_found(Check::NotDoneHasNoEffect, &operations);
+    let rejected = [
+        (write(1), wrote(1, 0)),
+        (write_if(2, Some(9)), Outcome::Rejected { version: 1 }),
+        (READ, found(2, 2)),
+    ];
+    assert_found(Check::NotDoneHasNoEffect, &rejected);
+    assert_found(Check::NotDoneHasNoEffect, &[(READ, found(1, 77))]);
+    let damaged = Outcome::Found {
+        version: 1,
+        content: Content::Damaged(3),
+    };
+    assert_found(
+        Check::NotDoneHasNoEffect,
+        &[(write(1), wrote(1, 0)), (READ, damaged)],
+    );
+    let too_early = [(READ, found(1, 1)), (write(1), wrote(1, 0))];
+    assert_found(Check::NotDoneHasNoEffect, &too_early);
+}
+
+#[test]
+fn two_winners_are_found() {
+    let operations = [
+        (write(1), wrote(1, 0)),
+        (write_if(2, Some(1)), wrote(2, 1)),
+        (write_if(3, Some(1)), wrote(3, 1)),
+    ];
+    assert_found(Check::OneWinner, &operations);
+    let against = [(write(1), wrote(1, 0)), (write_if(2, Some(0)), wrote(2, 1))];
+    assert_found(Check::OneWinner, &against);
+    let for_nothing = [
+        (write(1), wrote(1, 0)),
+        (write_if(2, Some(1)), Outcome::Rejected { version: 1 }),
+    ];
+    assert_found(Check::OneWinner, &for_nothing);
+}
+
+#[test]
+fn a_counter_that_lost_or_doubled_an_addition_is_found() {
+    let add = |by| Action::Add { by };
+    let added = |version, sum| Outcome::Added { version, sum };
+    let number = |version, number| Outcome::Found {
+        version,
+        content: Content::Number(number),
+    };
+    let counter = |operations: &[(Action, Outcome, u8)]| {
+        broken(
+            &sequence(KeyKind::Counter, operations),
+            Relaxations::default(),
+        )
+    };
+    let both = BTreeSet::from([Check::CountersAddUp, Check::Linearizable]);
+    let lost = [(add(5), added(1, 5), 0), (add(7), added(2, 7), 0)];
+    assert_eq!(counter(&lost), both);
+    let doubled = [(add(5), added(1, 5), 0), (READ, number(2, 10), 0)];
+    assert_eq!(counter(&doubled), both);
+    let unknown = [
+        (add(5), Outcome::Unknown, 0),
+        (READ, Outcome::Missing, 0),
+        (READ, number(1, 5), 0),
+        (add(-2), added(2, 3), 0),
+    ];
+    assert_eq!(counter(&unknown), BTreeSet::new());
+    let forgiven = [(add(5), added(2, 10), 1)];
+    assert_eq!(counter(&forgiven), BTreeSet::new());
+    let missed = [(add(5), added(1, 5), 0), (READ, Outcome::Missing, 0)];
+    assert!(counter(&missed).contains(&Check::CountersAddUp));
+}
+
+/// A table of three keys: one that is there, one that was deleted, one that somebody deletes.
+fn enumerated(found: &[u32]) -> Vec<Violation> {
+    let mut history = History::default();
+    let keys = ["there", "gone", "going"].map(|name| history.key(name, KeyKind::Register));
+    for key in keys {
+        let begun = history.invoke(key, 1, write(u64::from(key.0)), Duration::ZERO);
+        history.finish(begun, wrote(1, 0), 0, Duration::ZERO);
+    }
+    let begun = history.invoke(keys[1], 1, DELETE, Duration::ZERO);
+    history.finish(begun, Outcome::Deleted { version: 1 }, 0, Duration::ZERO);
+    let going = history.invoke(keys[2], 1, DELETE, Duration::ZERO);
+    let invoked = history.tick();
+    let returned = history.tick();
+    history.finish(going, Outcome::Deleted { version: 1 }, 0, Duration::ZERO);
+    history.scanned(Scan {
+        invoked,
+        returned,
+        keys: keys.to_vec(),
+        found: found.iter().map(|k| KeyId(*k)).collect(),
+        strangers: Vec::new(),
+    });
+    check_history(&history, Relaxations::NONE, 1_000).violations
+}
+
+#[test]
+fn an_enumeration_that_misses_doubles_or_invents_is_found() {
+    assert_eq!(enumerated(&[0]), Vec::new());
+    assert_eq!(enumerated(&[0, 2]), Vec::new());
+    for (found, words) in [
+        (&[2_u32][..], "was there all along"),
+        (&[0, 0], "was found 2 times"),
+        (&[0, 2, 2], "was found 2 times"),
+        (&[0, 1], "had been gone"),
+    ] {
+        let violations = enumerated(found);
+        assert_eq!(violations.len(), 1, "{found:?}: {violations:?}");
+        assert_eq!(violations[0].check, Check::EnumerationFindsEachOnce);
+        assert!(violations[0].message.contains(words), "{violations:?}");
+    }
+}
+
+fn range(first: u64, last: u64) -> HashRange {
+    HashRange::new(KeyHash(first), KeyHash(last))
+}
+
+#[test]
+fn two_owners_of_a_hash_are_found() {
+    let served = |table, first, last, server| Served {
+        table: TableId(table),
+        range: range(first, last),
+        server: ServerId(server),
+    };
+    let mut fine = vec![
+        served(1, 0, 9, 1),
+        served(2, 0, 9, 2),
+        served(1, 10, u64::MAX, 2),
+    ];
+    assert_eq!(one_server_each(&mut fine), None);
+    for overlap in [
+        served(1, 9, 9, 3),
+        served(1, 0, u64::MAX, 3),
+        served(2, 3, 4, 1),
+    ] {
+        let mut both = fine.clone();
+        both.push(overlap);
+        let violation = one_server_each(&mut both).expect("there are two owners");
+        assert_eq!(violation.check, Check::OneOwner);
+    }
+}
+
+#[test]
+fn a_table_with_a_gap_is_found() {
+    let table = |ranges: &[HashRange]| TableInfo {
+        id: TableId(1),
+        name: "t".into(),
+        seed: 0,
+        tablets: ranges
+            .iter()
+            .map(|range| TabletInfo {
+                range: *range,
+                owner: ServerId(1),
+                state: TabletState::Normal,
+            })
+            .collect(),
+        addresses: vec![(ServerId(1), "a".into())],
+    };
+    assert_eq!(
+        table_is_whole(&table(&[range(0, 9), range(10, u64::MAX)])),
+        None
+    );
+    for ranges in [
+        &[range(0, 9), range(11, u64::MAX)][..],
+        &[range(0, 9), range(9, u64::MAX)],
+        &[range(1, u64::MAX)],
+        &[range(0, u64::MAX - 1)],
+        &[],
+    ] {
+        assert!(table_is_whole(&table(ranges)).is_some(), "{ranges:?}");
+    }
+}
+
+#[test]
+fn an_unexpected_warning_is_found() {
+    let line = ["0.1 server-0 [x] ERROR pluvio_log: the moon fell down".to_owned()];
+    let violation = expected::only_expected(&line, 0, true).expect("nobody expects that");
+    assert_eq!(violation.check, Check::OnlyExpectedTraces);
+    assert_eq!(violation.evidence, line);
+    assert_eq!(expected::only_expected(&[], 0, false), None);
+}
+
+/// What is wrong with a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flaw {
+    None,
+    /// Now and then it forgets the latest change.
+    LosesWrites,
+    /// Now and then a read gives what was there before.
+    StaleReads,
+    /// Now and then it executes a write again later.
+    RepeatsWrites,
+}
+
+/// One object and clients that use it at the same time; replies take their time, some are lost.
+struct Fake {
+    draw: Stream,
+    flaw: Flaw,
+    flawed: bool,
+    history: History,
+    now: Option<(u64, u64)>,
+    before: Option<(u64, u64)>,
+    version_last: u64,
+    pending: Vec<Pending>,
+    ids: u64,
+}
+
+struct Pending {
+    begun: crate::history::Begun,
+    action: Action,
+    outcome: Option<Outcome>,
+    given_up: bool,
+}
+
+impl Fake {
+    fn new(seed: u64, flaw: Flaw) -> Self {
+        let mut history = History::default();
+        history.key("k", KeyKind::Register);
+        Self {
+            draw: Stream::new(seed, "fake"),
+            flaw,
+            flawed: false,
+            history,
+            now: None,
+            before: None,
+            version_last: 0,
+            pending: Vec::new(),
+            ids: 0,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.ids += 1;
+        let condition =
+            (self.draw.below(3) == 0).then(|| self.version_last.saturating_sub(self.draw.below(2)));
+        let action = match self.draw.below(6) {
+            0 | 1 => READ,
+            2 => Action::Delete {
+                condition: condition.map(|c| c.max(1)),
+            },
+            _ => write_if(self.ids, condition),
+        };
+        let client = self.pending.len() as u16;
+        let begun = self
+            .history
+            .invoke(KeyId(0), client, action, Duration::ZERO);
+        self.pending.push(Pending {
+            begun,
+            action,
+            outcome: None,
+            given_up: false,
+        });
+    }
+
+    fn change(&mut self, to: Option<(u64, u64)>) {
+        self.before = self.now;
+        self.now = to;
+    }
+
+    fn execute(&mut self, action: Action) -> Outcome {
+        let version = self.now.map_or(0, |(version, _)| version);
+        if self.flaw == Flaw::LosesWrites && self.draw.below(20) == 0 && self.before != self.now {
+            self.now = self.before;
+            self.flawed = true;
+            return self.execute(READ);
+        }
+        if action.condition().is_some_and(|c| c != version) {
+            return Outcome::Rejected { version };
+        }
+        match action {
+            Action::Read => {
+                let stale = self.flaw == Flaw::StaleReads
+                    && self.draw.below(10) == 0
+                    && self.before != self.now;
+                self.flawed |= stale;
+                let shown = if stale { self.before } else { self.now };
+                shown.map_or(Outcome::Missing, |(version, id)| found(version, id))
+            }
+            Action::Write {
+                content: Content::Bytes(id),
+                ..
+            } => {
+                self.version_last += 1 + self.draw.below(2);
+                self.change(Some((self.version_last, id)));
+                wrote(self.version_last, version)
+            }
+            Action::Delete { .. } => {
+                self.change(None);
+                Outcome::Deleted { version }
+            }
+            Action::Write { .. } | Action::Add { .. } => unreachable!("not asked for"),
+        }
+    }
+
+    fn step(&mut self) {
+        if self.pending.len() < 4 && self.draw.below(2) == 0 {
+            return self.begin();
+        }
+        if self.pending.is_empty() {
+            return;
+        }
+        let at = self.draw.below(self.pending.len() as u64) as usize;
+        let Pending {
+            begun,
+            action,
+            outcome,
+            given_up,
+        } = self.pending[at];
+        if outcome.is_none() {
+            if self.draw.below(12) == 0 && !given_up {
+                self.pending[at].given_up = true;
+                self.history
+                    .finish(begun, Outcome::Unknown, 0, Duration::ZERO);
+                return;
+            }
+            let is_read = action == READ;
+            let outcome = self.execute(action);
+            let matches = is_read == matches!(outcome, Outcome::Found { .. } | Outcome::Missing);
+            // The flaw that forgets answers as a read; nobody hears of that.
+            if matches || is_read {
+                self.pending[at].outcome = Some(outcome);
+            }
+            return;
+        }
+        let repeat = self.flaw == Flaw::RepeatsWrites && self.draw.below(6) == 0;
+        self.pending.swap_remove(at);
+        if !given_up {
+            self.history
+                .finish(begun, outcome.expect("it was executed"), 0, Duration::ZERO);
+        }
+        if repeat && matches!(outcome, Some(Outcome::Wrote { .. })) {
+            self.execute(action);
+            self.flawed |= self.now.map(|(v, _)| v) == Some(self.version_last);
+        }
+    }
+
+    fn run(mut self) -> (History, bool) {
+        for _ in 0..400 {
+            self.step();
+        }
+        (self.history, self.flawed)
+    }
+}
+
+impl Copy for Pending {}
+impl Clone for Pending {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+#[test]
+fn correct_clusters_have_no_violations() {
+    for seed in 0..150 {
+        let (history, _) = Fake::new(seed, Flaw::None).run();
+        let verdict = check_history(&history, Relaxations::NONE, 100_000);
+        assert_eq!(verdict.violations, Vec::new(), "seed {seed}");
+        assert_eq!(verdict.linearizable, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn clusters_that_lose_confuse_or_repeat_are_found_out() {
+    for (flaw, check) in [
+        (Flaw::LosesWrites, Check::AcknowledgedWriteIsReadable),
+        (Flaw::StaleReads, Check::ReadsNeverGoBack),
+        (Flaw::RepeatsWrites, Check::ExactlyOnce),
+    ] {
+        let (mut flawed, mut found, mut named) = (0, 0, 0);
+        for seed in 0..60 {
+            let (history, is_flawed) = Fake::new(seed, flaw).run();
+            let broken = broken(&history, Relaxations::NONE);
+            assert!(is_flawed || broken.is_empty(), "seed {seed}: {broken:?}");
+            flawed += u32::from(is_flawed);
+            found += u32::from(broken.contains(&Check::Linearizable));
+            named += u32::from(broken.contains(&check));
+        }
+        assert!(flawed > 40, "{flaw:?} happened in {flawed}");
+        // Some flaws stay without a witness.
+        assert!(found * 3 > flawed * 2, "{flaw:?}: {found} of {flawed}");
+        assert!(named * 3 > flawed, "{flaw:?}: {named} of {flawed} by name");
+    }
+}

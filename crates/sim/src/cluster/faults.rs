@@ -1,0 +1,167 @@
+//! The faults of a run, by name.
+
+use core::fmt;
+use core::str::FromStr;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// One kind of fault.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    /// Some messages are late, by up to 200 ms.
+    Delay,
+    /// Some messages are lost, with or without notice.
+    Loss,
+    /// Some messages arrive twice (the transport filters the second copy).
+    Duplication,
+    /// Messages overtake each other.
+    Reordering,
+    /// Servers die and come back later, often after they were declared dead. Sometimes all at
+    /// once: a cold start.
+    Crash,
+    /// Servers die and come back at once, often before anybody noticed.
+    Restart,
+    /// The coordinator dies and comes back.
+    Coordinator,
+    /// Machines lose power, and with it what was not synced. Only in clusters that run `synced`.
+    Power,
+}
+
+impl Fault {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::Delay,
+        Self::Loss,
+        Self::Duplication,
+        Self::Reordering,
+        Self::Crash,
+        Self::Restart,
+        Self::Coordinator,
+        Self::Power,
+    ];
+
+    /// Its name, as in `--faults`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Loss => "loss",
+            Self::Duplication => "duplication",
+            Self::Reordering => "reordering",
+            Self::Crash => "crash",
+            Self::Restart => "restart",
+            Self::Coordinator => "coordinator",
+            Self::Power => "power",
+        }
+    }
+
+    /// Whether it is something that messages meet, and not processes.
+    #[must_use]
+    pub fn is_of_network(self) -> bool {
+        match self {
+            Self::Delay | Self::Loss | Self::Duplication | Self::Reordering => true,
+            Self::Crash | Self::Restart | Self::Coordinator | Self::Power => false,
+        }
+    }
+}
+
+/// The kinds of faults that a run may have. Read from and shown as a list with commas; `all` and
+/// `none` are lists too.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Faults(BTreeSet<Fault>);
+
+impl Faults {
+    /// All kinds.
+    #[must_use]
+    pub fn all() -> Self {
+        Self(Fault::ALL.into_iter().collect())
+    }
+
+    /// No faults.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Whether this kind is among them.
+    #[must_use]
+    pub fn has(&self, fault: Fault) -> bool {
+        self.0.contains(&fault)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The kinds, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = Fault> {
+        self.0.iter().copied()
+    }
+}
+
+impl FromIterator<Fault> for Faults {
+    fn from_iter<I: IntoIterator<Item = Fault>>(faults: I) -> Self {
+        Self(faults.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() == Fault::ALL.len() {
+            return f.write_str("all");
+        }
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        let names: Vec<&str> = self.iter().map(Fault::name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+/// A name that is no fault. Not retryable.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is not a fault: give all, none, or a list with commas of {known}", known = Fault::ALL.map(Fault::name).join(", "))]
+pub struct UnknownFault(String);
+
+impl FromStr for Faults {
+    type Err = UnknownFault;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFault> {
+        let mut faults = Self::none();
+        for name in text.split(',').map(str::trim) {
+            match name {
+                "all" => faults = Self::all(),
+                "none" => {}
+                _ => {
+                    let found = Fault::ALL.into_iter().find(|f| f.name() == name);
+                    let fault = found.ok_or_else(|| UnknownFault(name.to_owned()))?;
+                    faults.0.insert(fault);
+                }
+            }
+        }
+        Ok(faults)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_they_are_shown() {
+        for faults in [
+            Faults::all(),
+            Faults::none(),
+            [Fault::Loss, Fault::Crash].into_iter().collect(),
+        ] {
+            assert_eq!(faults.to_string().parse(), Ok(faults));
+        }
+        let error = "loss,fire".parse::<Faults>().unwrap_err();
+        assert!(error.to_string().contains("\"fire\""), "{error}");
+        assert!(error.to_string().contains("power"), "{error}");
+    }
+}

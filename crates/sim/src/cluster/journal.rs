@@ -1,0 +1,269 @@
+//! What a run writes down while it runs: the history, counts of operations, and the keys.
+
+use crate::check::Violation;
+use crate::cluster::plan::{OperationKind, Plan};
+use crate::cluster::report::OperationCounts;
+use crate::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Record, Scan};
+use core::time::Duration;
+use pluvio_client::ClientError;
+use pluvio_units::ServerId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One key of the run.
+struct Place {
+    table: usize,
+    bytes: Vec<u8>,
+    kind: KeyKind,
+}
+
+/// All keys that clients use, numbered as in the history.
+pub(super) struct Keys {
+    pub(super) tables: Vec<String>,
+    places: Vec<Place>,
+    by_bytes: BTreeMap<(usize, Vec<u8>), KeyId>,
+}
+
+impl Keys {
+    /// The keys of a plan; adds them to the history.
+    pub(super) fn new(plan: &Plan, journal: &Journal) -> Self {
+        let mut keys = Self {
+            tables: (0..plan.tables).map(|t| format!("table {t}")).collect(),
+            places: Vec::new(),
+            by_bytes: BTreeMap::new(),
+        };
+        for number in 0..plan.keys {
+            for table in 0..keys.tables.len() {
+                let is_counter = (number % 100 * 37 + 50) % 100 < plan.counters_percent;
+                let kind = if is_counter {
+                    KeyKind::Counter
+                } else {
+                    KeyKind::Register
+                };
+                // Key 0 is the empty key; some others are long.
+                let bytes = match number {
+                    0 => Vec::new(),
+                    n if n % 50 == 7 => format!("{n:0300}").into_bytes(),
+                    n => format!("key {n}").into_bytes(),
+                };
+                let id = journal.new_key(format!("{number} of {}", keys.tables[table]), kind);
+                keys.by_bytes.insert((table, bytes.clone()), id);
+                keys.places.push(Place { table, bytes, kind });
+            }
+        }
+        keys
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = KeyId> + use<> {
+        let count = u32::try_from(self.places.len()).expect("counted with 32 bits");
+        (0..count).map(KeyId)
+    }
+
+    fn place(&self, key: KeyId) -> &Place {
+        &self.places[key.0 as usize]
+    }
+
+    pub(super) fn table(&self, key: KeyId) -> usize {
+        self.place(key).table
+    }
+
+    pub(super) fn bytes(&self, key: KeyId) -> &[u8] {
+        &self.place(key).bytes
+    }
+
+    pub(super) fn kind(&self, key: KeyId) -> KeyKind {
+        self.place(key).kind
+    }
+
+    pub(super) fn find(&self, table: usize, bytes: &[u8]) -> Option<KeyId> {
+        self.by_bytes.get(&(table, bytes.to_vec())).copied()
+    }
+
+    pub(super) fn of_table(&self, table: usize) -> Vec<KeyId> {
+        self.all().filter(|k| self.table(*k) == table).collect()
+    }
+}
+
+#[derive(Default)]
+struct Pages {
+    history: History,
+    operations: BTreeMap<OperationKind, OperationCounts>,
+    failures: BTreeMap<String, u64>,
+    violations: Vec<Violation>,
+    recovered: BTreeSet<ServerId>,
+    steps_left: u64,
+    steps_done: u64,
+    value_last: u64,
+    workers: u32,
+}
+
+/// Clones are the same journal.
+#[derive(Clone, Default)]
+pub(super) struct Journal(Arc<Mutex<Pages>>);
+
+impl Journal {
+    pub(super) fn new(steps: u64) -> Self {
+        let journal = Self::default();
+        journal.pages().steps_left = steps;
+        journal
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        // Every change is one step, so a panic elsewhere leaves it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another step is to be done; it is taken.
+    pub(super) fn take_step(&self) -> bool {
+        let mut pages = self.pages();
+        if pages.steps_left == 0 {
+            return false;
+        }
+        pages.steps_left -= 1;
+        pages.steps_done += 1;
+        true
+    }
+
+    /// No more steps.
+    pub(super) fn stop_steps(&self) {
+        self.pages().steps_left = 0;
+    }
+
+    pub(super) fn steps_done(&self) -> u64 {
+        self.pages().steps_done
+    }
+
+    /// A worker has begun.
+    pub(super) fn worker_begins(&self) {
+        self.pages().workers += 1;
+    }
+
+    /// A worker has ended.
+    pub(super) fn worker_ends(&self) {
+        self.pages().workers -= 1;
+    }
+
+    pub(super) fn workers(&self) -> u32 {
+        self.pages().workers
+    }
+
+    /// A number for a value, used once.
+    pub(super) fn value_number(&self) -> u64 {
+        let mut pages = self.pages();
+        pages.value_last += 1;
+        pages.value_last
+    }
+
+    pub(super) fn new_key(&self, name: String, kind: KeyKind) -> KeyId {
+        self.pages().history.key(name, kind)
+    }
+
+    pub(super) fn name_of(&self, key: KeyId) -> String {
+        self.pages().history.of(key).name.clone()
+    }
+
+    pub(super) fn tick(&self) -> u64 {
+        self.pages().history.tick()
+    }
+
+    pub(super) fn invoke(&self, key: KeyId, client: u16, action: Action, now: Duration) -> Begun {
+        self.pages().history.invoke(key, client, action, now)
+    }
+
+    pub(super) fn finish(
+        &self,
+        kind: OperationKind,
+        begun: Begun,
+        outcome: Outcome,
+        repeats: u8,
+        now: Duration,
+    ) {
+        let mut pages = self.pages();
+        pages.history.finish(begun, outcome, repeats, now);
+        let counts = pages.operations.entry(kind).or_default();
+        match outcome {
+            Outcome::Found { .. }
+            | Outcome::Missing
+            | Outcome::Wrote { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Added { .. } => counts.done += 1,
+            Outcome::Rejected { .. } => counts.rejected += 1,
+            Outcome::NotDone => counts.failed += 1,
+            Outcome::Unknown => counts.unknown += 1,
+        }
+        counts.sent_again += u64::from(repeats > 0);
+    }
+
+    /// Counts an operation that has no place in the history.
+    pub(super) fn count_only(&self, kind: OperationKind, done: bool) {
+        let mut pages = self.pages();
+        let counts = pages.operations.entry(kind).or_default();
+        if done {
+            counts.done += 1;
+        } else {
+            counts.failed += 1;
+        }
+    }
+
+    /// Counts why an operation failed.
+    pub(super) fn failure(&self, error: &ClientError) {
+        let kind = match error.retry_reason() {
+            Some(reason) => format!("{:?}: {reason:?}", error.kind()),
+            None => format!("{:?}", error.kind()),
+        };
+        *self.pages().failures.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn scanned(&self, kind: OperationKind, scan: Scan, records: Vec<(KeyId, Record)>) {
+        let mut pages = self.pages();
+        pages.history.scanned(scan);
+        for (key, record) in records {
+            pages.history.add(key, record);
+        }
+        pages.operations.entry(kind).or_default().done += 1;
+    }
+
+    pub(super) fn violation(&self, violation: Violation) {
+        /// More of the same do not help.
+        const SAME_MAX: usize = 3;
+        let mut pages = self.pages();
+        let same = pages
+            .violations
+            .iter()
+            .filter(|v| v.check == violation.check);
+        if same.count() < SAME_MAX {
+            pages.violations.push(violation);
+        }
+    }
+
+    /// A crashed server whose recovery has ended.
+    pub(super) fn recovered(&self, server: ServerId) {
+        self.pages().recovered.insert(server);
+    }
+
+    /// Takes everything out, the history in its order.
+    pub(super) fn close(&self) -> Closed {
+        let mut pages = std::mem::take(&mut *self.pages());
+        pages.history.settle();
+        Closed {
+            history: pages.history,
+            operations: pages.operations,
+            failures: pages.failures,
+            violations: pages.violations,
+            recoveries: pages.recovered.len() as u64,
+        }
+    }
+}
+
+/// What was in a journal.
+pub(super) struct Closed {
+    pub(super) history: History,
+    pub(super) operations: BTreeMap<OperationKind, OperationCounts>,
+    pub(super) failures: BTreeMap<String, u64>,
+    pub(super) violations: Vec<Violation>,
+    pub(super) recoveries: u64,
+}

@@ -1,0 +1,262 @@
+//! What one run is like: drawn from its seed, so that many seeds together reach many corners
+//! ("swarm testing": each run leaves much out, and does the rest much).
+
+use crate::cluster::faults::{Fault, Faults};
+use crate::options::NetworkFaults;
+use crate::random::{MILLION, Stream};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// The kinds of operations of clients.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OperationKind {
+    /// Read one object.
+    Read,
+    /// Write one object.
+    Write,
+    /// Write one object if it has a version.
+    ConditionalWrite,
+    /// Delete one object.
+    Delete,
+    /// Delete one object if it has a version.
+    ConditionalDelete,
+    /// Add to a number.
+    Increment,
+    /// Read several objects.
+    MultiRead,
+    /// Write several objects.
+    MultiWrite,
+    /// Delete several objects.
+    MultiDelete,
+    /// Go through a table.
+    Enumerate,
+    /// Cut a tablet in two.
+    Split,
+    /// Create a table, use it, drop it, create it again.
+    Scratch,
+}
+
+impl OperationKind {
+    /// All kinds, and how often they are asked for in a usual run.
+    const ALL: [(Self, u32); 12] = [
+        (Self::Read, 300),
+        (Self::Write, 300),
+        (Self::ConditionalWrite, 100),
+        (Self::Delete, 60),
+        (Self::ConditionalDelete, 30),
+        (Self::Increment, 100),
+        (Self::MultiRead, 40),
+        (Self::MultiWrite, 40),
+        (Self::MultiDelete, 15),
+        (Self::Enumerate, 10),
+        (Self::Split, 2),
+        (Self::Scratch, 4),
+    ];
+}
+
+/// What one run is like.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Servers.
+    pub servers: u32,
+    /// Event loops, and so logs, of each process.
+    pub cores: u16,
+    /// Replicas of each segment.
+    pub replicas: u32,
+    /// Replicas without which writes wait; the usual number when `None`.
+    pub min_replicas: Option<u32>,
+    /// Whether replicas are on their devices before writes are acknowledged.
+    pub synced: bool,
+    /// Racks; 0: unknown.
+    pub racks: u32,
+    /// Log memory of each server, in MiB.
+    pub memory_mib: u64,
+    /// Tables.
+    pub tables: u32,
+    /// Over how many servers each table is spread.
+    pub span: Option<u32>,
+    /// Keys of each table.
+    pub keys: u32,
+    /// How many of a table's keys hold numbers, in percent.
+    pub counters_percent: u32,
+    /// How many operations go to a tenth of the keys, in percent.
+    pub hot_percent: u32,
+    /// Longest usual value.
+    pub value_max: u32,
+    /// How many values have up to 1 MiB, in parts per million.
+    pub huge_values_ppm: u32,
+    /// Client processes, each with one operation at a time.
+    pub clients: u32,
+    /// The longest pause of a client between operations.
+    pub think_max: Duration,
+    /// The clients' limit of an operation.
+    pub timeout: Duration,
+    /// The clients' limit of an attempt.
+    pub attempt_timeout: Duration,
+    /// Operations and their weights.
+    pub operations: Vec<(OperationKind, u32)>,
+    /// The kinds of faults that this run has, of those it may have.
+    pub faults: Faults,
+    /// The least pause between two faults.
+    pub fault_pause_min: Duration,
+    /// The longest pause between two faults.
+    pub fault_pause_max: Duration,
+    /// How long a crashed process stays away at most.
+    pub downtime_max: Duration,
+    /// How many faults of servers meet all of them, in percent.
+    pub everybody_percent: u32,
+    /// Clocks run too fast or too slow by up to this, in parts per million.
+    pub clock_drift_ppm_max: u32,
+}
+
+impl Plan {
+    /// Draws a plan. `steps` operations are divided among the clients.
+    pub(super) fn draw(seed: u64, servers: Option<u32>, allowed: &Faults, steps: u64) -> Self {
+        let mut draw = Stream::new(seed, "plan");
+        // Drawn in any case, so that a fixed number of servers changes nothing else.
+        let drawn = 1 + draw.below(6) as u32;
+        // Little memory for much data. Costs real time, so it is not common, and clusters are small.
+        let heavy = draw.below(12) == 0;
+        let drawn = if heavy { drawn.div_ceil(2) } else { drawn };
+        let servers = servers.unwrap_or(drawn).max(1);
+        let replicas_max = 3.min(servers.saturating_sub(1).max(1));
+        let replicas = 1 + draw.below(u64::from(replicas_max)) as u32;
+        let min_replicas = (draw.below(3) == 0).then(|| 1 + draw.below(u64::from(replicas)) as u32);
+        let faults = Self::draw_faults(&mut draw, allowed);
+        let synced = draw.below(4) == 0 || faults.has(Fault::Power);
+        let cores = 1 + draw.below(3) as u16;
+        let memory_mib = if heavy {
+            36 + 2 * u64::from(cores)
+        } else {
+            [40, 48, 64, 96][draw.below(4) as usize]
+        };
+        let value_max = if heavy {
+            1 << (17 + draw.below(4))
+        } else {
+            1 << (4 + draw.below(11))
+        };
+        let keys = if heavy {
+            // From half of what fits to more than that; a value has a third of the most on average.
+            let fits = (memory_mib << 20) * u64::from(servers) / u64::from(value_max / 3);
+            (fits * draw.between(50, 150) / 100) as u32
+        } else {
+            1 << draw.below(9)
+        };
+        let clients = 1 + draw.below(8) as u32;
+        let each = (steps / u64::from(clients)).max(1);
+        // Long enough for several faults, unless there are very many operations.
+        let length = Duration::from_secs(draw.between(5, 30));
+        let think_max = (length / u32::try_from(each).unwrap_or(u32::MAX) * 2)
+            .clamp(Duration::from_micros(100), Duration::from_secs(1));
+        let fault_pause_min = Duration::from_millis(draw.between(20, 500));
+        Self {
+            servers,
+            cores,
+            replicas,
+            min_replicas,
+            synced,
+            racks: draw.below(4) as u32,
+            memory_mib,
+            tables: if heavy { 1 } else { 1 + draw.below(2) as u32 },
+            span: (draw.below(2) == 0).then(|| 1 + draw.below(u64::from(servers)) as u32),
+            keys,
+            counters_percent: if heavy {
+                10
+            } else {
+                [0, 10, 10, 30, 30, 100][draw.below(6) as usize]
+            },
+            hot_percent: if heavy {
+                0
+            } else {
+                [0, 50, 90][draw.below(3) as usize]
+            },
+            value_max,
+            huge_values_ppm: [0, 0, 5_000, 30_000][draw.below(4) as usize],
+            clients,
+            think_max,
+            timeout: Duration::from_millis(draw.between(2_000, 12_000)),
+            attempt_timeout: Duration::from_millis(draw.between(300, 2_000)),
+            operations: Self::draw_operations(&mut draw, heavy),
+            faults,
+            fault_pause_min,
+            fault_pause_max: fault_pause_min + Duration::from_millis(draw.between(50, 2_500)),
+            downtime_max: Duration::from_millis(draw.between(500, 6_000)),
+            everybody_percent: [0, 10, 40][draw.below(3) as usize],
+            clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
+        }
+    }
+
+    /// Every other kind of those that are allowed, at least one.
+    fn draw_faults(draw: &mut Stream, allowed: &Faults) -> Faults {
+        let all: Vec<Fault> = allowed.iter().collect();
+        if all.is_empty() {
+            return Faults::none();
+        }
+        let sure = all[draw.below(all.len() as u64) as usize];
+        let everything = draw.below(4) == 0;
+        all.into_iter()
+            .filter(|f| draw.below(2) == 0 || *f == sure || everything)
+            .collect()
+    }
+
+    fn draw_operations(draw: &mut Stream, heavy: bool) -> Vec<(OperationKind, u32)> {
+        let mut operations = Vec::new();
+        for (kind, usual) in OperationKind::ALL {
+            let weight = match draw.below(6) {
+                0 => 0,
+                1 => usual * 5,
+                _ => usual,
+            };
+            // Without writes there would be nothing to check, and memory would not fill up.
+            let weight = match kind {
+                OperationKind::Write => weight.max(usual),
+                OperationKind::MultiWrite if heavy => weight.max(usual * 10),
+                _ => weight,
+            };
+            if weight > 0 {
+                operations.push((kind, weight));
+            }
+        }
+        operations
+    }
+
+    /// A kind of operation, by the weights.
+    pub(super) fn operation(&self, draw: &mut Stream) -> OperationKind {
+        let all: u32 = self.operations.iter().map(|(_, weight)| weight).sum();
+        let mut at = draw.below(u64::from(all)) as u32;
+        for (kind, weight) in &self.operations {
+            if at < *weight {
+                return *kind;
+            }
+            at -= weight;
+        }
+        OperationKind::Read
+    }
+
+    /// A length of a value: mostly short, sometimes empty, rarely huge.
+    pub(super) fn value_length(&self, draw: &mut Stream) -> usize {
+        use super::values::LENGTH_MIN;
+        if draw.chance(self.huge_values_ppm) {
+            return draw.between(LENGTH_MIN as u64, 1 << 20) as usize;
+        }
+        if draw.chance(MILLION / 50) {
+            return 0;
+        }
+        let most = u64::from(self.value_max).max(LENGTH_MIN as u64);
+        // The smaller of two: short values are more common.
+        let length = draw
+            .between(LENGTH_MIN as u64, most)
+            .min(draw.between(LENGTH_MIN as u64, most));
+        length as usize
+    }
+
+    /// A network without faults.
+    pub(super) fn calm_network() -> NetworkFaults {
+        NetworkFaults {
+            tail_ppm: 0,
+            reorder_ppm: 0,
+            ..NetworkFaults::default()
+        }
+    }
+}

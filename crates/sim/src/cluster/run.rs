@@ -1,0 +1,459 @@
+//! One run: start, work under faults, quiet time, last reads, judgement.
+
+use crate::check::{Check, Relaxations, Violation, check_history, expected, ownership};
+use crate::cluster::faults::{Fault, Faults};
+use crate::cluster::journal::{Journal, Keys};
+use crate::cluster::nemesis::Nemesis;
+use crate::cluster::nodes::Nodes;
+use crate::cluster::plan::{OperationKind, Plan};
+use crate::cluster::report::RunReport;
+use crate::cluster::workload::{Shared, Worker};
+use crate::history::{History, KeyKind, Outcome};
+use crate::options::SimOptions;
+use crate::sim::{ProcessEnv, Sim};
+use core::time::Duration;
+use pluvio_client::RetryReason;
+use pluvio_env::Env;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// How often the harness looks at the processes. Faults begin at such a moment.
+const LOOK: Duration = Duration::from_millis(5);
+/// Virtual time after which clients get no more work, however little they did.
+const WORK_MAX: Duration = Duration::from_secs(120);
+/// Virtual time in which the tables of a new cluster must be there.
+const SETUP_MAX: Duration = Duration::from_secs(60);
+/// Virtual time in which the cluster must be healthy once faults have stopped: silent servers are
+/// declared dead one a second, a log that is not complete is looked at again every half second,
+/// what could not be recovered is tried again after two; several rounds of all that.
+const QUIET_MAX: Duration = Duration::from_secs(60);
+/// Virtual time for the last reads.
+const LAST_MAX: Duration = Duration::from_secs(300);
+/// Steps of the search for an order, per key: far more than any key with one needed so far.
+const LINEAR_STEPS_MAX: u64 = 200_000;
+/// How often the coordinator is asked for its tables and recoveries.
+const OBSERVE: Duration = Duration::from_millis(100);
+
+/// What to run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RunOptions {
+    /// The seed: everything that is not given here follows from it.
+    pub seed: u64,
+    /// Operations of all clients together.
+    pub steps: u64,
+    /// Servers; drawn from the seed (1 to 6) when `None`.
+    pub servers: Option<u32>,
+    /// Kinds of faults that may happen. Each seed uses some of them.
+    pub faults: Faults,
+    /// What the cluster is forgiven.
+    pub relaxations: Relaxations,
+}
+
+impl RunOptions {
+    /// A run of usual size with all faults.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            steps: 1_000,
+            servers: None,
+            faults: Faults::all(),
+            relaxations: Relaxations::default(),
+        }
+    }
+
+    /// The command that runs the same.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let servers = self
+            .servers
+            .map_or_else(String::new, |n| format!(" --servers {n}"));
+        format!(
+            "pluvio sim --seed {} --steps {}{servers} --faults {}",
+            self.seed, self.steps, self.faults
+        )
+    }
+}
+
+/// Runs a cluster from one seed and checks it. Takes no longer than the work takes: virtual time
+/// costs nothing.
+///
+/// A panic of the code under test becomes a violation where panics unwind; where they abort, the
+/// simulation has printed the seed before.
+#[must_use]
+pub fn run(options: &RunOptions) -> RunReport {
+    run_traced(options, tracing::Level::WARN, None)
+}
+
+/// Takes the lines of a trace.
+pub type TraceSink = Box<dyn FnMut(&str) + Send>;
+
+/// [`run`], with every line of the trace for `sink`, `tracing` events of `level` and worse among
+/// them. The run is the same.
+#[must_use]
+pub fn run_traced(
+    options: &RunOptions,
+    level: tracing::Level,
+    sink: Option<TraceSink>,
+) -> RunReport {
+    let plan = Arc::new(Plan::draw(
+        options.seed,
+        options.servers,
+        &options.faults,
+        options.steps,
+    ));
+    let journal = Journal::new(options.steps);
+    let sim = Sim::new(
+        options.seed,
+        SimOptions {
+            cores: plan.cores,
+            network: Plan::calm_network(),
+            clock_drift_ppm_max: plan.clock_drift_ppm_max,
+            log_level: Some(level),
+            ..SimOptions::default()
+        },
+    );
+    if let Some(sink) = sink {
+        sim.set_trace_sink(sink);
+    }
+    let mut nemesis = Nemesis::new(options.seed, &plan);
+    let mut expelled = 0;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let mut cluster = Cluster::start(&sim, &plan, &journal);
+        cluster.work(&mut nemesis);
+        cluster.quiet();
+        expelled = cluster.nodes.expelled;
+    }));
+    if let Err(panic) = ended {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        let text = text.unwrap_or_else(|| "a panic without words".to_owned());
+        journal.violation(violation(Check::KeepsRunning, text));
+    }
+    report(options, &plan, &sim, &journal, &nemesis, expelled)
+}
+
+fn violation(check: Check, message: impl Into<String>) -> Violation {
+    Violation {
+        check,
+        message: message.into(),
+        evidence: Vec::new(),
+    }
+}
+
+fn report(
+    options: &RunOptions,
+    plan: &Plan,
+    sim: &Sim,
+    journal: &Journal,
+    nemesis: &Nemesis,
+    expelled: u64,
+) -> RunReport {
+    let steps_done = journal.steps_done();
+    let closed = journal.close();
+    let mut violations = closed.violations;
+    let verdict = check_history(&closed.history, options.relaxations, LINEAR_STEPS_MAX);
+    violations.extend(verdict.violations);
+    let (warnings, missed) = sim.warnings();
+    violations.extend(expected::only_expected(
+        &warnings,
+        missed,
+        !plan.faults.is_empty(),
+    ));
+    RunReport {
+        seed: options.seed,
+        steps: options.steps,
+        steps_done,
+        faults: options.faults.clone(),
+        plan: plan.clone(),
+        acknowledged_writes: acknowledged(&closed.history),
+        operations: closed.operations,
+        failures: closed.failures,
+        faults_injected: injected(sim, nemesis),
+        recoveries: closed.recoveries,
+        expelled,
+        keys_linearizable: verdict.linearizable,
+        keys_undecided: verdict.undecided,
+        trace_hash: format!("{:016x}", sim.trace_hash()),
+        events: sim.trace_events(),
+        virtual_seconds: sim.now().as_secs_f64(),
+        violations,
+        replay: options.command(),
+    }
+}
+
+fn acknowledged(history: &History) -> u64 {
+    let records = history.keys().flat_map(|(_, key)| &key.records);
+    let changes = records.filter(|r| {
+        matches!(
+            r.outcome,
+            Outcome::Wrote { .. } | Outcome::Deleted { .. } | Outcome::Added { .. }
+        )
+    });
+    changes.count() as u64
+}
+
+/// Faults by name: what the nemesis did, and for messages how many met what.
+fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
+    let stats = sim.network_stats();
+    nemesis
+        .injected()
+        .iter()
+        .map(|(fault, count)| {
+            let count = match fault {
+                Fault::Loss => stats.lost,
+                Fault::Duplication => stats.duplicated,
+                Fault::Reordering => stats.reordered,
+                Fault::Delay
+                | Fault::Crash
+                | Fault::Restart
+                | Fault::Coordinator
+                | Fault::Power => *count,
+            };
+            (fault.name().to_owned(), count)
+        })
+        .collect()
+}
+
+/// The cluster while it runs.
+struct Cluster<'s> {
+    sim: &'s Sim,
+    nodes: Nodes,
+    shared: Shared,
+    observer: ProcessEnv,
+    overlap_seen: bool,
+}
+
+impl<'s> Cluster<'s> {
+    fn start(sim: &'s Sim, plan: &Arc<Plan>, journal: &Journal) -> Self {
+        let nodes = Nodes::start(sim, plan, journal);
+        let keys = Arc::new(Keys::new(plan, journal));
+        let shared = Shared {
+            sim: sim.handle(),
+            journal: journal.clone(),
+            keys,
+            plan: Arc::clone(plan),
+        };
+        let observer = sim.process("observer");
+        let cluster = Self {
+            sim,
+            nodes,
+            shared,
+            observer,
+            overlap_seen: false,
+        };
+        cluster.make_tables();
+        sim.spawn(
+            cluster.observer.id,
+            "observe",
+            observe(cluster.observer.env.clone(), cluster.shared.clone()),
+        );
+        for number in 0..plan.clients {
+            let process = sim.process(&format!("client-{number}"));
+            cluster.start_client(&process, number as u16);
+        }
+        cluster
+    }
+
+    /// Tables are created before anything goes wrong, so that every client knows them.
+    fn make_tables(&self) {
+        let mut worker = self.worker(u16::MAX);
+        let work = async move { worker.open_tables().await };
+        match self.sim.block_on(self.observer.id, work, SETUP_MAX) {
+            Ok(true) => {}
+            Ok(false) => self.complain(Check::Progress, "a new cluster creates no tables"),
+            Err(stuck) => self.complain(Check::Progress, format!("setting up: {stuck}")),
+        }
+    }
+
+    /// A client for the harness itself.
+    fn worker(&self, number: u16) -> Worker {
+        Worker::new(number, &self.observer.env, &self.shared)
+    }
+
+    fn start_client(&self, process: &ProcessEnv, number: u16) {
+        let worker = Worker::new(number, &process.env, &self.shared);
+        let journal = self.shared.journal.clone();
+        journal.worker_begins();
+        self.sim.spawn(process.id, "client", async move {
+            worker.run().await;
+            journal.worker_ends();
+        });
+    }
+
+    fn complain(&self, check: Check, message: impl Into<String>) {
+        self.shared.journal.violation(violation(check, message));
+    }
+
+    /// Lets a little time pass, and looks at the processes.
+    fn look(&mut self, all_up: bool) {
+        self.nodes.tend(self.sim, all_up);
+        self.sim.run_for(LOOK);
+        if self.overlap_seen {
+            return;
+        }
+        let mut served = self.nodes.served();
+        if let Some(mut found) = ownership::one_server_each(&mut served) {
+            self.overlap_seen = true;
+            found.message = format!(
+                "at {:.6} s: {}",
+                self.sim.now().as_secs_f64(),
+                found.message
+            );
+            self.shared.journal.violation(found);
+        }
+    }
+
+    /// Clients work while things go wrong.
+    fn work(&mut self, nemesis: &mut Nemesis) {
+        let until = self.sim.now() + WORK_MAX;
+        while self.shared.journal.workers() > 0 && self.sim.now() < until {
+            nemesis.act(self.sim, &mut self.nodes);
+            self.look(false);
+        }
+        self.shared.journal.stop_steps();
+    }
+
+    /// Faults stop, everything comes back: the cluster must be healthy in time, and have all.
+    fn quiet(&mut self) {
+        self.sim.set_network(Plan::calm_network());
+        let longest = self.shared.plan.timeout * 4;
+        let until = self.sim.now() + longest;
+        while self.shared.journal.workers() > 0 && self.sim.now() < until {
+            self.look(true);
+        }
+        if self.shared.journal.workers() > 0 {
+            let stuck = self.sim.run_until(|| false, Duration::ZERO);
+            let stuck = stuck.err().map_or(String::new(), |s| s.to_string());
+            let message = format!("clients do not end within {longest:?}: {stuck}");
+            self.complain(Check::KeepsRunning, message);
+            return;
+        }
+        if let Some(problem) = self.until_healthy() {
+            let message = format!("{QUIET_MAX:?} after the last fault: {problem}");
+            self.complain(Check::Progress, message);
+        }
+        self.read_everything();
+    }
+
+    /// Waits until the cluster is healthy; what is missing when it is not in time.
+    fn until_healthy(&mut self) -> Option<String> {
+        let until = self.sim.now() + QUIET_MAX;
+        loop {
+            self.look(true);
+            let problem = self.problem()?;
+            if self.sim.now() > until {
+                return Some(problem);
+            }
+            for _ in 0..20 {
+                self.look(true);
+            }
+        }
+    }
+
+    /// What is not healthy.
+    fn problem(&self) -> Option<String> {
+        let worker = self.worker(u16::MAX);
+        let work = async move { worker.client().cluster_status().await };
+        let limit = self.shared.plan.timeout * 2;
+        let status = match self.sim.block_on(self.observer.id, work, limit) {
+            Ok(Ok(status)) => status,
+            Ok(Err(error)) => return Some(format!("no status: {error}")),
+            Err(stuck) => return Some(format!("no status: {stuck}")),
+        };
+        let servers = self.shared.plan.servers;
+        if let Some(problem) = ownership::not_healthy(servers, &status.list, &status.tables) {
+            let phases: Vec<String> = status
+                .recoveries
+                .iter()
+                .filter(|r| !r.done)
+                .map(|r| format!("recovery of server {}: {}", r.crashed, r.phase))
+                .collect();
+            return Some(format!("{problem}; {}", phases.join("; ")));
+        }
+        if status.servers.len() != servers as usize {
+            return Some(format!(
+                "{} servers tell their status",
+                status.servers.len()
+            ));
+        }
+        status.servers.iter().find_map(|s| {
+            if let Some(why) = &s.writes_wait {
+                return Some(format!("writes of server {} wait: {why}", s.id));
+            }
+            (s.segments_under_replicated > 0).then(|| {
+                format!(
+                    "server {} has {} segments with too few replicas",
+                    s.id, s.segments_under_replicated
+                )
+            })
+        })
+    }
+
+    /// Reads every key, goes through every table, counts it, and writes once more.
+    fn read_everything(&self) {
+        let mut worker = self.worker(u16::MAX - 1);
+        let keys = Arc::clone(&self.shared.keys);
+        let journal = self.shared.journal.clone();
+        let work = async move {
+            if !worker.open_tables().await {
+                return Some("the tables cannot be opened".to_owned());
+            }
+            for key in keys.all() {
+                if worker.read(OperationKind::Read, key).await == Outcome::NotDone {
+                    return Some(format!("key {} cannot be read", journal.name_of(key)));
+                }
+            }
+            for table in 0..keys.tables.len() {
+                let Some(found) = worker.enumerate(OperationKind::Enumerate, table).await else {
+                    return Some("a table cannot be enumerated".to_owned());
+                };
+                match worker.count(table).await {
+                    Ok(count) if count == found => {}
+                    Ok(count) => {
+                        return Some(format!("{found} objects are found and {count} counted"));
+                    }
+                    Err(error) => return Some(format!("a table cannot be counted: {error}")),
+                }
+            }
+            let register = keys.all().find(|k| keys.kind(*k) == KeyKind::Register)?;
+            match worker.probe(register).await {
+                Err(error) if error.retry_reason() != Some(RetryReason::MemoryFull) => {
+                    Some(format!("nothing can be written: {error}"))
+                }
+                Ok(()) | Err(_) => None,
+            }
+        };
+        match self.sim.block_on(self.observer.id, work, LAST_MAX) {
+            Ok(None) => {}
+            Ok(Some(problem)) => self.complain(Check::Progress, problem),
+            Err(stuck) => self.complain(Check::Progress, format!("last reads: {stuck}")),
+        }
+    }
+}
+
+/// Asks the coordinator again and again for its tables and recoveries.
+async fn observe(env: Env, shared: Shared) {
+    let worker = Worker::new(u16::MAX - 2, &env, &shared);
+    let mut round = 0_u64;
+    loop {
+        env.clock.sleep(OBSERVE).await;
+        round += 1;
+        if let Ok(tables) = worker.client().list_tables().await {
+            let problem = tables.iter().find_map(ownership::table_is_whole);
+            problem
+                .into_iter()
+                .for_each(|v| shared.journal.violation(v));
+        }
+        if round.is_multiple_of(5)
+            && let Ok(status) = worker.client().cluster_status().await
+        {
+            for recovery in status.recoveries.iter().filter(|r| r.done) {
+                shared.journal.recovered(recovery.crashed);
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What clients did and saw, per key: the material of every checker.
+//!
+//! A [`History`] is filled while a simulation runs ([`History::invoke`], [`History::finish`]) and
+//! read afterwards. It is not tied to simulations: whoever records real processes can use the
+//! same checkers.
+//!
+//! Invariants
+//! - HIST-1: ticks are unique and ascending: `a.returned < b.invoked` exactly when `a` had ended
+//!   before `b` began.
+//! - HIST-2: every write of bytes has a content of its own ([`Content::Bytes`] with a number used
+//!   once), except for empty values.
+//!
+//! Not here: judging what was recorded (`check`).
+
+use core::fmt;
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// A value, as far as checkers need to know it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Content {
+    /// The empty value.
+    Empty,
+    /// The bytes that the write with this number made; no other write makes them.
+    Bytes(u64),
+    /// A number in decimal text.
+    Number(i64),
+    /// Something that no client ever wrote; its hash.
+    Damaged(u64),
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the empty value"),
+            Self::Bytes(id) => write!(f, "value #{id}"),
+            Self::Number(number) => write!(f, "number {number}"),
+            Self::Damaged(hash) => write!(f, "DAMAGED value {hash:016x}"),
+        }
+    }
+}
+
+/// What a client asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Read the object.
+    Read,
+    /// Write it.
+    Write {
+        /// The new value.
+        content: Content,
+        /// Only when it has exactly this version; 0: only when it does not exist.
+        condition: Option<u64>,
+    },
+    /// Delete it.
+    Delete {
+        /// Only when it has exactly this version.
+        condition: Option<u64>,
+    },
+    /// Add to the number in it.
+    Add {
+        /// What to add.
+        by: i64,
+    },
+}
+
+impl Action {
+    /// The condition of a write or delete.
+    #[must_use]
+    pub fn condition(&self) -> Option<u64> {
+        match self {
+            Self::Write { condition, .. } | Self::Delete { condition } => *condition,
+            Self::Read | Self::Add { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read => f.write_str("read"),
+            Self::Write { content, .. } => write!(f, "write {content}"),
+            Self::Delete { .. } => f.write_str("delete"),
+            Self::Add { by } => write!(f, "add {by}"),
+        }?;
+        match self.condition() {
+            Some(0) => f.write_str(" if absent"),
+            Some(version) => write!(f, " if version {version}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The read gave an object of this version.
+    Found {
+        /// Its version.
+        version: u64,
+        /// Its value.
+        content: Content,
+    },
+    /// The read gave nothing.
+    Missing,
+    /// The write is acknowledged.
+    Wrote {
+        /// The new version.
+        version: u64,
+        /// The version it replaced; 0 when there was no object.
+        replaced: u64,
+    },
+    /// The delete is acknowledged.
+    Deleted {
+        /// The version that was deleted; 0 when there was no object.
+        version: u64,
+    },
+    /// The addition is acknowledged.
+    Added {
+        /// The new version.
+        version: u64,
+        /// The new number.
+        sum: i64,
+    },
+    /// The condition did not hold.
+    Rejected {
+        /// The object's version; 0 when there is no object.
+        version: u64,
+    },
+    /// It failed, and was not executed.
+    NotDone,
+    /// Whether it was or will be executed is not known.
+    Unknown,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Found { version, content } => write!(f, "version {version} with {content}"),
+            Self::Missing => f.write_str("no object"),
+            Self::Wrote { version, replaced } => {
+                write!(f, "version {version}, replaced {replaced}")
+            }
+            Self::Deleted { version } => write!(f, "deleted version {version}"),
+            Self::Added { version, sum } => write!(f, "version {version}, sum {sum}"),
+            Self::Rejected { version } => write!(f, "rejected, the version is {version}"),
+            Self::NotDone => f.write_str("failed, not executed"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// One operation on one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Who asked.
+    pub client: u16,
+    /// What for.
+    pub action: Action,
+    /// When it began (a tick, HIST-1).
+    pub invoked: u64,
+    /// When the client had its answer or gave up. `u64::MAX`: it still waits.
+    pub returned: u64,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Former lives of servers that got the operation and never answered, after which it was sent
+    /// to another life: so many executions more may have happened before it returned, as long as
+    /// servers do not remember completed operations beyond a crash.
+    pub repeats: u8,
+    /// Time of the beginning, for people.
+    pub at: Duration,
+    /// Time of the end, for people.
+    pub until: Duration,
+}
+
+impl Record {
+    /// Whether it had ended before `other` began.
+    #[must_use]
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.returned < other.invoked
+    }
+
+    /// The version that the operation left or found: `Some(0)` says that there was no object,
+    /// `None` that it tells nothing.
+    #[must_use]
+    pub fn seen(&self) -> Option<u64> {
+        match self.outcome {
+            Outcome::Found { version, .. }
+            | Outcome::Wrote { version, .. }
+            | Outcome::Added { version, .. }
+            | Outcome::Rejected { version } => Some(version),
+            Outcome::Missing | Outcome::Deleted { .. } => Some(0),
+            Outcome::NotDone | Outcome::Unknown => None,
+        }
+    }
+
+    /// The version that this operation made, when it is known.
+    #[must_use]
+    pub fn made(&self) -> Option<u64> {
+        match self.outcome {
+            Outcome::Wrote { version, .. } | Outcome::Added { version, .. } => Some(version),
+            Outcome::Found { .. }
+            | Outcome::Missing
+            | Outcome::Deleted { .. }
+            | Outcome::Rejected { .. }
+            | Outcome::NotDone
+            | Outcome::Unknown => None,
+        }
+    }
+
+    /// Whether it may have changed the object, or may still. `repeats_count`: whether executions
+    /// at former masters are allowed ([`crate::check::Relaxations::repeated_execution`]).
+    #[must_use]
+    pub fn may_change(&self, repeats_count: bool) -> bool {
+        if self.action == Action::Read {
+            return false;
+        }
+        match self.outcome {
+            Outcome::Found { .. } | Outcome::Missing => false,
+            Outcome::Wrote { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Added { .. }
+            | Outcome::Unknown => true,
+            Outcome::Rejected { .. } | Outcome::NotDone => repeats_count && self.repeats > 0,
+        }
+    }
+
+    /// The last tick at which it may take effect.
+    #[must_use]
+    pub fn effect_end(&self) -> u64 {
+        if self.outcome == Outcome::Unknown {
+            u64::MAX
+        } else {
+            self.returned
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, until) = (self.at.as_secs_f64(), self.until.as_secs_f64());
+        write!(
+            f,
+            "[{at:.6}s {until:.6}s] client {}: {} -> {}",
+            self.client, self.action, self.outcome
+        )?;
+        if self.repeats > 0 {
+            write!(f, " (sent again to another server {} times)", self.repeats)?;
+        }
+        Ok(())
+    }
+}
+
+/// Names a key in a history.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct KeyId(pub u32);
+
+/// What kind of operations go to a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum KeyKind {
+    /// Reads, writes and deletes.
+    Register,
+    /// Reads and additions.
+    Counter,
+}
+
+/// All operations on one key, in the order of their beginnings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyHistory {
+    /// The key, for people.
+    pub name: String,
+    /// Its kind.
+    pub kind: KeyKind,
+    /// The operations.
+    pub records: Vec<Record>,
+}
+
+/// One pass through a table.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Scan {
+    /// When it began (a tick).
+    pub invoked: u64,
+    /// When it ended.
+    pub returned: u64,
+    /// The keys of the table.
+    pub keys: Vec<KeyId>,
+    /// What it found, in its order.
+    pub found: Vec<KeyId>,
+    /// Keys that it found and nobody ever used, for people.
+    pub strangers: Vec<String>,
+}
+
+/// A beginning whose end is not recorded yet.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Begun {
+    key: KeyId,
+    index: usize,
+}
+
+/// Everything clients did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct History {
+    tick: u64,
+    keys: Vec<KeyHistory>,
+    scans: Vec<Scan>,
+}
+
+impl History {
+    /// Adds a key.
+    pub fn key(&mut self, name: impl Into<String>, kind: KeyKind) -> KeyId {
+        let id = u32::try_from(self.keys.len()).expect("a run has fewer than 2^32 keys");
+        self.keys.push(KeyHistory {
+            name: name.into(),
+            kind,
+            records: Vec::new(),
+        });
+        KeyId(id)
+    }
+
+    /// The next tick.
+    pub fn tick(&mut self) -> u64 {
+        self.tick += 1;
+        self.tick
+    }
+
+    /// An operation begins.
+    pub fn invoke(&mut self, key: KeyId, client: u16, action: Action, now: Duration) -> Begun {
+        let invoked = self.tick();
+        let records = &mut self.keys[key.0 as usize].records;
+        records.push(Record {
+            client,
+            action,
+            invoked,
+            returned: u64::MAX,
+            outcome: Outcome::Unknown,
+            repeats: 0,
+            at: now,
+            until: now,
+        });
+        Begun {
+            key,
+            index: records.len() - 1,
+        }
+    }
+
+    /// It has ended.
+    pub fn finish(&mut self, begun: Begun, outcome: Outcome, repeats: u8, now: Duration) {
+        let returned = self.tick();
+        let record = &mut self.keys[begun.key.0 as usize].records[begun.index];
+        record.returned = returned;
+        record.outcome = outcome;
+        record.repeats = repeats;
+        record.until = now;
+    }
+
+    /// A record that is known only once it has ended, such as an object met in an enumeration.
+    /// [`History::settle`] puts it into its place.
+    pub fn add(&mut self, key: KeyId, record: Record) {
+        self.keys[key.0 as usize].records.push(record);
+    }
+
+    /// Puts all records into the order of their beginnings. No operation may be under way whose
+    /// end is still to be recorded.
+    pub fn settle(&mut self) {
+        for key in &mut self.keys {
+            key.records.sort_by_key(|r| (r.invoked, r.returned));
+        }
+    }
+
+    /// A pass through a table has ended; its beginning was at tick `scan.invoked`.
+    pub fn scanned(&mut self, scan: Scan) {
+        self.scans.push(scan);
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = (KeyId, &KeyHistory)> {
+        (0..).map(KeyId).zip(&self.keys)
+    }
+
+    /// The operations on one key.
+    #[must_use]
+    pub fn of(&self, key: KeyId) -> &KeyHistory {
+        &self.keys[key.0 as usize]
+    }
+
+    /// For tests that plant errors.
+    pub fn of_mut(&mut self, key: KeyId) -> &mut KeyHistory {
+        &mut self.keys[key.0 as usize]
+    }
+
+    /// All passes through tables.
+    #[must_use]
+    pub fn scans(&self) -> &[Scan] {
+        &self.scans
+    }
+
+    /// For tests that plant errors.
+    pub fn scans_mut(&mut self) -> &mut Vec<Scan> {
+        &mut self.scans
+    }
+
+    /// Operations in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.iter().map(|key| key.records.len()).sum()
+    }
+
+    /// Whether there were none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

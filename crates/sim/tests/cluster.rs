@@ -1,0 +1,65 @@
+//! Whole clusters of the real code, a handful of seeds each: the same harness as `pluvio sim`.
+
+use pluvio_sim::cluster::{Fault, Faults, RunOptions, RunReport, run};
+
+/// Fails with everything that is needed to see what happened, and to see it again.
+fn expect_ok(report: &RunReport) {
+    assert!(report.is_ok(), "{report}\n{:#?}", report.plan);
+}
+
+fn options(seed: u64, steps: u64, faults: Faults) -> RunOptions {
+    RunOptions {
+        steps,
+        faults,
+        ..RunOptions::new(seed)
+    }
+}
+
+#[test]
+fn a_cluster_without_faults_keeps_every_promise() {
+    for seed in 0..3 {
+        let report = run(&options(seed, 200, Faults::none()));
+        expect_ok(&report);
+        assert!(report.acknowledged_writes > 0, "{report}");
+        assert_eq!(report.steps_done, 200);
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_reports_with_all_faults() {
+    for seed in 0..3 {
+        let options = options(seed, 200, Faults::all());
+        let report = run(&options);
+        assert_eq!(report, run(&options), "seed {seed} differs from itself");
+    }
+}
+
+#[test]
+fn clusters_survive_all_faults() {
+    for seed in 0..6 {
+        expect_ok(&run(&options(seed, 300, Faults::all())));
+    }
+}
+
+#[test]
+fn every_fault_is_injected_and_survived_alone() {
+    for fault in Fault::ALL {
+        let faults: Faults = [fault].into_iter().collect();
+        let reports: Vec<_> = (0..3)
+            .map(|seed| run(&options(seed, 150, faults.clone())))
+            .collect();
+        reports.iter().for_each(expect_ok);
+        let injected = |r: &RunReport| r.faults_injected.get(fault.name()).copied();
+        let all: u64 = reports.iter().filter_map(injected).sum();
+        assert!(all > 0, "{} never happened", fault.name());
+    }
+}
+
+#[test]
+fn a_report_survives_json() {
+    let report = run(&options(1, 50, Faults::none()));
+    let text = serde_json::to_string(&report).expect("a report can be written");
+    let again: RunReport = serde_json::from_str(&text).expect("and read");
+    assert_eq!(again, report);
+    assert!(report.replay.contains("--seed 1 --steps 50"));
+}

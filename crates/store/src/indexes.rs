@@ -1,0 +1,178 @@
+//! The indexes of one table: one for each range of hashes that was taken as a whole.
+//!
+//! An index spreads the hashes of one range over its buckets, so a tablet that comes later, with other
+//! hashes, gets an index of its own. Ranges do not overlap; splitting a tablet needs no new index.
+//! The list is small and read by every operation: readers take a snapshot, a change replaces it.
+
+use arc_swap::{ArcSwap, Guard};
+use core::ops::Deref;
+use pluvio_index::{Index, IndexError, IndexOptions, Slot};
+use pluvio_units::{HashRange, KeyHash};
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Clone)]
+struct Part {
+    range: HashRange,
+    index: Arc<Index>,
+}
+
+/// See the module's text.
+pub(crate) struct Indexes {
+    /// By ascending range.
+    parts: ArcSwap<Vec<Part>>,
+    /// Held by those who replace the list.
+    changing: Mutex<()>,
+    entries_max: u64,
+}
+
+/// An index that cannot go away while this is held.
+pub(crate) struct IndexRef {
+    parts: Guard<Arc<Vec<Part>>>,
+    at: usize,
+}
+
+impl Deref for IndexRef {
+    type Target = Index;
+    fn deref(&self) -> &Index {
+        &self.parts[self.at].index
+    }
+}
+
+/// The place in `parts` of the first range that ends at `hash` or later.
+fn first_not_before(parts: &[Part], hash: KeyHash) -> usize {
+    parts.partition_point(|part| part.range.last < hash)
+}
+
+impl Indexes {
+    pub(crate) fn new(entries_max: u64) -> Self {
+        Self {
+            parts: ArcSwap::default(),
+            changing: Mutex::default(),
+            entries_max,
+        }
+    }
+
+    /// Makes indexes for what is not covered of `range`.
+    pub(crate) fn cover(&self, range: HashRange) -> Result<(), IndexError> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::clone(&self.parts.load());
+        for gap in gaps(&parts, range) {
+            let options = IndexOptions {
+                entries_max: self.entries_max,
+                expected: gap,
+                huge_pages: false,
+            };
+            let index = Arc::new(Index::new(options)?);
+            parts.push(Part { range: gap, index });
+        }
+        parts.sort_by_key(|part| part.range.first);
+        self.parts.store(Arc::new(parts));
+        Ok(())
+    }
+
+    /// Forgets the indexes whose whole range lies in `range`.
+    pub(crate) fn uncover(&self, range: HashRange) {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::clone(&self.parts.load());
+        parts.retain(|p| p.range.first < range.first || range.last < p.range.last);
+        self.parts.store(Arc::new(parts));
+    }
+
+    /// The index for `hash`; none when no tablet with that hash was ever taken, or it is gone.
+    pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef> {
+        let parts = self.parts.load();
+        let at = first_not_before(&parts, hash);
+        let found = parts.get(at).is_some_and(|part| part.range.contains(hash));
+        found.then_some(IndexRef { parts, at })
+    }
+
+    /// Appends what the bucket that covers `from` holds and gives the last hash it covers, as
+    /// [`Index::scan`]. A stretch without an index is covered and empty.
+    pub(crate) fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
+        let parts = self.parts.load();
+        match parts.get(first_not_before(&parts, from)) {
+            None => KeyHash(u64::MAX),
+            Some(part) if part.range.contains(from) => {
+                part.index.scan(from, slots).min(part.range.last)
+            }
+            Some(part) => KeyHash(part.range.first.0 - 1),
+        }
+    }
+
+    /// The indexes that share hashes with `range`, each with what it shares.
+    pub(crate) fn within(&self, range: HashRange) -> Vec<(HashRange, Arc<Index>)> {
+        let parts = self.parts.load();
+        let sharing = parts.iter().filter(|part| part.range.overlaps(&range));
+        let shared = |part: &Part| {
+            let first = part.range.first.max(range.first);
+            let last = part.range.last.min(range.last);
+            (HashRange::new(first, last), Arc::clone(&part.index))
+        };
+        sharing.map(shared).collect()
+    }
+
+    /// Bytes of all indexes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.parts
+            .load()
+            .iter()
+            .map(|p| p.index.memory_bytes())
+            .sum()
+    }
+}
+
+/// What of `range` no part covers.
+fn gaps(parts: &[Part], range: HashRange) -> Vec<HashRange> {
+    let mut gaps = Vec::new();
+    let mut from = Some(range.first);
+    for part in parts.iter().filter(|part| part.range.overlaps(&range)) {
+        let Some(first) = from else { break };
+        if first < part.range.first {
+            gaps.push(HashRange::new(first, KeyHash(part.range.first.0 - 1)));
+        }
+        from = part.range.last.0.checked_add(1).map(KeyHash);
+    }
+    if let Some(first) = from.filter(|first| *first <= range.last) {
+        gaps.push(HashRange::new(first, range.last));
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, last: u64) -> HashRange {
+        HashRange::new(KeyHash(first), KeyHash(last))
+    }
+
+    #[test]
+    fn every_hash_has_at_most_one_index_however_ranges_come_and_go() {
+        let indexes = Indexes::new(1000);
+        for (first, last) in [(100, 199), (300, 399), (150, 349), (0, 99), (0, 499)] {
+            indexes.cover(range(first, last)).unwrap();
+        }
+        let ranges: Vec<HashRange> = indexes.parts.load().iter().map(|p| p.range).collect();
+        let expected = [(0, 99), (100, 199), (200, 299), (300, 399), (400, 499)];
+        assert_eq!(ranges, expected.map(|(a, b)| range(a, b)));
+        indexes.uncover(range(150, 399));
+        assert!(
+            indexes.of(KeyHash(150)).is_some(),
+            "an index that reaches beyond the range stays"
+        );
+        assert!(indexes.of(KeyHash(250)).is_none());
+        assert!(indexes.of(KeyHash(500)).is_none());
+        let mut slots = Vec::new();
+        assert_eq!(indexes.scan(KeyHash(200), &mut slots), KeyHash(399));
+        assert_eq!(indexes.scan(KeyHash(500), &mut slots), KeyHash(u64::MAX));
+    }
+
+    #[test]
+    fn the_whole_space_can_be_covered() {
+        let indexes = Indexes::new(1000);
+        indexes.cover(HashRange::ALL).unwrap();
+        indexes.cover(HashRange::ALL).unwrap();
+        assert_eq!(indexes.within(HashRange::ALL).len(), 1);
+        assert!(indexes.of(KeyHash(u64::MAX)).is_some());
+    }
+}

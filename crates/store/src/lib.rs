@@ -1,0 +1,39 @@
+//! Tables, indexes and log joined: the storage engine of one master, and of any process that wants
+//! a log-structured store inside itself.
+//!
+//! What it owns: which tables there are, the versions of objects, and the rule that an index slot
+//! points to the newest entry of its key. The log owns the bytes, the index the slots.
+//!
+//! Invariants
+//! - STORE-1: the version of a key only grows, also over delete and re-create: a new object gets at
+//!   least the safe version, and the safe version is raised above every version deleted (e1).
+//! - STORE-2: an index slot is *pending* from the append of its entry until [`Store::settle`]; what a
+//!   reader learns from a pending slot carries the position to wait for. That holds for absence too: the
+//!   slot of a deleted key points to its tombstone until that is durable.
+//! - STORE-3: every entry that replaces an object in a durable store is appended in one group with a
+//!   tombstone that names the segment of the object it replaces, under the lock of the key's bucket; the
+//!   cleaner relocates under the same lock. So each dead copy on disk has a tombstone that lives as
+//!   long as the copy's segment.
+//! - STORE-4: bytes found corrupt stop the process ([`Fatal`]): the replicas are right, and another
+//!   server recovers from them (003 §6).
+//!
+//! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;
+//! whoever needs durability waits for the position in [`Appended`](pluvio_log::Appended).
+//!
+//! Not here: which tablets this server has, replication, clients.
+
+mod indexes;
+mod liveness;
+mod options;
+mod replay;
+mod scan;
+mod store;
+mod table;
+
+pub use options::StoreOptions;
+pub use replay::{Replay, ReplayError, ReplayLoad};
+pub use scan::{Scan, ScanItem};
+pub use store::{
+    Change, Current, Fatal, Found, Pending, Settle, Store, StoreError, StoreStats, Update, Updated,
+};
+pub use table::Table;

@@ -1,0 +1,300 @@
+//! Replaying entries of another master's log, in any order (003 §7.6).
+//!
+//! The index decides: an entry counts only if it is newer than what the index has for its key.
+//! Tombstones go into the index as well while the replay runs, because an older object may come
+//! later (e7). What counts is appended to a side log of this master, so that its replication can
+//! begin at once.
+//!
+//! - REPLAY-1: the result does not depend on the order of the entries, nor on how often one comes.
+//! - REPLAY-2: a copy in the side log that is dead has a tombstone in the side log that names its
+//!   segment (STORE-3 for replay).
+//! - REPLAY-3: no tombstone is in the index once the replay has ended.
+
+use crate::store::{Store, StoreError, unreachable_kind};
+use crate::table::Table;
+use pluvio_format::{Check, Entry, Object, ParseError, Parsed, Tombstone};
+use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Why a replay cannot go on. What was replayed stays; end it with [`Replay::abort`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The bytes are no entries. Not retryable with the same bytes.
+    #[error("recovery data cannot be read: {0}")]
+    Parse(#[from] ParseError),
+    /// No room. Retryable elsewhere, or here after the cleaner or a delete has made room.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An entry that does not belong to the replay. Not retryable with the same bytes.
+    #[error("recovery data has an entry of table {0} that is not being recovered here")]
+    Foreign(TableId),
+}
+
+/// How much was replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplayLoad {
+    /// Entries looked at.
+    pub entries: u64,
+    /// Objects that are there now.
+    pub objects: u64,
+}
+
+/// A replay of some tablets into one side log. Give it up by dropping it after
+/// [`Replay::abort`]; the tablets must not be served before [`Replay::finish`].
+pub struct Replay {
+    store: Arc<Store>,
+    side: SideLog,
+    tablets: Vec<(Arc<Table>, HashRange)>,
+    tables: BTreeMap<TableId, Arc<Table>>,
+    /// Tombstones that are in the index (REPLAY-3).
+    tombstones: Vec<(TableId, KeyHash, EntryRef)>,
+    load: ReplayLoad,
+}
+
+impl Replay {
+    /// A replay of `tablets` into a side log of `log`.
+    #[must_use]
+    pub fn new(store: &Arc<Store>, log: LogId, tablets: Vec<(Arc<Table>, HashRange)>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            side: SideLog::new(Arc::clone(store.space()), log),
+            tables: tablets
+                .iter()
+                .map(|(table, _)| (table.id(), Arc::clone(table)))
+                .collect(),
+            tablets,
+            tombstones: Vec::new(),
+            load: ReplayLoad::default(),
+        }
+    }
+
+    /// How much was replayed so far.
+    #[must_use]
+    pub fn load(&self) -> ReplayLoad {
+        self.load
+    }
+
+    /// Replays entries that stand one after the other. On an error, those before the bad one are replayed.
+    ///
+    /// # Errors
+    /// See [`ReplayError`].
+    pub fn replay(&mut self, mut bytes: &[u8]) -> Result<(), ReplayError> {
+        while !bytes.is_empty() {
+            let parsed = Parsed::read(bytes, Check::Checksum)?;
+            self.load.entries += 1;
+            match &parsed.entry {
+                Entry::Object(object) => self.object(object)?,
+                Entry::Tombstone(tombstone) => self.tombstone(tombstone)?,
+                Entry::SafeVersion(version) => self.store.space().raise_safe_version(*version),
+                Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
+            }
+            bytes = &bytes[parsed.head.total_len()..];
+        }
+        Ok(())
+    }
+
+    fn table(&self, id: TableId) -> Result<Arc<Table>, ReplayError> {
+        self.tables
+            .get(&id)
+            .cloned()
+            .ok_or(ReplayError::Foreign(id))
+    }
+
+    fn object(&mut self, object: &Object<'_>) -> Result<(), ReplayError> {
+        let table = self.table(object.table)?;
+        let hash = table.hash(object.key);
+        let store = Arc::clone(&self.store);
+        let guard = store.space().pin();
+        let index = table
+            .indexes
+            .of(hash)
+            .ok_or(ReplayError::Foreign(table.id()))?;
+        let mut bucket = index.lock(hash);
+        let slot = bucket.find(|entry| store.key_is(entry, object.key, &guard));
+        let Some(slot) = slot else {
+            let new = self.append(&[Entry::Object(*object)], &guard)?;
+            bucket
+                .insert(new, false)
+                .expect("the index has room for as many entries as fit the log");
+            drop(bucket);
+            index.grow(|entry| store.hash_of(&table, entry, &guard));
+            self.count(&table, new, &guard);
+            return Ok(());
+        };
+        let view = store.view(slot.entry, &guard);
+        let known = view.entry();
+        // A tombstone of this very version came first: the object is dead.
+        if version_of(&known) >= object.version {
+            return Ok(());
+        }
+        let new = match self.death_of(&known, slot.entry, object.timestamp_s, &guard) {
+            Some(tombstone) => self.append(&[Entry::Object(*object), tombstone], &guard)?,
+            None => self.append(&[Entry::Object(*object)], &guard)?,
+        };
+        assert!(
+            bucket.replace(slot.entry, new, false),
+            "the bucket is locked since the slot was found"
+        );
+        self.uncount(&table, slot.entry, &view, &guard);
+        self.count(&table, new, &guard);
+        Ok(())
+    }
+
+    fn tombstone(&mut self, tombstone: &Tombstone<'_>) -> Result<(), ReplayError> {
+        let table = self.table(tombstone.table)?;
+        let hash = table.hash(tombstone.key);
+        let store = Arc::clone(&self.store);
+        store.space().raise_safe_version(tombstone.version.next());
+        let guard = store.space().pin();
+        let index = table
+            .indexes
+            .of(hash)
+            .ok_or(ReplayError::Foreign(table.id()))?;
+        let mut bucket = index.lock(hash);
+        // Without a dead copy in this log the tombstone is needed only until the replay ends.
+        let unbound = Tombstone {
+            segment: SegmentId(0),
+            ..*tombstone
+        };
+        let Some(slot) = bucket.find(|entry| store.key_is(entry, tombstone.key, &guard)) else {
+            let new = self.append(&[Entry::Tombstone(unbound)], &guard)?;
+            bucket
+                .insert(new, false)
+                .expect("the index has room for as many entries as fit the log");
+            drop(bucket);
+            index.grow(|entry| store.hash_of(&table, entry, &guard));
+            self.tombstones.push((table.id(), hash, new));
+            return Ok(());
+        };
+        let view = store.view(slot.entry, &guard);
+        let known = view.entry();
+        let newer = match &known {
+            // An object of the same version is the one that was deleted.
+            Entry::Object(object) => object.version > tombstone.version,
+            Entry::Tombstone(other) => other.version >= tombstone.version,
+            other => unreachable_kind(other),
+        };
+        if newer {
+            return Ok(());
+        }
+        let new = match self.death_of(&known, slot.entry, tombstone.timestamp_s, &guard) {
+            // The version counts for what else comes in this replay; the segment for the dead copy here.
+            Some(Entry::Tombstone(death)) => {
+                let bound = Tombstone {
+                    version: tombstone.version,
+                    ..death
+                };
+                self.append(&[Entry::Tombstone(bound)], &guard)?
+            }
+            Some(_) | None => self.append(&[Entry::Tombstone(unbound)], &guard)?,
+        };
+        assert!(
+            bucket.replace(slot.entry, new, false),
+            "the bucket is locked since the slot was found"
+        );
+        self.uncount(&table, slot.entry, &view, &guard);
+        self.tombstones.push((table.id(), hash, new));
+        Ok(())
+    }
+
+    /// The tombstone for a copy in the side log that dies now (REPLAY-2).
+    fn death_of<'k>(
+        &self,
+        known: &Entry<'k>,
+        at: EntryRef,
+        timestamp_s: u32,
+        guard: &EpochGuard<'_>,
+    ) -> Option<Entry<'k>> {
+        match known {
+            Entry::Object(dead) => {
+                let (_, position) = self.store.space().position_of(at, guard);
+                Some(Entry::Tombstone(Tombstone {
+                    table: dead.table,
+                    version: dead.version,
+                    segment: position.segment,
+                    timestamp_s,
+                    key: dead.key,
+                }))
+            }
+            Entry::Tombstone(_) => None,
+            other => unreachable_kind(other),
+        }
+    }
+
+    fn append(
+        &mut self,
+        entries: &[Entry<'_>],
+        guard: &EpochGuard<'_>,
+    ) -> Result<EntryRef, ReplayError> {
+        let class = match entries {
+            [Entry::Tombstone(_)] => AppendClass::Delete,
+            _ => AppendClass::Normal,
+        };
+        let refs = self
+            .side
+            .append(entries, class, guard)
+            .map_err(StoreError::from)?;
+        Ok(refs[0])
+    }
+
+    fn count(&mut self, table: &Table, entry: EntryRef, guard: &EpochGuard<'_>) {
+        let view = self.store.view(entry, guard);
+        if let Entry::Object(object) = view.entry() {
+            table.count(
+                1,
+                object.key.len() + object.value.len(),
+                view.total_len() as usize,
+            );
+        }
+        self.load.objects += 1;
+    }
+
+    /// Counts what the index does not point to any more.
+    fn uncount(
+        &mut self,
+        table: &Table,
+        entry: EntryRef,
+        view: &EntryView<'_>,
+        guard: &EpochGuard<'_>,
+    ) {
+        self.store.uncount(table, entry, view, guard);
+        if let Entry::Object(_) = view.entry() {
+            self.load.objects -= 1;
+        }
+    }
+
+    /// Everything was replayed: takes the tombstones out of the index and gives the side log, closed,
+    /// to be committed once its segments are durable.
+    #[must_use]
+    pub fn finish(mut self) -> (SideLog, Vec<Arc<Segment>>) {
+        let _guard = self.store.space().pin();
+        for (table, hash, entry) in self.tombstones.drain(..) {
+            if let Some(table) = self.tables.get(&table)
+                && let Some(index) = table.indexes.of(hash)
+            {
+                index.lock(hash).remove(entry);
+            }
+        }
+        let segments = self.side.close();
+        (self.side, segments)
+    }
+
+    /// Takes back everything: the tablets hold nothing again.
+    pub fn abort(self) {
+        for (table, range) in &self.tablets {
+            self.store.forget(table, *range);
+        }
+        self.side.abort();
+    }
+}
+
+fn version_of(entry: &Entry<'_>) -> ObjectVersion {
+    match entry {
+        Entry::Object(object) => object.version,
+        Entry::Tombstone(tombstone) => tombstone.version,
+        other => unreachable_kind(other),
+    }
+}

@@ -1,0 +1,622 @@
+//! Reads and updates of single objects.
+
+use crate::indexes::Indexes;
+use crate::liveness::IndexLiveness;
+use crate::options::StoreOptions;
+use crate::table::Table;
+use core::time::Duration;
+use pluvio_format::{Entry, Object, TableStats, Tombstone};
+use pluvio_index::{BucketGuard, IndexError, Slot};
+use pluvio_log::{
+    AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, Durable,
+    EntryRefs, EntryView, LogSpace, OpenError,
+};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{
+    EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, ObjectVersion, TableId, VALUE_MAX,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What a caller must wait for before it tells anyone what it saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pending {
+    /// The log to wait for.
+    pub log: LogId,
+    /// The position that must be durable.
+    pub position: LogPosition,
+}
+
+/// What a read found. Must not be shown before `pending` is durable.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// The object, if there is one.
+    pub object: Option<(ObjectVersion, Vec<u8>)>,
+    /// What to wait for, if what was found is not yet known to be durable.
+    pub pending: Option<Pending>,
+}
+
+/// The object as an update sees it, under the lock of its bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Current<'a> {
+    /// Its version.
+    pub version: ObjectVersion,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// What an update wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change<'v> {
+    /// This value.
+    Put(std::borrow::Cow<'v, [u8]>),
+    /// No object.
+    Delete,
+    /// Leave it.
+    Keep,
+}
+
+/// What an update did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Updated {
+    /// The object's version now: the new one, or that of the object that was deleted.
+    pub version: ObjectVersion,
+    /// The version before; 0 when there was no object.
+    pub replaced: ObjectVersion,
+    /// To be given to [`Store::settle`] once durable.
+    pub settle: Settle,
+}
+
+impl Updated {
+    /// What an update that changed nothing did to an object of this version.
+    #[must_use]
+    pub fn nothing(version: ObjectVersion) -> Self {
+        let settle = Settle {
+            hash: KeyHash(0),
+            entry: EntryRef::new(0),
+            tombstone: false,
+        };
+        Self {
+            version,
+            replaced: version,
+            settle,
+        }
+    }
+}
+
+/// The index slot that an update left pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settle {
+    hash: KeyHash,
+    entry: EntryRef,
+    tombstone: bool,
+}
+
+/// How an update ended.
+#[derive(Debug)]
+pub enum Update<E> {
+    /// Something was appended.
+    Done(Appended<Updated>),
+    /// Nothing changed: the caller's decision, [`Change::Keep`] or nothing to delete.
+    Unchanged {
+        /// The object's version; 0 when there is none.
+        version: ObjectVersion,
+        /// What the decision rests on, if that is not yet known to be durable.
+        pending: Option<Pending>,
+        /// The caller's reason, if it refused.
+        refused: Option<E>,
+    },
+}
+
+/// Why nothing could be appended. Nothing changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No room. Retryable after the delay.
+    #[error("memory is full; try again in {retry_after:?}")]
+    Full {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The store holds no objects with such hashes of this table (any more).
+    #[error("the table's range with this key is not here")]
+    NotHere,
+    /// Not retryable.
+    #[error("a key of {0} bytes is over the limit of {KEY_MAX}")]
+    KeyTooLong(usize),
+    /// Not retryable.
+    #[error("a value of {0} bytes is over the limit of {VALUE_MAX}")]
+    ValueTooLong(usize),
+}
+
+/// Memory does not hold what was written to it (STORE-4). Stops the process.
+pub struct Fatal;
+
+impl Fatal {
+    /// Stops the process with a message that says where.
+    pub fn corrupt(corruption: &Corruption) -> ! {
+        panic!("{corruption}; stopping, so that the data is recovered from its replicas");
+    }
+}
+
+/// Sizes and counts. Bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreStats {
+    /// Objects in all tables.
+    pub objects: u64,
+    /// Bytes of their keys and values.
+    pub object_bytes: u64,
+    /// Bytes of the indexes.
+    pub index_bytes: u64,
+}
+
+/// The storage engine; see the crate's text.
+pub struct Store {
+    pub(crate) space: Arc<LogSpace>,
+    pub(crate) tables: Arc<Tables>,
+    index_entries_max: u64,
+}
+
+/// The tables, for the store and for the cleaner.
+#[derive(Default)]
+pub(crate) struct Tables(RwLock<BTreeMap<TableId, Arc<Table>>>);
+
+impl Tables {
+    pub(crate) fn get(&self, id: TableId) -> Option<Arc<Table>> {
+        self.read().get(&id).cloned()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<TableId, Arc<Table>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<TableId, Arc<Table>>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// Reserves the memory and opens the first heads.
+    ///
+    /// # Errors
+    /// When the options make no sense or the memory cannot be had; nothing was kept.
+    pub fn open(options: StoreOptions) -> Result<Arc<Self>, OpenError> {
+        let index_entries_max = options.index_entries_max();
+        let space = LogSpace::new(options.log)?;
+        let tables = Arc::<Tables>::default();
+        let source = Arc::clone(&tables);
+        space.set_table_stats_source(Box::new(move || {
+            TableStats::of(source.read().values().map(|t| t.stat()).collect())
+        }));
+        Ok(Arc::new(Self {
+            space,
+            tables,
+            index_entries_max,
+        }))
+    }
+
+    /// The log under this store: for replication and for waiting.
+    #[must_use]
+    pub fn space(&self) -> &Arc<LogSpace> {
+        &self.space
+    }
+
+    /// The cleaner of this store, to be driven step by step.
+    #[must_use]
+    pub fn cleaner(&self, options: CleanerOptions) -> Cleaner {
+        let liveness = IndexLiveness {
+            tables: Arc::clone(&self.tables),
+        };
+        Cleaner::new(Arc::clone(&self.space), Arc::new(liveness), options)
+    }
+
+    /// The table with this id, ready to hold objects whose hashes lie in `range`; made when it is not there.
+    ///
+    /// # Errors
+    /// When the address space for an index cannot be reserved; retryable after tables were dropped.
+    pub fn table(
+        &self,
+        id: TableId,
+        seed: u64,
+        range: HashRange,
+    ) -> Result<Arc<Table>, IndexError> {
+        let table = {
+            let mut tables = self.tables.write();
+            let made = || Arc::new(Table::new(id, seed, Indexes::new(self.index_entries_max)));
+            Arc::clone(tables.entry(id).or_insert_with(made))
+        };
+        table.indexes.cover(range)?;
+        Ok(table)
+    }
+
+    /// Forgets a table and all its objects. Their memory is free once the cleaner has passed; a crash
+    /// before that does no harm, because recovery leaves out what belongs to no tablet of the master.
+    pub fn drop_table(&self, id: TableId) {
+        let dropped = self.tables.write().remove(&id);
+        if let Some(table) = dropped {
+            self.forget(&table, HashRange::ALL);
+        }
+    }
+
+    /// Takes all objects of a range out of the indexes and counts them as dead.
+    pub fn forget(&self, table: &Table, range: HashRange) {
+        for (range, index) in table.indexes.within(range) {
+            let mut left = Some(range);
+            while let Some(range) = left {
+                let guard = self.space.pin();
+                left = index.remove_range(
+                    range,
+                    FORGET_SLICE,
+                    |entry| self.hash_of(table, entry, &guard),
+                    |slot| self.uncount(table, slot.entry, &self.view(slot.entry, &guard), &guard),
+                );
+            }
+        }
+        table.indexes.uncover(range);
+    }
+
+    /// Sizes and counts of all tables.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        let mut stats = StoreStats::default();
+        for table in self.tables.read().values() {
+            stats.objects += table.objects();
+            stats.object_bytes += table.object_bytes();
+            stats.index_bytes += table.index_bytes();
+        }
+        stats
+    }
+
+    /// Reads an object.
+    #[must_use]
+    pub fn read(&self, table: &Table, key: &[u8]) -> Found {
+        let hash = table.hash(key);
+        let guard = self.space.pin();
+        let index = table.indexes.of(hash);
+        let slot = index.and_then(|i| i.lookup(hash, |entry| self.key_is(entry, key, &guard)));
+        let Some(slot) = slot else {
+            return Found::default();
+        };
+        let view = self.view(slot.entry, &guard);
+        let pending = self.pending(slot, &view, &guard);
+        let object = match view.entry() {
+            Entry::Object(object) => Some((object.version, object.value.to_vec())),
+            Entry::Tombstone(_) => None,
+            other => unreachable_kind(&other),
+        };
+        Found { object, pending }
+    }
+
+    /// Changes one object: `decide` sees it as it is, under the lock of its bucket, and says what
+    /// is to become of it. It must be quick and must not call the store.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing changed.
+    pub fn update<'v, E>(
+        &self,
+        log: LogId,
+        table: &Table,
+        key: &[u8],
+        now_s: u32,
+        decide: impl FnOnce(Option<Current<'_>>) -> Result<Change<'v>, E>,
+    ) -> Result<Update<E>, StoreError> {
+        if key.len() > KEY_MAX {
+            return Err(StoreError::KeyTooLong(key.len()));
+        }
+        let hash = table.hash(key);
+        let guard = self.space.pin();
+        let index = table.indexes.of(hash).ok_or(StoreError::NotHere)?;
+        let mut bucket = index.lock(hash);
+        let slot = bucket.find(|entry| self.key_is(entry, key, &guard));
+        let view = slot.map(|slot| self.view(slot.entry, &guard));
+        let old = view.as_ref().map(EntryView::entry);
+        let current = match &old {
+            Some(Entry::Object(object)) => Some(Current {
+                version: object.version,
+                value: object.value,
+            }),
+            Some(Entry::Tombstone(_)) | None => None,
+            Some(other) => unreachable_kind(other),
+        };
+        let version = current.map_or(ObjectVersion(0), |c| c.version);
+        let pending = slot
+            .zip(view.as_ref())
+            .and_then(|(slot, view)| self.pending(slot, view, &guard));
+        let unchanged = |refused| {
+            Ok(Update::Unchanged {
+                version,
+                pending,
+                refused,
+            })
+        };
+        let change = match decide(current) {
+            Ok(change) => change,
+            Err(why) => return unchanged(Some(why)),
+        };
+        let old = slot.zip(view.as_ref()).map(|(slot, view)| Old {
+            entry: slot.entry,
+            view,
+            version,
+        });
+        let place = Place {
+            log,
+            table,
+            key,
+            hash,
+            now_s,
+        };
+        match change {
+            Change::Keep => unchanged(None),
+            Change::Put(value) => {
+                let done = self.put(&place, &mut bucket, old.as_ref(), &value, &guard)?;
+                drop(bucket);
+                index.grow(|entry| self.hash_of(table, entry, &guard));
+                Ok(Update::Done(done))
+            }
+            Change::Delete => match old {
+                Some(old) if version > ObjectVersion(0) => self
+                    .delete(&place, &mut bucket, &old, &guard)
+                    .map(Update::Done),
+                Some(_) | None => unchanged(None),
+            },
+        }
+    }
+
+    /// Appends the new value, with a tombstone for the object it replaces (STORE-3), and swings the slot.
+    fn put(
+        &self,
+        at: &Place<'_>,
+        bucket: &mut BucketGuard<'_>,
+        old: Option<&Old<'_, '_>>,
+        value: &[u8],
+        guard: &EpochGuard<'_>,
+    ) -> Result<Appended<Updated>, StoreError> {
+        if value.len() > VALUE_MAX {
+            return Err(StoreError::ValueTooLong(value.len()));
+        }
+        let replaced = old.filter(|old| old.version > ObjectVersion(0));
+        let version = match replaced {
+            Some(old) => old.version.next(),
+            None => self.space.safe_version(),
+        };
+        let object = Entry::Object(Object {
+            table: at.table.id(),
+            version,
+            timestamp_s: at.now_s,
+            key: at.key,
+            value,
+        });
+        let class = match replaced {
+            Some(old) => AppendClass::Replace {
+                old_bytes: old.view.total_len(),
+            },
+            None => AppendClass::Normal,
+        };
+        let appended = match replaced {
+            Some(old) if self.is_durable_store() => {
+                let tombstone = self.tombstone(at, old, guard);
+                self.append(at.log, &[object, tombstone], class, guard)?
+            }
+            Some(_) | None => self.append(at.log, &[object], class, guard)?,
+        };
+        let entry = appended.pending()[0];
+        let pending = self.is_durable_store();
+        match old {
+            Some(old) => assert!(
+                bucket.replace(old.entry, entry, pending),
+                "the bucket is locked since the slot was found"
+            ),
+            None => bucket
+                .insert(entry, pending)
+                .expect("the index has room for as many entries as fit the log"),
+        }
+        if let Some(old) = replaced {
+            self.uncount(at.table, old.entry, old.view, guard);
+        }
+        let bytes = self.view(entry, guard).total_len() as usize;
+        at.table.count(1, at.key.len() + value.len(), bytes);
+        let settle = Settle {
+            hash: at.hash,
+            entry,
+            tombstone: false,
+        };
+        let replaced = replaced.map_or(ObjectVersion(0), |old| old.version);
+        Ok(appended.map(|_| Updated {
+            version,
+            replaced,
+            settle,
+        }))
+    }
+
+    /// Appends a tombstone and swings the slot to it; without replicas the slot is just emptied.
+    fn delete(
+        &self,
+        at: &Place<'_>,
+        bucket: &mut BucketGuard<'_>,
+        old: &Old<'_, '_>,
+        guard: &EpochGuard<'_>,
+    ) -> Result<Appended<Updated>, StoreError> {
+        // Raised first: the head that this append may open must record it (STORE-1).
+        self.space.raise_safe_version(old.version.next());
+        let settle = |entry| Settle {
+            hash: at.hash,
+            entry,
+            tombstone: true,
+        };
+        let appended = if self.is_durable_store() {
+            let tombstone = self.tombstone(at, old, guard);
+            let appended = self.append(at.log, &[tombstone], AppendClass::Delete, guard)?;
+            let entry = appended.pending()[0];
+            bucket.replace(old.entry, entry, true);
+            appended.map(|_| settle(entry))
+        } else {
+            bucket.remove(old.entry);
+            Appended::new(at.log, LogPosition::default(), settle(old.entry))
+        };
+        self.uncount(at.table, old.entry, old.view, guard);
+        Ok(appended.map(|settle| Updated {
+            version: old.version,
+            replaced: old.version,
+            settle,
+        }))
+    }
+
+    /// The tombstone of an object that is in the log (e6): it names the segment of the dead copy.
+    fn tombstone<'k>(
+        &self,
+        at: &Place<'k>,
+        old: &Old<'_, '_>,
+        guard: &EpochGuard<'_>,
+    ) -> Entry<'k> {
+        let (_, position) = self.space.position_of(old.entry, guard);
+        Entry::Tombstone(Tombstone {
+            table: at.table.id(),
+            version: old.version,
+            segment: position.segment,
+            timestamp_s: at.now_s,
+            key: at.key,
+        })
+    }
+
+    fn append(
+        &self,
+        log: LogId,
+        entries: &[Entry<'_>],
+        class: AppendClass,
+        guard: &EpochGuard<'_>,
+    ) -> Result<Appended<EntryRefs>, StoreError> {
+        self.space
+            .append(log, entries, class, guard)
+            .map_err(StoreError::from)
+    }
+
+    /// The entry of an update is durable: its slot needs no check any more. A tombstone's slot is
+    /// emptied. Does nothing when the key was changed again since.
+    pub fn settle(&self, table: &Table, updated: &Durable<Updated>) {
+        let Settle {
+            hash,
+            entry,
+            tombstone,
+        } = updated.value().settle;
+        let _guard = self.space.pin();
+        let Some(index) = table.indexes.of(hash) else {
+            return;
+        };
+        if tombstone {
+            index.lock(hash).remove(entry);
+        } else {
+            index.clear_pending(hash, entry);
+        }
+    }
+
+    fn is_durable_store(&self) -> bool {
+        match self.space.durability() {
+            Durability::Replicated => true,
+            Durability::Volatile => false,
+        }
+    }
+
+    /// Counts an object that the index does not point to any more. Tombstones are not counted.
+    pub(crate) fn uncount(
+        &self,
+        table: &Table,
+        entry: EntryRef,
+        view: &EntryView<'_>,
+        guard: &EpochGuard<'_>,
+    ) {
+        if let Entry::Object(object) = view.entry() {
+            table.count(
+                -1,
+                object.key.len() + object.value.len(),
+                view.total_len() as usize,
+            );
+            self.space.mark_dead(entry, view.total_len(), guard);
+        }
+    }
+
+    pub(crate) fn view<'g>(&'g self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> EntryView<'g> {
+        self.space
+            .entry(entry, guard)
+            .unwrap_or_else(|corruption| Fatal::corrupt(&corruption))
+    }
+
+    pub(crate) fn key_is(&self, entry: EntryRef, key: &[u8], guard: &EpochGuard<'_>) -> bool {
+        key_of(&self.view(entry, guard).entry()) == key
+    }
+
+    pub(crate) fn hash_of(
+        &self,
+        table: &Table,
+        entry: EntryRef,
+        guard: &EpochGuard<'_>,
+    ) -> KeyHash {
+        table.hash(key_of(&self.view(entry, guard).entry()))
+    }
+
+    /// What must be durable before the entry may be shown (STORE-2).
+    pub(crate) fn pending(
+        &self,
+        slot: Slot,
+        view: &EntryView<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<Pending> {
+        if !slot.pending {
+            return None;
+        }
+        let (log, start) = self.space.position_of(slot.entry, guard);
+        let position = LogPosition {
+            segment: start.segment,
+            offset: start.offset + view.total_len(),
+        };
+        (!self.space.is_durable(log, position)).then_some(Pending { log, position })
+    }
+}
+
+/// Buckets passed under one guard by [`Store::forget`]: the reclaim of memory waits no longer.
+const FORGET_SLICE: u32 = 256;
+
+/// The entry that an update finds.
+pub(crate) struct Old<'v, 'g> {
+    pub(crate) entry: EntryRef,
+    pub(crate) view: &'v EntryView<'g>,
+    /// 0 for a tombstone.
+    pub(crate) version: ObjectVersion,
+}
+
+/// Where an update happens.
+struct Place<'k> {
+    log: LogId,
+    table: &'k Table,
+    key: &'k [u8],
+    hash: KeyHash,
+    now_s: u32,
+}
+
+/// The key of an entry that the index may point to.
+pub(crate) fn key_of<'e>(entry: &Entry<'e>) -> &'e [u8] {
+    match entry {
+        Entry::Object(object) => object.key,
+        Entry::Tombstone(tombstone) => tombstone.key,
+        other => unreachable_kind(other),
+    }
+}
+
+pub(crate) fn unreachable_kind(entry: &Entry<'_>) -> ! {
+    panic!(
+        "the index points to an entry of kind {:?}; stopping, so that the data is recovered from its replicas",
+        entry.kind()
+    );
+}
+
+impl From<AppendError> for StoreError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Full { retry_after, .. } => Self::Full { retry_after },
+            // Key and value were checked against limits that always fit a segment.
+            AppendError::Encode(_)
+            | AppendError::GroupTooLarge { .. }
+            | AppendError::GroupLength(_) => {
+                unreachable!("the sizes were checked: {error}")
+            }
+        }
+    }
+}

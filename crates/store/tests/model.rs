@@ -1,0 +1,372 @@
+//! The store against a model: random updates, cleaner steps, late durability, replay in any order.
+
+#![allow(clippy::unwrap_used)]
+
+use pluvio_format::{Entry, SegmentIter};
+use pluvio_log::{CleanerOptions, Durability, LogOptions, Segment};
+use pluvio_store::{Change, Current, Replay, Store, StoreError, StoreOptions, Table, Update};
+use pluvio_units::{
+    HashRange, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId, Size, TableId,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Model = BTreeMap<Vec<u8>, (ObjectVersion, Vec<u8>)>;
+
+fn open(durability: Durability, logs: u16, memory: Size) -> Arc<Store> {
+    let log = LogOptions {
+        durability,
+        logs,
+        ..LogOptions::new(memory)
+    };
+    Store::open(StoreOptions { log }).unwrap()
+}
+
+fn table(store: &Store) -> Arc<Table> {
+    store.table(TableId(1), 7, HashRange::ALL).unwrap()
+}
+
+fn put(
+    store: &Store,
+    table: &Table,
+    log: LogId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Update<()>, StoreError> {
+    store.update(log, table, key, 1, |_: Option<Current<'_>>| {
+        Ok(Change::Put(value.into()))
+    })
+}
+
+fn delete(store: &Store, table: &Table, log: LogId, key: &[u8]) -> Result<Update<()>, StoreError> {
+    store.update(log, table, key, 1, |_| Ok(Change::Delete))
+}
+
+/// Plays the replicator: every segment durable at once when asked, in the order of the rules.
+#[derive(Default)]
+struct Replicas {
+    heads: BTreeMap<LogId, Vec<Arc<Segment>>>,
+    on_disk: BTreeMap<SegmentId, Arc<Segment>>,
+    /// Copies of what was durable when it was last looked at.
+    images: BTreeMap<SegmentId, Vec<u8>>,
+}
+
+impl Replicas {
+    fn sync(&mut self, store: &Store) {
+        let space = store.space();
+        for log in space.logs() {
+            for segment in space.take_new_segments(log) {
+                self.on_disk.insert(segment.id(), Arc::clone(&segment));
+                match segment.kind() {
+                    pluvio_format::SegmentKind::Head => {
+                        self.heads.entry(log).or_default().push(segment)
+                    }
+                    pluvio_format::SegmentKind::Side => {}
+                }
+            }
+            let freed = space.take_freeable(log);
+            for id in freed {
+                self.on_disk.remove(&id);
+                self.images.remove(&id);
+            }
+        }
+        for segment in self.on_disk.values() {
+            let length = segment.appended_len();
+            let image = self.images.entry(segment.id()).or_default();
+            if (image.len() as u32) < length {
+                let from = image.len() as u32;
+                image.extend_from_slice(
+                    &segment
+                        .copy_out(from..length)
+                        .expect("a segment on disk is in memory"),
+                );
+            }
+            if segment.kind() == pluvio_format::SegmentKind::Side && segment.is_closed() {
+                segment.mark_durable();
+            }
+        }
+        for (log, heads) in &mut self.heads {
+            for head in heads.drain(..heads.len().saturating_sub(1)) {
+                space.digest_durable(*log, head.id());
+                let end = LogPosition {
+                    segment: head.id(),
+                    offset: head.appended_len(),
+                };
+                space.advance_durable(*log, end);
+            }
+            if let Some(head) = heads.last() {
+                space.digest_durable(*log, head.id());
+                let length = self.images.get(&head.id()).map_or(0, Vec::len);
+                let offset = u32::try_from(length).unwrap();
+                space.advance_durable(
+                    *log,
+                    LogPosition {
+                        segment: head.id(),
+                        offset,
+                    },
+                );
+            }
+        }
+    }
+
+    /// The segments that recovery would use: those of the newest digest of each log.
+    fn recoverable(&self) -> Vec<Vec<u8>> {
+        let mut newest: BTreeMap<u16, (SegmentId, Vec<SegmentId>)> = BTreeMap::new();
+        for (id, image) in &self.images {
+            for group in SegmentIter::new(image, SEGLET_BYTES) {
+                for (_, entry) in group.expect("a durable segment can be read").entries() {
+                    if let Entry::LogDigest(digest) = &entry {
+                        newest.insert(digest.log.0, (*id, digest.segments.clone()));
+                    }
+                }
+            }
+        }
+        let ids = newest.into_values().flat_map(|(_, ids)| ids);
+        ids.map(|id| {
+            self.images
+                .get(&id)
+                .expect("a digest names what is on disk")
+                .clone()
+        })
+        .collect()
+    }
+}
+
+fn entries_of(image: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for group in SegmentIter::new(image, SEGLET_BYTES) {
+        for (_, entry) in group.unwrap().entries() {
+            match &entry {
+                Entry::Object(_) | Entry::Tombstone(_) | Entry::SafeVersion(_) => {
+                    let one = pluvio_format::Encoded::new(&entry, false).unwrap();
+                    bytes.extend_from_slice(&one.to_vec());
+                }
+                Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
+            }
+        }
+    }
+    bytes
+}
+
+fn assert_same(store: &Store, table: &Table, model: &Model) {
+    let mut found = Model::new();
+    let mut from = HashRange::ALL;
+    loop {
+        let scan = store.scan(table, from, 50, 1 << 20, true);
+        for item in scan.items {
+            assert!(
+                found.insert(item.key, (item.version, item.value)).is_none(),
+                "met twice"
+            );
+        }
+        if scan.last == HashRange::ALL.last {
+            break;
+        }
+        from = HashRange::new(pluvio_units::KeyHash(scan.last.0 + 1), HashRange::ALL.last);
+    }
+    assert_eq!(found.len(), model.len());
+    assert!(found == *model, "contents differ");
+    assert_eq!(table.objects(), model.len() as u64);
+    for (key, (version, value)) in model {
+        assert_eq!(
+            store.read(table, key).object.as_ref(),
+            Some(&(*version, value.clone()))
+        );
+    }
+}
+
+struct Run {
+    store: Arc<Store>,
+    table: Arc<Table>,
+    replicas: Replicas,
+    model: Model,
+    rng: TestRng,
+    waiting: Vec<pluvio_log::Appended<pluvio_store::Updated>>,
+}
+
+impl Run {
+    fn new(durability: Durability, seed: u8) -> Self {
+        let store = open(durability, 2, Size::mib(64));
+        let table = table(&store);
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        Self {
+            store,
+            table,
+            replicas: Replicas::default(),
+            model: Model::new(),
+            rng,
+            waiting: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, value_max: u32) {
+        let key = format!("key-{}", self.rng.next_u32() % 400).into_bytes();
+        let log = LogId((self.rng.next_u32() % 2) as u16);
+        let update = if self.rng.next_u32().is_multiple_of(4) {
+            delete(&self.store, &self.table, log, &key)
+        } else {
+            let length = self.rng.next_u32() % value_max;
+            let value = vec![(length % 251) as u8; length as usize];
+            put(&self.store, &self.table, log, &key, &value).inspect(|update| {
+                if let Update::Done(done) = update {
+                    let version = done.pending().version;
+                    if let Some((old, _)) = self.model.get(&key) {
+                        assert_eq!(version, old.next());
+                    }
+                    self.model.insert(key.clone(), (version, value));
+                }
+            })
+        };
+        match update {
+            Ok(Update::Done(done)) => {
+                if done.pending().version == done.pending().replaced {
+                    self.model.remove(&key).expect("what was deleted was there");
+                }
+                self.waiting.push(done);
+            }
+            Ok(Update::Unchanged { version, .. }) => {
+                assert_eq!(version, ObjectVersion(0));
+                assert!(!self.model.contains_key(&key));
+            }
+            Err(StoreError::Full { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn settle(&mut self) {
+        for appended in std::mem::take(&mut self.waiting) {
+            match self.store.space().confirm(appended) {
+                Ok(durable) => self.store.settle(&self.table, &durable),
+                Err(not_yet) => self.waiting.push(not_yet),
+            }
+        }
+    }
+}
+
+#[test]
+fn random_updates_with_cleaning_equal_the_model() {
+    let mut run = Run::new(Durability::Volatile, 1);
+    let cleaner = run.store.cleaner(CleanerOptions::default());
+    for i in 0..20_000 {
+        run.step(if i % 100 == 0 { 200_000 } else { 20_000 });
+        run.settle();
+        let _ = cleaner.step(1).expect("memory is sound");
+    }
+    assert_same(&run.store, &run.table, &run.model);
+    assert!(
+        run.store.space().stats().cleaner.passes > 0,
+        "the cleaner had work"
+    );
+}
+
+#[test]
+fn what_was_durable_is_recovered_in_any_order() {
+    for seed in 0..4 {
+        let mut run = Run::new(Durability::Replicated, seed);
+        let cleaner = run.store.cleaner(CleanerOptions::default());
+        for i in 0..12_000 {
+            run.step(20_000);
+            if i % 7 == 0 {
+                run.replicas.sync(&run.store);
+                run.settle();
+            }
+            let _ = cleaner.step(1).expect("memory is sound");
+        }
+        run.replicas.sync(&run.store);
+        run.settle();
+        assert!(run.waiting.is_empty());
+        assert_same(&run.store, &run.table, &run.model);
+        assert!(
+            run.store.space().stats().cleaner.passes > 0,
+            "the cleaner had work"
+        );
+
+        let other = open(Durability::Volatile, 1, Size::mib(64));
+        let recovered = table(&other);
+        let mut replay = Replay::new(
+            &other,
+            LogId(0),
+            vec![(Arc::clone(&recovered), HashRange::ALL)],
+        );
+        let mut images = run.replicas.recoverable();
+        for i in (1..images.len()).rev() {
+            images.swap(i, run.rng.next_u32() as usize % (i + 1));
+        }
+        // One segment comes twice, as after a lost reply.
+        images.push(images[0].clone());
+        for image in &images {
+            replay.replay(&entries_of(image)).unwrap();
+        }
+        assert_eq!(replay.load().objects, run.model.len() as u64);
+        let (side, _) = replay.finish();
+        let _ = side.commit().expect("a volatile side log is durable");
+        assert_same(&other, &recovered, &run.model);
+        let highest = run.model.values().map(|(v, _)| *v).max().unwrap();
+        assert!(other.space().safe_version() >= ObjectVersion(1) && highest > ObjectVersion(1));
+    }
+}
+
+#[test]
+fn an_aborted_replay_leaves_nothing() {
+    let store = open(Durability::Volatile, 1, Size::mib(64));
+    let table = table(&store);
+    let mut replay = Replay::new(&store, LogId(0), vec![(Arc::clone(&table), HashRange::ALL)]);
+    let object = Entry::Object(pluvio_format::Object {
+        table: TableId(1),
+        version: ObjectVersion(3),
+        timestamp_s: 1,
+        key: b"k",
+        value: b"v",
+    });
+    replay
+        .replay(
+            &pluvio_format::Encoded::new(&object, false)
+                .unwrap()
+                .to_vec(),
+        )
+        .unwrap();
+    assert_eq!(table.objects(), 1);
+    replay.abort();
+    assert_eq!(table.objects(), 0);
+    assert_eq!(store.read(&table, b"k").object, None);
+}
+
+#[test]
+fn what_is_not_durable_is_marked_for_readers_also_when_it_is_gone() {
+    let store = open(Durability::Replicated, 1, Size::mib(64));
+    let table = table(&store);
+    let mut replicas = Replicas::default();
+    let Ok(Update::Done(written)) = put(&store, &table, LogId(0), b"k", b"v") else {
+        panic!("must be written")
+    };
+    let found = store.read(&table, b"k");
+    assert!(found.object.is_some() && found.pending.is_some());
+    replicas.sync(&store);
+    let durable = store.space().confirm(written).unwrap();
+    assert!(
+        store.read(&table, b"k").pending.is_none(),
+        "durable, though not settled yet"
+    );
+    store.settle(&table, &durable);
+    let Ok(Update::Done(deleted)) = delete(&store, &table, LogId(0), b"k") else {
+        panic!("must be deleted")
+    };
+    let found = store.read(&table, b"k");
+    assert!(
+        found.object.is_none() && found.pending.is_some(),
+        "absence is pending too"
+    );
+    replicas.sync(&store);
+    let durable = store.space().confirm(deleted).unwrap();
+    store.settle(&table, &durable);
+    assert_eq!(store.read(&table, b"k"), pluvio_store::Found::default());
+    let Ok(Update::Done(again)) = put(&store, &table, LogId(0), b"k", b"v") else {
+        panic!("must be written")
+    };
+    assert!(
+        again.pending().version > durable.value().version,
+        "versions grow over delete and re-create"
+    );
+}

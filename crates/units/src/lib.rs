@@ -1,0 +1,22 @@
+//! Ids, sizes, versions and positions as newtypes, the checksum and the key hash.
+//!
+//! Every raw integer that crosses a crate border has a type here, so that two of them cannot be
+//! exchanged by accident. This crate knows no other crate of the workspace.
+
+mod hash;
+mod ids;
+mod limits;
+mod position;
+mod size;
+
+pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
+pub use ids::{
+    ClientId, ClusterId, CoreId, LogId, ObjectVersion, RecoveryId, ReplicationEpoch, SegmentId,
+    SequenceNumber, ServerId, ServerListVersion, TableId,
+};
+pub use limits::{
+    ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, SEGMENT_BYTES,
+    SMALL_ENTRY_MAX, TABLE_NAME_MAX, VALUE_MAX,
+};
+pub use position::{EntryRef, LogPosition};
+pub use size::{ParseSizeError, Size};

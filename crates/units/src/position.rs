@@ -1,0 +1,51 @@
+//! Places in a log.
+
+use crate::ids::SegmentId;
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// Where an entry lies in a master's log memory: a byte offset in the log region, never a pointer
+/// (rule B). Fits 48 bits, so that an index slot has 16 bits left for its tag and flags.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EntryRef(u64);
+
+impl EntryRef {
+    /// Number of bits an offset may use.
+    pub const BITS: u32 = 48;
+
+    /// # Panics
+    /// When `offset` needs more than 48 bits: regions are checked against that limit at creation.
+    #[must_use]
+    pub fn new(offset: u64) -> Self {
+        assert!(
+            offset < 1 << Self::BITS,
+            "log offset {offset:#x} does not fit {} bits",
+            Self::BITS
+        );
+        Self(offset)
+    }
+
+    /// The byte offset in the log region.
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        self.0
+    }
+}
+
+/// A point in one log: everything before it in append order is covered by it. Positions of one
+/// log are ordered, because its segment ids ascend; positions of different logs must not be compared.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct LogPosition {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Bytes of the segment before this point.
+    pub offset: u32,
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.segment, self.offset)
+    }
+}

@@ -1,0 +1,419 @@
+//! Membership, tables, status.
+
+use crate::codec::{Body, Request};
+use crate::data::request;
+use crate::opcode::Opcode;
+use pluvio_units::{
+    ClusterId, HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
+    ServerListVersion, TableId,
+};
+use serde::{Deserialize, Serialize};
+
+/// What the cluster thinks of a server (003 §7.3). A server that is gone for good is not listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerState {
+    /// A member.
+    Up,
+    /// Declared dead, not recovered yet. Never comes back with this id.
+    Crashed,
+}
+
+/// One server in the list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// Its id.
+    pub id: ServerId,
+    /// Where it answers requests.
+    pub address: String,
+    /// Where it speaks the Redis protocol, if it does.
+    pub redis: Option<String>,
+    /// Where it answers HTTP for metrics and health, if it does.
+    pub admin: Option<String>,
+    /// The rack or power domain it stands in, if known.
+    pub rack: Option<String>,
+    /// Its process id, for people and for tests.
+    pub pid: u32,
+    /// Event loops, and so logs.
+    pub cores: u16,
+    /// Whether its objects have no replicas (`--replicas 0`): a crash loses them.
+    #[serde(default)]
+    pub volatile: bool,
+    /// How fast its disk reads frames, in MB/s; 0 if not measured.
+    pub disk_mb_per_s: u32,
+    /// The state.
+    pub state: ServerState,
+}
+
+/// The server list. Always sent whole; a receiver ignores versions it has passed already.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ServerList {
+    /// Every change adds one.
+    pub version: ServerListVersion,
+    /// Members and crashed members, by ascending id.
+    pub servers: Vec<ServerInfo>,
+    /// Whether the cluster has ever had more than one server. Until then, its only server may keep
+    /// its replicas on its own disk.
+    pub grown: bool,
+}
+
+impl ServerList {
+    /// The entry of a server.
+    #[must_use]
+    pub fn get(&self, id: ServerId) -> Option<&ServerInfo> {
+        self.servers.iter().find(|s| s.id == id)
+    }
+
+    /// Members that are up.
+    pub fn up(&self) -> impl Iterator<Item = &ServerInfo> {
+        self.servers.iter().filter(|s| s.state == ServerState::Up)
+    }
+
+    /// Whether a server is a member that is up.
+    #[must_use]
+    pub fn is_up(&self, id: ServerId) -> bool {
+        self.get(id).is_some_and(|s| s.state == ServerState::Up)
+    }
+}
+
+/// A tablet: one range of key hashes of one table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TabletSpec {
+    /// The table.
+    pub table: TableId,
+    /// The seed of the table's key hash.
+    pub seed: u64,
+    /// The range of hashes.
+    pub range: HashRange,
+}
+
+/// Are you alive? Sent by servers to a random other one, and by the coordinator (003 §7.2).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Ping {
+    /// Who asks; 0 for clients.
+    pub from: ServerId,
+}
+impl Body for Ping {}
+request!(Ping => PingReply);
+
+/// I am alive.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PingReply {
+    /// Who answers; 0 for the coordinator and for servers that are not enlisted yet.
+    pub server: ServerId,
+    /// The server list it has.
+    pub server_list: ServerListVersion,
+    /// Whether it takes the asker for a member that is up (or cannot know). When not, the asker
+    /// must ask the coordinator before it serves anything more (003 §7.11).
+    pub caller_is_member: bool,
+}
+impl Body for PingReply {}
+
+/// A new server list for a server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct UpdateServerList {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The list.
+    pub list: ServerList,
+}
+impl Body for UpdateServerList {}
+request!(UpdateServerList => ());
+
+/// Own these tablets, which hold nothing yet. Answered once every log of the master is durably
+/// open, so that a crash afterwards can be recovered from.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TakeTablets {
+    /// The tablets.
+    pub tablets: Vec<TabletSpec>,
+}
+impl Body for TakeTablets {}
+request!(TakeTablets => ());
+
+/// Give up all tablets of a table and forget its objects.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DropTablets {
+    /// The table.
+    pub table: TableId,
+}
+impl Body for DropTablets {}
+request!(DropTablets => ());
+
+/// Cut a tablet in two; both stay on this server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SplitTabletLocal {
+    /// The table.
+    pub table: TableId,
+    /// The first hash of the upper part.
+    pub at: KeyHash,
+}
+impl Body for SplitTabletLocal {}
+request!(SplitTabletLocal => ());
+
+/// Join the cluster. Repeating it with the same `attempt` gives the same id.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Enlist {
+    /// The protocol it speaks.
+    pub protocol: u16,
+    /// The cluster its data directory belongs to, if it has been in one.
+    pub cluster: Option<ClusterId>,
+    /// The id it had in its former life, if its data directory has one. That life is over: the
+    /// coordinator declares it crashed and recovers it if it had tablets.
+    pub replaces: Option<ServerId>,
+    /// Random number drawn once per process.
+    pub attempt: u64,
+    /// What the list will say of it; `id` and `state` are ignored.
+    pub info: ServerInfo,
+}
+impl Body for Enlist {}
+request!(Enlist => EnlistReply);
+
+/// Welcome.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct EnlistReply {
+    /// The new server's id.
+    pub server: ServerId,
+    /// The cluster's id.
+    pub cluster: ClusterId,
+    /// The server list, with the new server in it.
+    pub list: ServerList,
+}
+impl Body for EnlistReply {}
+
+/// A server does not answer: look whether it crashed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HintServerCrashed {
+    /// The suspect.
+    pub suspect: ServerId,
+}
+impl Body for HintServerCrashed {}
+request!(HintServerCrashed => ());
+
+/// The server list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetServerList {}
+impl Body for GetServerList {}
+request!(GetServerList => ServerList);
+impl Body for ServerList {}
+
+/// Replicas of this open segment below this epoch are stale, and so are open replicas of all
+/// earlier heads of the same log. Durable at the coordinator when answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SetReplicationEpoch {
+    /// The master.
+    pub server: ServerId,
+    /// The log.
+    pub log: LogId,
+    /// The open segment that lost a replica.
+    pub segment: SegmentId,
+    /// The new epoch.
+    pub epoch: ReplicationEpoch,
+}
+impl Body for SetReplicationEpoch {}
+request!(SetReplicationEpoch => ());
+
+/// Names a table.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum TableRef {
+    /// By its name.
+    Name(String),
+    /// By its id.
+    Id(TableId),
+}
+
+/// A table and its tablets.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetTable {
+    /// Which.
+    pub table: TableRef,
+}
+impl Body for GetTable {}
+request!(GetTable => TableInfo);
+
+/// A table, as the coordinator knows it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TableInfo {
+    /// Its id.
+    pub id: TableId,
+    /// Its name.
+    pub name: String,
+    /// The seed of its key hash.
+    pub seed: u64,
+    /// Its tablets, by ascending range; together they cover every hash.
+    pub tablets: Vec<TabletInfo>,
+    /// The addresses of the servers that own a tablet.
+    pub addresses: Vec<(ServerId, String)>,
+}
+impl Body for TableInfo {}
+
+/// A tablet and where it is.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TabletInfo {
+    /// The range of hashes.
+    pub range: HashRange,
+    /// Its owner. While recovering: the crashed one.
+    pub owner: ServerId,
+    /// What can be done with it.
+    pub state: TabletState,
+}
+
+/// The state of a tablet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TabletState {
+    /// Its owner has not confirmed it yet; it holds nothing.
+    Assigning,
+    /// Its owner serves it.
+    Normal,
+    /// Its owner crashed; it is being recovered.
+    Recovering,
+}
+
+/// Create a table, or find the one that has this name already.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CreateTable {
+    /// The name.
+    pub name: String,
+    /// Over how many servers to spread it; all of them when `None`.
+    pub span: Option<u32>,
+}
+impl Body for CreateTable {}
+request!(CreateTable => TableInfo);
+
+/// Drop a table and all its objects. A table that does not exist is refused as `NoSuchTable`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DropTable {
+    /// Which.
+    pub table: TableRef,
+}
+impl Body for DropTable {}
+request!(DropTable => ());
+
+/// All tables.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ListTables {}
+impl Body for ListTables {}
+request!(ListTables => ListTablesReply);
+
+/// All tables, by name.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ListTablesReply {
+    /// The tables.
+    pub tables: Vec<TableInfo>,
+}
+impl Body for ListTablesReply {}
+
+/// Cut a tablet in two.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SplitTablet {
+    /// The table.
+    pub table: TableRef,
+    /// The first hash of the upper part; the middle of the widest tablet when `None`.
+    pub at: Option<KeyHash>,
+}
+impl Body for SplitTablet {}
+request!(SplitTablet => TableInfo);
+
+/// What a server has and does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetServerStatus {}
+impl Body for GetServerStatus {}
+request!(GetServerStatus => ServerStatus);
+
+/// What a server has and does. Sizes in bytes.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerStatus {
+    /// Its id.
+    pub id: ServerId,
+    /// Log memory it may use.
+    pub memory_total: u64,
+    /// Log memory in segments.
+    pub memory_log: u64,
+    /// Log memory of live entries.
+    pub memory_live: u64,
+    /// Memory of the indexes.
+    pub memory_index: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Keys' and values' bytes of those objects.
+    pub object_bytes: u64,
+    /// Tablets it serves.
+    pub tablets: u64,
+    /// Segments in its log.
+    pub segments: u64,
+    /// Segments with fewer replicas than wanted.
+    pub segments_under_replicated: u64,
+    /// Replicas wanted.
+    pub replicas_wanted: u32,
+    /// Replicas needed for an acknowledgement.
+    pub replicas_needed: u32,
+    /// Backups it can use.
+    pub backups_up: u32,
+    /// Why writes wait, if they do.
+    pub writes_wait: Option<String>,
+    /// Frames its backup holds for others.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub frame_bytes: u64,
+    /// Frames found damaged since the start.
+    pub frames_damaged: u64,
+    /// Bytes the cleaner has freed and moved since the start.
+    pub cleaner_freed: u64,
+    /// See `cleaner_freed`.
+    pub cleaner_moved: u64,
+    /// Requests answered since the start.
+    pub requests: u64,
+}
+impl Body for ServerStatus {}
+
+/// What the whole cluster has and does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetClusterStatus {}
+impl Body for GetClusterStatus {}
+request!(GetClusterStatus => ClusterStatus);
+
+/// What the whole cluster has and does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The server list.
+    pub list: ServerList,
+    /// The status of each server that answered.
+    pub servers: Vec<ServerStatus>,
+    /// All tables.
+    pub tables: Vec<TableInfo>,
+    /// Recoveries under way, and the latest finished ones, oldest first.
+    pub recoveries: Vec<RecoveryStatus>,
+}
+impl Body for ClusterStatus {}
+
+/// A recovery, under way or finished.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RecoveryStatus {
+    /// The latest attempt.
+    pub recovery: RecoveryId,
+    /// The crashed master.
+    pub crashed: ServerId,
+    /// Its address, for people.
+    pub address: String,
+    /// Whether all tablets are back.
+    pub done: bool,
+    /// What it is doing or waiting for, for people.
+    pub phase: String,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Milliseconds from the crash being known to the end, or so far.
+    pub duration_ms: u64,
+    /// Tablets that were recovered.
+    pub tablets: u32,
+    /// Servers that recovered a partition.
+    pub masters: Vec<ServerId>,
+    /// Bytes of log that recovery masters fetched.
+    pub bytes: u64,
+    /// Objects alive after replay.
+    pub objects: u64,
+    /// Segments of the crashed log.
+    pub segments: u32,
+}

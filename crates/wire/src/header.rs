@@ -1,0 +1,77 @@
+//! The fixed part of every request.
+
+use crate::refusal::Refusal;
+use pluvio_units::{ClientId, SequenceNumber, ServerId};
+
+/// Names one operation of one client for ever, so that a server can tell a retry from a new
+/// operation (003 §10.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OperationId {
+    /// The client; 0 for operations that need no identity.
+    pub client: ClientId,
+    /// The operation.
+    pub sequence: SequenceNumber,
+    /// The client has the results of all its operations below this number: they may be forgotten.
+    pub acknowledged_below: SequenceNumber,
+}
+
+/// The fixed little-endian header of a request.
+///
+/// ```text
+///  0        8         16                   24       32           36
+///  | client | sequence | acknowledged_below | target | deadline_us | msgpack fields …
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Header {
+    /// The operation's identity.
+    pub operation: OperationId,
+    /// The server life the caller means; 0 means whoever listens at the address. A server with
+    /// another id refuses, because an address can be reused.
+    pub target: ServerId,
+    /// The caller stops waiting after this many microseconds; 0 means unknown.
+    pub deadline_us: u32,
+}
+
+impl Header {
+    /// Bytes of the encoded header.
+    pub const LEN: usize = 36;
+
+    /// A header for a request to one life of a server.
+    #[must_use]
+    pub fn to(target: ServerId) -> Self {
+        Self {
+            target,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.operation.client.0.to_le_bytes());
+        into.extend_from_slice(&self.operation.sequence.0.to_le_bytes());
+        into.extend_from_slice(&self.operation.acknowledged_below.0.to_le_bytes());
+        into.extend_from_slice(&self.target.0.to_le_bytes());
+        into.extend_from_slice(&self.deadline_us.to_le_bytes());
+    }
+
+    /// Cuts the header off the `meta` part of a request.
+    ///
+    /// # Errors
+    /// A final refusal when there are too few bytes.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), Refusal> {
+        let Some((fixed, rest)) = bytes.split_at_checked(Self::LEN) else {
+            return Err(Refusal::malformed("a request is shorter than its header"));
+        };
+        let word =
+            |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("eight bytes"));
+        let header = Self {
+            operation: OperationId {
+                client: ClientId(word(0)),
+                sequence: SequenceNumber(word(8)),
+                acknowledged_below: SequenceNumber(word(16)),
+            },
+            target: ServerId(word(24)),
+            deadline_us: u32::from_le_bytes(fixed[32..36].try_into().expect("four bytes")),
+        };
+        Ok((header, rest))
+    }
+}

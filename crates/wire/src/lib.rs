@@ -1,0 +1,41 @@
+//! RPC messages, their encoding, and the one table of operations.
+//!
+//! A message is an [`env::Frame`](pluvio_env::Frame): an opcode, a small `meta` part and a bulk
+//! `payload` that is never copied or parsed on the way. `meta` of a request is a fixed header
+//! ([`Header`]) and the message's fields in msgpack with their names, so that fields can be added
+//! without breaking older peers; `meta` of a reply is a status byte and either the reply's fields
+//! or a [`Refusal`].
+//!
+//! Invariants
+//! - WIRE-1: every reply says what its caller can do: use it, retry after a time, refresh its map,
+//!   see a reject rule that fired, or give up ([`Refusal`]).
+//! - WIRE-2: decoding is total: any bytes give a message or a [`Refusal`], never a panic, and memory
+//!   is only taken in proportion to the bytes that arrived.
+//! - WIRE-3: opcode numbers and field names are never used again for something else.
+
+mod codec;
+mod control;
+mod data;
+mod header;
+mod limits;
+mod opcode;
+mod recovery;
+mod refusal;
+mod replication;
+
+pub use codec::{Answer, Body, Request, RpcError, call, decode, encode, handled, reply};
+pub use control::*;
+pub use data::*;
+pub use header::{Header, OperationId};
+pub use limits::{check_key, check_table_name, check_value};
+pub use opcode::{Class, Opcode, Role};
+pub use recovery::*;
+pub use refusal::{FatalKind, Refusal, RetryReason};
+pub use replication::*;
+
+/// Version of the protocol between processes. Processes with another one are refused at enlistment.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// Most items of one multi-operation; clients split larger batches.
+pub const MULTI_ITEMS_MAX: usize = 1024;
+/// Most payload bytes of one request or reply that carries objects; clients split larger batches.
+pub const MULTI_BYTES_MAX: usize = 4 << 20;

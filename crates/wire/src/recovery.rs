@@ -1,0 +1,182 @@
+//! Crash recovery of a master (003 §7).
+
+use crate::codec::{Body, Request};
+use crate::control::TabletSpec;
+use crate::data::{payload_is, request};
+use crate::opcode::Opcode;
+use bytes::Bytes;
+use pluvio_units::{LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId};
+use serde::{Deserialize, Serialize};
+
+/// Asks a backup which replicas of a crashed master it has. From then on the backup refuses
+/// writes of that master, whatever the server list says (003 §7.11).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StartRecovery {
+    /// The crashed master.
+    pub crashed: ServerId,
+}
+impl Body for StartRecovery {}
+request!(StartRecovery => StartRecoveryReply);
+
+/// The replicas a backup has of a crashed master.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StartRecoveryReply {
+    /// All complete replicas.
+    pub replicas: Vec<ReplicaInfo>,
+    /// Replicas that cannot be used, and why. For people.
+    pub damaged: Vec<(SegmentId, String)>,
+}
+impl Body for StartRecoveryReply {}
+
+/// One replica on one backup.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ReplicaInfo {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The log it belongs to.
+    pub log: LogId,
+    /// Whether it is a side segment.
+    pub side: bool,
+    /// Its replication epoch; means nothing once closed.
+    pub epoch: ReplicationEpoch,
+    /// Whether it was closed, that is, is complete for ever.
+    pub closed: bool,
+    /// Whether it should be read first.
+    pub primary: bool,
+    /// Certified bytes.
+    pub length: u32,
+    /// What the head's first entries say; only for heads that are open.
+    pub head: Option<HeadInfo>,
+}
+
+/// The first entries of a head: what the log consisted of when it was opened.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HeadInfo {
+    /// How many logs the master has.
+    pub logs: u16,
+    /// Every segment of this log, this one included.
+    pub digest: Vec<SegmentId>,
+    /// Live bytes and entries of the biggest tables.
+    pub tables: Vec<TableLoad>,
+    /// Live bytes of all other tables together.
+    pub other_bytes: u64,
+    /// Live entries of all other tables together.
+    pub other_entries: u64,
+}
+
+/// How much of one table a master holds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TableLoad {
+    /// The table.
+    pub table: TableId,
+    /// Live bytes in the log.
+    pub bytes: u64,
+    /// Live entries.
+    pub entries: u64,
+}
+
+/// Tells a backup how the tablets of a crashed master are partitioned, so that it can sort the
+/// entries of each replica in one pass.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SetPartitions {
+    /// The attempt; data of earlier attempts is dropped.
+    pub recovery: RecoveryId,
+    /// The crashed master.
+    pub crashed: ServerId,
+    /// The tablets of each partition.
+    pub partitions: Vec<Vec<TabletSpec>>,
+}
+impl Body for SetPartitions {}
+request!(SetPartitions => ());
+
+/// Fetches the entries of one segment that belong to one partition.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetRecoveryData {
+    /// The attempt.
+    pub recovery: RecoveryId,
+    /// The crashed master.
+    pub crashed: ServerId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// The index of the partition in [`SetPartitions`].
+    pub partition: u32,
+}
+impl Body for GetRecoveryData {}
+request!(GetRecoveryData => GetRecoveryDataReply);
+
+/// Entries of one segment: whole groups, checked by their checksums, each entry as it stands in
+/// the log.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct GetRecoveryDataReply {
+    /// Number of entries.
+    pub entries: u32,
+    /// The entries, one after the other without padding (the payload).
+    #[serde(skip)]
+    pub data: Bytes,
+}
+payload_is!(GetRecoveryDataReply.data);
+
+/// Asks a master to recover one partition. Answered at once; the end is reported with
+/// [`RecoveryMasterFinished`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Recover {
+    /// The attempt.
+    pub recovery: RecoveryId,
+    /// The crashed master.
+    pub crashed: ServerId,
+    /// The index of the partition.
+    pub partition: u32,
+    /// Its tablets.
+    pub tablets: Vec<TabletSpec>,
+    /// Every segment of the log and the backups to read it from, best first.
+    pub segments: Vec<RecoverySegment>,
+}
+impl Body for Recover {}
+request!(Recover => ());
+
+/// A segment to read.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RecoverySegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The backups that have it, best first.
+    pub backups: Vec<ServerId>,
+}
+
+/// Reports the end of one partition's recovery.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RecoveryMasterFinished {
+    /// The attempt.
+    pub recovery: RecoveryId,
+    /// The recovery master.
+    pub server: ServerId,
+    /// The index of the partition.
+    pub partition: u32,
+    /// What was done, or why it failed.
+    pub result: Result<ReplayStats, String>,
+}
+impl Body for RecoveryMasterFinished {}
+request!(RecoveryMasterFinished => RecoveryMasterFinishedReply);
+
+/// What a replay did.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ReplayStats {
+    /// Bytes fetched from backups.
+    pub bytes: u64,
+    /// Entries replayed.
+    pub entries: u64,
+    /// Objects alive afterwards.
+    pub objects: u64,
+    /// Microseconds from the start to the last segment replayed.
+    pub replay_us: u64,
+    /// Microseconds from the start until everything was durable again.
+    pub total_us: u64,
+}
+
+/// The coordinator's word on a finished partition.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RecoveryMasterFinishedReply {
+    /// The recovery master owns the tablets now. Otherwise it must forget what it replayed.
+    pub accepted: bool,
+}
+impl Body for RecoveryMasterFinishedReply {}

@@ -1,0 +1,93 @@
+//! Tests, tidy checks and CI in one place: `cargo xtask TASK`.
+//!
+//! It knows no crate of the workspace and few others, so that it is built seconds after a clone;
+//! everything else it reaches by running cargo, git and the built binary.
+//!
+//! What it does not do: benchmarks and experiments (`pluvio bench`), packaging.
+
+mod cargo;
+mod lex;
+mod process;
+mod seeds;
+mod setup;
+mod soak;
+mod test;
+mod tidy;
+mod tree;
+
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// The tasks, each with what it does.
+const TASKS: [(&str, &str); 6] = [
+    (
+        "test",
+        "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
+    ),
+    (
+        "setup",
+        "fetch what optional tests need: redis-cli, redis-server, redis-py, public data sets",
+    ),
+    (
+        "soak",
+        "clients of a real cluster whose servers are killed at random, for --minutes N (30)",
+    ),
+    (
+        "tidy",
+        "check the rules of CONTRIBUTING.md that a machine can check",
+    ),
+    (
+        "arrows",
+        "print the arrow table of ARCHITECTURE.md as the manifests have it",
+    ),
+    ("help", "print this"),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one task; gives whether it succeeded.
+fn run(words: &[&str]) -> Result<bool> {
+    let root = cargo::root()?;
+    match words {
+        ["test", steps @ ..] => test::run(&root, steps),
+        ["setup"] => {
+            let target = cargo::Metadata::load(&root)?.target;
+            let tools = setup::run(&target);
+            tools.report();
+            Ok(tools.missing.is_empty() || !setup::is_ci())
+        }
+        ["soak", flags @ ..] => soak::run(&root, flags),
+        ["tidy"] => tidy::run(&root),
+        ["arrows"] => {
+            tidy::print_table(&cargo::Metadata::load(&root)?);
+            Ok(true)
+        }
+        ["help"] => {
+            help();
+            Ok(true)
+        }
+        _ => {
+            eprintln!("error: no task `{}`", words.join(" "));
+            help();
+            Ok(false)
+        }
+    }
+}
+
+fn help() {
+    println!("cargo xtask TASK");
+    for (name, what) in TASKS {
+        println!("  {name:<8} {what}");
+    }
+}

@@ -1,0 +1,199 @@
+//! The simulator's part of the tests: fixed seeds, and seeds derived from the commit.
+//!
+//! Invariants
+//! - SEEDS-1: what runs is a function of the commit and of `PLUVIO_SIM_SEEDS`; two runs of one
+//!   commit run the same seeds.
+//! - SEEDS-2: a failure prints the command that replays it.
+
+use crate::process::{Outcome, run_limited};
+use crate::test::Counts;
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Seeds that once found something, or keep a scenario: `SEED [FLAGS] # why`.
+const FIXED: &str = "tests/sim-seeds.txt";
+/// Seeds derived from a commit when `PLUVIO_SIM_SEEDS` does not say how many.
+const DERIVED_DEFAULT: usize = 24;
+/// Most derived seeds; whoever wants more runs `pluvio sim --seeds`.
+const DERIVED_MAX: usize = 10_000;
+/// A run that takes longer has lost its way: usual ones take a second or two.
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+/// Lines of a failed run that are shown.
+const TAIL_LINES: usize = 40;
+
+/// One run of the simulator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Run {
+    seed: u64,
+    flags: Vec<String>,
+}
+
+impl Run {
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["sim".to_owned(), "--seed".to_owned(), self.seed.to_string()];
+        arguments.extend(self.flags.iter().cloned());
+        arguments
+    }
+
+    fn replay(&self) -> String {
+        format!("cargo run --release -- {}", self.arguments().join(" "))
+    }
+}
+
+/// Runs all seeds with the built `binary`, as many at a time as there are cores.
+///
+/// # Errors
+/// The list of seeds cannot be read, or the binary cannot be started.
+pub fn run(root: &Path, binary: &Path) -> Result<Counts> {
+    let text = std::fs::read_to_string(root.join(FIXED))
+        .with_context(|| format!("cannot read {FIXED}"))?;
+    let mut runs = fixed(&text)?;
+    let fixed_count = runs.len();
+    match commit(root) {
+        Some(commit) => runs.extend(derived(&commit, derived_count()?)),
+        None => println!("SKIPPED: seeds derived from the commit, because git knows no HEAD here"),
+    }
+    println!(
+        "simulator: {fixed_count} fixed seeds, {} from the commit",
+        runs.len() - fixed_count
+    );
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = run_limited(
+                        Command::new(binary).args(run.arguments()).arg("--json"),
+                        RUN_LIMIT,
+                    );
+                    let passed = report(run, outcome);
+                    results.lock().expect("no worker panics").push(passed);
+                }
+            });
+        }
+    });
+    let results = results.into_inner().expect("no worker panics");
+    let passed = results.iter().filter(|passed| **passed).count() as u64;
+    Ok(Counts {
+        passed,
+        failed: runs.len() as u64 - passed,
+        ..Counts::default()
+    })
+}
+
+/// Prints what a failed run said; gives whether it passed.
+fn report(run: &Run, outcome: Result<Outcome>) -> bool {
+    let (what, text) = match outcome {
+        Ok(outcome) if outcome.success => return true,
+        Ok(outcome) if outcome.timed_out => (format!("no end after {RUN_LIMIT:?}"), outcome.text),
+        Ok(outcome) => ("failed".to_owned(), outcome.text),
+        Err(error) => (format!("{error:#}"), String::new()),
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
+    println!(
+        "{tail}\nsimulator seed {}: {what}\n  replay: {}",
+        run.seed,
+        run.replay()
+    );
+    false
+}
+
+/// The runs of the list.
+fn fixed(text: &str) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let mut words = line
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace();
+        let Some(seed) = words.next() else {
+            continue;
+        };
+        let Ok(seed) = seed.parse() else {
+            bail!("{FIXED}:{}: `{seed}` is not a seed", index + 1);
+        };
+        runs.push(Run {
+            seed,
+            flags: words.map(str::to_owned).collect(),
+        });
+    }
+    Ok(runs)
+}
+
+/// Seeds that differ from commit to commit, so that each commit tries something new.
+fn derived(commit: &str, count: usize) -> Vec<Run> {
+    // FNV-1a over the commit's name starts a splitmix sequence; any fixed mixing would do.
+    let mut state = commit
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let mut seed = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        // 32 bits are easier to read aloud and plenty.
+        (mixed ^ (mixed >> 27)) >> 32
+    };
+    (0..count)
+        .map(|_| Run {
+            seed: seed(),
+            flags: Vec::new(),
+        })
+        .collect()
+}
+
+fn derived_count() -> Result<usize> {
+    let Ok(text) = std::env::var("PLUVIO_SIM_SEEDS") else {
+        return Ok(DERIVED_DEFAULT);
+    };
+    match text.parse() {
+        Ok(count) if count <= DERIVED_MAX => Ok(count),
+        _ => bail!("PLUVIO_SIM_SEEDS={text}: a number up to {DERIVED_MAX} is needed"),
+    }
+}
+
+fn commit(root: &Path) -> Option<String> {
+    // A clone that belongs to another user (a mounted volume in CI) is fine to read.
+    let output = Command::new("git")
+        .current_dir(root)
+        .args(["-c", "safe.directory=*", "rev-parse", "HEAD"])
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_read_with_flags_and_reasons() {
+        let runs = fixed("# seeds\n\n7\n8 --servers 5 --faults crash # a stale head\n")
+            .expect("a good list");
+        assert_eq!(runs.len(), 2);
+        assert_eq!(
+            runs[1].replay(),
+            "cargo run --release -- sim --seed 8 --servers 5 --faults crash"
+        );
+        assert!(fixed("seven\n").is_err());
+    }
+
+    #[test]
+    fn seeds_are_a_function_of_the_commit() {
+        let seeds = derived("abc", 10);
+        assert_eq!(seeds, derived("abc", 10));
+        assert_ne!(seeds, derived("abd", 10));
+        assert!(seeds.iter().all(|run| run.seed < 1 << 32));
+    }
+}
