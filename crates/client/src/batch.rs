@@ -200,6 +200,14 @@ impl Chunk {
         self.indexes.is_empty()
             || (self.indexes.len() < MULTI_ITEMS_MAX && self.bytes + bytes <= MULTI_BYTES_MAX)
     }
+
+    /// Whether more is known about the tablets of an item than when it was sorted.
+    fn has_moved<K: Kind>(&self, kind: &K, maps: &Maps) -> bool {
+        self.indexes.iter().any(|&index| {
+            let table = kind.key(index).table;
+            table.map().generation != maps[&table.id()].generation
+        })
+    }
 }
 
 /// What became of one chunk.
@@ -419,6 +427,13 @@ impl Client {
                     Err(error) => return Outcome::Failed(error),
                 }
             } else {
+                // Once it may have been executed, the other server is found below.
+                let moved = || !attempts.is_ambiguous() && chunk.has_moved(kind, maps);
+                let _place = match self.place(chunk.owner, attempts, moved).await {
+                    Ok(Some(place)) => place,
+                    Ok(None) => return Outcome::Again(Again::AT_ONCE),
+                    Err(error) => return Outcome::Failed(error),
+                };
                 let mut header = Header::to(chunk.owner);
                 if K::changes_data() {
                     match self.identity(&mut ticket, attempts).await {

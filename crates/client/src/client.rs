@@ -6,6 +6,7 @@ use crate::options::{ClientOptions, Parts};
 use crate::retry::Attempts;
 use crate::sequence::{Sequence, Ticket};
 use crate::table::Table;
+use crate::window::{WindowPlace, Windows};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) options: ClientOptions,
     pub(crate) local: Option<Arc<dyn LocalMaster>>,
     pub(crate) sequence: Sequence,
+    windows: Windows,
     /// Index of the coordinator that answered last.
     pub(crate) coordinator: AtomicUsize,
     /// Tables this client has handles of. Bounded by the number of tables of the cluster.
@@ -62,6 +64,14 @@ pub(crate) struct Again {
     pub(crate) after: Duration,
     /// Ask the coordinator for the tablets first.
     pub(crate) refresh: bool,
+}
+
+impl Again {
+    /// Nothing was tried: what is known by now suffices.
+    pub(crate) const AT_ONCE: Self = Self {
+        after: Duration::ZERO,
+        refresh: false,
+    };
 }
 
 /// How the master in this process executes a request.
@@ -92,6 +102,7 @@ impl Client {
                 options,
                 local,
                 sequence: Sequence::new(id),
+                windows: Windows::default(),
                 coordinator: AtomicUsize::new(0),
                 tables: Mutex::new(BTreeMap::new()),
             }),
@@ -335,6 +346,10 @@ impl Client {
                     let answer = local(master, self.core, &header, request());
                     self.finish_local::<R>(answer, &mut attempts).await?
                 } else {
+                    let moved = || table.map().generation != map.generation;
+                    let Some(_place) = self.place(tablet.owner, &attempts, moved).await? else {
+                        continue;
+                    };
                     let mut header = Header::to(tablet.owner);
                     if !R::OPCODE.is_idempotent() {
                         header.operation = self.identity(&mut ticket, &attempts).await?;
@@ -361,6 +376,27 @@ impl Client {
                 self.refresh(table, map.generation, &mut attempts).await?;
             }
         }
+    }
+
+    /// A place among the requests under way to a server; `None` when another server is to be asked.
+    ///
+    /// # Errors
+    /// The time was up before there was one.
+    pub(crate) async fn place(
+        &self,
+        server: ServerId,
+        attempts: &Attempts<'_>,
+        has_moved: impl Fn() -> bool,
+    ) -> Result<Option<WindowPlace>, ClientError> {
+        let clock = &*self.shared.parts.clock;
+        let windows = &self.shared.windows;
+        let place = windows
+            .enter(server, clock, attempts.remaining(), has_moved)
+            .await;
+        if place.is_none() && attempts.is_over() {
+            return Err(attempts.timed_out());
+        }
+        Ok(place)
     }
 
     /// The identity of an operation that changes data, the same for all its attempts.

@@ -34,7 +34,8 @@
 //!   whatever the cluster does.
 //! - CLIENT-3: one request carries at most `MULTI_ITEMS_MAX` items and `MULTI_BYTES_MAX` bytes
 //!   of keys and values, and a batch has at most 32 requests under way. A client (all its clones
-//!   together) has at most 2048 requests under way that change data; more wait.
+//!   together) has at most 256 requests under way to one server and 2048 that change data; more
+//!   wait, first come, first served.
 //! - CLIENT-4: an operation on a tablet of the [`LocalMaster`] that is answered at once neither
 //!   suspends nor boxes a future, nor reads the clock.
 //!
@@ -58,6 +59,7 @@ mod table;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use batch::Key;
 pub use client::{Client, Object};

@@ -1,8 +1,8 @@
 //! Values that say who wrote them, so that a reader can tell what it got and that it is whole.
 //!
 //! ```text
-//! 0            8            12
-//! | number u64 | length u32 | bytes that follow from the number …
+//! 0            8           12
+//! | number u64 | check u32 | bytes that follow from the number …
 //! ```
 
 use crate::history::Content;
@@ -25,8 +25,7 @@ pub(super) fn value(number: u64, length: usize) -> (Bytes, Content) {
     assert!(length >= LENGTH_MIN, "a value has room for its number");
     let mut bytes = Vec::with_capacity(length + 8);
     bytes.extend_from_slice(&number.to_le_bytes());
-    let stated = u32::try_from(length).expect("values are at most 1 MiB long");
-    bytes.extend_from_slice(&stated.to_le_bytes());
+    bytes.extend_from_slice(&check(number, length).to_le_bytes());
     let mut word = number;
     while bytes.len() < length {
         word = mix(word.wrapping_add(1));
@@ -34,6 +33,11 @@ pub(super) fn value(number: u64, length: usize) -> (Bytes, Content) {
     }
     bytes.truncate(length);
     (bytes.into(), Content::Bytes(number))
+}
+
+/// So that the shortest values, too, show a changed number or length.
+fn check(number: u64, length: usize) -> u32 {
+    (mix(number ^ mix(length as u64)) >> 32) as u32
 }
 
 /// What a value that was read is.
