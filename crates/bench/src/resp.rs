@@ -1,4 +1,4 @@
-//! A small Redis client: sends SET, GET and INFO in pipelines, and reads replies.
+//! A small Redis client: sends SET, GET, WAIT and INFO in pipelines, and reads replies.
 //!
 //! - RESP-1: replies are parsed as they come, in one pass; a reply has at most [`REPLY_MAX`] bytes.
 
@@ -16,8 +16,10 @@ const DEPTH_MAX: usize = 4;
 /// What a reply was.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
-    /// Something that is no error.
+    /// Something else that is no error.
     Good,
+    /// A number.
+    Integer(i64),
     /// There is no such key.
     Nil,
     /// An error, with its text.
@@ -69,6 +71,12 @@ impl Connection {
             .extend_from_slice(format!("${}\r\n", value.len()).as_bytes());
         self.out.extend_from_slice(value);
         self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Adds a WAIT to what [`Connection::flush`] sends: as long as it takes.
+    pub(crate) fn wait(&mut self, replicas: u32) {
+        self.out
+            .extend_from_slice(format!("WAIT {replicas} 0\r\n").as_bytes());
     }
 
     fn key(&mut self, number: u64) {
@@ -127,7 +135,7 @@ impl Connection {
                     self.input.advance(used);
                     return Ok(match reply {
                         Reply::Error(_) | Reply::Nil => "unknown".to_owned(),
-                        Reply::Good => versions(&text),
+                        Reply::Good | Reply::Integer(_) => versions(&text),
                     });
                 }
                 Ok(None) => {}
@@ -175,7 +183,8 @@ fn parse(input: &[u8], depth: usize) -> Result<Option<(Reply, usize)>, String> {
             .map_err(|_| format!("a length of {text:?}"))
     };
     match kind {
-        b'+' | b':' | b',' | b'#' | b'(' => Ok(Some((Reply::Good, after))),
+        b':' => Ok(Some((Reply::Integer(number()?), after))),
+        b'+' | b',' | b'#' | b'(' => Ok(Some((Reply::Good, after))),
         b'-' => {
             let text = String::from_utf8_lossy(rest).into_owned();
             Ok(Some((Reply::Error(text), after)))
@@ -219,7 +228,7 @@ mod tests {
         let cases: [(&[u8], Reply); 9] = [
             (b"+OK\r\n", Reply::Good),
             (b"-ERR no\r\n", Reply::Error("ERR no".into())),
-            (b":12\r\n", Reply::Good),
+            (b":12\r\n", Reply::Integer(12)),
             (b"$-1\r\n", Reply::Nil),
             (b"_\r\n", Reply::Nil),
             (b"$5\r\na\r\nbc\r\n", Reply::Good),

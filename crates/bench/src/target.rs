@@ -13,8 +13,13 @@ use std::sync::Arc;
 /// Whom to measure.
 #[derive(Clone)]
 pub enum Target {
-    /// Servers that speak the Redis protocol; connections are spread over them.
-    Redis(Vec<String>),
+    /// Servers that speak the Redis protocol.
+    Redis {
+        /// Where they are; connections are spread over them.
+        addresses: Vec<String>,
+        /// After writes, wait until so many replicas have them (`WAIT`). With none, do not ask.
+        wait: u32,
+    },
     /// A Pluvio cluster by its own protocol.
     Native {
         /// The client. One for all callers, as an application has it.
@@ -31,10 +36,17 @@ impl Target {
     /// It does not answer.
     pub async fn describe(&self) -> Result<String, BenchError> {
         match self {
-            Self::Redis(addresses) => {
+            Self::Redis { addresses, wait } => {
                 let first = addresses.first().ok_or_else(no_address)?;
                 let about = Connection::open(first).await?.describe().await?;
-                Ok(format!("Redis protocol, {} ({about})", addresses.join(" ")))
+                let wait = match wait {
+                    0 => String::new(),
+                    n => format!(", WAIT {n} after writes"),
+                };
+                Ok(format!(
+                    "Redis protocol, {} ({about}){wait}",
+                    addresses.join(" ")
+                ))
             }
             Self::Native { client, table } => {
                 let servers = client.server_list().await?.up().count();
@@ -48,11 +60,13 @@ impl Target {
 
     pub(crate) async fn caller(&self, number: usize) -> Result<Caller, BenchError> {
         Ok(match self {
-            Self::Redis(addresses) => {
+            Self::Redis { addresses, wait } => {
                 let address = addresses.get(number % addresses.len().max(1));
-                Caller::Redis(Box::new(
-                    Connection::open(address.ok_or_else(no_address)?).await?,
-                ))
+                let connection = Connection::open(address.ok_or_else(no_address)?).await?;
+                Caller::Redis {
+                    connection: Box::new(connection),
+                    wait: *wait,
+                }
             }
             Self::Native { client, table } => Caller::Native {
                 client: client.clone(),
@@ -95,8 +109,14 @@ impl Outcome {
 
 /// One connection, or one caller of the native client.
 pub(crate) enum Caller {
-    Redis(Box<Connection>),
-    Native { client: Client, table: Table },
+    Redis {
+        connection: Box<Connection>,
+        wait: u32,
+    },
+    Native {
+        client: Client,
+        table: Table,
+    },
 }
 
 impl Caller {
@@ -109,18 +129,23 @@ impl Caller {
     ) -> Result<Outcome, BenchError> {
         let mut outcome = Outcome::default();
         match self {
-            Self::Redis(connection) => {
+            Self::Redis { connection, wait } => {
+                let writes = operations.iter().any(|o| matches!(o, Operation::Set(_)));
+                let wait = if writes { *wait } else { 0 };
                 for operation in operations {
                     match *operation {
                         Operation::Get(number) => connection.get(number),
                         Operation::Set(number) => connection.set(number, value),
                     }
                 }
+                if wait > 0 {
+                    connection.wait(wait);
+                }
                 let start = clock.now();
                 connection.flush().await?;
                 for _ in operations {
                     match connection.reply().await? {
-                        Reply::Good => {}
+                        Reply::Good | Reply::Integer(_) => {}
                         Reply::Nil => outcome.misses += 1,
                         Reply::Error(text) => {
                             outcome.refused(text);
@@ -128,6 +153,15 @@ impl Caller {
                         }
                     }
                     outcome.done.push(clock.now().since(start));
+                }
+                if wait > 0 {
+                    // Nothing is done before the replicas have it.
+                    match connection.reply().await? {
+                        Reply::Integer(replicas) if replicas >= i64::from(wait) => {}
+                        other => outcome.refused(format!("WAIT {wait} answered {other:?}")),
+                    }
+                    let all = clock.now().since(start);
+                    outcome.done.iter_mut().for_each(|took| *took = all);
                 }
             }
             Self::Native { client, table } => {

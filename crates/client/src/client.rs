@@ -268,8 +268,7 @@ impl Client {
     }
 
     pub(crate) fn attempts(&self) -> Attempts<'_> {
-        let options = &self.shared.options;
-        Attempts::new(&self.shared.parts, options.timeout, options.attempt_timeout)
+        Attempts::new(&self.shared.parts, &self.shared.options)
     }
 
     /// The local master, if `owner` is it.

@@ -44,6 +44,10 @@ pub struct ClientOptions {
     /// still the right one, and tries again. Default 2 s: longer than a server declared alive is
     /// ever silent, much shorter than `timeout`.
     pub attempt_timeout: Duration,
+    /// The longest an operation goes on while all it hears is that memory is full. Default 10 s. The
+    /// cleaner may be about to make room, so it should not be much below a second; longer
+    /// than [`ClientOptions::timeout`] is as long as that.
+    pub full_timeout: Duration,
     /// What happens with an operation that changes data when its reply was lost, so that nobody
     /// knows whether it was executed. `true` (the default): it is tried again with the same
     /// identity, by which a server that has executed it already recognizes it. `false`: it fails
@@ -58,6 +62,7 @@ impl ClientOptions {
             coordinators: coordinators.into_iter().map(Into::into).collect(),
             timeout: Duration::from_secs(10),
             attempt_timeout: Duration::from_secs(2),
+            full_timeout: Duration::from_secs(10),
             retry_ambiguous: true,
         }
     }
@@ -73,6 +78,13 @@ impl ClientOptions {
     #[must_use]
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
+        self
+    }
+
+    /// With another [`ClientOptions::full_timeout`].
+    #[must_use]
+    pub fn full_timeout(mut self, timeout: Duration) -> Self {
+        self.full_timeout = timeout;
         self
     }
 

@@ -1,7 +1,7 @@
 //! The deadline of one operation and the pauses between its attempts.
 
 use crate::error::ClientError;
-use crate::options::Parts;
+use crate::options::{ClientOptions, Parts};
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_wire::RetryReason;
@@ -19,6 +19,9 @@ pub(crate) struct Attempts<'a> {
     deadline: Moment,
     limit: Duration,
     per_attempt: Duration,
+    full_limit: Duration,
+    /// Since when every refusal said that memory is full.
+    full_since: Option<Moment>,
     pauses: u32,
     reason: Option<RetryReason>,
     last: Option<String>,
@@ -26,12 +29,14 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(parts: &'a Parts, limit: Duration, per_attempt: Duration) -> Self {
+    pub(crate) fn new(parts: &'a Parts, options: &ClientOptions) -> Self {
         Self {
             parts,
-            deadline: parts.clock.now() + limit,
-            limit,
-            per_attempt,
+            deadline: parts.clock.now() + options.timeout,
+            limit: options.timeout,
+            per_attempt: options.attempt_timeout,
+            full_limit: options.full_timeout,
+            full_since: None,
             pauses: 0,
             reason: None,
             last: None,
@@ -41,7 +46,11 @@ impl<'a> Attempts<'a> {
 
     /// The rest of the operation's time.
     pub(crate) fn remaining(&self) -> Duration {
-        self.deadline.since(self.parts.clock.now())
+        let deadline = match self.full_since {
+            Some(since) => self.deadline.min(since + self.full_limit),
+            None => self.deadline,
+        };
+        deadline.since(self.parts.clock.now())
     }
 
     /// The time for the next attempt.
@@ -53,6 +62,11 @@ impl<'a> Attempts<'a> {
     pub(crate) fn failed(&mut self, why: String, reason: Option<RetryReason>) {
         self.last = Some(why);
         self.reason = reason;
+        if reason != Some(RetryReason::MemoryFull) {
+            self.full_since = None;
+        } else if self.full_since.is_none() {
+            self.full_since = Some(self.parts.clock.now());
+        }
     }
 
     /// Remembers that the operation may have been executed.
@@ -75,6 +89,7 @@ impl<'a> Attempts<'a> {
         if part.last.is_some() {
             self.last = part.last;
             self.reason = part.reason;
+            self.full_since = part.full_since;
         }
         self.maybe_executed |= part.maybe_executed;
         self.pauses = self.pauses.max(part.pauses);
@@ -87,8 +102,12 @@ impl<'a> Attempts<'a> {
 
     /// The error of an operation whose time is up.
     pub(crate) fn timed_out(&self) -> ClientError {
+        let limit = match self.full_since {
+            Some(_) => self.limit.min(self.full_limit),
+            None => self.limit,
+        };
         ClientError::TimedOut {
-            limit: self.limit,
+            limit,
             reason: self.reason,
             last: self
                 .last

@@ -36,6 +36,9 @@ const CLEANER_SLEEP: Duration = Duration::from_millis(2);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
 /// recovery takes, shorter than most clients wait.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a Redis client waits while all servers say is that memory is full: the cleaner gets its chance,
+/// and the answer comes before the two seconds after which several client libraries give up.
+const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -291,6 +294,7 @@ impl Starting {
         };
         let mut client_options = ClientOptions::new([self.options.coordinator.clone()]);
         client_options.timeout = REDIS_PATIENCE;
+        client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
         let mut options = RedisOptions::default();
         options.port = address

@@ -6,11 +6,11 @@
 //! What it does not do: benchmarks and experiments (`pluvio bench`), packaging.
 
 mod cargo;
+mod example;
 mod lex;
 mod process;
 mod seeds;
 mod setup;
-mod soak;
 mod test;
 mod tidy;
 mod tree;
@@ -19,7 +19,7 @@ use anyhow::Result;
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 6] = [
+const TASKS: [(&str, &str); 7] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -31,6 +31,10 @@ const TASKS: [(&str, &str); 6] = [
     (
         "soak",
         "clients of a real cluster whose servers are killed at random, for --minutes N (30)",
+    ),
+    (
+        "beside-redis",
+        "measure the Redis port beside redis-server: --rounds N (3), --seconds N (1), --keys N (100000)",
     ),
     (
         "tidy",
@@ -67,7 +71,8 @@ fn run(words: &[&str]) -> Result<bool> {
             tools.report();
             Ok(tools.missing.is_empty() || !setup::is_ci())
         }
-        ["soak", flags @ ..] => soak::run(&root, flags),
+        ["soak", flags @ ..] => example::run(&root, "soak", flags),
+        ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
         ["tidy"] => tidy::run(&root),
         ["arrows"] => {
             tidy::print_table(&cargo::Metadata::load(&root)?);

@@ -80,6 +80,15 @@ struct Whom {
         conflicts_with = "native"
     )]
     redis: Vec<String>,
+    /// After writes over the Redis protocol, wait until so many replicas have them (WAIT N)
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        conflicts_with = "native"
+    )]
+    wait: u32,
     /// Measure the native client
     #[arg(long)]
     native: bool,
@@ -259,7 +268,10 @@ async fn target(session: &Session, whom: &Whom) -> Result<Target, Failure> {
         return Ok(Target::Native { client, table });
     }
     if !whom.redis.is_empty() {
-        return Ok(Target::Redis(whom.redis.clone()));
+        return Ok(Target::Redis {
+            addresses: whom.redis.clone(),
+            wait: whom.wait,
+        });
     }
     let list = client.server_list().await?;
     let found: Vec<_> = list
@@ -271,7 +283,10 @@ async fn target(session: &Session, whom: &Whom) -> Result<Target, Failure> {
             "no server of the cluster speaks the Redis protocol; use --native, or start servers with --redis",
         ));
     }
-    Ok(Target::Redis(found))
+    Ok(Target::Redis {
+        addresses: found,
+        wait: whom.wait,
+    })
 }
 
 fn teller(progress: &ProgressBar) -> Progress {

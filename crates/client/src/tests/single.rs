@@ -217,6 +217,27 @@ fn a_full_memory_is_waited_for_and_then_named() {
 }
 
 #[test]
+fn a_full_memory_may_be_waited_for_less_long_than_a_crash() {
+    let (cluster, _, table) = cluster(1);
+    let options = cluster.options().full_timeout(SECOND);
+    let client = Client::new(cluster.parts(), options);
+    let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
+    let busy = Refusal::retry(Duration::from_millis(900), RetryReason::Busy);
+    cluster.plan(Opcode::Write, Fault::Refuse(full.clone()), 3);
+    cluster.plan(Opcode::Write, Fault::Refuse(busy), 1);
+    cluster.plan(Opcode::Write, Fault::Refuse(full), u32::MAX);
+    let error = cluster
+        .run(client.write(&table, b"k", value("v")))
+        .unwrap_err();
+    assert_eq!(error.retry_reason(), Some(RetryReason::MemoryFull));
+    let took = cluster.now();
+    assert!(
+        took > 2 * SECOND && took < 4 * SECOND,
+        "another answer begins the time anew: {took:?}"
+    );
+}
+
+#[test]
 fn final_refusals_are_not_retried() {
     let (cluster, client, table) = cluster(1);
     let refusal = Refusal::fatal(FatalKind::NotInCluster, "go away");
