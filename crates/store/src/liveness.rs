@@ -1,7 +1,7 @@
 //! What the cleaner asks: does the index still point there?
 
+use crate::engine::{Tables, key_of};
 use crate::indexes::IndexRef;
-use crate::store::{Tables, key_of};
 use pluvio_format::Entry;
 use pluvio_log::{EntryView, Liveness};
 use pluvio_units::{EntryRef, KeyHash, TableId};
@@ -30,7 +30,7 @@ impl IndexLiveness {
 
 impl Liveness for IndexLiveness {
     /// A tombstone that the index still points to is durable by now, so its slot is emptied here as
-    /// [`Store::settle`](crate::Store::settle) would: the cleaner can be faster than the writer's
+    /// [`Engine::settle`](crate::Engine::settle) would: the cleaner can be faster than the writer's
     /// waiting task. (Those of a replay are gone from the index before their side log is committed, and
     /// the cleaner sees no segments before that.)
     fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {

@@ -6,7 +6,7 @@ use pluvio_units::{KeyHash, TableId};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A table as this store holds it. Which ranges of its hashes belong here is the master's business.
-pub struct Table {
+pub struct EngineTable {
     id: TableId,
     seed: u64,
     pub(crate) indexes: Indexes,
@@ -15,7 +15,7 @@ pub struct Table {
     log_bytes: AtomicI64,
 }
 
-impl Table {
+impl EngineTable {
     pub(crate) fn new(id: TableId, seed: u64, indexes: Indexes) -> Self {
         let zero = AtomicI64::default;
         Self {
