@@ -3,7 +3,7 @@
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
 use crate::options::EngineOptions;
-use crate::table::EngineTable;
+use crate::table::{EngineTable, KeyHasher};
 use core::time::Duration;
 use pluvio_format::{Entry, Object, TableStats, Tombstone};
 use pluvio_index::{BucketGuard, IndexError, Slot};
@@ -154,6 +154,7 @@ pub struct Engine {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) tables: Arc<Tables>,
     index_entries_max: u64,
+    huge_pages: bool,
 }
 
 /// The tables, for the store and for the cleaner.
@@ -181,6 +182,7 @@ impl Engine {
     /// When the options make no sense or the memory cannot be had; nothing was kept.
     pub fn open(options: EngineOptions) -> Result<Arc<Self>, OpenError> {
         let index_entries_max = options.index_entries_max();
+        let huge_pages = options.log.huge_pages;
         let space = LogSpace::new(options.log)?;
         let tables = Arc::<Tables>::default();
         let source = Arc::clone(&tables);
@@ -191,6 +193,7 @@ impl Engine {
             space,
             tables,
             index_entries_max,
+            huge_pages,
         }))
     }
 
@@ -222,11 +225,8 @@ impl Engine {
         let table = {
             let mut tables = self.tables.write();
             let made = || {
-                Arc::new(EngineTable::new(
-                    id,
-                    seed,
-                    Indexes::new(self.index_entries_max),
-                ))
+                let indexes = Indexes::new(self.index_entries_max);
+                Arc::new(EngineTable::new(id, KeyHasher::Seeded(seed), indexes))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
         };
@@ -234,13 +234,30 @@ impl Engine {
         Ok(table)
     }
 
+    /// A new table that holds all hashes as long as it lives.
+    pub(crate) fn create_whole_table(
+        &self,
+        id: TableId,
+        hasher: KeyHasher,
+    ) -> Result<Arc<EngineTable>, IndexError> {
+        let indexes = Indexes::whole(self.index_entries_max, self.huge_pages)?;
+        let table = Arc::new(EngineTable::new(id, hasher, indexes));
+        let before = self.tables.write().insert(id, Arc::clone(&table));
+        assert!(before.is_none(), "ids of tables are given once");
+        Ok(table)
+    }
+
     /// Forgets a table and all its objects. Their memory is free once the cleaner has passed; a crash
     /// before that does no harm, because recovery leaves out what belongs to no tablet of the master.
     pub fn drop_table(&self, id: TableId) {
-        let dropped = self.tables.write().remove(&id);
-        if let Some(table) = dropped {
-            self.forget(&table, HashRange::ALL);
-        }
+        let Some(table) = self.tables.get(id) else {
+            return;
+        };
+        // Operations end first, the cleaner's view of the table last: as long as the index is walked, what it
+        // points to is alive.
+        table.indexes.close();
+        self.forget(&table, HashRange::ALL);
+        self.tables.write().remove(&id);
     }
 
     /// Takes all objects of a range out of the indexes and counts them as dead.
@@ -290,6 +307,67 @@ impl Engine {
             other => unreachable_kind(&other),
         };
         Found { object, pending }
+    }
+
+    /// The object of a store without replicas.
+    pub(crate) fn find<'g>(
+        &'g self,
+        table: &EngineTable,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<EntryView<'g>> {
+        let hash = table.hash(key);
+        let index = table.indexes.of(hash)?;
+        let slot = index.lookup(hash, |entry| self.key_is(entry, key, guard))?;
+        Some(self.view(slot.entry, guard))
+    }
+
+    /// Shows an object of a store without replicas.
+    #[inline]
+    pub(crate) fn read_with<R>(
+        &self,
+        table: &EngineTable,
+        key: &[u8],
+        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
+    ) -> Option<R> {
+        let guard = self.space.pin();
+        let view = self.find(table, key, &guard)?;
+        match view.entry() {
+            Entry::Object(object) => Some(see(object.version, object.value)),
+            other => unreachable_kind(&other),
+        }
+    }
+
+    /// Shows objects of a store without replicas, by their places in `keys`.
+    pub(crate) fn read_batch(
+        &self,
+        table: &EngineTable,
+        keys: &[&[u8]],
+        mut see: impl FnMut(usize, Option<(ObjectVersion, &[u8])>),
+    ) {
+        for (at, key) in keys.iter().enumerate() {
+            let guard = self.space.pin();
+            let view = self.find(table, key, &guard);
+            match view.as_ref().map(EntryView::entry) {
+                Some(Entry::Object(object)) => see(at, Some((object.version, object.value))),
+                Some(other) => unreachable_kind(&other),
+                None => see(at, None),
+            }
+        }
+    }
+
+    /// Asks for the index buckets of some keys.
+    pub(crate) fn prefetch_batch<'k>(
+        &self,
+        table: &EngineTable,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) {
+        for key in keys {
+            let hash = table.hash(key);
+            if let Some(index) = table.indexes.of(hash) {
+                index.prefetch(hash);
+            }
+        }
     }
 
     /// Changes one object: `decide` sees it as it is, under the lock of its bucket, and says what

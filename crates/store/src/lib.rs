@@ -1,5 +1,5 @@
-//! Tables, indexes and log joined: the storage engine of one master, and of any process that wants
-//! a log-structured store inside itself.
+//! Tables, indexes and log joined: the storage engine of one master ([`Engine`]), and the embedded library
+//! over it ([`Store`]) for any process that wants a log-structured store inside itself.
 //!
 //! What it owns: which tables there are, the versions of objects, and the rule that an index slot
 //! points to the newest entry of its key. The log owns the bytes, the index the slots.
@@ -22,6 +22,7 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
+mod embedded;
 mod engine;
 mod indexes;
 mod liveness;
@@ -30,11 +31,16 @@ mod replay;
 mod scan;
 mod table;
 
+pub use embedded::{
+    Borrowed, BuildError, Cleaning, Condition, EpochKind, IncrementError, Iter, KeyHashing, Store,
+    StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy,
+};
 pub use engine::{
     Change, Current, Engine, EngineError, EngineStats, Fatal, Found, Pending, Settle, Update,
     Updated,
 };
 pub use options::EngineOptions;
+pub use pluvio_units::{ObjectVersion as Version, Size};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
 pub use table::EngineTable;
