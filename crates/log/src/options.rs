@@ -59,6 +59,25 @@ impl LogOptions {
     }
 }
 
+impl LogOptions {
+    /// The least memory that is enough for the other options, if these make sense.
+    #[must_use]
+    pub fn memory_min(&self) -> Size {
+        // The need grows with the memory, since segments do, but slower than it.
+        let mut memory = 1 << 20;
+        loop {
+            let with = Self {
+                memory: Size(memory),
+                ..self.clone()
+            };
+            match Geometry::of(&with) {
+                Err(OpenError::TooSmall { minimum, .. }) => memory = minimum,
+                Ok(_) | Err(_) => return Size(memory),
+            }
+        }
+    }
+}
+
 /// Numbers that follow from the options. Pools are counted in seglets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {

@@ -115,6 +115,12 @@ impl LogSpace {
         }
     }
 
+    /// The newest time it was told.
+    #[must_use]
+    pub fn time_s(&self) -> u32 {
+        self.newest_s()
+    }
+
     pub(crate) fn newest_s(&self) -> u32 {
         self.newest_s.load(Ordering::Relaxed)
     }

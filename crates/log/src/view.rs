@@ -46,6 +46,26 @@ impl EntryView<'_> {
         }
     }
 
+    /// The value of an object.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        let object = match &self.content {
+            Content::Whole(_, Entry::Object(object)) => Some(object.value),
+            Content::Whole(..) => None,
+            Content::Copied(bytes) => match Parsed::read(bytes, Check::Structure) {
+                Ok(parsed) => match parsed.entry {
+                    Entry::Object(object) => Some(object.value),
+                    _ => None,
+                },
+                Err(_) => None,
+            },
+        };
+        object.expect("only objects have values")
+    }
+
     /// All bytes of the entry, header included.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -7,7 +7,7 @@ use arc_swap::Guard;
 use pluvio_env::{Address, Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
 use pluvio_replication::Replication;
-use pluvio_store::{Pending, Store, Table};
+use pluvio_store::{Engine, EngineTable, Pending};
 use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{Answer, FatalKind, Header, Refusal, RetryReason, TabletSpec};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ pub struct MasterParts {
     /// This server.
     pub id: ServerId,
     /// The objects.
-    pub store: Arc<Store>,
+    pub store: Arc<Engine>,
     /// The replicas of the store's logs.
     pub replication: Replication,
     /// Where the coordinator is.
@@ -49,7 +49,7 @@ pub struct MasterParts {
 pub struct Master {
     pub(crate) env: Env,
     pub(crate) id: ServerId,
-    store: Arc<Store>,
+    store: Arc<Engine>,
     pub(crate) replication: Replication,
     tablets: TabletMap,
     pub(crate) completions: Arc<Completions>,
@@ -92,7 +92,7 @@ impl Master {
 
     /// The objects.
     #[must_use]
-    pub fn store(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Arc<Engine> {
         &self.store
     }
 
@@ -157,7 +157,7 @@ impl Master {
         &self,
         spec: &TabletSpec,
         phase: TabletPhase,
-    ) -> Result<Arc<Table>, Refusal> {
+    ) -> Result<Arc<EngineTable>, Refusal> {
         let other = |e: &dyn core::fmt::Display| Refusal::fatal(FatalKind::Other, e.to_string());
         let table = self
             .store
@@ -217,7 +217,7 @@ impl Master {
         header: &Header,
         table: TableId,
         key: &[u8],
-    ) -> Result<&'s Arc<Table>, Refusal> {
+    ) -> Result<&'s Arc<EngineTable>, Refusal> {
         self.check_target(header)?;
         let local = snapshot.get(&table).ok_or(Refusal::Refresh)?;
         let hash: KeyHash = local.table.hash(key);

@@ -20,7 +20,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use pluvio_env::{Address, BoxFuture};
 use pluvio_log::{CommitError, SideLog};
-use pluvio_store::{Replay, ReplayError, ReplayLoad, StoreError, Table};
+use pluvio_store::{EngineError, EngineTable, Replay, ReplayError, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, RecoveryId, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
@@ -94,7 +94,7 @@ impl Master {
         if !recoveries.insert(key) {
             return Ok(());
         }
-        let mut tablets: Vec<(Arc<Table>, HashRange)> = Vec::new();
+        let mut tablets: Vec<(Arc<EngineTable>, HashRange)> = Vec::new();
         for spec in &request.tablets {
             let owned = self
                 .tablets()
@@ -145,7 +145,7 @@ impl Master {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remove_tablets(&self, tablets: &[(Arc<Table>, HashRange)]) {
+    fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
         for (table, range) in tablets {
             self.tablets().remove(table.id(), *range);
         }
@@ -156,7 +156,7 @@ impl Master {
         self: &Arc<Self>,
         log: LogId,
         request: Recover,
-        tablets: &[(Arc<Table>, HashRange)],
+        tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
         let replay = Arc::new(Mutex::new(Some(Replay::new(
@@ -247,7 +247,7 @@ impl Master {
             match outcome.flatten() {
                 Some(Ok(())) => return Ok(()),
                 // Replaying the same entries again changes nothing (REPLAY-1).
-                Some(Err(ReplayError::Store(StoreError::Full { .. })))
+                Some(Err(ReplayError::Engine(EngineError::Full { .. })))
                     if self.env.clock.now() < give_up =>
                 {
                     self.env.clock.sleep(MEMORY_PAUSE).await;
@@ -320,7 +320,7 @@ impl Master {
         self: &Arc<Self>,
         key: RecoveryKey,
         committed: Committed,
-        tablets: &[(Arc<Table>, HashRange)],
+        tablets: &[(Arc<EngineTable>, HashRange)],
     ) {
         let Committed {
             log,
@@ -356,7 +356,7 @@ impl Master {
     }
 
     /// Takes all objects of a range out of the index.
-    async fn forget(&self, table: &Arc<Table>, range: HashRange) {
+    async fn forget(&self, table: &Arc<EngineTable>, range: HashRange) {
         let (store, table) = (Arc::clone(self.store()), Arc::clone(table));
         self.elsewhere(move || store.forget(&table, range)).await;
     }

@@ -7,7 +7,7 @@
 //! - TAB-2: an operation is done only under a snapshot in which the tablet is `Serving`.
 
 use arc_swap::ArcSwap;
-use pluvio_store::Table;
+use pluvio_store::EngineTable;
 use pluvio_units::{HashRange, KeyHash, TableId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,7 @@ pub struct Tablet {
 #[derive(Clone)]
 pub struct LocalTable {
     /// The table's index and statistics.
-    pub table: Arc<Table>,
+    pub table: Arc<EngineTable>,
     /// Tablets by ascending range.
     pub tablets: Vec<Tablet>,
 }
@@ -79,7 +79,7 @@ impl TabletMap {
     ///
     /// # Errors
     /// The tablet that is in the way, when the range overlaps another one (TAB-1).
-    pub fn add(&self, table: Arc<Table>, tablet: Tablet) -> Result<bool, Tablet> {
+    pub fn add(&self, table: Arc<EngineTable>, tablet: Tablet) -> Result<bool, Tablet> {
         self.change(|map| {
             let local = map.entry(table.id()).or_insert_with(|| LocalTable {
                 table,
@@ -122,7 +122,7 @@ impl TabletMap {
     }
 
     /// Takes a tablet away; the table goes with its last one. Gives the table if it had the tablet.
-    pub fn remove(&self, table: TableId, range: HashRange) -> Option<Arc<Table>> {
+    pub fn remove(&self, table: TableId, range: HashRange) -> Option<Arc<EngineTable>> {
         self.change(|map| {
             let local = map.get_mut(&table)?;
             let before = local.tablets.len();
@@ -194,13 +194,13 @@ impl TabletMap {
 mod tests {
     use super::*;
     use pluvio_log::LogOptions;
-    use pluvio_store::{Store, StoreOptions};
+    use pluvio_store::{Engine, EngineOptions};
     use pluvio_units::Size;
 
     #[test]
     fn a_recovered_tablet_that_was_cut_meanwhile_is_served_in_all_its_parts() {
         let log = LogOptions::new(Size::mib(32));
-        let store = Store::open(StoreOptions { log }).unwrap();
+        let store = Engine::open(EngineOptions { log }).unwrap();
         let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
         let map = TabletMap::default();
         let tablet = Tablet {

@@ -15,7 +15,7 @@ use pluvio_log::{CleanerOptions, CleanerPace, Durability, LogOptions, OpenError}
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
 use pluvio_replication::{Replication, ReplicationOptions};
-use pluvio_store::{Fatal, Store, StoreOptions};
+use pluvio_store::{Engine, EngineOptions, Fatal};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, ServerId, ServerListVersion};
 use pluvio_wire::{
     Enlist, EnlistReply, FatalKind, Header, PROTOCOL_VERSION, RpcError, ServerInfo, ServerList,
@@ -98,7 +98,7 @@ impl Server {
             return Err(ServerError::Option(problem));
         }
         // Refuses bad memory options before the cluster hears of this server.
-        drop(Store::open(store_options(
+        drop(Engine::open(store_options(
             &env,
             &options,
             ServerId(0),
@@ -219,14 +219,14 @@ fn store_options(
     options: &ServerOptions,
     server: ServerId,
     cluster: ClusterId,
-) -> StoreOptions {
+) -> EngineOptions {
     let durability = if options.replicas == 0 {
         Durability::Volatile
     } else {
         Durability::Replicated
     };
     let logs = env.tasks.cores().min(LOGS_PER_MASTER_MAX);
-    StoreOptions {
+    EngineOptions {
         log: LogOptions {
             cluster,
             server,
@@ -379,7 +379,7 @@ impl Starting {
     async fn serve(&self, reply: &EnlistReply) -> Result<Vec<TaskHandle>, ServerError> {
         let (env, options) = (&self.env, &self.options);
         self.backup.enlisted(reply.server, reply.cluster)?;
-        let store = Store::open(store_options(env, options, reply.server, reply.cluster))?;
+        let store = Engine::open(store_options(env, options, reply.server, reply.cluster))?;
         let replication_options = ReplicationOptions {
             rack: options.rack.clone(),
             replicas: options.replicas,
@@ -465,7 +465,7 @@ impl Starting {
         })
     }
 
-    fn start_cleaner(&self, store: &Arc<Store>) -> TaskHandle {
+    fn start_cleaner(&self, store: &Arc<Engine>) -> TaskHandle {
         let cleaner = store.cleaner(CleanerOptions::default());
         let clock = Arc::clone(&self.env.clock);
         let step = move || {

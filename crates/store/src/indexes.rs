@@ -2,22 +2,33 @@
 //!
 //! An index spreads the hashes of one range over its buckets, so a tablet that comes later, with other
 //! hashes, gets an index of its own. Ranges do not overlap; splitting a tablet needs no new index.
-//! The list is small and read by every operation: readers take a snapshot, a change replaces it.
+//! The list is small and read by every operation: readers take a snapshot, a change replaces it. A table that
+//! has no tablets (of the embedded store) has one index for all hashes instead, for as long as it lives.
 
 use arc_swap::{ArcSwap, Guard};
 use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_index::{Index, IndexError, IndexOptions, Slot};
 use pluvio_units::{HashRange, KeyHash};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
-struct Part {
+pub(crate) struct Part {
     range: HashRange,
     index: Arc<Index>,
 }
 
+/// One index for all hashes, for a table that is never cut into tablets: found without a snapshot.
+struct Whole {
+    index: Arc<Index>,
+    /// Nobody finds the index any more. Read behind a pin: who still sees false holds back the reuse of
+    /// what it can find, by the argument for links in `pluvio_memory`'s epochs.
+    uncovered: AtomicBool,
+}
+
 /// See the module's text.
 pub(crate) struct Indexes {
+    whole: Option<Whole>,
     /// By ascending range.
     parts: ArcSwap<Vec<Part>>,
     /// Held by those who replace the list.
@@ -26,15 +37,22 @@ pub(crate) struct Indexes {
 }
 
 /// An index that cannot go away while this is held.
-pub(crate) struct IndexRef {
-    parts: Guard<Arc<Vec<Part>>>,
-    at: usize,
+pub(crate) enum IndexRef<'a> {
+    Whole(&'a Index),
+    Part {
+        parts: Guard<Arc<Vec<Part>>>,
+        at: usize,
+    },
 }
 
-impl Deref for IndexRef {
+impl Deref for IndexRef<'_> {
     type Target = Index;
+    #[inline]
     fn deref(&self) -> &Index {
-        &self.parts[self.at].index
+        match self {
+            Self::Whole(index) => index,
+            Self::Part { parts, at } => &parts[*at].index,
+        }
     }
 }
 
@@ -46,14 +64,35 @@ fn first_not_before(parts: &[Part], hash: KeyHash) -> usize {
 impl Indexes {
     pub(crate) fn new(entries_max: u64) -> Self {
         Self {
+            whole: None,
             parts: ArcSwap::default(),
             changing: Mutex::default(),
             entries_max,
         }
     }
 
+    /// One index for all hashes, which stays until it is uncovered.
+    pub(crate) fn whole(entries_max: u64, huge_pages: bool) -> Result<Self, IndexError> {
+        let options = IndexOptions {
+            entries_max,
+            expected: HashRange::ALL,
+            huge_pages,
+        };
+        let index = Arc::new(Index::new(options)?);
+        Ok(Self {
+            whole: Some(Whole {
+                index,
+                uncovered: AtomicBool::new(false),
+            }),
+            ..Self::new(entries_max)
+        })
+    }
+
     /// Makes indexes for what is not covered of `range`.
     pub(crate) fn cover(&self, range: HashRange) -> Result<(), IndexError> {
+        if self.whole.is_some() {
+            return Ok(());
+        }
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = Vec::clone(&self.parts.load());
         for gap in gaps(&parts, range) {
@@ -72,23 +111,49 @@ impl Indexes {
 
     /// Forgets the indexes whose whole range lies in `range`.
     pub(crate) fn uncover(&self, range: HashRange) {
+        self.close();
+        if self.whole.is_some() {
+            return;
+        }
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = Vec::clone(&self.parts.load());
         parts.retain(|p| p.range.first < range.first || range.last < p.range.last);
         self.parts.store(Arc::new(parts));
     }
 
+    /// The one index for all hashes is not found any more.
+    pub(crate) fn close(&self) {
+        if let Some(whole) = &self.whole {
+            whole.uncovered.store(true, Ordering::Release);
+        }
+    }
+
     /// The index for `hash`; none when no tablet with that hash was ever taken, or it is gone.
-    pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef> {
+    #[inline]
+    pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {
+        if let Some(whole) = &self.whole {
+            let there = !whole.uncovered.load(Ordering::Acquire);
+            return there.then_some(IndexRef::Whole(&whole.index));
+        }
+        self.part_of(hash)
+    }
+
+    fn part_of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {
         let parts = self.parts.load();
         let at = first_not_before(&parts, hash);
         let found = parts.get(at).is_some_and(|part| part.range.contains(hash));
-        found.then_some(IndexRef { parts, at })
+        found.then_some(IndexRef::Part { parts, at })
     }
 
     /// Appends what the bucket that covers `from` holds and gives the last hash it covers, as
     /// [`Index::scan`]. A stretch without an index is covered and empty.
     pub(crate) fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
+        if self.whole.is_some() {
+            return match self.of(from) {
+                Some(index) => index.scan(from, slots),
+                None => KeyHash(u64::MAX),
+            };
+        }
         let parts = self.parts.load();
         match parts.get(first_not_before(&parts, from)) {
             None => KeyHash(u64::MAX),
@@ -101,6 +166,9 @@ impl Indexes {
 
     /// The indexes that share hashes with `range`, each with what it shares.
     pub(crate) fn within(&self, range: HashRange) -> Vec<(HashRange, Arc<Index>)> {
+        if let Some(whole) = &self.whole {
+            return vec![(range, Arc::clone(&whole.index))];
+        }
         let parts = self.parts.load();
         let sharing = parts.iter().filter(|part| part.range.overlaps(&range));
         let shared = |part: &Part| {
@@ -113,11 +181,10 @@ impl Indexes {
 
     /// Bytes of all indexes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.parts
-            .load()
-            .iter()
-            .map(|p| p.index.memory_bytes())
-            .sum()
+        let parts = self.parts.load();
+        let parts = parts.iter().map(|part| &part.index);
+        let whole = self.whole.iter().map(|whole| &whole.index);
+        whole.chain(parts).map(|index| index.memory_bytes()).sum()
     }
 }
 

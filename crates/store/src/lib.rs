@@ -1,5 +1,5 @@
-//! Tables, indexes and log joined: the storage engine of one master, and of any process that wants
-//! a log-structured store inside itself.
+//! Tables, indexes and log joined: the storage engine of one master ([`Engine`]), and the embedded library
+//! over it ([`Store`]) for any process that wants a log-structured store inside itself.
 //!
 //! What it owns: which tables there are, the versions of objects, and the rule that an index slot
 //! points to the newest entry of its key. The log owns the bytes, the index the slots.
@@ -7,7 +7,7 @@
 //! Invariants
 //! - STORE-1: the version of a key only grows, also over delete and re-create: a new object gets at
 //!   least the safe version, and the safe version is raised above every version deleted (e1).
-//! - STORE-2: an index slot is *pending* from the append of its entry until [`Store::settle`]; what a
+//! - STORE-2: an index slot is *pending* from the append of its entry until [`Engine::settle`]; what a
 //!   reader learns from a pending slot carries the position to wait for. That holds for absence too: the
 //!   slot of a deleted key points to its tombstone until that is durable.
 //! - STORE-3: every entry that replaces an object in a durable store is appended in one group with a
@@ -22,18 +22,25 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
+mod embedded;
+mod engine;
 mod indexes;
 mod liveness;
 mod options;
 mod replay;
 mod scan;
-mod store;
 mod table;
 
-pub use options::StoreOptions;
+pub use embedded::{
+    Borrowed, BuildError, Cleaning, Condition, EpochKind, IncrementError, Iter, KeyHashing, Store,
+    StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy,
+};
+pub use engine::{
+    Change, Current, Engine, EngineError, EngineStats, Fatal, Found, Pending, Settle, Update,
+    Updated,
+};
+pub use options::EngineOptions;
+pub use pluvio_units::{ObjectVersion as Version, Size};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
-pub use store::{
-    Change, Current, Fatal, Found, Pending, Settle, Store, StoreError, StoreStats, Update, Updated,
-};
-pub use table::Table;
+pub use table::EngineTable;

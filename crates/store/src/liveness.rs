@@ -1,8 +1,8 @@
 //! What the cleaner asks: does the index still point there?
 
-use crate::indexes::IndexRef;
-use crate::store::{Tables, key_of};
+use crate::engine::{Tables, key_of};
 use pluvio_format::Entry;
+use pluvio_index::Index;
 use pluvio_log::{EntryView, Liveness};
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ pub(crate) struct IndexLiveness {
 }
 
 impl IndexLiveness {
-    fn find(&self, entry: &Entry<'_>) -> Option<(IndexRef, KeyHash)> {
+    /// Shows `see` the index in which the entry would be.
+    fn find<R>(&self, entry: &Entry<'_>, see: impl FnOnce(&Index, KeyHash) -> R) -> Option<R> {
         let id: TableId = match entry {
             Entry::Object(object) => object.table,
             Entry::Tombstone(tombstone) => tombstone.table,
@@ -24,24 +25,26 @@ impl IndexLiveness {
         };
         let table = self.tables.get(id)?;
         let hash = table.hash(key_of(entry));
-        Some((table.indexes.of(hash)?, hash))
+        let index = table.indexes.of(hash)?;
+        Some(see(&index, hash))
     }
 }
 
 impl Liveness for IndexLiveness {
     /// A tombstone that the index still points to is durable by now, so its slot is emptied here as
-    /// [`Store::settle`](crate::Store::settle) would: the cleaner can be faster than the writer's
+    /// [`Engine::settle`](crate::Engine::settle) would: the cleaner can be faster than the writer's
     /// waiting task. (Those of a replay are gone from the index before their side log is committed, and
     /// the cleaner sees no segments before that.)
     fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {
         let parsed = view.entry();
-        let Some((index, hash)) = self.find(&parsed) else {
-            return false;
-        };
         match parsed {
-            Entry::Object(_) => index.lookup(hash, |found| found == entry).is_some(),
+            Entry::Object(_) => self
+                .find(&parsed, |index, hash| {
+                    index.lookup(hash, |found| found == entry).is_some()
+                })
+                .unwrap_or(false),
             Entry::Tombstone(_) => {
-                index.lock(hash).remove(entry);
+                self.find(&parsed, |index, hash| index.lock(hash).remove(entry));
                 false
             }
             Entry::SegmentHeader(_)
@@ -52,7 +55,7 @@ impl Liveness for IndexLiveness {
     }
 
     fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool {
-        self.find(&view.entry())
-            .is_some_and(|(index, hash)| index.relocate(hash, old, new))
+        self.find(&view.entry(), |index, hash| index.relocate(hash, old, new))
+            .unwrap_or(false)
     }
 }

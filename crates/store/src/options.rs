@@ -4,7 +4,7 @@ use pluvio_log::LogOptions;
 
 /// How a store is made.
 #[derive(Clone, Debug)]
-pub struct StoreOptions {
+pub struct EngineOptions {
     /// The log: memory, number of logs, durability.
     pub log: LogOptions,
 }
@@ -13,7 +13,7 @@ pub struct StoreOptions {
 /// Address space for this many slots is reserved for each table; memory is used as the table grows.
 const ENTRY_BYTES_MIN: u64 = 16;
 
-impl StoreOptions {
+impl EngineOptions {
     /// Most entries that fit the log memory.
     pub(crate) fn index_entries_max(&self) -> u64 {
         self.log.memory.bytes() / ENTRY_BYTES_MIN

@@ -10,8 +10,8 @@
 //!   segment (STORE-3 for replay).
 //! - REPLAY-3: no tombstone is in the index once the replay has ended.
 
-use crate::store::{Store, StoreError, unreachable_kind};
-use crate::table::Table;
+use crate::engine::{Engine, EngineError, unreachable_kind};
+use crate::table::EngineTable;
 use pluvio_format::{Check, Entry, Object, ParseError, Parsed, Tombstone};
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
@@ -27,7 +27,7 @@ pub enum ReplayError {
     Parse(#[from] ParseError),
     /// No room. Retryable elsewhere, or here after the cleaner or a delete has made room.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Engine(#[from] EngineError),
     /// An entry that does not belong to the replay. Not retryable with the same bytes.
     #[error("recovery data has an entry of table {0} that is not being recovered here")]
     Foreign(TableId),
@@ -45,10 +45,10 @@ pub struct ReplayLoad {
 /// A replay of some tablets into one side log. Give it up by dropping it after
 /// [`Replay::abort`]; the tablets must not be served before [`Replay::finish`].
 pub struct Replay {
-    store: Arc<Store>,
+    store: Arc<Engine>,
     side: SideLog,
-    tablets: Vec<(Arc<Table>, HashRange)>,
-    tables: BTreeMap<TableId, Arc<Table>>,
+    tablets: Vec<(Arc<EngineTable>, HashRange)>,
+    tables: BTreeMap<TableId, Arc<EngineTable>>,
     /// Tombstones that are in the index (REPLAY-3).
     tombstones: Vec<(TableId, KeyHash, EntryRef)>,
     load: ReplayLoad,
@@ -57,7 +57,11 @@ pub struct Replay {
 impl Replay {
     /// A replay of `tablets` into a side log of `log`.
     #[must_use]
-    pub fn new(store: &Arc<Store>, log: LogId, tablets: Vec<(Arc<Table>, HashRange)>) -> Self {
+    pub fn new(
+        store: &Arc<Engine>,
+        log: LogId,
+        tablets: Vec<(Arc<EngineTable>, HashRange)>,
+    ) -> Self {
         Self {
             store: Arc::clone(store),
             side: SideLog::new(Arc::clone(store.space()), log),
@@ -96,7 +100,7 @@ impl Replay {
         Ok(())
     }
 
-    fn table(&self, id: TableId) -> Result<Arc<Table>, ReplayError> {
+    fn table(&self, id: TableId) -> Result<Arc<EngineTable>, ReplayError> {
         self.tables
             .get(&id)
             .cloned()
@@ -236,11 +240,11 @@ impl Replay {
         let refs = self
             .side
             .append(entries, class, guard)
-            .map_err(StoreError::from)?;
+            .map_err(EngineError::from)?;
         Ok(refs[0])
     }
 
-    fn count(&mut self, table: &Table, entry: EntryRef, guard: &EpochGuard<'_>) {
+    fn count(&mut self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.store.view(entry, guard);
         if let Entry::Object(object) = view.entry() {
             table.count(
@@ -255,7 +259,7 @@ impl Replay {
     /// Counts what the index does not point to any more.
     fn uncount(
         &mut self,
-        table: &Table,
+        table: &EngineTable,
         entry: EntryRef,
         view: &EntryView<'_>,
         guard: &EpochGuard<'_>,

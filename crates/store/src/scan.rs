@@ -1,7 +1,7 @@
 //! Objects in the order of their key hashes.
 
-use crate::store::{Pending, Store, unreachable_kind};
-use crate::table::Table;
+use crate::engine::{Engine, Pending, unreachable_kind};
+use crate::table::EngineTable;
 use pluvio_format::Entry;
 use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion};
 use std::collections::BTreeMap;
@@ -30,14 +30,14 @@ pub struct Scan {
     pub pending: Vec<Pending>,
 }
 
-impl Store {
+impl Engine {
     /// Scans `range` from its start until about `items` objects or `bytes` of keys and values are
     /// there; objects with one hash stay together. An index bucket is looked at as a whole, so an
     /// object that is there all the time is found exactly once by scans that follow each other.
     #[must_use]
     pub fn scan(
         &self,
-        table: &Table,
+        table: &EngineTable,
         range: HashRange,
         items: usize,
         bytes: usize,
@@ -76,7 +76,7 @@ impl Store {
 
     fn scan_bucket(
         &self,
-        table: &Table,
+        table: &EngineTable,
         from: KeyHash,
         values: bool,
         pending: &mut BTreeMap<LogId, LogPosition>,

@@ -1,26 +1,43 @@
 //! One table on one master: its index and its statistics.
 
 use crate::indexes::Indexes;
+use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
 use pluvio_units::{KeyHash, TableId};
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+/// How keys of a table are hashed.
+pub(crate) enum KeyHasher {
+    /// Stable for ever: tablets and cursors depend on it.
+    Seeded(u64),
+    /// SipHash-1-3 with a key of this process: for tables that nobody else sees.
+    Keyed(RandomState),
+}
+
+impl KeyHasher {
+    /// A keyed hasher with a key of its own.
+    pub(crate) fn keyed() -> Self {
+        Self::Keyed(RandomState::new())
+    }
+}
+
 /// A table as this store holds it. Which ranges of its hashes belong here is the master's business.
-pub struct Table {
+pub struct EngineTable {
     id: TableId,
-    seed: u64,
+    hasher: KeyHasher,
     pub(crate) indexes: Indexes,
     objects: AtomicI64,
     object_bytes: AtomicI64,
     log_bytes: AtomicI64,
 }
 
-impl Table {
-    pub(crate) fn new(id: TableId, seed: u64, indexes: Indexes) -> Self {
+impl EngineTable {
+    pub(crate) fn new(id: TableId, hasher: KeyHasher, indexes: Indexes) -> Self {
         let zero = AtomicI64::default;
         Self {
             id,
-            seed,
+            hasher,
             indexes,
             objects: zero(),
             object_bytes: zero(),
@@ -36,8 +53,16 @@ impl Table {
 
     /// The hash of a key in this table.
     #[must_use]
+    #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash::of(self.seed, key)
+        match &self.hasher {
+            KeyHasher::Seeded(seed) => KeyHash::of(*seed, key),
+            KeyHasher::Keyed(state) => {
+                let mut hasher = state.build_hasher();
+                hasher.write(key);
+                KeyHash(hasher.finish())
+            }
+        }
     }
 
     /// Number of objects.

@@ -4,7 +4,9 @@
 
 use pluvio_format::{Entry, SegmentIter};
 use pluvio_log::{CleanerOptions, Durability, LogOptions, Segment};
-use pluvio_store::{Change, Current, Replay, Store, StoreError, StoreOptions, Table, Update};
+use pluvio_store::{
+    Change, Current, Engine, EngineError, EngineOptions, EngineTable, Replay, Update,
+};
 use pluvio_units::{
     HashRange, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId, Size, TableId,
 };
@@ -15,32 +17,37 @@ use std::sync::Arc;
 
 type Model = BTreeMap<Vec<u8>, (ObjectVersion, Vec<u8>)>;
 
-fn open(durability: Durability, logs: u16, memory: Size) -> Arc<Store> {
+fn open(durability: Durability, logs: u16, memory: Size) -> Arc<Engine> {
     let log = LogOptions {
         durability,
         logs,
         ..LogOptions::new(memory)
     };
-    Store::open(StoreOptions { log }).unwrap()
+    Engine::open(EngineOptions { log }).unwrap()
 }
 
-fn table(store: &Store) -> Arc<Table> {
+fn table(store: &Engine) -> Arc<EngineTable> {
     store.table(TableId(1), 7, HashRange::ALL).unwrap()
 }
 
 fn put(
-    store: &Store,
-    table: &Table,
+    store: &Engine,
+    table: &EngineTable,
     log: LogId,
     key: &[u8],
     value: &[u8],
-) -> Result<Update<()>, StoreError> {
+) -> Result<Update<()>, EngineError> {
     store.update(log, table, key, 1, |_: Option<Current<'_>>| {
         Ok(Change::Put(value.into()))
     })
 }
 
-fn delete(store: &Store, table: &Table, log: LogId, key: &[u8]) -> Result<Update<()>, StoreError> {
+fn delete(
+    store: &Engine,
+    table: &EngineTable,
+    log: LogId,
+    key: &[u8],
+) -> Result<Update<()>, EngineError> {
     store.update(log, table, key, 1, |_| Ok(Change::Delete))
 }
 
@@ -54,7 +61,7 @@ struct Replicas {
 }
 
 impl Replicas {
-    fn sync(&mut self, store: &Store) {
+    fn sync(&mut self, store: &Engine) {
         let space = store.space();
         for log in space.logs() {
             for segment in space.take_new_segments(log) {
@@ -150,7 +157,7 @@ fn entries_of(image: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn assert_same(store: &Store, table: &Table, model: &Model) {
+fn assert_same(store: &Engine, table: &EngineTable, model: &Model) {
     let mut found = Model::new();
     let mut from = HashRange::ALL;
     loop {
@@ -178,8 +185,8 @@ fn assert_same(store: &Store, table: &Table, model: &Model) {
 }
 
 struct Run {
-    store: Arc<Store>,
-    table: Arc<Table>,
+    store: Arc<Engine>,
+    table: Arc<EngineTable>,
     replicas: Replicas,
     model: Model,
     rng: TestRng,
@@ -230,7 +237,7 @@ impl Run {
                 assert_eq!(version, ObjectVersion(0));
                 assert!(!self.model.contains_key(&key));
             }
-            Err(StoreError::Full { .. }) => {}
+            Err(EngineError::Full { .. }) => {}
             Err(other) => panic!("{other}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::master::Master;
 use crate::number;
-use pluvio_store::{Change, Current, StoreError, Table, Update, Updated};
+use pluvio_store::{Change, Current, EngineError, EngineTable, Update, Updated};
 use pluvio_units::{LogId, ObjectVersion};
 use pluvio_wire::{
     Answer, Delete, DeleteReply, FatalKind, Header, Increment, IncrementReply, Number, Refusal,
@@ -127,7 +127,7 @@ impl Master {
     /// Turns an append into a reply: the only place where a change is acknowledged.
     fn acknowledge<T: Send + 'static>(
         self: &Arc<Self>,
-        table: Arc<Table>,
+        table: Arc<EngineTable>,
         appended: pluvio_log::Appended<Updated>,
         reply: impl FnOnce(&Updated) -> T + Send + 'static,
     ) -> Answer<T> {
@@ -158,11 +158,11 @@ fn check(rules: &RejectRules, current: Option<Current<'_>>) -> Result<(), Refusa
     Ok(())
 }
 
-pub(crate) fn refusal_of(error: &StoreError) -> Refusal {
+pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
     match error {
-        StoreError::Full { retry_after } => Refusal::retry(*retry_after, RetryReason::MemoryFull),
-        StoreError::NotHere => Refusal::Refresh,
-        StoreError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),
-        StoreError::ValueTooLong(_) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),
+        EngineError::Full { retry_after } => Refusal::retry(*retry_after, RetryReason::MemoryFull),
+        EngineError::NotHere => Refusal::Refresh,
+        EngineError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),
+        EngineError::ValueTooLong(_) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),
     }
 }

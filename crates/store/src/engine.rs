@@ -2,8 +2,8 @@
 
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
-use crate::options::StoreOptions;
-use crate::table::Table;
+use crate::options::EngineOptions;
+use crate::table::{EngineTable, KeyHasher};
 use core::time::Duration;
 use pluvio_format::{Entry, Object, TableStats, Tombstone};
 use pluvio_index::{BucketGuard, IndexError, Slot};
@@ -63,7 +63,7 @@ pub struct Updated {
     pub version: ObjectVersion,
     /// The version before; 0 when there was no object.
     pub replaced: ObjectVersion,
-    /// To be given to [`Store::settle`] once durable.
+    /// To be given to [`Engine::settle`] once durable.
     pub settle: Settle,
 }
 
@@ -110,7 +110,7 @@ pub enum Update<E> {
 
 /// Why nothing could be appended. Nothing changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum EngineError {
     /// No room. Retryable after the delay.
     #[error("memory is full; try again in {retry_after:?}")]
     Full {
@@ -140,7 +140,7 @@ impl Fatal {
 
 /// Sizes and counts. Bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StoreStats {
+pub struct EngineStats {
     /// Objects in all tables.
     pub objects: u64,
     /// Bytes of their keys and values.
@@ -150,37 +150,39 @@ pub struct StoreStats {
 }
 
 /// The storage engine; see the crate's text.
-pub struct Store {
+pub struct Engine {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) tables: Arc<Tables>,
     index_entries_max: u64,
+    huge_pages: bool,
 }
 
 /// The tables, for the store and for the cleaner.
 #[derive(Default)]
-pub(crate) struct Tables(RwLock<BTreeMap<TableId, Arc<Table>>>);
+pub(crate) struct Tables(RwLock<BTreeMap<TableId, Arc<EngineTable>>>);
 
 impl Tables {
-    pub(crate) fn get(&self, id: TableId) -> Option<Arc<Table>> {
+    pub(crate) fn get(&self, id: TableId) -> Option<Arc<EngineTable>> {
         self.read().get(&id).cloned()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<TableId, Arc<Table>>> {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<TableId, Arc<EngineTable>>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<TableId, Arc<Table>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<TableId, Arc<EngineTable>>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Store {
+impl Engine {
     /// Reserves the memory and opens the first heads.
     ///
     /// # Errors
     /// When the options make no sense or the memory cannot be had; nothing was kept.
-    pub fn open(options: StoreOptions) -> Result<Arc<Self>, OpenError> {
+    pub fn open(options: EngineOptions) -> Result<Arc<Self>, OpenError> {
         let index_entries_max = options.index_entries_max();
+        let huge_pages = options.log.huge_pages;
         let space = LogSpace::new(options.log)?;
         let tables = Arc::<Tables>::default();
         let source = Arc::clone(&tables);
@@ -191,6 +193,7 @@ impl Store {
             space,
             tables,
             index_entries_max,
+            huge_pages,
         }))
     }
 
@@ -218,27 +221,47 @@ impl Store {
         id: TableId,
         seed: u64,
         range: HashRange,
-    ) -> Result<Arc<Table>, IndexError> {
+    ) -> Result<Arc<EngineTable>, IndexError> {
         let table = {
             let mut tables = self.tables.write();
-            let made = || Arc::new(Table::new(id, seed, Indexes::new(self.index_entries_max)));
+            let made = || {
+                let indexes = Indexes::new(self.index_entries_max);
+                Arc::new(EngineTable::new(id, KeyHasher::Seeded(seed), indexes))
+            };
             Arc::clone(tables.entry(id).or_insert_with(made))
         };
         table.indexes.cover(range)?;
         Ok(table)
     }
 
+    /// A new table that holds all hashes as long as it lives.
+    pub(crate) fn create_whole_table(
+        &self,
+        id: TableId,
+        hasher: KeyHasher,
+    ) -> Result<Arc<EngineTable>, IndexError> {
+        let indexes = Indexes::whole(self.index_entries_max, self.huge_pages)?;
+        let table = Arc::new(EngineTable::new(id, hasher, indexes));
+        let before = self.tables.write().insert(id, Arc::clone(&table));
+        assert!(before.is_none(), "ids of tables are given once");
+        Ok(table)
+    }
+
     /// Forgets a table and all its objects. Their memory is free once the cleaner has passed; a crash
     /// before that does no harm, because recovery leaves out what belongs to no tablet of the master.
     pub fn drop_table(&self, id: TableId) {
-        let dropped = self.tables.write().remove(&id);
-        if let Some(table) = dropped {
-            self.forget(&table, HashRange::ALL);
-        }
+        let Some(table) = self.tables.get(id) else {
+            return;
+        };
+        // Operations end first, the cleaner's view of the table last: as long as the index is walked, what it
+        // points to is alive.
+        table.indexes.close();
+        self.forget(&table, HashRange::ALL);
+        self.tables.write().remove(&id);
     }
 
     /// Takes all objects of a range out of the indexes and counts them as dead.
-    pub fn forget(&self, table: &Table, range: HashRange) {
+    pub fn forget(&self, table: &EngineTable, range: HashRange) {
         for (range, index) in table.indexes.within(range) {
             let mut left = Some(range);
             while let Some(range) = left {
@@ -256,8 +279,8 @@ impl Store {
 
     /// Sizes and counts of all tables.
     #[must_use]
-    pub fn stats(&self) -> StoreStats {
-        let mut stats = StoreStats::default();
+    pub fn stats(&self) -> EngineStats {
+        let mut stats = EngineStats::default();
         for table in self.tables.read().values() {
             stats.objects += table.objects();
             stats.object_bytes += table.object_bytes();
@@ -268,7 +291,7 @@ impl Store {
 
     /// Reads an object.
     #[must_use]
-    pub fn read(&self, table: &Table, key: &[u8]) -> Found {
+    pub fn read(&self, table: &EngineTable, key: &[u8]) -> Found {
         let hash = table.hash(key);
         let guard = self.space.pin();
         let index = table.indexes.of(hash);
@@ -286,25 +309,86 @@ impl Store {
         Found { object, pending }
     }
 
+    /// The object of a store without replicas.
+    pub(crate) fn find<'g>(
+        &'g self,
+        table: &EngineTable,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<EntryView<'g>> {
+        let hash = table.hash(key);
+        let index = table.indexes.of(hash)?;
+        let slot = index.lookup(hash, |entry| self.key_is(entry, key, guard))?;
+        Some(self.view(slot.entry, guard))
+    }
+
+    /// Shows an object of a store without replicas.
+    #[inline]
+    pub(crate) fn read_with<R>(
+        &self,
+        table: &EngineTable,
+        key: &[u8],
+        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
+    ) -> Option<R> {
+        let guard = self.space.pin();
+        let view = self.find(table, key, &guard)?;
+        match view.entry() {
+            Entry::Object(object) => Some(see(object.version, object.value)),
+            other => unreachable_kind(&other),
+        }
+    }
+
+    /// Shows objects of a store without replicas, by their places in `keys`.
+    pub(crate) fn read_batch(
+        &self,
+        table: &EngineTable,
+        keys: &[&[u8]],
+        mut see: impl FnMut(usize, Option<(ObjectVersion, &[u8])>),
+    ) {
+        for (at, key) in keys.iter().enumerate() {
+            let guard = self.space.pin();
+            let view = self.find(table, key, &guard);
+            match view.as_ref().map(EntryView::entry) {
+                Some(Entry::Object(object)) => see(at, Some((object.version, object.value))),
+                Some(other) => unreachable_kind(&other),
+                None => see(at, None),
+            }
+        }
+    }
+
+    /// Asks for the index buckets of some keys.
+    pub(crate) fn prefetch_batch<'k>(
+        &self,
+        table: &EngineTable,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) {
+        for key in keys {
+            let hash = table.hash(key);
+            if let Some(index) = table.indexes.of(hash) {
+                index.prefetch(hash);
+            }
+        }
+    }
+
     /// Changes one object: `decide` sees it as it is, under the lock of its bucket, and says what
     /// is to become of it. It must be quick and must not call the store.
     ///
     /// # Errors
-    /// See [`StoreError`]; nothing changed.
+    /// See [`EngineError`]; nothing changed.
     pub fn update<'v, E>(
         &self,
         log: LogId,
-        table: &Table,
+        table: &EngineTable,
         key: &[u8],
         now_s: u32,
         decide: impl FnOnce(Option<Current<'_>>) -> Result<Change<'v>, E>,
-    ) -> Result<Update<E>, StoreError> {
+    ) -> Result<Update<E>, EngineError> {
         if key.len() > KEY_MAX {
-            return Err(StoreError::KeyTooLong(key.len()));
+            return Err(EngineError::KeyTooLong(key.len()));
         }
         let hash = table.hash(key);
         let guard = self.space.pin();
-        let index = table.indexes.of(hash).ok_or(StoreError::NotHere)?;
+        let index = table.indexes.of(hash).ok_or(EngineError::NotHere)?;
         let mut bucket = index.lock(hash);
         let slot = bucket.find(|entry| self.key_is(entry, key, &guard));
         let view = slot.map(|slot| self.view(slot.entry, &guard));
@@ -369,9 +453,9 @@ impl Store {
         old: Option<&Old<'_, '_>>,
         value: &[u8],
         guard: &EpochGuard<'_>,
-    ) -> Result<Appended<Updated>, StoreError> {
+    ) -> Result<Appended<Updated>, EngineError> {
         if value.len() > VALUE_MAX {
-            return Err(StoreError::ValueTooLong(value.len()));
+            return Err(EngineError::ValueTooLong(value.len()));
         }
         let replaced = old.filter(|old| old.version > ObjectVersion(0));
         let version = match replaced {
@@ -434,7 +518,7 @@ impl Store {
         bucket: &mut BucketGuard<'_>,
         old: &Old<'_, '_>,
         guard: &EpochGuard<'_>,
-    ) -> Result<Appended<Updated>, StoreError> {
+    ) -> Result<Appended<Updated>, EngineError> {
         // Raised first: the head that this append may open must record it (STORE-1).
         self.space.raise_safe_version(old.version.next());
         let settle = |entry| Settle {
@@ -483,15 +567,15 @@ impl Store {
         entries: &[Entry<'_>],
         class: AppendClass,
         guard: &EpochGuard<'_>,
-    ) -> Result<Appended<EntryRefs>, StoreError> {
+    ) -> Result<Appended<EntryRefs>, EngineError> {
         self.space
             .append(log, entries, class, guard)
-            .map_err(StoreError::from)
+            .map_err(EngineError::from)
     }
 
     /// The entry of an update is durable: its slot needs no check any more. A tombstone's slot is
     /// emptied. Does nothing when the key was changed again since.
-    pub fn settle(&self, table: &Table, updated: &Durable<Updated>) {
+    pub fn settle(&self, table: &EngineTable, updated: &Durable<Updated>) {
         let Settle {
             hash,
             entry,
@@ -518,7 +602,7 @@ impl Store {
     /// Counts an object that the index does not point to any more. Tombstones are not counted.
     pub(crate) fn uncount(
         &self,
-        table: &Table,
+        table: &EngineTable,
         entry: EntryRef,
         view: &EntryView<'_>,
         guard: &EpochGuard<'_>,
@@ -545,7 +629,7 @@ impl Store {
 
     pub(crate) fn hash_of(
         &self,
-        table: &Table,
+        table: &EngineTable,
         entry: EntryRef,
         guard: &EpochGuard<'_>,
     ) -> KeyHash {
@@ -571,7 +655,7 @@ impl Store {
     }
 }
 
-/// Buckets passed under one guard by [`Store::forget`]: the reclaim of memory waits no longer.
+/// Buckets passed under one guard by [`Engine::forget`]: the reclaim of memory waits no longer.
 const FORGET_SLICE: u32 = 256;
 
 /// The entry that an update finds.
@@ -585,7 +669,7 @@ pub(crate) struct Old<'v, 'g> {
 /// Where an update happens.
 struct Place<'k> {
     log: LogId,
-    table: &'k Table,
+    table: &'k EngineTable,
     key: &'k [u8],
     hash: KeyHash,
     now_s: u32,
@@ -607,7 +691,7 @@ pub(crate) fn unreachable_kind(entry: &Entry<'_>) -> ! {
     );
 }
 
-impl From<AppendError> for StoreError {
+impl From<AppendError> for EngineError {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::Full { retry_after, .. } => Self::Full { retry_after },

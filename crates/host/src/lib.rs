@@ -1,0 +1,55 @@
+//! The machine under a library that has no event loops: threads, seconds, processors.
+//!
+//! The embedded store runs inside somebody else's program, where there is no `env`: the program's
+//! threads call it, and it only needs a few workers, the date, and to know on which processor a thread
+//! runs. This crate is the door to the operating system for that (rule A): the trait [`Host`], and
+//! [`ThisMachine`] behind it. Tests give a host of their own.
+//!
+//! What it does not do: no I/O, no event loops (crate `env_os` has those), no binding of threads.
+
+mod machine;
+mod topology;
+mod worker;
+
+pub use machine::ThisMachine;
+pub use topology::{Nodes, TopologyError};
+pub use worker::Worker;
+
+use core::time::Duration;
+
+/// What a worker wants after one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// There is more to do: call again at once.
+    Again,
+    /// Call again after this time, or when the worker is woken.
+    After(Duration),
+}
+
+/// The machine as a library sees it.
+pub trait Host: Send + Sync {
+    /// Seconds since 1970 by the wall clock. May jump; nothing correct may depend on it.
+    fn unix_seconds(&self) -> u32;
+
+    /// A number that nobody outside can foresee.
+    fn random(&self) -> u64;
+
+    /// The processors this process may use, by memory node.
+    ///
+    /// # Errors
+    /// See [`TopologyError`].
+    fn nodes(&self) -> Result<Nodes, TopologyError>;
+
+    /// The processor that the calling thread runs on at this moment.
+    fn processor(&self) -> usize;
+
+    /// Calls `step` again and again in a thread of its own until the [`Worker`] is dropped.
+    ///
+    /// # Errors
+    /// When the system refuses the thread.
+    fn work(
+        &self,
+        name: String,
+        step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> Result<Worker, std::io::Error>;
+}

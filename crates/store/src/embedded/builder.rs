@@ -1,0 +1,319 @@
+//! Options of an embedded store.
+
+use crate::embedded::error::BuildError;
+use crate::embedded::heads::Heads;
+use crate::embedded::store::{Limits, Store};
+use crate::engine::Engine;
+use crate::options::EngineOptions;
+use pluvio_host::{Host, Nodes, ThisMachine};
+use pluvio_log::{Durability, LogOptions, OpenError};
+use pluvio_units::{KEY_MAX, LOGS_PER_MASTER_MAX, Size, VALUE_MAX};
+use std::sync::Arc;
+
+/// How memory is collected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cleaning {
+    /// Segments are compacted one by one while memory is not tight, several are combined when it is.
+    #[default]
+    TwoLevel,
+    /// Several segments are combined into fewer, always.
+    OneLevel,
+}
+
+/// What a write does to an object that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UpdatePolicy {
+    /// Appends a new one; the old one is collected. Readers never wait, and may borrow.
+    #[default]
+    Append,
+    /// Overwrites it where the new value fits into its place (Nibble-2, 004 ch. 6).
+    InPlace,
+}
+
+/// Which processors share a memory node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Topology {
+    /// As the system says.
+    #[default]
+    Detect,
+    /// The processors of each node.
+    Nodes(Vec<Vec<usize>>),
+}
+
+/// What reclaim epochs are counted with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum EpochKind {
+    /// A counter in memory that readers only load.
+    #[default]
+    Counter,
+    /// The processor's time stamp counter (004 §4.5).
+    Tsc,
+}
+
+/// How keys are hashed. Either has a seed that nobody outside knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyHashing {
+    /// XXH3: fast, and no defence against somebody who chooses keys and can measure time.
+    #[default]
+    Fast,
+    /// SipHash-1-3 with a random key: for keys chosen by strangers.
+    Keyed,
+}
+
+/// Builds a [`Store`]. Every option has a default but for the memory, which is 256 MiB.
+#[derive(Clone)]
+#[must_use = "a builder does nothing before `build`"]
+pub struct StoreBuilder {
+    memory: Size,
+    heads: Option<u16>,
+    cleaner_threads: u16,
+    pub(crate) cleaning: Cleaning,
+    pub(crate) update: UpdatePolicy,
+    topology: Topology,
+    pub(crate) epochs: EpochKind,
+    threads_max: usize,
+    key_max: usize,
+    value_max: usize,
+    live_percent_max: u32,
+    expansion: f64,
+    hashing: KeyHashing,
+    huge_pages: bool,
+    host: Arc<dyn Host>,
+}
+
+/// Most worker threads of one store.
+const CLEANER_THREADS_MAX: u16 = 64;
+/// Most epoch slots; one takes a cache line, and each look at all of them reads those in use.
+const THREADS_MAX: usize = 1 << 16;
+
+impl Default for StoreBuilder {
+    fn default() -> Self {
+        Self {
+            memory: Size::mib(256),
+            heads: None,
+            cleaner_threads: 1,
+            cleaning: Cleaning::default(),
+            update: UpdatePolicy::default(),
+            topology: Topology::default(),
+            epochs: EpochKind::default(),
+            threads_max: 512,
+            key_max: KEY_MAX,
+            value_max: VALUE_MAX,
+            live_percent_max: 90,
+            expansion: 2.0,
+            hashing: KeyHashing::default(),
+            huge_pages: true,
+            host: Arc::new(ThisMachine),
+        }
+    }
+}
+
+impl StoreBuilder {
+    /// All memory of the store: log, indexes and tables. Reserved at once, used as the store fills.
+    pub fn memory(mut self, memory: impl Into<Size>) -> Self {
+        self.memory = memory.into();
+        self
+    }
+
+    /// Number of heads, 1 to 64: places where threads append side by side. Default: one for each
+    /// processor, as far as the memory has room for them.
+    pub fn heads(mut self, heads: u16) -> Self {
+        self.heads = Some(heads);
+        self
+    }
+
+    /// Threads that clean, 0 to 64. Default 1. With 0 the caller drives [`Store::clean_step`].
+    pub fn cleaner_threads(mut self, threads: u16) -> Self {
+        self.cleaner_threads = threads;
+        self
+    }
+
+    /// How memory is collected.
+    pub fn cleaning(mut self, cleaning: Cleaning) -> Self {
+        self.cleaning = cleaning;
+        self
+    }
+
+    /// What a write does to an object that is there.
+    pub fn update(mut self, policy: UpdatePolicy) -> Self {
+        self.update = policy;
+        self
+    }
+
+    /// Which processors share a memory node.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    /// What reclaim epochs are counted with.
+    pub fn epochs(mut self, kind: EpochKind) -> Self {
+        self.epochs = kind;
+        self
+    }
+
+    /// Threads that may be inside the store at once without sharing a mutex, 1 to 65536. Default 512. More
+    /// threads work as well, slower.
+    pub fn threads_max(mut self, threads: usize) -> Self {
+        self.threads_max = threads;
+        self
+    }
+
+    /// Longest key (at most 64 KiB) and value (at most 1 MiB) that are taken, in bytes.
+    pub fn limits(mut self, key: usize, value: usize) -> Self {
+        (self.key_max, self.value_max) = (key, value);
+        self
+    }
+
+    /// Share of the memory that live objects may take, in percent, 1 to 95. Default 90.
+    pub fn live_percent_max(mut self, percent: u32) -> Self {
+        self.live_percent_max = percent;
+        self
+    }
+
+    /// A sink may hold this many times as many segments as fit into memory; at least 1.5. Default 2.
+    pub fn expansion(mut self, factor: f64) -> Self {
+        self.expansion = factor;
+        self
+    }
+
+    /// How keys are hashed.
+    pub fn hashing(mut self, hashing: KeyHashing) -> Self {
+        self.hashing = hashing;
+        self
+    }
+
+    /// Whether to ask the system for huge pages. Default yes: fewer TLB misses; memory is then used in
+    /// steps of 2 MiB.
+    pub fn huge_pages(mut self, huge: bool) -> Self {
+        self.huge_pages = huge;
+        self
+    }
+
+    /// The machine, for tests and for programs with threads of their own kind.
+    pub fn host(mut self, host: Arc<dyn Host>) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Reserves the memory, opens the heads and starts the cleaner threads.
+    ///
+    /// # Errors
+    /// See [`BuildError`]; nothing is left behind.
+    pub fn build(self) -> Result<Store, BuildError> {
+        self.check()?;
+        let nodes = match &self.topology {
+            Topology::Detect => self.host.nodes()?,
+            Topology::Nodes(nodes) => Nodes::new(nodes.clone())?,
+        };
+        let heads = match self.heads {
+            Some(heads) => {
+                self.check_heads(heads)?;
+                heads
+            }
+            None => self.default_heads(&nodes),
+        };
+        let engine = Engine::open(EngineOptions {
+            log: self.log_options(heads),
+        })
+        .map_err(|why| self.refused(why, heads))?;
+        let limits = Limits {
+            key_max: self.key_max,
+            value_max: self.value_max,
+            hashing: self.hashing,
+        };
+        let heads = Heads::new(Arc::clone(&self.host), &nodes, heads);
+        Store::start(engine, heads, limits, self.host, self.cleaner_threads)
+    }
+
+    fn log_options(&self, heads: u16) -> LogOptions {
+        LogOptions {
+            logs: heads,
+            durability: Durability::Volatile,
+            live_percent_max: self.live_percent_max,
+            disk_expansion_percent: (self.expansion * 100.0) as u32,
+            huge_pages: self.huge_pages,
+            ..LogOptions::new(self.memory)
+        }
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        let within = |option, value: usize, first: usize, last: usize| {
+            if (first..=last).contains(&value) {
+                return Ok(());
+            }
+            Err(BuildError::OutOfRange {
+                option,
+                value: value.to_string(),
+                limit: format!("{first} to {last} are possible"),
+            })
+        };
+        let heads = usize::from(self.heads.unwrap_or(1));
+        within("heads", heads, 1, usize::from(LOGS_PER_MASTER_MAX))?;
+        let cleaners = usize::from(self.cleaner_threads);
+        within(
+            "cleaner_threads",
+            cleaners,
+            0,
+            usize::from(CLEANER_THREADS_MAX),
+        )?;
+        within("threads_max", self.threads_max, 1, THREADS_MAX)?;
+        within("limits (key)", self.key_max, 1, KEY_MAX)?;
+        within("limits (value)", self.value_max, 0, VALUE_MAX)?;
+        within("live_percent_max", self.live_percent_max as usize, 1, 95)?;
+        if !(1.5..=100.0).contains(&self.expansion) {
+            return Err(BuildError::OutOfRange {
+                option: "expansion",
+                value: self.expansion.to_string(),
+                limit: "1.5 to 100 are possible".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The memory a store with so many heads needs.
+    fn minimum(&self, heads: u16) -> u64 {
+        self.log_options(heads).memory_min().bytes()
+    }
+
+    fn check_heads(&self, heads: u16) -> Result<(), BuildError> {
+        let memory = self.memory.bytes();
+        if memory >= self.minimum(heads) || memory < self.minimum(1) {
+            return Ok(());
+        }
+        Err(BuildError::TooManyHeads {
+            heads,
+            limit: self.heads_limit(heads),
+            memory,
+        })
+    }
+
+    /// The most heads up to `wanted` that the memory has room for, at least one.
+    fn heads_limit(&self, wanted: u16) -> u16 {
+        let fits = |&heads: &u16| self.minimum(heads) <= self.memory.bytes();
+        (1..=wanted).rev().find(fits).unwrap_or(1)
+    }
+
+    fn default_heads(&self, nodes: &Nodes) -> u16 {
+        let wanted = nodes.processors().min(usize::from(LOGS_PER_MASTER_MAX));
+        self.heads_limit(wanted as u16)
+    }
+
+    fn refused(&self, why: OpenError, heads: u16) -> BuildError {
+        match why {
+            OpenError::TooSmall {
+                memory, minimum, ..
+            } => BuildError::MemoryTooSmall {
+                memory,
+                minimum,
+                heads,
+            },
+            OpenError::BadOption { name, problem } => BuildError::OutOfRange {
+                option: name,
+                value: problem,
+                limit: "see the option".into(),
+            },
+            OpenError::Memory(why) => BuildError::Unreservable(why),
+        }
+    }
+}

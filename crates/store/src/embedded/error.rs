@@ -1,0 +1,128 @@
+//! What can go wrong in an embedded store.
+
+use crate::engine::EngineError;
+use core::time::Duration;
+use pluvio_host::TopologyError;
+use pluvio_index::IndexError;
+use pluvio_memory::RegionError;
+use pluvio_units::{KEY_MAX, ObjectVersion, VALUE_MAX};
+
+/// Why a store cannot be built. Nothing was kept. Only with other options is a retry of use, but for
+/// [`Self::Unreservable`] and [`Self::CleanerThread`], which the system may grant later.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The memory is too small for its heads and reserves.
+    #[error("option memory: {memory} bytes; a store with {heads} heads needs at least {minimum}")]
+    MemoryTooSmall {
+        /// What was asked for.
+        memory: u64,
+        /// The least that works with so many heads.
+        minimum: u64,
+        /// Number of heads.
+        heads: u16,
+    },
+    /// More heads than the memory has room for.
+    #[error("option heads: {heads}; {memory} bytes of memory allow at most {limit}")]
+    TooManyHeads {
+        /// What was asked for.
+        heads: u16,
+        /// The most that works with this memory.
+        limit: u16,
+        /// The memory.
+        memory: u64,
+    },
+    /// An option is outside of its range.
+    #[error("option {option}: {value}; {limit}")]
+    OutOfRange {
+        /// The option's name: that of the builder's method.
+        option: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What is allowed.
+        limit: String,
+    },
+    /// The system does not give the memory.
+    #[error("option memory: {0}")]
+    Unreservable(#[source] RegionError),
+    /// The memory nodes are not known.
+    #[error("option topology: {0}")]
+    Topology(#[from] TopologyError),
+    /// The system does not give a thread.
+    #[error("option cleaner_threads: the system refused a thread: {0}")]
+    CleanerThread(#[source] std::io::Error),
+}
+
+/// Why a call did nothing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No room. Retryable after the delay; it helps when there is something to clean, otherwise
+    /// something has to be deleted.
+    #[error("memory is full; try again in {retry_after:?}, or delete something")]
+    Full {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The table was dropped. Not retryable.
+    #[error("the table was dropped")]
+    TableDropped,
+    /// A table with this name is there. Not retryable.
+    #[error("there is a table {0:?} already")]
+    TableExists(String),
+    /// The system does not give address space for another table's index. Retryable after tables were dropped.
+    #[error("no memory for a table: {0}")]
+    NoTable(String),
+    /// Not retryable.
+    #[error("a key of {0} bytes is over the limit of {1}")]
+    KeyTooLong(usize, usize),
+    /// Not retryable.
+    #[error("a value of {0} bytes is over the limit of {1}")]
+    ValueTooLong(usize, usize),
+    /// The object is not as the condition says.
+    #[error("the condition does not hold: the object has {}", found_version(*.found))]
+    Condition {
+        /// The object's version; `None` when there is no object.
+        found: Option<ObjectVersion>,
+    },
+}
+
+fn found_version(found: Option<ObjectVersion>) -> String {
+    found.map_or("no value".into(), |version| {
+        format!("version {}", version.0)
+    })
+}
+
+/// Why an increment did nothing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum IncrementError {
+    /// See [`StoreError`].
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The value is no decimal number of 64 bits. Not retryable.
+    #[error("the value is no whole number between -2^63 and 2^63-1")]
+    NotANumber,
+    /// The sum is outside of 64 bits. Not retryable.
+    #[error("{value} and {by} add up to more than 64 bits hold")]
+    Overflow {
+        /// The value.
+        value: i64,
+        /// What was to be added.
+        by: i64,
+    },
+}
+
+impl From<EngineError> for StoreError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Full { retry_after } => Self::Full { retry_after },
+            EngineError::NotHere => Self::TableDropped,
+            EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
+            EngineError::ValueTooLong(len) => Self::ValueTooLong(len, VALUE_MAX),
+        }
+    }
+}
+
+impl From<IndexError> for StoreError {
+    fn from(error: IndexError) -> Self {
+        Self::NoTable(error.to_string())
+    }
+}

@@ -1,0 +1,44 @@
+//! The embedded library: a log-structured store inside a process.
+//!
+//! ```
+//! use pluvio_store::{Size, Store};
+//!
+//! let store = Store::builder().memory(Size::mib(64)).build()?;
+//! let table = store.create_table("towns")?;
+//! table.put(b"Bern", b"134794")?;
+//! assert_eq!(table.get(b"Bern").as_deref(), Some(&b"134794"[..]));
+//! assert_eq!(table.increment(b"visits", 1)?, 1);
+//! assert!(table.delete(b"Bern")?);
+//! assert_eq!(table.get(b"Bern"), None);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What it owns: names of tables, the worker threads of the cleaner, and which head a thread appends
+//! to. Everything else is the engine's: the embedded store has no path of its own for reads and writes.
+//!
+//! - EMBED-1: a store without a sink writes no tombstones and marks nothing pending.
+//! - EMBED-2: when the last handle of a store (store, table, iterator) is dropped, its threads have ended and
+//!   its memory is given back.
+//! - EMBED-3: a panic inside a closure or a thread that dies between calls leaves the store usable. A
+//!   panic of the store itself in the middle of an append (a broken invariant) poisons that head: later
+//!   appends to it panic as well, reads go on.
+//!
+//! Threads: every method takes `&self`. Any number of threads may call, also more than there are epoch
+//! slots ([`StoreBuilder::threads_max`]); those beyond share a mutex. No call waits for another
+//! one for longer than a bucket or a head is locked.
+//!
+//! What it does not do: no I/O of its own, no async, no expiry.
+
+mod builder;
+mod cleaning;
+mod error;
+mod heads;
+mod iter;
+mod store;
+mod table;
+
+pub use builder::{Cleaning, EpochKind, KeyHashing, StoreBuilder, Topology, UpdatePolicy};
+pub use error::{BuildError, IncrementError, StoreError};
+pub use iter::Iter;
+pub use store::{Store, StoreGuard, StoreStats};
+pub use table::{Borrowed, Condition, Table};

@@ -1,0 +1,207 @@
+//! The store: its tables by name, its cleaner, its numbers.
+
+use crate::embedded::builder::{KeyHashing, StoreBuilder};
+use crate::embedded::cleaning;
+use crate::embedded::error::{BuildError, StoreError};
+use crate::embedded::heads::Heads;
+use crate::embedded::table::Table;
+use crate::engine::Engine;
+use crate::table::{EngineTable, KeyHasher};
+use pluvio_host::{Host, Worker};
+use pluvio_log::{Cleaner, CleanerOptions, CleanerStats};
+use pluvio_memory::EpochGuard;
+use pluvio_units::TableId;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A store inside this process; see the module's text. Cloning gives another handle of the same store.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all handles share. Fields are dropped in their order: workers first (EMBED-2).
+pub(crate) struct Shared {
+    workers: Vec<Worker>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) heads: Heads,
+    pub(crate) limits: Limits,
+    cleaner: Arc<Cleaner>,
+    host: Arc<dyn Host>,
+    names: Mutex<Names>,
+}
+
+#[derive(Default)]
+struct Names {
+    tables: BTreeMap<String, Arc<EngineTable>>,
+    last_id: u64,
+}
+
+/// What is taken, and how it is hashed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub key_max: usize,
+    pub value_max: usize,
+    pub hashing: KeyHashing,
+}
+
+/// Sizes and counts of a store. A snapshot: its parts are read one after the other.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct StoreStats {
+    /// Objects in all tables.
+    pub objects: u64,
+    /// Bytes of their keys and values.
+    pub object_bytes: u64,
+    /// Bytes live objects take in the log, headers included.
+    pub live_bytes: u64,
+    /// Most that they may take.
+    pub live_bytes_max: u64,
+    /// Bytes of log memory in use, live or dead.
+    pub log_bytes: u64,
+    /// Bytes of all indexes.
+    pub index_bytes: u64,
+    /// Memory that was ever touched and not given back: log, indexes and tables.
+    pub resident_bytes: u64,
+    /// Log memory that is free for appends.
+    pub free_bytes: u64,
+    /// The whole budget.
+    pub memory_bytes: u64,
+    /// Number of heads.
+    pub heads: u16,
+    /// The cleaner's work.
+    pub cleaner: CleanerStats,
+}
+
+/// Keeps what was borrowed from a store readable. Hold it briefly: no memory is reclaimed meanwhile.
+/// It stays in its thread.
+#[derive(Debug)]
+pub struct StoreGuard<'a>(pub(crate) EpochGuard<'a>);
+
+impl Store {
+    /// The options of a new store.
+    pub fn builder() -> StoreBuilder {
+        StoreBuilder::default()
+    }
+
+    pub(crate) fn start(
+        engine: Arc<Engine>,
+        heads: Heads,
+        limits: Limits,
+        host: Arc<dyn Host>,
+        cleaner_threads: u16,
+    ) -> Result<Self, BuildError> {
+        let cleaner = Arc::new(engine.cleaner(CleanerOptions::default()));
+        engine.space().set_time(host.unix_seconds());
+        let workers = cleaning::start(&cleaner, &host, cleaner_threads)?;
+        let shared = Shared {
+            workers,
+            engine,
+            heads,
+            limits,
+            cleaner,
+            host,
+            names: Mutex::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Makes a table.
+    ///
+    /// # Errors
+    /// [`StoreError::TableExists`], [`StoreError::NoTable`].
+    pub fn create_table(&self, name: &str) -> Result<Table, StoreError> {
+        let mut names = self.shared.names();
+        if names.tables.contains_key(name) {
+            return Err(StoreError::TableExists(name.into()));
+        }
+        let id = TableId(names.last_id + 1);
+        let hasher = match self.shared.limits.hashing {
+            KeyHashing::Fast => KeyHasher::Seeded(self.shared.host.random()),
+            KeyHashing::Keyed => KeyHasher::keyed(),
+        };
+        let engine_table = self.shared.engine.create_whole_table(id, hasher)?;
+        names.last_id = id.0;
+        names.tables.insert(name.into(), Arc::clone(&engine_table));
+        Ok(Table::new(&self.shared, engine_table))
+    }
+
+    /// The table with this name.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<Table> {
+        let found = self.shared.names().tables.get(name).cloned();
+        found.map(|table| Table::new(&self.shared, table))
+    }
+
+    /// The names of all tables, in their order.
+    #[must_use]
+    pub fn table_names(&self) -> Vec<String> {
+        self.shared.names().tables.keys().cloned().collect()
+    }
+
+    /// Forgets a table and all it holds; false when there is none with this name. Handles of it find
+    /// nothing any more, and their writes are refused. The memory comes back as the cleaner passes.
+    pub fn drop_table(&self, name: &str) -> bool {
+        let dropped = self.shared.names().tables.remove(name);
+        let was_there = dropped.is_some();
+        if let Some(table) = dropped {
+            self.shared.engine.drop_table(table.id());
+        }
+        was_there
+    }
+
+    /// What is borrowed under the guard stays as it is until the guard is dropped.
+    #[must_use]
+    pub fn pin(&self) -> StoreGuard<'_> {
+        StoreGuard(self.shared.engine.space().pin())
+    }
+
+    /// Does a bounded piece of the cleaner's work; says whether there is more. For stores without
+    /// cleaner threads, and for callers who want to help.
+    pub fn clean_step(&self) -> bool {
+        cleaning::step(&self.shared.cleaner, &*self.shared.host)
+    }
+
+    /// Sizes and counts.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        let engine = self.shared.engine.stats();
+        let log = self.shared.engine.space().stats();
+        let log_bytes = log.memory_bytes - log.free_bytes - log.reserve_free_bytes;
+        StoreStats {
+            objects: engine.objects,
+            object_bytes: engine.object_bytes,
+            live_bytes: log.live_bytes,
+            live_bytes_max: log.live_bytes_max,
+            log_bytes,
+            index_bytes: engine.index_bytes,
+            resident_bytes: log_bytes + engine.index_bytes + log.table_bytes,
+            free_bytes: log.free_bytes,
+            memory_bytes: log.memory_bytes,
+            heads: self.shared.heads.count(),
+            cleaner: log.cleaner,
+        }
+    }
+}
+
+impl Shared {
+    fn names(&self) -> MutexGuard<'_, Names> {
+        // Every change is one insert or remove: nothing is half done after a panic.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An append was refused for want of memory: the cleaner should look now.
+    #[cold]
+    pub(crate) fn memory_is_short(&self) {
+        self.workers.iter().for_each(Worker::wake);
+    }
+}
+
+impl core::fmt::Debug for Store {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Store")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,324 @@
+//! A table of an embedded store: reads, writes, batches.
+
+use crate::embedded::error::{IncrementError, StoreError};
+use crate::embedded::iter::Iter;
+use crate::embedded::store::{Shared, StoreGuard};
+use crate::engine::{Change, Current, Update};
+use crate::table::EngineTable;
+use core::ops::Deref;
+use pluvio_format::Entry;
+use pluvio_log::EntryView;
+use pluvio_units::{ObjectVersion, TableId};
+use std::sync::Arc;
+
+/// What must hold of the object for a write to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// There is none.
+    Absent,
+    /// There is one.
+    Exists,
+    /// It has this version.
+    VersionIs(ObjectVersion),
+}
+
+/// A handle of one table. Cheap to clone; keeps the store alive.
+#[derive(Clone)]
+pub struct Table {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) table: Arc<EngineTable>,
+}
+
+/// A value where it lies in the log, or a copy of one that is cut in two there.
+#[derive(Debug)]
+pub struct Borrowed<'g> {
+    view: EntryView<'g>,
+}
+
+impl Borrowed<'_> {
+    /// The version of the object.
+    #[must_use]
+    pub fn version(&self) -> ObjectVersion {
+        match self.view.entry() {
+            Entry::Object(object) => object.version,
+            other => crate::engine::unreachable_kind(&other),
+        }
+    }
+}
+
+impl Deref for Borrowed<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.view.value()
+    }
+}
+
+/// Why a closure under the bucket's lock refused the write.
+enum Refused {
+    Condition(Option<ObjectVersion>),
+    NotANumber,
+    Overflow { value: i64, by: i64 },
+}
+
+impl Condition {
+    fn holds(self, found: Option<ObjectVersion>) -> bool {
+        match self {
+            Self::Absent => found.is_none(),
+            Self::Exists => found.is_some(),
+            Self::VersionIs(version) => found == Some(version),
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn new(shared: &Arc<Shared>, table: Arc<EngineTable>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            table,
+        }
+    }
+
+    /// The table's number: of use in traces.
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.table.id()
+    }
+
+    /// Number of objects; while others write, some number it had.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.table.objects()
+    }
+
+    /// Whether there are no objects.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy of the value.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.get_with(key, |_, value| value.to_vec())
+    }
+
+    /// Puts a copy of the value into `into`, whose content it replaces; false, and `into` is empty, when there is
+    /// no object.
+    pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> bool {
+        into.clear();
+        self.get_with(key, |_, value| into.extend_from_slice(value))
+            .is_some()
+    }
+
+    /// Shows version and value to `see`, which must be quick: no memory is reclaimed meanwhile. It may
+    /// call the store.
+    #[inline]
+    pub fn get_with<R>(
+        &self,
+        key: &[u8],
+        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
+    ) -> Option<R> {
+        let engine = &self.shared.engine;
+        engine.read_with(&self.table, key, see)
+    }
+
+    /// The value where it lies, for as long as the guard lives. No copy is made, unless the value is large and
+    /// cut in two in memory.
+    #[must_use]
+    pub fn get_ref<'g>(&'g self, guard: &'g StoreGuard<'_>, key: &[u8]) -> Option<Borrowed<'g>> {
+        let view = self.shared.engine.find(&self.table, key, &guard.0)?;
+        Some(Borrowed { view })
+    }
+
+    /// Whether there is an object.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.get_with(key, |_, _| ()).is_some()
+    }
+
+    /// Stores a value, whatever was there; gives its version. Versions of one key only grow, also
+    /// over delete and re-create.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing changed. Never waits: [`StoreError::Full`] says when to try again.
+    #[inline]
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<ObjectVersion, StoreError> {
+        self.check(key, value)?;
+        match self.update(key, |_| Ok(Change::Put(value.into())))? {
+            Ok(version) => Ok(version),
+            Err(refused) => unreachable_refusal(&refused),
+        }
+    }
+
+    /// Stores a value if the condition holds.
+    ///
+    /// # Errors
+    /// [`StoreError::Condition`], or as [`Self::put`]; nothing changed.
+    pub fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<ObjectVersion, StoreError> {
+        self.check(key, value)?;
+        let done = self.update(key, |current| {
+            let found = current.map(|c| c.version);
+            if condition.holds(found) {
+                Ok(Change::Put(value.into()))
+            } else {
+                Err(Refused::Condition(found))
+            }
+        })?;
+        match done {
+            Ok(version) => Ok(version),
+            Err(Refused::Condition(found)) => Err(StoreError::Condition { found }),
+            Err(other) => unreachable_refusal(&other),
+        }
+    }
+
+    /// Removes the object; says whether there was one.
+    ///
+    /// # Errors
+    /// [`StoreError::TableDropped`], [`StoreError::KeyTooLong`].
+    pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
+        self.check(key, &[])?;
+        let engine = &self.shared.engine;
+        let done = engine.update::<Refused>(
+            self.shared.heads.mine(),
+            &self.table,
+            key,
+            engine.space().time_s(),
+            |_| Ok(Change::Delete),
+        )?;
+        Ok(matches!(done, Update::Done(_)))
+    }
+
+    /// Adds to a number, which is stored as decimal text; an object that is not there counts as 0. Gives the sum.
+    ///
+    /// # Errors
+    /// See [`IncrementError`]; nothing changed.
+    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64, IncrementError> {
+        self.check(key, &[])?;
+        let mut sum = 0;
+        let done = self.update(key, |current| {
+            let value = match current {
+                Some(current) => number(current.value).ok_or(Refused::NotANumber)?,
+                None => 0,
+            };
+            sum = value
+                .checked_add(by)
+                .ok_or(Refused::Overflow { value, by })?;
+            Ok(Change::Put(sum.to_string().into_bytes().into()))
+        })?;
+        match done {
+            Ok(_) => Ok(sum),
+            Err(Refused::NotANumber) => Err(IncrementError::NotANumber),
+            Err(Refused::Overflow { value, by }) => Err(IncrementError::Overflow { value, by }),
+            Err(other @ Refused::Condition(_)) => unreachable_refusal(&other),
+        }
+    }
+
+    /// Shows `see` the value of each key, by its place in `keys`, in that order. The keys' places in
+    /// index and log are asked for together, so that the waits for memory overlap.
+    pub fn get_batch(&self, keys: &[&[u8]], mut see: impl FnMut(usize, Option<&[u8]>)) {
+        let engine = &self.shared.engine;
+        engine.read_batch(&self.table, keys, |at, found| {
+            see(at, found.map(|(_, value)| value));
+        });
+    }
+
+    /// Stores each pair as [`Self::put`] would, in their order. Gives how many were stored: all of them.
+    ///
+    /// # Errors
+    /// The first error and how many pairs were stored before it; those stay.
+    pub fn put_batch(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), (usize, StoreError)> {
+        for (group, chunk) in pairs.chunks(BATCH).enumerate() {
+            let engine = &self.shared.engine;
+            engine.prefetch_batch(&self.table, chunk.iter().map(|(key, _)| *key));
+            for (at, (key, value)) in chunk.iter().enumerate() {
+                self.put(key, value)
+                    .map_err(|error| (group * BATCH + at, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All pairs of key and value, in no useful order. An object that is there all the time comes exactly
+    /// once; one that is written or deleted meanwhile may or may not come.
+    #[must_use]
+    pub fn iter(&self) -> Iter {
+        Iter::new(self.clone())
+    }
+
+    fn check(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        let limits = &self.shared.limits;
+        if key.len() > limits.key_max {
+            return Err(StoreError::KeyTooLong(key.len(), limits.key_max));
+        }
+        if value.len() > limits.value_max {
+            return Err(StoreError::ValueTooLong(value.len(), limits.value_max));
+        }
+        Ok(())
+    }
+
+    /// The version that `decide` led to, or why it refused.
+    #[inline]
+    fn update<'v>(
+        &self,
+        key: &[u8],
+        decide: impl FnOnce(Option<Current<'_>>) -> Result<Change<'v>, Refused>,
+    ) -> Result<Result<ObjectVersion, Refused>, StoreError> {
+        let engine = &self.shared.engine;
+        let head = self.shared.heads.mine();
+        let now_s = engine.space().time_s();
+        match engine.update(head, &self.table, key, now_s, decide) {
+            Ok(Update::Done(done)) => Ok(Ok(done.pending().version)),
+            Ok(Update::Unchanged {
+                refused: Some(refused),
+                ..
+            }) => Ok(Err(refused)),
+            Ok(Update::Unchanged { version, .. }) => Ok(Ok(version)),
+            Err(error) => {
+                if let crate::engine::EngineError::Full { .. } = error {
+                    self.shared.memory_is_short();
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Pairs whose places are asked for together: as many misses as a core has in flight.
+const BATCH: usize = 16;
+
+/// Reads a decimal number as [`Table::increment`] writes it.
+fn number(text: &[u8]) -> Option<i64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn unreachable_refusal(refused: &Refused) -> ! {
+    let what = match refused {
+        Refused::Condition(_) => "condition",
+        Refused::NotANumber | Refused::Overflow { .. } => "number",
+    };
+    unreachable!("this update has no {what}")
+}
+
+impl core::fmt::Debug for Table {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Table")
+            .field("id", &self.id())
+            .field("objects", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl IntoIterator for &Table {
+    type Item = (Vec<u8>, Vec<u8>);
+    type IntoIter = Iter;
+
+    fn into_iter(self) -> Iter {
+        self.iter()
+    }
+}

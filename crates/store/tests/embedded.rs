@@ -1,0 +1,228 @@
+//! The embedded library as a program sees it.
+
+#![allow(clippy::unwrap_used)]
+
+use pluvio_store::{
+    BuildError, Condition, IncrementError, KeyHashing, Size, Store, StoreError, Table, Topology,
+    Version,
+};
+
+fn store() -> Store {
+    Store::builder()
+        .memory(Size::mib(64))
+        .heads(2)
+        .build()
+        .unwrap()
+}
+
+fn table(store: &Store) -> Table {
+    store.create_table("test").unwrap()
+}
+
+#[test]
+fn objects_come_and_go() {
+    for hashing in [KeyHashing::Fast, KeyHashing::Keyed] {
+        let builder = Store::builder().memory(Size::mib(64)).hashing(hashing);
+        let table = table(&builder.build().unwrap());
+        assert_eq!(table.get(b"key"), None);
+        let first = table.put(b"key", b"one").unwrap();
+        let second = table.put(b"key", b"two").unwrap();
+        assert!(first < second);
+        let mut value = b"old".to_vec();
+        assert!(table.get_into(b"key", &mut value));
+        assert_eq!((value.as_slice(), table.len()), (&b"two"[..], 1));
+        assert!(table.delete(b"key").unwrap());
+        assert!(!table.delete(b"key").unwrap());
+        assert!(!table.get_into(b"key", &mut value) && value.is_empty());
+        assert!(table.is_empty());
+        let again = table.put(b"key", b"three").unwrap();
+        assert!(again > second, "versions grow over delete and re-create");
+    }
+}
+
+#[test]
+fn conditions_decide_under_the_lock() {
+    let store = store();
+    let table = table(&store);
+    let refused = |found| Err(StoreError::Condition { found });
+    assert_eq!(table.put_if(b"k", b"a", Condition::Exists), refused(None));
+    let first = table.put_if(b"k", b"a", Condition::Absent).unwrap();
+    assert_eq!(
+        table.put_if(b"k", b"b", Condition::Absent),
+        refused(Some(first))
+    );
+    let next = table
+        .put_if(b"k", b"b", Condition::VersionIs(first))
+        .unwrap();
+    assert_eq!(
+        table.put_if(b"k", b"c", Condition::VersionIs(first)),
+        refused(Some(next))
+    );
+    assert_eq!(table.get(b"k").unwrap(), b"b");
+}
+
+#[test]
+fn numbers_are_text_and_do_not_wrap() {
+    let store = store();
+    let table = table(&store);
+    assert_eq!(table.increment(b"n", 5), Ok(5));
+    assert_eq!(table.increment(b"n", -7), Ok(-2));
+    assert_eq!(table.get(b"n").unwrap(), b"-2");
+    assert_eq!(
+        table.increment(b"n", i64::MIN),
+        Err(IncrementError::Overflow {
+            value: -2,
+            by: i64::MIN
+        })
+    );
+    table.put(b"word", b"ten").unwrap();
+    assert_eq!(table.increment(b"word", 1), Err(IncrementError::NotANumber));
+    assert_eq!(table.get(b"word").unwrap(), b"ten");
+}
+
+#[test]
+fn what_is_borrowed_stays_as_it_was() {
+    let store = store();
+    let table = table(&store);
+    let large = vec![7; 1 << 20];
+    table.put(b"small", b"before").unwrap();
+    table.put(b"large", &large).unwrap();
+    let guard = store.pin();
+    let small = table.get_ref(&guard, b"small").unwrap();
+    table.put(b"small", b"after").unwrap();
+    assert_eq!(&*small, b"before");
+    assert!(small.version() >= Version(1));
+    assert_eq!(*table.get_ref(&guard, b"large").unwrap(), large[..]);
+    assert!(table.get_ref(&guard, b"none").is_none());
+}
+
+#[test]
+fn batches_do_what_single_calls_do() {
+    let store = store();
+    let table = table(&store);
+    let keys: Vec<Vec<u8>> = (0..100_u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|k| (&k[..], &k[..])).collect();
+    table.put_batch(&pairs).unwrap();
+    table.delete(&keys[50]).unwrap();
+    let wanted: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+    let mut seen = Vec::new();
+    table.get_batch(&wanted, |at, value| {
+        seen.push((at, value.map(<[u8]>::to_vec)))
+    });
+    let expected: Vec<_> = (0..100)
+        .map(|at| (at, (at != 50).then(|| keys[at].clone())))
+        .collect();
+    assert_eq!(seen, expected);
+    let long = vec![0; (64 << 10) + 1];
+    let stopped = table.put_batch(&[(b"a", b"1"), (&long, b"2"), (b"c", b"3")]);
+    assert!(matches!(stopped, Err((1, StoreError::KeyTooLong(..)))));
+    assert!(table.contains(b"a") && !table.contains(b"c"));
+}
+
+#[test]
+fn a_walk_meets_every_object_once() {
+    let store = store();
+    let table = table(&store);
+    for n in 0..5000_u32 {
+        table.put(&n.to_be_bytes(), &[n as u8; 10]).unwrap();
+    }
+    let mut found: Vec<_> = table.iter().collect();
+    found.sort();
+    let expected: Vec<_> = (0..5000_u32)
+        .map(|n| (n.to_be_bytes().to_vec(), vec![n as u8; 10]))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn tables_are_apart_and_dropping_one_ends_its_handles() {
+    let store = store();
+    let (one, two) = (table(&store), store.create_table("two").unwrap());
+    assert_eq!(
+        store.create_table("two").unwrap_err(),
+        StoreError::TableExists("two".into())
+    );
+    one.put(b"k", b"1").unwrap();
+    two.put(b"k", b"2").unwrap();
+    assert_eq!(store.table_names(), ["test", "two"]);
+    assert!(store.drop_table("two") && !store.drop_table("two"));
+    assert!(store.table("two").is_none());
+    assert_eq!(two.get(b"k"), None);
+    assert_eq!(two.put(b"k", b"3"), Err(StoreError::TableDropped));
+    assert_eq!(two.iter().count(), 0);
+    assert_eq!(store.table("test").unwrap().get(b"k").unwrap(), b"1");
+    let new = store.create_table("two").unwrap();
+    assert_eq!(new.get(b"k"), None);
+    assert_eq!(store.stats().objects, 1);
+}
+
+#[test]
+fn senseless_options_are_named_with_their_limits() {
+    let refused = |builder: pluvio_store::StoreBuilder| builder.build().unwrap_err();
+    let named = |error: BuildError, option: &str| match &error {
+        BuildError::OutOfRange { option: named, .. } => assert_eq!(*named, option, "{error}"),
+        other => panic!("{other}"),
+    };
+    let builder = || Store::builder().memory(Size::mib(64));
+    named(refused(builder().heads(0)), "heads");
+    named(refused(builder().heads(1000)), "heads");
+    named(refused(builder().expansion(0.9)), "expansion");
+    named(refused(builder().expansion(f64::NAN)), "expansion");
+    named(refused(builder().cleaner_threads(65)), "cleaner_threads");
+    named(refused(builder().threads_max(0)), "threads_max");
+    named(refused(builder().threads_max(1 << 20)), "threads_max");
+    named(refused(builder().limits(0, 10)), "limits (key)");
+    named(refused(builder().limits(10, 2 << 20)), "limits (value)");
+    named(refused(builder().live_percent_max(96)), "live_percent_max");
+    match refused(Store::builder().memory(Size::mib(1))) {
+        BuildError::MemoryTooSmall {
+            memory, minimum, ..
+        } => {
+            assert_eq!(memory, 1 << 20);
+            assert!(Store::builder().memory(Size(minimum)).build().is_ok());
+            assert!(
+                Store::builder()
+                    .memory(Size(minimum - (64 << 10)))
+                    .build()
+                    .is_err()
+            );
+        }
+        other => panic!("{other}"),
+    }
+    match refused(Store::builder().memory(Size::mib(32)).heads(64)) {
+        BuildError::TooManyHeads { limit, .. } => {
+            let builder = || Store::builder().memory(Size::mib(32));
+            assert!(builder().heads(limit).build().is_ok());
+            assert!(builder().heads(limit + 1).build().is_err());
+        }
+        other => panic!("{other}"),
+    }
+    let unreservable = refused(Store::builder().memory(Size(1 << 47)));
+    assert!(
+        matches!(unreservable, BuildError::Unreservable(_)),
+        "{unreservable}"
+    );
+    let nodes = Topology::Nodes(vec![vec![0], vec![0]]);
+    assert!(matches!(
+        refused(builder().topology(nodes)),
+        BuildError::Topology(_)
+    ));
+}
+
+#[test]
+fn keys_and_values_beyond_the_limits_are_refused() {
+    let store = Store::builder()
+        .memory(Size::mib(64))
+        .limits(4, 8)
+        .build()
+        .unwrap();
+    let table = table(&store);
+    assert_eq!(table.put(b"12345", b""), Err(StoreError::KeyTooLong(5, 4)));
+    assert_eq!(
+        table.put(b"1", &[0; 9]),
+        Err(StoreError::ValueTooLong(9, 8))
+    );
+    table.put(b"1234", &[0; 8]).unwrap();
+    table.put(b"", b"").unwrap();
+    assert_eq!(table.get(b"").unwrap(), b"");
+}
