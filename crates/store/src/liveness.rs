@@ -1,9 +1,8 @@
 //! What the cleaner asks: does the index still point there?
 
-use crate::engine::{Tables, key_of};
-use pluvio_format::Entry;
-use pluvio_index::Index;
-use pluvio_log::{EntryView, Liveness};
+use crate::engine::Tables;
+use crate::table::EngineTable;
+use pluvio_log::{Liveness, TableLiveness};
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::Arc;
 
@@ -12,50 +11,45 @@ pub(crate) struct IndexLiveness {
     pub(crate) tables: Arc<Tables>,
 }
 
-impl IndexLiveness {
-    /// Shows `see` the index in which the entry would be.
-    fn find<R>(&self, entry: &Entry<'_>, see: impl FnOnce(&Index, KeyHash) -> R) -> Option<R> {
-        let id: TableId = match entry {
-            Entry::Object(object) => object.table,
-            Entry::Tombstone(tombstone) => tombstone.table,
-            Entry::SegmentHeader(_)
-            | Entry::LogDigest(_)
-            | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => return None,
-        };
-        let table = self.tables.get(id)?;
-        let hash = table.hash(key_of(entry));
-        let index = table.indexes.of(hash)?;
-        Some(see(&index, hash))
+impl Liveness for IndexLiveness {
+    /// A table that is dropped while the cleaner has it points to nothing any more. One with the same
+    /// id that comes later points to nothing that was in the log before.
+    fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>> {
+        let table: Arc<dyn TableLiveness> = self.tables.get(table)?;
+        Some(table)
     }
 }
 
-impl Liveness for IndexLiveness {
-    /// A tombstone that the index still points to is durable by now, so its slot is emptied here as
-    /// [`Engine::settle`](crate::Engine::settle) would: the cleaner can be faster than the writer's
-    /// waiting task. (Those of a replay are gone from the index before their side log is committed, and
-    /// the cleaner sees no segments before that.)
-    fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {
-        let parsed = view.entry();
-        match parsed {
-            Entry::Object(_) => self
-                .find(&parsed, |index, hash| {
-                    index.lookup(hash, |found| found == entry).is_some()
-                })
-                .unwrap_or(false),
-            Entry::Tombstone(_) => {
-                self.find(&parsed, |index, hash| index.lock(hash).remove(entry));
-                false
-            }
-            Entry::SegmentHeader(_)
-            | Entry::LogDigest(_)
-            | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => false,
+impl TableLiveness for EngineTable {
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        Self::hash(self, key)
+    }
+
+    fn prefetch(&self, hash: KeyHash) {
+        if let Some(index) = self.indexes.of(hash) {
+            index.prefetch(hash);
         }
     }
 
-    fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool {
-        self.find(&view.entry(), |index, hash| index.relocate(hash, old, new))
-            .unwrap_or(false)
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        self.indexes
+            .of(hash)
+            .is_some_and(|index| index.lookup(hash, |found| found == entry).is_some())
+    }
+
+    /// Its slot is emptied here as [`Engine::settle`](crate::Engine::settle) would: the cleaner can be
+    /// faster than the writer's waiting task. (Those of a replay are gone from the index before their
+    /// side log is committed, and the cleaner sees no segments before that.)
+    fn needs_tombstone(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        if let Some(index) = self.indexes.of(hash) {
+            index.lock(hash).remove(entry);
+        }
+        false
+    }
+
+    fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
+        self.indexes
+            .of(hash)
+            .is_some_and(|index| index.relocate(hash, old, new))
     }
 }
