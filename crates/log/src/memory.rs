@@ -179,10 +179,7 @@ impl LogMemory {
     /// this, and no guard that could see what it held is left (LOG-5).
     pub(crate) fn discard(&self, seglet: u32) {
         // SAFETY: the caller alone has the seglet, and readers of its former entries are gone.
-        let done = unsafe {
-            self.region
-                .discard(Self::base(seglet), SEGLET_BYTES as u64)
-        };
+        let done = unsafe { self.region.discard(Self::base(seglet), SEGLET_BYTES as u64) };
         // Refused, it stays resident: memory is lost to the system, not to us.
         let _stays_resident = done;
     }

@@ -99,6 +99,9 @@ pub(crate) struct Geometry {
     pub emergency_reserve: usize,
     /// Left over by objects for tombstones, so that deletes work when objects are refused.
     pub delete_reserve: usize,
+    /// Left over by what makes the live data more, beside `delete_reserve`: room for dead data, without which
+    /// nothing could be overwritten, because no segment would have a seglet to give (000 §7: 2 %).
+    pub overwrite_reserve: usize,
     /// Most segments, in the log or on their way in or out.
     pub slots: usize,
     /// Of these, not for heads opened by appends: for survivors and emergency heads.
@@ -130,10 +133,13 @@ impl Geometry {
         let cleaner_reserve = CLEANER_RESERVE_SEGMENTS * cleaners * segment_seglets + 2;
         let usable = seglets.saturating_sub(emergency_reserve + cleaner_reserve);
         let delete_reserve = (usable / 200).clamp(2, 32);
+        // A seglet for each segment: if all are equally full, each can give one.
+        let overwrite_reserve = (usable / 50).max(usable / segment_seglets);
         // Beside the reserves: room for the heads and for as much again as the cleaner's reserve.
         let minimum = emergency_reserve
             + 2 * cleaner_reserve
             + delete_reserve
+            + overwrite_reserve
             + 8 * logs
             + 8 * segment_seglets;
         if seglets < minimum {
@@ -150,6 +156,7 @@ impl Geometry {
             cleaner_reserve,
             emergency_reserve,
             delete_reserve,
+            overwrite_reserve,
             slots,
             slots_reserve,
             disk_bytes_max: match options.durability {
@@ -160,7 +167,7 @@ impl Geometry {
                     u64::try_from(bytes).unwrap_or(u64::MAX)
                 }
             },
-            live_bytes_max: options.memory.bytes() / 100 * u64::from(options.live_percent_max),
+            live_bytes_max: live_bytes_max(options, usable - delete_reserve - overwrite_reserve),
             epoch_slots: EPOCH_SLOTS,
         })
     }
@@ -174,6 +181,12 @@ impl Geometry {
     pub(crate) fn usable(&self) -> usize {
         self.seglets - self.cleaner_reserve - self.emergency_reserve
     }
+}
+
+/// The share that was asked for, or what there are seglets for beside the reserves.
+fn live_bytes_max(options: &LogOptions, seglets: usize) -> u64 {
+    let share = options.memory.bytes() / 100 * u64::from(options.live_percent_max);
+    share.min((seglets * SEGLET_BYTES) as u64)
 }
 
 /// Seglets of a head with nothing but its own entries: statistics take less than 8 KiB, a digest

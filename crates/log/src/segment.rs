@@ -372,11 +372,16 @@ impl Segment {
 
     /// The pass is over, or goes on without the segment.
     pub(crate) fn end_pass(&self) {
-        self.uses.fetch_and(!(CLAIMED | COMPACTING), Ordering::AcqRel);
+        self.uses
+            .fetch_and(!(CLAIMED | COMPACTING), Ordering::AcqRel);
     }
 
     pub(crate) fn can_be_claimed(&self, compact: bool) -> bool {
-        let refuse = if compact { CLAIMED | BYTES_HELD } else { CLAIMED };
+        let refuse = if compact {
+            CLAIMED | BYTES_HELD
+        } else {
+            CLAIMED
+        };
         self.uses.load(Ordering::Acquire) & refuse == 0
     }
 

@@ -82,7 +82,7 @@ impl SideLog {
             if end_after(SIDE_HEADER_BYTES as u32, lens()) > capacity {
                 return Err(space.too_large(SIDE_HEADER_BYTES as u32, lens()));
             }
-            let leave = space.seglets_left_by(class);
+            let leave = space.seglets_left_by(class, encoded);
             let full_up = |writer: &SegmentWriter| end_after(writer.at(), lens()) > capacity;
             if self.open.as_ref().is_none_or(full_up) {
                 self.finish_segment();

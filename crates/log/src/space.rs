@@ -525,9 +525,7 @@ impl LogSpace {
             disk_bytes_max: self.geometry.disk_bytes_max,
             free_bytes: bytes(free.default as usize),
             reserve_free_bytes: bytes((free.cleaner + free.emergency) as usize),
-            resident_bytes: bytes(
-                self.geometry.seglets - self.pool.blank() as usize,
-            ),
+            resident_bytes: bytes(self.geometry.seglets - self.pool.blank() as usize),
             freeing_bytes: bytes(self.seglets_on_their_way()),
             segments: on_disk.len() as u64,
             segments_max: self.geometry.slots as u64,

@@ -232,9 +232,16 @@ fn store_options(
             server,
             logs,
             durability,
+            cleaners: cleaners(logs),
             ..LogOptions::new(options.memory)
         },
     }
+}
+
+/// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
+/// keeps a segment's worth of memory for itself.
+fn cleaners(cores: u16) -> u16 {
+    (cores / 4).clamp(1, 4)
 }
 
 impl Starting {
@@ -414,11 +421,9 @@ impl Starting {
             backup: self.backup.clone(),
             master: Arc::clone(&master),
         };
-        let mut tasks = vec![
-            self.follow_list(replication),
-            self.follow_standing(master),
-            self.start_cleaner(&store),
-        ];
+        let mut tasks = vec![self.follow_list(replication), self.follow_standing(master)];
+        let cores = self.env.tasks.cores();
+        tasks.extend((0..cleaners(cores)).map(|_| self.start_cleaner(&store)));
         self.membership
             .enlisted(reply.server, reply.cluster, reply.list.clone());
         let watcher = Watcher {

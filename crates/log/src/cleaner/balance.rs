@@ -15,7 +15,9 @@ const SLOTS_PERCENT: usize = 90;
 /// What there is too little of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pressure {
-    /// The log on disk, or the number of its segments, is near its limit.
+    /// There are nearly as many segments as there may be.
+    Slots,
+    /// The log on disk is nearly as long as it may be.
     Disk,
     /// Seglets.
     Memory,
@@ -27,6 +29,9 @@ impl Cleaner {
     /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` seglets are on
     /// their way to be free.
     pub(super) fn pressure(&self, wanted: bool, waiting: usize) -> Option<Pressure> {
+        if self.slots_low() {
+            return Some(Pressure::Slots);
+        }
         if self.disk_low() {
             return Some(Pressure::Disk);
         }
@@ -48,16 +53,17 @@ impl Cleaner {
         }
     }
 
-    fn disk_low(&self) -> bool {
+    fn slots_low(&self) -> bool {
         let geometry = &self.space.geometry;
         let slots = geometry.slots - geometry.slots_reserve;
         let free = self.space.free_slot_count();
         let usable = free.saturating_sub(geometry.slots_reserve);
-        if usable * 100 < slots * (100 - SLOTS_PERCENT) {
-            return true;
-        }
+        usable * 100 < slots * (100 - SLOTS_PERCENT)
+    }
+
+    fn disk_low(&self) -> bool {
         let slack = u64::from(self.options.disk_slack_percent.min(100));
-        let max = geometry.disk_bytes_max;
+        let max = self.space.geometry.disk_bytes_max;
         self.space.disk_bytes() > max - max / 100 * slack
     }
 

@@ -10,11 +10,25 @@ use crate::segment::Segment;
 use crate::side_log::SIDE_HEADER_BYTES;
 use core::sync::atomic::Ordering;
 use pluvio_format::SegmentKind;
+use pluvio_memory::FreeSeglets;
 use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
 
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
 const WASTE_PERCENT_MIN: u32 = 15;
+
+/// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
+/// value is RAMCloud's).
+const TOMBSTONE_PERCENT: u64 = 40;
+
+/// What a choice of segments depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fingerprint {
+    goal: Goal,
+    live_bytes: u64,
+    disk_bytes: u64,
+    free: FreeSeglets,
+}
 
 /// A segment that may be cleaned.
 struct Candidate {
@@ -22,6 +36,8 @@ struct Candidate {
     live_bytes: u64,
     seglets: usize,
     disk_bytes: u64,
+    /// Bytes of a full segment.
+    full_bytes: u64,
     score: f64,
 }
 
@@ -35,6 +51,7 @@ impl Candidate {
         let all = match goal {
             Goal::Memory => self.memory_bytes(),
             Goal::Disk => self.disk_bytes,
+            Goal::Slots => self.full_bytes,
         };
         all.saturating_sub(self.live_bytes)
     }
@@ -61,14 +78,14 @@ impl Cleaner {
             if waiting > 0 && (wanted || self.memory_low(0)) {
                 self.publish();
             } else if state.pages.is_shrinking() {
-                if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN) {
+                if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN, state) {
                     return (stage, CleanerPace::Again);
                 }
                 self.publish();
             }
             return (Stage::Choose, CleanerPace::Idle);
         };
-        if let Some(stage) = self.begin(pressure, state) {
+        if let Some(stage) = self.begin(pressure, wanted, state) {
             return (stage, CleanerPace::Again);
         }
         // What others took away, or what was refused memory, is wanted still.
@@ -83,37 +100,66 @@ impl Cleaner {
         (Stage::Choose, CleanerPace::Idle)
     }
 
-    /// Which level comes first (000 §5.2), and what is tried when it finds nothing.
-    fn begin(&self, pressure: Pressure, state: &mut State) -> Option<Stage> {
+    /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that hardly
+    /// gain anything are tried only when an append was refused.
+    fn begin(&self, pressure: Pressure, refused: bool, state: &mut State) -> Option<Stage> {
         let percent = self.options.dead_percent_min;
-        if !self.has_two_levels() {
-            return match pressure {
-                Pressure::Disk => self.combine(Goal::Disk, percent),
-                Pressure::Memory | Pressure::MemoryCritical => None,
-            }
-            .or_else(|| self.combine(Goal::Memory, percent))
-            .or_else(|| self.combine(Goal::Memory, 0))
-            .or_else(|| self.combine(Goal::Disk, 0));
-        }
-        let combine_first = match pressure {
-            Pressure::Disk => true,
-            Pressure::Memory => false,
-            Pressure::MemoryCritical => !state.combined_last,
+        let (combine_first, goal) = match pressure {
+            Pressure::Slots => (true, Goal::Slots),
+            Pressure::Disk => (true, Goal::Disk),
+            Pressure::Memory => (false, Goal::Disk),
+            Pressure::MemoryCritical => (!state.combined_last, Goal::Disk),
         };
         state.combined_last = combine_first;
-        let combine = |percent| self.combine(Goal::Disk, percent);
-        let compact = |percent| self.compact(percent, state);
-        let first = if combine_first {
-            combine(percent).or_else(|| compact(percent))
-        } else {
-            compact(percent)
-        };
+        let state = &*state;
+        let combine = |goal, percent| self.combine(goal, percent, state);
+        if !self.has_two_levels() {
+            let first = match pressure {
+                Pressure::Slots | Pressure::Disk => combine(goal, percent),
+                Pressure::Memory | Pressure::MemoryCritical => None,
+            };
+            let worthwhile = first.or_else(|| combine(Goal::Memory, percent));
+            let any = || combine(Goal::Memory, 0).or_else(|| combine(Goal::Disk, 0));
+            return worthwhile.or_else(|| refused.then(any).flatten());
+        }
+        let first = combine_first.then(|| combine(goal, percent)).flatten();
+        let first = first.or_else(|| self.compact(percent, state));
         // When compaction cannot free, what is left in memory are tombstones: the log on disk has to
         // become shorter for them to die.
-        first.or_else(|| combine(percent)).or_else(|| {
-            let last = compact(0).or_else(|| self.combine(Goal::Memory, 0));
-            last.or_else(|| combine(0))
-        })
+        let tombstones = || {
+            let useful = refused || self.has_many_tombstones();
+            useful.then(|| combine(goal, percent)).flatten()
+        };
+        let any = || {
+            let compacted = self.compact(0, state);
+            let freed = compacted.or_else(|| combine(Goal::Memory, 0));
+            freed.or_else(|| combine(Goal::Disk, 0))
+        };
+        first
+            .or_else(tombstones)
+            .or_else(|| refused.then(any).flatten())
+    }
+
+    /// Whether tombstones take much of the memory that live objects leave (RAMCloud's balancer).
+    fn has_many_tombstones(&self) -> bool {
+        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
+        let others = usable.saturating_sub(self.space.live_bytes());
+        let mut tombstones = 0;
+        for log in self.space.log_states() {
+            let members = log.members();
+            let each = members.in_log.values();
+            tombstones += each.map(|s| s.tombstones().live_bytes()).sum::<u64>();
+        }
+        tombstones * 100 >= others * TOMBSTONE_PERCENT
+    }
+
+    pub(super) fn fingerprint(&self, goal: Goal) -> Fingerprint {
+        Fingerprint {
+            goal,
+            live_bytes: self.space.live_bytes(),
+            disk_bytes: self.space.disk_bytes(),
+            free: self.space.pool.free(),
+        }
     }
 
     pub(super) fn live_bytes(&self, segment: &Segment) -> u64 {
@@ -122,7 +168,10 @@ impl Cleaner {
     }
 
     /// A combined pass, over segments of the log with the best one.
-    fn combine(&self, goal: Goal, percent: u32) -> Option<Stage> {
+    fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
+        if state.barren.contains(&Some(self.fingerprint(goal))) {
+            return None;
+        }
         let mut best: Option<(f64, &LogState, Vec<Candidate>)> = None;
         for log in self.space.log_states() {
             let mut candidates = self.candidates(log, |candidate| self.score(candidate, goal));
@@ -195,8 +244,7 @@ impl Cleaner {
                 continue;
             }
             // One stamp serves all segments that were closed since the last look.
-            let stamp =
-                segment.settled(|| *new_stamp.get_or_insert_with(|| epochs.retire_epoch()));
+            let stamp = segment.settled(|| *new_stamp.get_or_insert_with(|| epochs.retire_epoch()));
             if !frontier.covers(stamp) {
                 continue;
             }
@@ -204,6 +252,7 @@ impl Cleaner {
                 live_bytes: self.live_bytes(&segment),
                 seglets: segment.seglet_count(),
                 disk_bytes: u64::from(segment.disk_len()),
+                full_bytes: u64::from(self.space.geometry.segment_bytes()),
                 segment,
                 score: 0.0,
             };
@@ -228,7 +277,8 @@ impl Cleaner {
     }
 
     /// Cost-benefit with the age of the segment (002): `(1 - u) * age / u`. For memory, `u` is the
-    /// live share of the memory the segment takes; for disk, that of its replica.
+    /// live share of the memory the segment takes; for disk, that of its replica; for slots, that of a full
+    /// segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
         let dead = candidate.dead_bytes(goal) as f64;
         let live = candidate.live_bytes as f64;
@@ -276,7 +326,7 @@ impl Cleaner {
     }
 }
 
-/// Whether a pass over these seems to come nearer to its goal. For disk the plan looks more closely.
+/// Whether a pass over these seems to come nearer to its goal. For disk and slots the plan looks more closely.
 fn gains(chosen: &[&Candidate], goal: Goal) -> bool {
     let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
     match goal {
@@ -284,6 +334,6 @@ fn gains(chosen: &[&Candidate], goal: Goal) -> bool {
             let needed = (live as usize).div_ceil(SEGLET_BYTES);
             needed < chosen.iter().map(|c| c.seglets).sum()
         }
-        Goal::Disk => chosen.iter().any(|c| c.dead_bytes(goal) > 0),
+        Goal::Disk | Goal::Slots => chosen.iter().any(|c| c.dead_bytes(goal) > 0),
     }
 }

@@ -2,7 +2,7 @@
 //! the segments for survivors (000 §3).
 
 use super::entries::{Place, Scan, Source, Survivor, TableCache};
-use super::{Cleaner, CleanerPace, Stage};
+use super::{Barren, Cleaner, CleanerPace, Stage};
 use crate::durable::Durability;
 use crate::error::Corruption;
 use crate::log_state::LogState;
@@ -27,6 +27,8 @@ pub(super) enum Goal {
     /// It makes the log on disk shorter, so that tombstones die, and takes no more seglets than it
     /// frees.
     Disk,
+    /// It takes fewer segments than it frees, and no more seglets.
+    Slots,
 }
 
 /// The state of a pass.
@@ -145,11 +147,14 @@ impl Pass {
                     && layout.starts.len() <= self.victims.len()
                     && layout.bytes < on_disk
             }
+            Goal::Slots => {
+                layout.seglets <= self.seglets() && layout.starts.len() < self.victims.len()
+            }
         }
     }
 
     /// Takes the victim out of the pass that gains least. Tombstones that name it count again.
-    fn drop_fullest(&mut self) {
+    fn drop_fullest(&mut self, full_segment: u32) {
         let mut live = vec![0u64; self.victims.len()];
         for survivor in &self.live {
             live[survivor.source as usize] += u64::from(survivor.len);
@@ -158,6 +163,7 @@ impl Pass {
             let all = match self.goal {
                 Goal::Memory => (self.victims[i].seglets.len() * SEGLET_BYTES) as u64,
                 Goal::Disk => u64::from(self.victims[i].segment.disk_len()),
+                Goal::Slots => u64::from(full_segment),
             };
             all.saturating_sub(live[i])
         };
@@ -202,7 +208,11 @@ fn may_outlive_pass(
 
 impl Cleaner {
     /// Reads a slice of the victims; after the last one, plans the survivors.
-    pub(super) fn scan(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn scan(
+        &self,
+        mut pass: Pass,
+        barren: &mut Barren,
+    ) -> Result<(Stage, CleanerPace), Corruption> {
         let mut bytes = self.options.slice_bytes;
         let (on_disk, log) = (&pass.on_disk, pass.log);
         for (number, victim) in pass.victims.iter_mut().enumerate() {
@@ -219,13 +229,13 @@ impl Cleaner {
             }
         }
         if pass.victims.iter().all(Source::is_scanned) {
-            return Ok(self.plan(pass));
+            return Ok(self.plan(pass, barren));
         }
         Ok((Stage::Scan(pass), CleanerPace::Again))
     }
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
-    fn plan(&self, mut pass: Pass) -> (Stage, CleanerPace) {
+    fn plan(&self, mut pass: Pass, barren: &mut Barren) -> (Stage, CleanerPace) {
         if pass.victims.len() > 1 {
             // The sort is stable: equal seconds stay in the order of the segments, which is that of
             // writing, because the victims are in the order of their ids.
@@ -236,19 +246,17 @@ impl Cleaner {
             let layout = pass.layout(capacity);
             let fits = layout.seglets <= self.survivor_budget();
             if pass.gains(&layout) && fits && self.stock_up(&mut pass, &layout) {
-                self.add(
-                    |c| &c.bytes_cleaned,
-                    (pass.seglets() * SEGLET_BYTES) as u64,
-                );
+                self.add(|c| &c.bytes_cleaned, (pass.seglets() * SEGLET_BYTES) as u64);
                 pass.settle();
                 pass.gain = pass.seglets() - layout.seglets;
                 self.space.gains.fetch_add(pass.gain, Ordering::Relaxed);
                 pass.starts = layout.starts;
                 return (Stage::Relocate(pass), CleanerPace::Again);
             }
-            pass.drop_fullest();
+            pass.drop_fullest(capacity);
         }
         self.add(|c| &c.barren_passes, 1);
+        barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
         self.publish();
         (Stage::Choose, CleanerPace::Idle)
     }

@@ -148,7 +148,14 @@ impl Cleaner {
             }
             let survivor = &live[*moved];
             let mut place = Place::SameSegment(tombstones);
-            self.move_entry(survivor, writer, tables, Check::Structure, &mut place, &guard)?;
+            self.move_entry(
+                survivor,
+                writer,
+                tables,
+                Check::Structure,
+                &mut place,
+                &guard,
+            )?;
             *moved += 1;
             copied += survivor.len as usize;
         }

@@ -38,6 +38,7 @@ mod pages;
 use crate::error::Corruption;
 use crate::space::LogSpace;
 use crate::stats::CleanerStats;
+use choose::Fingerprint;
 use combine::Pass;
 use compact::Compaction;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -124,7 +125,7 @@ impl Default for CleanerOptions {
             dead_percent_min: 2,
             slice_bytes: 256 << 10,
             pass_segments_max: 10,
-            waste_percent: Some(30),
+            waste_percent: Some(20),
         }
     }
 }
@@ -163,8 +164,14 @@ struct State {
     finished: Vec<Compaction>,
     /// Combined cleaning was last; compaction is next when both are due.
     combined_last: bool,
+    /// The store as it was when combined passes gained nothing, the last one for each goal: no use in
+    /// another one before something has changed.
+    barren: Barren,
     pages: PagePolicy,
 }
+
+/// By [`combine::Goal`].
+type Barren = [Option<Fingerprint>; 3];
 
 /// Compactions that may wait to be durable while the next one runs: with one, a cleaner would
 /// idle for a round trip to the backups after each; more would only hold memory.
@@ -192,6 +199,7 @@ impl Cleaner {
                 stage: Stage::Choose,
                 finished: Vec::new(),
                 combined_last: false,
+                barren: Barren::default(),
                 pages: PagePolicy::default(),
             }),
         }
@@ -211,7 +219,7 @@ impl Cleaner {
         let exchanged = self.exchange_finished(&mut state.finished);
         let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
             Stage::Choose => self.choose(&mut state),
-            Stage::Scan(pass) => self.scan(pass)?,
+            Stage::Scan(pass) => self.scan(pass, &mut state.barren)?,
             Stage::Relocate(pass) => self.relocate(pass)?,
             Stage::AwaitDurable(pass) => self.await_durable(pass),
             Stage::CompactScan(compaction) => self.compact_scan(compaction)?,

@@ -44,12 +44,12 @@ struct Limits {
 
 impl Limits {
     /// The log may take `waste_percent` more than what lives; a quarter of that again is kept free.
-    /// Beside that a few segments: open heads cannot be cleaned.
-    fn of(options: &CleanerOptions, live: u64, few_segments: u64) -> Option<Self> {
+    /// Beside that the open heads, which cannot be cleaned.
+    fn of(options: &CleanerOptions, live: u64, heads: u64) -> Option<Self> {
         let waste = live / 100 * u64::from(options.waste_percent?);
         Some(Self {
-            begin: live + waste + few_segments,
-            end: live + waste / 2 + few_segments,
+            begin: live + waste + heads,
+            end: live + waste / 2 + heads,
             keep: waste / 4,
         })
     }
@@ -66,10 +66,9 @@ impl Cleaner {
             policy.quiet = heads - policy.heads_before <= logs;
             (policy.heads_before, policy.steps) = (heads, 0);
         }
-        let segments = (1 + logs) * u64::from(space.geometry.segment_bytes());
+        let heads = logs * u64::from(space.geometry.segment_bytes());
         let live = space.live_bytes();
-        let Some(limits) = Limits::of(&self.options, live, segments).filter(|_| policy.quiet)
-        else {
+        let Some(limits) = Limits::of(&self.options, live, heads).filter(|_| policy.quiet) else {
             policy.shrinking = false;
             return;
         };

@@ -133,11 +133,15 @@ pub fn options(mib: u64, logs: u16, durability: Durability) -> LogOptions {
 
 impl Store {
     pub fn new(options: LogOptions, keys: u32) -> Self {
+        Self::with_cleaner(options, CleanerOptions::default(), keys)
+    }
+
+    pub fn with_cleaner(options: LogOptions, cleaner: CleanerOptions, keys: u32) -> Self {
         let space = LogSpace::new(options).expect("enough memory");
         let index = Arc::new(Index::default());
         index.lock().resize(keys as usize, None);
         let liveness: Arc<dyn Liveness> = Arc::new(OneTable(Arc::clone(&index)));
-        let cleaner = Cleaner::new(Arc::clone(&space), liveness, CleanerOptions::default());
+        let cleaner = Cleaner::new(Arc::clone(&space), liveness, cleaner);
         Self {
             space,
             index,
@@ -224,6 +228,12 @@ impl Store {
         let expected = value_of(key, object.version.0, object.value.len());
         assert!(object.value == expected, "key {key} has another's value");
         Some((object.version.0, object.value.len()))
+    }
+
+    /// A cleaner that works beside the first one.
+    pub fn another_cleaner(&self) -> Cleaner {
+        let liveness: Arc<dyn Liveness> = Arc::new(OneTable(Arc::clone(&self.index)));
+        Cleaner::new(Arc::clone(&self.space), liveness, CleanerOptions::default())
     }
 
     /// Steps the cleaner until it has nothing to do.
