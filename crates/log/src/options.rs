@@ -41,7 +41,8 @@ pub struct LogOptions {
     /// log memory. At least 100. More makes combined cleaning cheaper, and recovery read more. Means
     /// nothing without replicas.
     pub disk_expansion_percent: u32,
-    /// Cleaners that will work at once; each gets a reserve of its own for survivors. 1 to 64.
+    /// Passes of the cleaner that may go on at once, each stepped by a thread; each gets a reserve of its
+    /// own for survivors. 1 to 64.
     pub cleaners: u16,
     /// Ask for huge pages.
     pub huge_pages: bool,

@@ -1,4 +1,4 @@
-//! Writers, readers and two cleaners on threads of their own, in a memory that is nearly full.
+//! Writers, readers and two cleaner threads, in a memory that is nearly full.
 
 mod support;
 
@@ -18,7 +18,6 @@ fn writers_readers_and_cleaners_do_not_disturb_each_other() {
         ..options(48, WRITERS as u16, Durability::Volatile)
     };
     let store = Store::new(options, WRITERS * KEYS_EACH);
-    let second = store.another_cleaner();
     let running = AtomicU32::new(WRITERS);
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -30,11 +29,10 @@ fn writers_readers_and_cleaners_do_not_disturb_each_other() {
                 assert!(done, "another thread failed");
             });
         }
-        for cleaner in [&store.cleaner, &second] {
-            let (running, failed) = (&running, &failed);
-            scope.spawn(move || {
+        for _ in 0..2 {
+            scope.spawn(|| {
                 while running.load(Ordering::SeqCst) > 0 {
-                    if cleaner.step(1).is_err() {
+                    if store.cleaner.step(1).is_err() {
                         failed.store(true, Ordering::SeqCst);
                         panic!("memory is corrupt");
                     }

@@ -11,7 +11,7 @@ use crate::status::{Readiness, StatusSource};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
-use pluvio_log::{CleanerOptions, CleanerPace, Durability, LogOptions, OpenError};
+use pluvio_log::{Cleaner, CleanerOptions, CleanerPace, Durability, LogOptions, OpenError};
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
 use pluvio_replication::{Replication, ReplicationOptions};
@@ -422,8 +422,9 @@ impl Starting {
             master: Arc::clone(&master),
         };
         let mut tasks = vec![self.follow_list(replication), self.follow_standing(master)];
-        let cores = self.env.tasks.cores();
-        tasks.extend((0..cleaners(cores)).map(|_| self.start_cleaner(&store)));
+        let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
+        let threads = cleaners(self.env.tasks.cores());
+        tasks.extend((0..threads).map(|_| self.start_cleaner(Arc::clone(&cleaner))));
         self.membership
             .enlisted(reply.server, reply.cluster, reply.list.clone());
         let watcher = Watcher {
@@ -470,8 +471,8 @@ impl Starting {
         })
     }
 
-    fn start_cleaner(&self, store: &Arc<Engine>) -> TaskHandle {
-        let cleaner = store.cleaner(CleanerOptions::default());
+    /// A thread that steps the cleaner.
+    fn start_cleaner(&self, cleaner: Arc<Cleaner>) -> TaskHandle {
         let clock = Arc::clone(&self.env.clock);
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);

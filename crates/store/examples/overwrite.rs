@@ -20,9 +20,10 @@
 
 use pluvio_format::SegmentKind;
 use pluvio_log::{
-    CleanerOptions, CleanerPace, Cleaning, Durability, LogOptions, LogSpace, LogStats, Segment,
+    Cleaner, CleanerOptions, CleanerPace, Cleaning, Durability, LogOptions, LogSpace, LogStats,
+    Segment,
 };
-use pluvio_store::{Change, Store, StoreError, StoreOptions, Table};
+use pluvio_store::{Change, Engine, EngineError, EngineOptions, EngineTable};
 use pluvio_units::{HashRange, LogId, LogPosition, Size, TableId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -144,8 +145,8 @@ impl Backups {
 /// What all threads share.
 struct Run<'s> {
     setup: &'s Setup,
-    store: Arc<Store>,
-    table: Arc<Table>,
+    store: Arc<Engine>,
+    table: Arc<EngineTable>,
     keys: u64,
     now_s: AtomicU32,
     written: Vec<AtomicU64>,
@@ -163,7 +164,7 @@ impl Run<'_> {
             let change = |_: Option<_>| Ok::<_, ()>(Change::Put(value.into()));
             match self.store.update(log, &self.table, &key, now_s, change) {
                 Ok(_) => return,
-                Err(StoreError::Full { .. }) => {
+                Err(EngineError::Full { .. }) => {
                     self.refused.fetch_add(1, Ordering::Relaxed);
                     std::thread::yield_now();
                 }
@@ -192,7 +193,7 @@ impl Run<'_> {
         }
     }
 
-    fn clean(&self) {
+    fn cleaner(&self) -> Cleaner {
         let mut options = CleanerOptions {
             cleaning: self.setup.cleaning,
             ..CleanerOptions::default()
@@ -200,7 +201,10 @@ impl Run<'_> {
         if let Some(idle) = self.setup.idle {
             options.idle_percent = idle;
         }
-        let cleaner = self.store.cleaner(options);
+        self.store.cleaner(options)
+    }
+
+    fn clean(&self, cleaner: &Cleaner) {
         while !self.stop.load(Ordering::Relaxed) {
             match cleaner.step(self.now_s.load(Ordering::Relaxed)) {
                 Ok(CleanerPace::Again) => {}
@@ -241,7 +245,7 @@ fn measure(setup: &Setup, utilization: u64) {
         huge_pages: true,
         ..LogOptions::new(setup.memory)
     };
-    let store = Store::open(StoreOptions { log }).expect("enough memory");
+    let store = Engine::open(EngineOptions { log }).expect("enough memory");
     let table = store
         .table(TableId(1), 7, HashRange::ALL)
         .expect("address space for the index");
@@ -281,12 +285,13 @@ fn measure(setup: &Setup, utilization: u64) {
 /// Overwrites all memory once, then measures.
 fn overwrite(run: &Run<'_>) -> (LogStats, LogStats, u64, u64, u64, Duration) {
     let stats = || run.store.space().stats();
+    let cleaner = run.cleaner();
     std::thread::scope(|scope| {
         for thread in 0..run.setup.threads {
             scope.spawn(move || run.write(thread));
         }
         for _ in 0..run.setup.cleaners {
-            scope.spawn(|| run.clean());
+            scope.spawn(|| run.clean(&cleaner));
         }
         if run.setup.durability == Durability::Replicated {
             scope.spawn(|| run.replicate());

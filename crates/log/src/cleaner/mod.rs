@@ -7,8 +7,8 @@
 //! are *durable*, and exchanges the old segments for the new ones with one digest. A compaction
 //! (`compact`) does the same to one segment, into fewer seglets of the same segment, and no digest.
 //! Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads drive it in
-//! production, the simulator one step at a time. Several cleaners may work on one log space: a segment is
-//! claimed by one of them.
+//! production, the simulator one step at a time. Several passes may go on at once: a segment is claimed by
+//! one of them.
 //!
 //! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held when they
 //!   were closed is gone. So each of their entries has reached the index, or never will.
@@ -41,10 +41,10 @@ use crate::stats::CleanerStats;
 use choose::Fingerprint;
 use combine::Pass;
 use compact::Compaction;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pages::PagePolicy;
 use pluvio_units::{EntryRef, KeyHash, TableId};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// What the cleaner asks the owner of the indexes.
 pub trait Liveness: Send + Sync {
@@ -141,7 +141,7 @@ pub enum CleanerPace {
     Idle,
 }
 
-/// What a cleaner is at.
+/// Where a pass stands.
 enum Stage {
     /// No pass: look whether one is needed, choose segments.
     Choose,
@@ -157,7 +157,7 @@ enum Stage {
     CompactCopy(Compaction),
 }
 
-/// The state of a cleaner.
+/// What one of the passes that may go on at once is at.
 struct State {
     stage: Stage,
     /// Compactions that wait for all logs to be durable; they hold memory, so they are few.
@@ -170,6 +170,18 @@ struct State {
     pages: PagePolicy,
 }
 
+impl State {
+    fn new() -> Self {
+        Self {
+            stage: Stage::Choose,
+            finished: Vec::new(),
+            combined_last: false,
+            barren: Barren::default(),
+            pages: PagePolicy::default(),
+        }
+    }
+}
+
 /// By [`combine::Goal`].
 type Barren = [Option<Fingerprint>; 3];
 
@@ -177,48 +189,65 @@ type Barren = [Option<Fingerprint>; 3];
 /// idle for a round trip to the backups after each; more would only hold memory.
 const FINISHED_MAX: usize = 3;
 
-/// See the module. To be kept as long as its log space: a pass cannot be taken up by another cleaner. It may
-/// be stepped by any thread, one at a time.
+/// See the module. One for a log space, to be kept as long as that: a pass cannot be taken up by another
+/// one. Any number of threads may step it; as many passes go on at once as
+/// [`LogOptions::cleaners`](crate::LogOptions::cleaners) says.
 pub struct Cleaner {
     space: Arc<LogSpace>,
     liveness: Arc<dyn Liveness>,
     options: CleanerOptions,
-    state: Mutex<State>,
+    /// One for each pass that may go on at once; locked for a step.
+    states: Box<[Mutex<State>]>,
+    /// Which state is stepped next, so that none is left in the middle of a pass.
+    next: AtomicUsize,
 }
 
 impl Cleaner {
-    /// A cleaner that has nothing to do yet. A log space may have as many as
-    /// [`LogOptions::cleaners`](crate::LogOptions::cleaners) says; more wait for each other.
+    /// A cleaner that has nothing to do yet.
     #[must_use]
     pub fn new(space: Arc<LogSpace>, liveness: Arc<dyn Liveness>, options: CleanerOptions) -> Self {
+        let states = 0..space.options.cleaners;
         Self {
+            states: states.map(|_| Mutex::new(State::new())).collect(),
+            next: AtomicUsize::new(0),
             space,
             liveness,
             options,
-            state: Mutex::new(State {
-                stage: Stage::Choose,
-                finished: Vec::new(),
-                combined_last: false,
-                barren: Barren::default(),
-                pages: PagePolicy::default(),
-            }),
         }
     }
 
-    /// Does a bounded piece of work. `now_s` is the cluster's time in seconds.
+    /// Does a bounded piece of work. `now_s` is the cluster's time in seconds. Never waits for another
+    /// thread that steps this cleaner: when all passes are being stepped, there is nothing to do.
     ///
     /// # Errors
     /// [`Corruption`]: the process must stop.
     pub fn step(&self, now_s: u32) -> Result<CleanerPace, Corruption> {
         self.space.set_time(now_s);
-        let mut state = self
-            .state
-            .lock()
-            .expect("a cleaner step panicked; its pass cannot go on");
-        let reclaimed = self.space.reclaim() > 0;
+        let mut pace = CleanerPace::Idle;
+        if self.space.reclaim() > 0 {
+            pace = CleanerPace::Again;
+        }
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        for turn in 0..self.states.len() {
+            let state = &self.states[first.wrapping_add(turn) % self.states.len()];
+            let mut state = match state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Poisoned(_)) => {
+                    panic!("a cleaner step panicked; its pass cannot go on")
+                }
+            };
+            if self.step_one(&mut state)? == CleanerPace::Again {
+                return Ok(CleanerPace::Again);
+            }
+        }
+        Ok(pace)
+    }
+
+    fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
         let exchanged = self.exchange_finished(&mut state.finished);
         let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
-            Stage::Choose => self.choose(&mut state),
+            Stage::Choose => self.choose(state),
             Stage::Scan(pass) => self.scan(pass, &mut state.barren)?,
             Stage::Relocate(pass) => self.relocate(pass)?,
             Stage::AwaitDurable(pass) => self.await_durable(pass),
@@ -226,8 +255,7 @@ impl Cleaner {
             Stage::CompactCopy(compaction) => self.compact_copy(compaction, &mut state.finished)?,
         };
         state.stage = next;
-        let busy = reclaimed || exchanged;
-        Ok(if busy { CleanerPace::Again } else { pace })
+        Ok(if exchanged { CleanerPace::Again } else { pace })
     }
 
     fn add(&self, counter: impl FnOnce(&CleanerCounters) -> &AtomicU64, by: u64) {

@@ -230,12 +230,6 @@ impl Store {
         Some((object.version.0, object.value.len()))
     }
 
-    /// A cleaner that works beside the first one.
-    pub fn another_cleaner(&self) -> Cleaner {
-        let liveness: Arc<dyn Liveness> = Arc::new(OneTable(Arc::clone(&self.index)));
-        Cleaner::new(Arc::clone(&self.space), liveness, CleanerOptions::default())
-    }
-
     /// Steps the cleaner until it has nothing to do.
     pub fn clean(&self, now_s: u32) {
         for _ in 0..100_000 {
