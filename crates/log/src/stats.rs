@@ -62,12 +62,17 @@ pub struct CleanerStats {
 }
 
 impl CleanerStats {
+    /// Bytes of live entries copied by either level.
+    #[must_use]
+    pub fn bytes_copied(&self) -> u64 {
+        self.bytes_moved + self.bytes_compacted
+    }
+
     /// Bytes written for each byte of free memory gained, as in 003 fig. 6: 1 means that cleaned segments were
     /// empty. `None` before anything was gained.
     #[must_use]
     pub fn write_cost(&self) -> Option<f64> {
-        let moved = self.bytes_moved + self.bytes_compacted;
-        let gained = self.bytes_cleaned.checked_sub(moved)?;
+        let gained = self.bytes_cleaned.checked_sub(self.bytes_copied())?;
         (gained > 0).then(|| self.bytes_cleaned as f64 / gained as f64)
     }
 }

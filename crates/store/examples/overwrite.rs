@@ -161,8 +161,10 @@ impl Run<'_> {
         let key = key.to_le_bytes();
         let now_s = self.now_s.load(Ordering::Relaxed);
         loop {
-            let change = |_: Option<_>| Ok::<_, ()>(Change::Put(value.into()));
-            match self.store.update(log, &self.table, &key, now_s, change) {
+            let updated = self.store.update(log, &self.table, &key, now_s, |_| {
+                Ok::<_, ()>(Change::Put(value.into()))
+            });
+            match updated {
                 Ok(_) => return,
                 Err(EngineError::Full { .. }) => {
                     self.refused.fetch_add(1, Ordering::Relaxed);

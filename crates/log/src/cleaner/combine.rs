@@ -92,12 +92,21 @@ impl Pass {
         }
     }
 
-    /// Whether `survivor` is needed when the victims, as they are now, have left the log.
+    /// Whether `survivor`, which may outlive the pass, is needed when the victims, as they are now,
+    /// have left the log. Depends on the victims only, so that a plan stays true.
     fn outlives_pass(&self, survivor: &Survivor) -> bool {
-        survivor.only_while().is_none_or(|id| {
-            may_outlive_pass(&self.on_disk, self.log, id)
-                && !self.victims.iter().any(|v| v.segment.id() == id)
-        })
+        survivor
+            .only_while()
+            .is_none_or(|id| !self.victims.iter().any(|v| v.segment.id() == id))
+    }
+
+    /// Forgets the tombstones whose segments have left since they were scanned.
+    fn forget_gone(&mut self) {
+        let (on_disk, log) = (&self.on_disk, self.log);
+        self.live.retain(|survivor| {
+            let named = survivor.only_while();
+            named.is_none_or(|id| may_outlive_pass(on_disk, log, id))
+        });
     }
 
     /// Forgets the tombstones that are not needed. The victims must not change afterwards.
@@ -236,6 +245,7 @@ impl Cleaner {
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
     fn plan(&self, mut pass: Pass, barren: &mut Barren) -> (Stage, CleanerPace) {
+        pass.forget_gone();
         if pass.victims.len() > 1 {
             // The sort is stable: equal seconds stay in the order of the segments, which is that of
             // writing, because the victims are in the order of their ids.
