@@ -254,8 +254,9 @@ fn a_value_is_not_cleaned_away_while_its_successor_can_be_lost() {
     }
     run.replication.finish(&mut run.random);
     clean(&mut run);
+    let cleaner = run.store.space.stats().cleaner;
     assert!(
-        run.store.space.stats().cleaner.passes > 0,
+        cleaner.passes + cleaner.compactions > 0,
         "it goes on once log 1 does"
     );
     run.confirm();
