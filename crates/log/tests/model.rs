@@ -183,7 +183,7 @@ fn what_was_durable_survives_a_power_cut_with_one_log() {
     let mut run = Run::new(1, 1, 32, 150);
     run.go(3000, large);
     let cleaner = run.store.space.stats().cleaner;
-    assert!(cleaner.passes > 5 && cleaner.compactions > 5, "{cleaner:?}");
+    assert!(cleaner.passes > 5 && cleaner.compactions > 2, "{cleaner:?}");
     assert!(
         run.replication.replaced > 20,
         "{}",
@@ -197,7 +197,7 @@ fn what_was_durable_survives_a_power_cut_with_three_logs() {
         let mut run = Run::new(seed, 3, 40, 150);
         run.go(2000, large);
         let cleaner = run.store.space.stats().cleaner;
-        assert!(cleaner.passes > 2 && cleaner.compactions > 2, "{cleaner:?}");
+        assert!(cleaner.passes > 2 && cleaner.compactions > 0, "{cleaner:?}");
     }
 }
 

@@ -73,9 +73,13 @@ impl Cleaner {
     pub(super) fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
         let wanted = self.space.cleaning_wanted.swap(false, Ordering::Relaxed);
         let waiting = self.space.seglets_on_their_way();
+        if wanted && waiting > 0 {
+            // Appends that are refused write no digest.
+            self.publish();
+        }
         let Some(pressure) = self.pressure(wanted, waiting) else {
             self.look_at_waste(&mut state.pages);
-            if waiting > 0 && (wanted || self.memory_low(0)) {
+            if waiting > 0 && self.memory_low(0) {
                 self.publish();
             } else if state.pages.is_shrinking() {
                 if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN, state) {
@@ -296,14 +300,15 @@ impl Cleaner {
     ) -> Option<Vec<Arc<Segment>>> {
         let worthwhile = candidates.iter().filter(|c| c.is_worthwhile(goal, percent));
         let by_score = self.take_while_fitting(worthwhile);
-        if gains(&by_score, goal) {
+        if self.seem_to_gain(&by_score, goal) {
             return Some(by_score.iter().map(|c| Arc::clone(&c.segment)).collect());
         }
         // The best by age and share free nothing together; those with most dead bytes may.
         let mut by_dead: Vec<&Candidate> = candidates.iter().collect();
         by_dead.sort_by_key(|c| (core::cmp::Reverse(c.dead_bytes(goal)), c.segment.id()));
         let by_dead = self.take_while_fitting(by_dead.into_iter());
-        gains(&by_dead, goal).then(|| by_dead.iter().map(|c| Arc::clone(&c.segment)).collect())
+        self.seem_to_gain(&by_dead, goal)
+            .then(|| by_dead.iter().map(|c| Arc::clone(&c.segment)).collect())
     }
 
     fn take_while_fitting<'c>(
@@ -324,16 +329,30 @@ impl Cleaner {
         }
         chosen
     }
-}
 
-/// Whether a pass over these seems to come nearer to its goal. For disk and slots the plan looks more closely.
-fn gains(chosen: &[&Candidate], goal: Goal) -> bool {
-    let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
-    match goal {
-        Goal::Memory => {
-            let needed = (live as usize).div_ceil(SEGLET_BYTES);
-            needed < chosen.iter().map(|c| c.seglets).sum()
+    /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more closely.
+    fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
+        let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
+        let least = self.least_gain();
+        match goal {
+            Goal::Memory => {
+                let needed = (live as usize).div_ceil(SEGLET_BYTES);
+                needed + least <= chosen.iter().map(|c| c.seglets).sum()
+            }
+            Goal::Disk => {
+                let on_disk: u64 = chosen.iter().map(|c| c.disk_bytes).sum();
+                live + (least * SEGLET_BYTES) as u64 <= on_disk
+            }
+            Goal::Slots => chosen.len() > 1,
         }
-        Goal::Disk | Goal::Slots => chosen.iter().any(|c| c.dead_bytes(goal) > 0),
+    }
+
+    /// Seglets that a combined pass must gain: its digest needs a head, which may be opened for that alone and
+    /// takes a seglet. With less, passes would go on for ever about the heads of the passes before.
+    pub(super) fn least_gain(&self) -> usize {
+        match self.space.options.durability {
+            Durability::Volatile => 1,
+            Durability::Replicated => 2,
+        }
     }
 }

@@ -143,9 +143,9 @@ impl Pass {
     }
 
     /// Whether the exchange would bring the pass nearer to its goal (CLEAN-4).
-    fn gains(&self, layout: &Layout) -> bool {
+    fn gains(&self, layout: &Layout, least: usize) -> bool {
         match self.goal {
-            Goal::Memory => layout.seglets < self.seglets(),
+            Goal::Memory => layout.seglets + least <= self.seglets(),
             Goal::Disk => {
                 let on_disk: u64 = self
                     .victims
@@ -154,7 +154,7 @@ impl Pass {
                     .sum();
                 layout.seglets <= self.seglets()
                     && layout.starts.len() <= self.victims.len()
-                    && layout.bytes < on_disk
+                    && layout.bytes + (least * SEGLET_BYTES) as u64 <= on_disk
             }
             Goal::Slots => {
                 layout.seglets <= self.seglets() && layout.starts.len() < self.victims.len()
@@ -252,10 +252,11 @@ impl Cleaner {
             pass.live.sort_by_key(|s| s.timestamp_s);
         }
         let capacity = self.space.geometry.segment_bytes();
+        let least = self.least_gain();
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity);
             let fits = layout.seglets <= self.survivor_budget();
-            if pass.gains(&layout) && fits && self.stock_up(&mut pass, &layout) {
+            if pass.gains(&layout, least) && fits && self.stock_up(&mut pass, &layout) {
                 self.add(|c| &c.bytes_cleaned, (pass.seglets() * SEGLET_BYTES) as u64);
                 pass.settle();
                 pass.gain = pass.seglets() - layout.seglets;

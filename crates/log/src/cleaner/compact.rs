@@ -98,6 +98,9 @@ impl Cleaner {
                 let live_bytes = u32::try_from(compaction.live_bytes).unwrap_or(u32::MAX);
                 source.segment.set_barren_at(live_bytes);
                 self.add(|c| &c.barren_passes, 1);
+            } else {
+                // Survivors have taken the reserve; what they replace comes back with a digest.
+                self.publish();
             }
             source.segment.end_pass();
             let pace = if gain == 0 {

@@ -18,7 +18,7 @@
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
-//!   frees. So it always finishes; one for memory frees at least one seglet.
+//!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest takes.
 //! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a combined pass
 //!   also when that segment goes with the same digest or an earlier one of the same log.
 //! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy would

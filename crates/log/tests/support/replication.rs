@@ -34,7 +34,9 @@ pub struct Replication {
     pub disk: BTreeMap<SegmentId, Replica>,
     logs: Vec<LogProgress>,
     slice_max: u64,
-    /// Replicas written anew, from memory as it is.
+    /// Whether replicas get lost now and then, and are written anew from memory as it is.
+    pub loses_replicas: bool,
+    /// How many did.
     pub replaced: u64,
 }
 
@@ -45,6 +47,7 @@ impl Replication {
             disk: BTreeMap::new(),
             logs: space.logs().map(|_| LogProgress::default()).collect(),
             slice_max,
+            loses_replicas: true,
             replaced: 0,
         }
     }
@@ -83,7 +86,7 @@ impl Replication {
                 SegmentKind::Side => progress.sides.push(segment),
             }
         }
-        if random.below(20) == 0 {
+        if self.loses_replicas && random.below(20) == 0 {
             self.replace_one(log, random);
         }
         let side_first = random.below(2) == 0;
