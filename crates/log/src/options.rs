@@ -140,7 +140,7 @@ impl Geometry {
         let minimum = emergency_reserve
             + 2 * cleaner_reserve
             + delete_reserve
-            + overwrite_reserve
+            + segment_seglets / 4
             + 8 * logs
             + 8 * segment_seglets;
         if seglets < minimum {
