@@ -195,6 +195,13 @@ impl LogMemory {
             .fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts live object bytes that came to, or went from, another segment of the same log.
+    pub(crate) fn move_live(&self, slot: u32, bytes: i64) {
+        self.live_of_slot[slot as usize]
+            .0
+            .fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Live object bytes of a segment.
     pub(crate) fn live_of_slot(&self, slot: u32) -> u64 {
         let live = self.live_of_slot[slot as usize].0.load(Ordering::Relaxed);

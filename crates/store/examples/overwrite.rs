@@ -18,6 +18,9 @@
 //!
 //! `write_amplification` is what went to the backups, or would, for each byte of the writers' objects.
 
+// A measurement needs the real clock and real threads.
+#![allow(clippy::disallowed_methods)]
+
 use pluvio_format::SegmentKind;
 use pluvio_log::{
     Cleaner, CleanerOptions, CleanerPace, Cleaning, Durability, LogOptions, LogSpace, LogStats,

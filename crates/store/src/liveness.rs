@@ -2,8 +2,9 @@
 
 use crate::engine::Tables;
 use crate::table::EngineTable;
+use pluvio_index::Index;
 use pluvio_log::{Liveness, TableLiveness};
-use pluvio_units::{EntryRef, KeyHash, TableId};
+use pluvio_units::{EntryRef, HashRange, KeyHash, TableId};
 use std::sync::Arc;
 
 /// The indexes of all tables, as the cleaner sees them.
@@ -12,28 +13,44 @@ pub(crate) struct IndexLiveness {
 }
 
 impl Liveness for IndexLiveness {
-    /// A table that is dropped while the cleaner has it points to nothing any more. One with the same
-    /// id that comes later points to nothing that was in the log before.
+    /// A table that is dropped while the cleaner has it points to nothing any more; an index that is
+    /// made meanwhile points to nothing that was in the log before.
     fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>> {
-        let table: Arc<dyn TableLiveness> = self.tables.get(table)?;
-        Some(table)
+        let table = self.tables.get(table)?;
+        let indexes = table.indexes.within(HashRange::ALL);
+        Some(Arc::new(TableSnapshot { table, indexes }))
     }
 }
 
-impl TableLiveness for EngineTable {
+/// A table with the indexes it had when a pass began, by ascending range.
+struct TableSnapshot {
+    table: Arc<EngineTable>,
+    indexes: Vec<(HashRange, Arc<Index>)>,
+}
+
+impl TableSnapshot {
+    fn index(&self, hash: KeyHash) -> Option<&Index> {
+        let (range, index) = match &self.indexes[..] {
+            [one] => one,
+            several => several.get(several.partition_point(|(range, _)| range.last < hash))?,
+        };
+        range.contains(hash).then_some(&**index)
+    }
+}
+
+impl TableLiveness for TableSnapshot {
     fn hash(&self, key: &[u8]) -> KeyHash {
-        Self::hash(self, key)
+        self.table.hash(key)
     }
 
     fn prefetch(&self, hash: KeyHash) {
-        if let Some(index) = self.indexes.of(hash) {
+        if let Some(index) = self.index(hash) {
             index.prefetch(hash);
         }
     }
 
     fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
-        self.indexes
-            .of(hash)
+        self.index(hash)
             .is_some_and(|index| index.lookup(hash, |found| found == entry).is_some())
     }
 
@@ -41,15 +58,14 @@ impl TableLiveness for EngineTable {
     /// faster than the writer's waiting task. (Those of a replay are gone from the index before their
     /// side log is committed, and the cleaner sees no segments before that.)
     fn needs_tombstone(&self, hash: KeyHash, entry: EntryRef) -> bool {
-        if let Some(index) = self.indexes.of(hash) {
+        if let Some(index) = self.index(hash) {
             index.lock(hash).remove(entry);
         }
         false
     }
 
     fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
-        self.indexes
-            .of(hash)
+        self.index(hash)
             .is_some_and(|index| index.relocate(hash, old, new))
     }
 }

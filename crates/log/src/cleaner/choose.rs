@@ -299,14 +299,21 @@ impl Cleaner {
         percent: u32,
     ) -> Option<Vec<Arc<Segment>>> {
         let worthwhile = candidates.iter().filter(|c| c.is_worthwhile(goal, percent));
-        let by_score = self.take_while_fitting(worthwhile);
+        // Not more than is useful now: what is left will have less that lives later on.
+        let segment_bytes = u64::from(self.space.geometry.segment_bytes());
+        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
+        let enough = match goal {
+            Goal::Memory | Goal::Disk => (2 * segment_bytes).max(usable / 64),
+            Goal::Slots => u64::MAX,
+        };
+        let by_score = self.take_while_fitting(worthwhile, goal, enough);
         if self.seem_to_gain(&by_score, goal) {
             return Some(by_score.iter().map(|c| Arc::clone(&c.segment)).collect());
         }
         // The best by age and share free nothing together; those with most dead bytes may.
         let mut by_dead: Vec<&Candidate> = candidates.iter().collect();
         by_dead.sort_by_key(|c| (core::cmp::Reverse(c.dead_bytes(goal)), c.segment.id()));
-        let by_dead = self.take_while_fitting(by_dead.into_iter());
+        let by_dead = self.take_while_fitting(by_dead.into_iter(), goal, u64::MAX);
         self.seem_to_gain(&by_dead, goal)
             .then(|| by_dead.iter().map(|c| Arc::clone(&c.segment)).collect())
     }
@@ -314,16 +321,22 @@ impl Cleaner {
     fn take_while_fitting<'c>(
         &self,
         candidates: impl Iterator<Item = &'c Candidate>,
+        goal: Goal,
+        enough: u64,
     ) -> Vec<&'c Candidate> {
         let segment_bytes = u64::from(self.space.geometry.segment_bytes());
         let budget = (self.survivor_budget() * SEGLET_BYTES) as u64;
         let most = budget.min(segment_bytes * self.options.pass_segments_max as u64);
         let mut chosen = Vec::new();
-        let mut live = 0;
+        let (mut live, mut dead) = (0, 0);
         for candidate in candidates {
+            if dead >= enough {
+                break;
+            }
             let with_it = live + candidate.live_bytes;
             if with_it <= most && chosen.len() < 4 * self.options.pass_segments_max {
                 live = with_it;
+                dead += candidate.dead_bytes(goal);
                 chosen.push(candidate);
             }
         }

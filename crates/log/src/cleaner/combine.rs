@@ -1,7 +1,7 @@
 //! Combined cleaning: one pass scans several segments of a log, relocates what lives, and exchanges
 //! the segments for survivors (000 §3).
 
-use super::entries::{Place, Scan, Source, Survivor, TableCache};
+use super::entries::{Moved, Place, Scan, Source, Survivor, TableCache};
 use super::{Barren, Cleaner, CleanerPace, Stage};
 use crate::durable::Durability;
 use crate::error::Corruption;
@@ -41,6 +41,7 @@ pub(super) struct Pass {
     tables: TableCache,
     live: Vec<Survivor>,
     moved: usize,
+    moved_bytes: Moved,
     /// Where in `live` each survivor segment begins, as planned.
     starts: Vec<usize>,
     opened: usize,
@@ -81,6 +82,7 @@ impl Pass {
             tables: TableCache::default(),
             live: Vec::new(),
             moved: 0,
+            moved_bytes: Moved::default(),
             starts: Vec::new(),
             opened: 0,
             stock_seglets: Vec::new(),
@@ -262,6 +264,7 @@ impl Cleaner {
                 pass.gain = pass.seglets() - layout.seglets;
                 self.space.gains.fetch_add(pass.gain, Ordering::Relaxed);
                 pass.starts = layout.starts;
+                pass.moved_bytes.went = vec![0; pass.victims.len()];
                 return (Stage::Relocate(pass), CleanerPace::Again);
             }
             pass.drop_fullest(capacity);
@@ -297,19 +300,28 @@ impl Cleaner {
             }
             let len = pass.live[pass.moved].len;
             self.make_room(&mut pass, len);
-            let writer = pass.writer.as_mut().expect("opened for the first entry");
-            let survivor = &pass.live[pass.moved];
-            self.move_entry(
-                survivor,
+            let Pass {
+                live,
                 writer,
-                &pass.tables,
+                tables,
+                moved_bytes,
+                moved,
+                ..
+            } = &mut pass;
+            let writer = writer.as_mut().expect("opened for the first entry");
+            let mut place = Place::Survivor(moved_bytes);
+            self.move_entry(
+                &live[*moved],
+                writer,
+                tables,
                 Check::Checksum,
-                &mut Place::Survivor,
+                &mut place,
                 &guard,
             )?;
             pass.moved += 1;
             copied += len as usize;
         }
+        self.count_moved(&mut pass);
         drop(guard);
         self.add(|c| &c.bytes_moved, copied as u64);
         if let Some(writer) = &mut pass.writer {
@@ -369,7 +381,20 @@ impl Cleaner {
         }
     }
 
+    /// Counts what was moved since the last time as live where it is. The logs' counters stay.
+    fn count_moved(&self, pass: &mut Pass) {
+        let memory = &self.space.memory;
+        if let Some(writer) = &pass.writer {
+            memory.move_live(writer.segment().slot(), pass.moved_bytes.came);
+        }
+        pass.moved_bytes.came = 0;
+        for (victim, went) in pass.victims.iter().zip(&mut pass.moved_bytes.went) {
+            memory.move_live(victim.segment.slot(), -core::mem::take(went));
+        }
+    }
+
     fn close_survivor(&self, pass: &mut Pass) {
+        self.count_moved(pass);
         if let Some(mut writer) = pass.writer.take() {
             writer.publish();
             self.space.close_segment(writer.segment());

@@ -9,9 +9,9 @@ use crate::memory::LogMemory;
 use crate::segment::{Segment, TombstoneTargets};
 use crate::view::EntryView;
 use crate::writer::SegmentWriter;
-use pluvio_format::{Check, Encoded, Entry, ParseErrorKind};
+use pluvio_format::{Check, Encoded, Entry, EntryHead, ParseErrorKind};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId};
+use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -63,6 +63,9 @@ pub(super) struct Survivor {
     is_tombstone: bool,
     entry: EntryRef,
     hash: KeyHash,
+    /// The segment that a tombstone names.
+    named: SegmentId,
+    /// That segment, if the tombstone lives as long as it is on disk, and no longer.
     only_while: SegmentId,
 }
 
@@ -197,6 +200,7 @@ impl Cleaner {
             is_tombstone: named.is_some(),
             entry,
             hash,
+            named: named.unwrap_or(NO_SEGMENT),
             only_while: named.unwrap_or(NO_SEGMENT),
         })
     }
@@ -210,7 +214,7 @@ impl Cleaner {
     }
 
     /// Copies one entry behind `writer`, which has room for it, and swings the index to it. What died
-    /// since the scan leaves nothing behind (CLEAN-6). Returns whether there is a copy.
+    /// since the scan leaves nothing behind (CLEAN-6).
     pub(super) fn move_entry(
         &self,
         survivor: &Survivor,
@@ -219,61 +223,116 @@ impl Cleaner {
         check: Check,
         place: &mut Place<'_>,
         guard: &EpochGuard<'_>,
-    ) -> Result<bool, Corruption> {
-        let old = survivor.entry;
-        let view = self.space.memory.view(old, check, guard)?;
+    ) -> Result<(), Corruption> {
         let before = writer.at();
-        let entry = view.entry();
-        let new = if view.head().group_continues {
+        let new = match self.copy_whole(survivor, writer, check, guard) {
+            Some(new) => new,
+            None => self.copy_view(survivor, writer, check, guard)?,
+        };
+        if survivor.is_tombstone {
+            // Needed on disk, whether or not the index has it.
+            if survivor.only_while().is_none() {
+                swing(survivor, new, tables);
+            }
+            place.count_tombstone(survivor, writer);
+        } else if swing(survivor, new, tables) {
+            place.count_object(survivor);
+        } else {
+            writer.rewind(before);
+        }
+        Ok(())
+    }
+
+    /// Copies an entry as it is, when it lies in one piece and stands alone.
+    fn copy_whole(
+        &self,
+        survivor: &Survivor,
+        writer: &mut SegmentWriter,
+        check: Check,
+        guard: &EpochGuard<'_>,
+    ) -> Option<EntryRef> {
+        let memory = &self.space.memory;
+        let bytes = memory.whole_entry(survivor.entry, survivor.len, guard)?;
+        let intact = EntryHead::read(bytes).is_ok_and(|head| {
+            head.total_len() == bytes.len()
+                && !head.group_continues
+                && match check {
+                    Check::Structure => true,
+                    Check::Checksum => {
+                        let (header, body) = bytes.split_at(head.header_len);
+                        let covered = &header[..head.header_len - size_of::<u32>()];
+                        crc32c(&[covered, body]) == head.crc
+                    }
+                }
+        });
+        // Whatever is wrong, or only unusual, is found out by the long way.
+        intact.then(|| writer.put(&[bytes]))
+    }
+
+    /// Copies an entry that has to be put together, or encoded anew.
+    fn copy_view(
+        &self,
+        survivor: &Survivor,
+        writer: &mut SegmentWriter,
+        check: Check,
+        guard: &EpochGuard<'_>,
+    ) -> Result<EntryRef, Corruption> {
+        let view = self.space.memory.view(survivor.entry, check, guard)?;
+        Ok(if view.head().group_continues {
             // The copy stands alone; its group was complete.
-            let encoded = Encoded::new(&entry, false).expect("it was encoded before");
+            let encoded = Encoded::new(&view.entry(), false).expect("it was encoded before");
             writer.put(&encoded.parts())
         } else {
             writer.put(&[view.bytes()])
-        };
-        let swing = || {
-            tables
-                .get(survivor.table)
-                .is_some_and(|table| table.relocate(survivor.hash, old, new))
-        };
-        match entry {
-            Entry::Object(_) => {
-                if !swing() {
-                    writer.rewind(before);
-                    return Ok(false);
-                }
-                match place {
-                    Place::Survivor => {
-                        self.space.count(writer, &entry, survivor.len as usize);
-                        self.space.mark_dead(old, survivor.len, guard);
-                    }
-                    // Live bytes are counted by segment, and it stays in its segment.
-                    Place::SameSegment(_) => {}
-                }
+        })
+    }
+}
+
+/// Makes the index point to the copy, if it points to the entry.
+fn swing(survivor: &Survivor, new: EntryRef, tables: &TableCache) -> bool {
+    tables
+        .get(survivor.table)
+        .is_some_and(|table| table.relocate(survivor.hash, survivor.entry, new))
+}
+
+/// Live bytes that were moved, by source; counted in the segments' counters now and then.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// Bytes that came to the survivor.
+    pub(super) came: i64,
+    /// Bytes that went from each source.
+    pub(super) went: Vec<i64>,
+}
+
+impl Place<'_> {
+    fn count_tombstone(&mut self, survivor: &Survivor, writer: &SegmentWriter) {
+        let mut counted;
+        let targets = match self {
+            Place::Survivor(_) => {
+                counted = writer.segment().tombstones();
+                &mut *counted
             }
-            Entry::Tombstone(tombstone) => {
-                // Needed on disk, whether or not the index has it.
-                if survivor.only_while().is_none() {
-                    swing();
-                }
-                match place {
-                    Place::Survivor => self.space.count(writer, &entry, survivor.len as usize),
-                    Place::SameSegment(targets) => targets.add(tombstone.segment, survivor.len),
-                }
+            Place::SameSegment(targets) => targets,
+        };
+        targets.add(survivor.named, survivor.len);
+    }
+
+    fn count_object(&mut self, survivor: &Survivor) {
+        match self {
+            Place::Survivor(moved) => {
+                moved.came += i64::from(survivor.len);
+                moved.went[survivor.source as usize] += i64::from(survivor.len);
             }
-            Entry::SegmentHeader(_)
-            | Entry::LogDigest(_)
-            | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => {}
+            // Live bytes are counted by segment, and it stays in its segment.
+            Place::SameSegment(_) => {}
         }
-        Ok(true)
     }
 }
 
 /// Where copies go.
 pub(super) enum Place<'p> {
-    /// To another segment.
-    Survivor,
+    /// To another segment of the log.
+    Survivor(&'p mut Moved),
     /// To new bytes of their segment, whose tombstones are counted here.
     SameSegment(&'p mut TombstoneTargets),
 }
