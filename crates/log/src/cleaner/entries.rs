@@ -306,15 +306,11 @@ pub(super) struct Moved {
 
 impl Place<'_> {
     fn count_tombstone(&mut self, survivor: &Survivor, writer: &SegmentWriter) {
-        let mut counted;
-        let targets = match self {
-            Place::Survivor(_) => {
-                counted = writer.segment().tombstones();
-                &mut *counted
-            }
-            Place::SameSegment(targets) => targets,
-        };
-        targets.add(survivor.named, survivor.len);
+        let (named, len) = (survivor.named, survivor.len);
+        match self {
+            Place::Survivor(_) => writer.segment().tombstones().add(named, len),
+            Place::SameSegment(targets) => targets.add(named, len),
+        }
     }
 
     fn count_object(&mut self, survivor: &Survivor) {
