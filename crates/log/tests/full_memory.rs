@@ -257,6 +257,13 @@ fn steps() -> u64 {
 /// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites must go on.
 fn live_at_the_limit(mut driver: Driver, keys: u32) {
     let mut lens: Vec<Option<usize>> = vec![None; keys as usize];
+    for key in 0..keys {
+        let new = adversarial(&mut driver.random);
+        if driver.change(key, Some(new)).is_err() {
+            break;
+        }
+        lens[key as usize] = Some(new);
+    }
     let mut used_98 = 0;
     let (mut refused, mut samples) = (0u64, 0u64);
     for step in 0..steps() {
