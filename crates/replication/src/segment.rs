@@ -120,7 +120,7 @@ impl ReplicatedSegment {
         self.image.unwrap_or(self.appended)
     }
 
-    /// Whether nothing more has to be copied out of the log for now: it may exchange the bytes
+    /// Whether there is nothing to be copied out of the log, which may exchange the bytes then
     /// (REP-12). `parked` says that what lacks has no place to go.
     pub(crate) fn is_releasable(&self, view: &View, parked: bool) -> bool {
         let idle = |r: &Replica| r.flight.is_none() && (!parked || r.is_current());
