@@ -33,6 +33,8 @@ const ENLIST_TRACE_EVERY: u32 = 20;
 /// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer fills a few
 /// seglets.
 const CLEANER_SLEEP: Duration = Duration::from_millis(2);
+/// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some thousand.
+const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
 /// recovery takes, shorter than most clients wait.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
@@ -416,7 +418,8 @@ impl Starting {
         };
         let mut tasks = vec![
             self.follow_list(replication),
-            self.follow_standing(master),
+            self.follow_standing(Arc::clone(&master)),
+            self.forget_clients(master),
             self.start_cleaner(&store),
         ];
         self.membership
@@ -461,6 +464,17 @@ impl Starting {
                     master.stop();
                     return;
                 }
+            }
+        })
+    }
+
+    /// Lets the master forget clients that are gone, a part of them at a time.
+    fn forget_clients(&self, master: Arc<Master>) -> TaskHandle {
+        let clock = Arc::clone(&self.env.clock);
+        self.env.tasks.spawn(CoreId(0), "clients", async move {
+            loop {
+                clock.sleep(FORGET_CLIENTS_PAUSE).await;
+                master.forget_clients();
             }
         })
     }

@@ -1,5 +1,6 @@
-//! What the cleaner asks: does the index still point there?
+//! What the cleaner asks: does the index, or the table of results, still point there?
 
+use crate::completions::Completions;
 use crate::engine::{Tables, key_of};
 use pluvio_format::Entry;
 use pluvio_index::Index;
@@ -7,9 +8,10 @@ use pluvio_log::{EntryView, Liveness};
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::Arc;
 
-/// The indexes of all tables, as the cleaner sees them.
+/// The indexes of all tables and the table of results, as the cleaner sees them.
 pub(crate) struct IndexLiveness {
     pub(crate) tables: Arc<Tables>,
+    pub(crate) completions: Arc<Completions>,
 }
 
 impl IndexLiveness {
@@ -21,7 +23,8 @@ impl IndexLiveness {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => return None,
+            | Entry::TableStats(_)
+            | Entry::Completion(_) => return None,
         };
         let table = self.tables.get(id)?;
         let hash = table.hash(key_of(entry));
@@ -37,7 +40,7 @@ impl Liveness for IndexLiveness {
     /// the cleaner sees no segments before that.)
     fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {
         let parsed = view.entry();
-        match parsed {
+        match &parsed {
             Entry::Object(_) => self
                 .find(&parsed, |index, hash| {
                     index.lookup(hash, |found| found == entry).is_some()
@@ -51,11 +54,16 @@ impl Liveness for IndexLiveness {
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_) => false,
+            Entry::Completion(record) => self.completions.points_to(record, entry),
         }
     }
 
     fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool {
-        self.find(&view.entry(), |index, hash| index.relocate(hash, old, new))
+        let parsed = view.entry();
+        if let Entry::Completion(record) = &parsed {
+            return self.completions.relocate(record, old, new);
+        }
+        self.find(&parsed, |index, hash| index.relocate(hash, old, new))
             .unwrap_or(false)
     }
 }

@@ -32,13 +32,13 @@ use pass::Pass;
 use pluvio_units::EntryRef;
 use std::sync::{Arc, Mutex};
 
-/// What the cleaner asks the owner of the index. Called under a guard, never with a lock of the log.
+/// What the cleaner asks the owner of the index and of the completion records. Called under a guard, never with a lock of the log.
 pub trait Liveness: Send + Sync {
-    /// Whether the index points to exactly this object or tombstone. A tombstone that is needed only
-    /// on disk is the log's own business.
+    /// Whether the index points to exactly this object or tombstone, or the record of this operation is
+    /// this entry and still needed. A tombstone that is needed only on disk is the log's own business.
     fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool;
 
-    /// Makes the index point to `new`, when it points to `old`; returns whether it did. `new` has
+    /// Makes what points to `old` point to `new`; returns whether anything did. `new` has
     /// the same bytes, which are durable (at `old`): a pending mark can be cleared.
     fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool;
 }

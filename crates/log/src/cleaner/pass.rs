@@ -15,6 +15,10 @@ use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Completion records are the youngest of all survivors: they die within seconds or minutes, whatever
+/// the age of the objects beside them, so they belong where most will die soon.
+const COMPLETIONS_AGE_S: u32 = u32::MAX;
+
 /// An entry that lives, or a tombstone that may.
 struct Survivor {
     timestamp_s: u32,
@@ -211,6 +215,11 @@ impl Cleaner {
                         live.push(survivor(tombstone.timestamp_s, Some(tombstone.segment)));
                     }
                 }
+                Entry::Completion(_) => {
+                    if self.liveness.is_live(entry, &view) {
+                        live.push(survivor(COMPLETIONS_AGE_S, None));
+                    }
+                }
                 // The newest head has its own.
                 Entry::SegmentHeader(_)
                 | Entry::LogDigest(_)
@@ -332,12 +341,12 @@ impl Cleaner {
         };
         let pointed_to = self.liveness.relocate(old, new, &view);
         match entry {
-            Entry::Object(_) if pointed_to => {
+            Entry::Object(_) | Entry::Completion(_) if pointed_to => {
                 self.space.count(writer, &entry, view.total_len() as usize);
                 self.space.mark_dead(old, view.total_len(), &guard);
             }
             // It died since the scan, and the tombstone names the old segment only (CLEAN-6).
-            Entry::Object(_) => writer.rewind(before),
+            Entry::Object(_) | Entry::Completion(_) => writer.rewind(before),
             // Needed on disk, whether or not the index has it.
             Entry::Tombstone(_) => {
                 self.space.count(writer, &entry, view.total_len() as usize);
