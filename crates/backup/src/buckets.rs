@@ -50,9 +50,13 @@ impl Router {
     }
 
     fn route(&self, table: TableId, key: &[u8]) -> Option<usize> {
-        let tablets = self.tables.get(&table)?;
         // All tablets of a table have its seed.
-        let hash = KeyHash::of(tablets.first()?.0.seed, key);
+        let seed = self.tables.get(&table)?.first()?.0.seed;
+        self.route_hash(table, KeyHash::of(seed, key))
+    }
+
+    fn route_hash(&self, table: TableId, hash: KeyHash) -> Option<usize> {
+        let tablets = self.tables.get(&table)?;
         let after = tablets.partition_point(|(tablet, _)| tablet.range.first <= hash);
         let (tablet, partition) = tablets.get(after.checked_sub(1)?)?;
         tablet.range.contains(hash).then_some(*partition)
@@ -97,7 +101,8 @@ fn check_identity(entry: &Entry<'_>, frame: &FrameHeader) -> Result<(), Damage> 
         | Entry::Tombstone(_)
         | Entry::LogDigest(_)
         | Entry::SafeVersion(_)
-        | Entry::TableStats(_) => Err(Damage("does not begin with a segment header".to_owned())),
+        | Entry::TableStats(_)
+        | Entry::Completion(_) => Err(Damage("does not begin with a segment header".to_owned())),
     }
 }
 
@@ -140,6 +145,11 @@ pub(crate) fn sort(
                         put(partition, bytes());
                     }
                 }
+                Entry::Completion(completion) => {
+                    if let Some(partition) = router.route_hash(completion.table, completion.hash) {
+                        put(partition, bytes());
+                    }
+                }
                 Entry::SafeVersion(_) => (0..router.partitions()).for_each(|p| put(p, bytes())),
                 Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
             }
@@ -176,7 +186,8 @@ pub(crate) fn head_info(
                 Entry::SegmentHeader(_)
                 | Entry::SafeVersion(_)
                 | Entry::Object(_)
-                | Entry::Tombstone(_) => {}
+                | Entry::Tombstone(_)
+                | Entry::Completion(_) => {}
             }
         }
         if let (Some(digest), Some(stats)) = (&digest, &stats) {

@@ -11,9 +11,7 @@ use pluvio_wire::{
     StartRecovery, TabletSpec, WriteReplica,
 };
 use std::collections::BTreeSet;
-use support::{CORE, Image, MASTER, Node};
-
-const SEED: u64 = 42;
+use support::{CORE, Image, MASTER, Node, SEED};
 
 fn halves() -> Vec<Vec<TabletSpec>> {
     let tablet = |range| {
@@ -59,24 +57,30 @@ fn get(
     node.run(async move { backup.get_recovery_data(CORE, request).await })
 }
 
-/// Keys of objects, number of tombstones, number of safe versions.
+/// Keys of objects, number of tombstones, number of safe versions. Each object has a completion record.
 fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
     let (mut keys, mut tombstones, mut safe, mut entries) = (BTreeSet::new(), 0, 0, 0);
+    let (mut hashes, mut completions) = (BTreeSet::new(), BTreeSet::new());
     let mut rest = &reply.data[..];
     while !rest.is_empty() {
         let parsed = Parsed::read(rest, Check::Checksum).expect("is a whole entry");
         rest = &rest[parsed.head.total_len()..];
         entries += 1;
         match parsed.entry {
-            Entry::Object(object) => assert!(keys.insert(object.key.to_vec())),
+            Entry::Object(object) => {
+                hashes.insert(KeyHash::of(SEED, object.key));
+                assert!(keys.insert(object.key.to_vec()));
+            }
             Entry::Tombstone(_) => tombstones += 1,
             Entry::SafeVersion(_) => safe += 1,
+            Entry::Completion(completion) => assert!(completions.insert(completion.hash)),
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {
                 panic!("of no use to a recovery master")
             }
         }
     }
     assert_eq!(entries, reply.entries);
+    assert_eq!(completions, hashes, "a record goes where its object goes");
     (keys, tombstones, safe)
 }
 

@@ -2,27 +2,29 @@
 //!
 //! A batch goes in rounds. Each round sorts the items that have no result yet by the server that
 //! has them, cuts each group into requests within the limits, and sends up to 32 of them at a
-//! time. Items that were put off come again in the next round; a request whose reply was
-//! lost is repeated as it was, with its identity, while its server stays the right one for all of
-//! its items.
+//! time. Items that were put off, or whose reply was lost, come again in the next round. Each item that
+//! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1), so it does not
+//! matter which items come again together, nor where their tablets are by then. Batches of more than
+//! 4096 such items are done one part after the other.
 
 use crate::client::{Again, Client, Object, object};
 use crate::error::ClientError;
 use crate::local::LocalMaster;
 use crate::retry::Attempts;
+use crate::sequence::{BATCH_UNDER_WAY_MAX, Ticket};
 use crate::table::{Table, TableMap, Tablet};
 use bytes::Bytes;
+use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
-use pluvio_units::{CoreId, ServerId, TableId};
+use pluvio_units::{CoreId, SequenceNumber, ServerId, TableId};
 use pluvio_wire::{
     Answer, DeleteReply, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, MultiDelete, MultiKey,
     MultiRead, MultiWrite, ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError,
     WriteReply, check_key, check_value,
 };
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// Requests of one batch under way at a time: enough to keep many servers busy, little enough that
@@ -58,8 +60,9 @@ impl<'a> Key<'a> {
         self
     }
 
-    fn wire(&self) -> MultiKey {
+    fn wire(&self, sequence: SequenceNumber) -> MultiKey {
         MultiKey {
+            sequence,
             table: self.table.id(),
             key: self.key.to_vec(),
             rules: self.rules,
@@ -77,7 +80,12 @@ trait Kind: Send + Sync {
     fn value(&self, _index: usize) -> &[u8] {
         &[]
     }
-    fn request(&self, indexes: &[usize]) -> Self::Request;
+    /// `number` gives the number of each item as an operation.
+    fn request(
+        &self,
+        indexes: &[usize],
+        number: &(dyn Fn(usize) -> SequenceNumber + Sync),
+    ) -> Self::Request;
     fn items(reply: <Self::Request as Request>::Reply) -> Vec<Result<Self::Item, Refusal>>;
     fn local(
         master: &dyn LocalMaster,
@@ -105,9 +113,16 @@ impl Kind for Reads<'_> {
     fn key(&self, index: usize) -> Key<'_> {
         self.0[index]
     }
-    fn request(&self, indexes: &[usize]) -> MultiRead {
+    fn request(
+        &self,
+        indexes: &[usize],
+        _number: &(dyn Fn(usize) -> SequenceNumber + Sync),
+    ) -> MultiRead {
         MultiRead {
-            items: indexes.iter().map(|i| self.0[*i].wire()).collect(),
+            items: indexes
+                .iter()
+                .map(|i| self.0[*i].wire(SequenceNumber(0)))
+                .collect(),
         }
     }
     fn items(reply: pluvio_wire::MultiReadReply) -> Vec<Result<ReadReply, Refusal>> {
@@ -132,10 +147,14 @@ impl Kind for Writes<'_> {
     fn value(&self, index: usize) -> &[u8] {
         &self.0[index].1
     }
-    fn request(&self, indexes: &[usize]) -> MultiWrite {
+    fn request(
+        &self,
+        indexes: &[usize],
+        number: &(dyn Fn(usize) -> SequenceNumber + Sync),
+    ) -> MultiWrite {
         let objects = indexes.iter().map(|i| {
             let (key, value) = &self.0[*i];
-            (key.wire(), value.clone())
+            (key.wire(number(*i)), value.clone())
         });
         MultiWrite::new(objects.collect())
     }
@@ -158,9 +177,16 @@ impl Kind for Deletes<'_> {
     fn key(&self, index: usize) -> Key<'_> {
         self.0[index]
     }
-    fn request(&self, indexes: &[usize]) -> MultiDelete {
+    fn request(
+        &self,
+        indexes: &[usize],
+        number: &(dyn Fn(usize) -> SequenceNumber + Sync),
+    ) -> MultiDelete {
         MultiDelete {
-            items: indexes.iter().map(|i| self.0[*i].wire()).collect(),
+            items: indexes
+                .iter()
+                .map(|i| self.0[*i].wire(number(*i)))
+                .collect(),
         }
     }
     fn items(reply: pluvio_wire::MultiDeleteReply) -> Vec<Result<DeleteReply, Refusal>> {
@@ -210,11 +236,26 @@ impl Chunk {
     }
 }
 
+/// The items of a part of a batch as operations.
+struct Numbers<'a> {
+    items: Range<usize>,
+    /// There from the first request to another server on.
+    ticket: Option<Ticket<'a>>,
+}
+
+impl Numbers<'_> {
+    /// The number of an item; 0 when none has one.
+    fn number(&self, index: usize) -> SequenceNumber {
+        let number = |ticket: &Ticket<'_>| ticket.number(index - self.items.start);
+        self.ticket.as_ref().map_or(SequenceNumber(0), number)
+    }
+}
+
 /// What became of one chunk.
 enum Outcome<T> {
     /// One result an item; some may say "later".
     Items(Vec<Result<T, Refusal>>),
-    /// Not done, or not known to be done by a server that lost its tablets: sort the items anew.
+    /// Not done, or not known to be done: sort the items anew.
     Again(Again),
     /// No retry helps.
     Failed(ClientError),
@@ -268,17 +309,49 @@ impl Client {
 
     async fn batch<K: Kind>(&self, kind: &K, count: usize) -> Vec<Result<K::Item, ClientError>> {
         let mut results: Results<K::Item> = (0..count).map(|_| None).collect();
-        let mut pending = Vec::with_capacity(count);
-        for (index, result) in results.iter_mut().enumerate() {
+        let mut attempts = self.attempts();
+        let part = if K::changes_data() {
+            BATCH_UNDER_WAY_MAX
+        } else {
+            count.max(1)
+        };
+        let mut first = 0;
+        while first < count {
+            let last = count.min(first + part);
+            self.part(kind, first..last, &mut results, &mut attempts)
+                .await;
+            first = last;
+        }
+        results
+            .into_iter()
+            .map(|r| r.expect("an item leaves the pending ones only with its result"))
+            .collect()
+    }
+
+    /// Does a part of a batch.
+    async fn part<K: Kind>(
+        &self,
+        kind: &K,
+        items: Range<usize>,
+        results: &mut Results<K::Item>,
+        attempts: &mut Attempts<'_>,
+    ) {
+        let mut pending = Vec::with_capacity(items.len());
+        for index in items.clone() {
             match kind.check(index) {
                 Ok(()) => pending.push(index),
-                Err(refusal) => *result = Some(Err(ClientError::from_final(refusal))),
+                Err(refusal) => results[index] = Some(Err(ClientError::from_final(refusal))),
             }
         }
-        let mut attempts = self.attempts();
+        let mut numbers = Numbers {
+            items,
+            ticket: None,
+        };
         while !pending.is_empty() {
             let before = pending.len();
-            let rest = self.round(kind, pending, &mut results, &mut attempts).await;
+            let rest = self
+                .round(kind, pending, &mut numbers, results, attempts)
+                .await;
             pending = rest.pending;
             if pending.len() < before {
                 attempts.progressed();
@@ -287,39 +360,45 @@ impl Client {
                 break;
             }
             if let Err(error) = attempts.pause(rest.after).await {
-                fail(&mut results, &mut pending, &error, |_| true);
+                fail(results, &mut pending, &error, |_| true);
             }
             for (table, seen) in rest.stale.into_values() {
-                if let Err(error) = self.refresh(&table, seen, &mut attempts).await {
+                if let Err(error) = self.refresh(&table, seen, attempts).await {
                     // Out of time hits all; anything else only the objects of this table.
-                    fail(&mut results, &mut pending, &error, |index| {
+                    fail(results, &mut pending, &error, |index| {
                         error.is_retryable() || kind.key(index).table.id() == table.id()
                     });
                 }
             }
         }
-        results
-            .into_iter()
-            .map(|r| r.expect("an item leaves the pending ones only with its result"))
-            .collect()
     }
 
     /// Sends every pending item once.
-    async fn round<K: Kind>(
-        &self,
+    async fn round<'a, K: Kind>(
+        &'a self,
         kind: &K,
         pending: Vec<usize>,
+        numbers: &mut Numbers<'a>,
         results: &mut Results<K::Item>,
         attempts: &mut Attempts<'_>,
     ) -> Rest {
         let mut rest = Rest::default();
         let mut maps = Maps::new();
         let chunks = self.sort(kind, pending, &mut maps, &mut rest, attempts);
-        let (maps, shared) = (&maps, &*attempts);
+        if K::changes_data() && chunks.iter().any(|c| self.local(c.owner).is_none()) {
+            let count = u32::try_from(numbers.items.len()).expect("a part of a batch is small");
+            if let Err(error) = self.identity(&mut numbers.ticket, count, attempts).await {
+                for index in chunks.iter().flat_map(|chunk| &chunk.indexes) {
+                    results[*index] = Some(Err(error.clone()));
+                }
+                return rest;
+            }
+        }
+        let (maps, shared, numbers) = (&maps, &*attempts, &*numbers);
         let mut done = stream::iter(chunks)
             .map(|chunk| async move {
                 let mut own = shared.clone();
-                let outcome = self.send(kind, &chunk, maps, &mut own).await;
+                let outcome = self.send(kind, &chunk, maps, numbers, &mut own).await;
                 (chunk, outcome, own)
             })
             .buffer_unordered(CALLS_MAX);
@@ -408,101 +487,60 @@ impl Client {
         full
     }
 
-    /// Sends one request until its result is known, or its server is not the right one any more.
+    /// Sends one request.
     async fn send<K: Kind>(
         &self,
         kind: &K,
         chunk: &Chunk,
         maps: &Maps,
+        numbers: &Numbers<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Outcome<K::Item> {
-        let mut ticket = None;
-        loop {
-            let request = kind.request(&chunk.indexes);
-            let result = if let Some(master) = self.local(chunk.owner) {
-                let header = self.local_header(chunk.owner, attempts.remaining());
-                let answer = K::local(master, self.core(), &header, request);
-                match self.finish_local::<K::Request>(answer, attempts).await {
-                    Ok(result) => result,
-                    Err(error) => return Outcome::Failed(error),
-                }
-            } else {
-                // Once it may have been executed, the other server is found below.
-                let moved = || !attempts.is_ambiguous() && chunk.has_moved(kind, maps);
-                let _place = match self.place(chunk.owner, attempts, moved).await {
-                    Ok(Some(place)) => place,
-                    Ok(None) => return Outcome::Again(Again::AT_ONCE),
-                    Err(error) => return Outcome::Failed(error),
-                };
-                let mut header = Header::to(chunk.owner);
-                if K::changes_data() {
-                    match self.identity(&mut ticket, attempts).await {
-                        Ok(operation) => header.operation = operation,
-                        Err(error) => return Outcome::Failed(error),
-                    }
-                }
-                let limit = attempts.next_limit();
-                let network = &*self.shared.parts.network;
-                pluvio_wire::call(network, &chunk.address, header, &request, limit).await
-            };
-            let error = match result {
-                Ok(reply) => {
-                    let items = K::items(reply);
-                    return if items.len() == chunk.indexes.len() {
-                        Outcome::Items(items)
-                    } else {
-                        Outcome::Failed(ClientError::Protocol(format!(
-                            "{} answered {} of {} items",
-                            chunk.address,
-                            items.len(),
-                            chunk.indexes.len()
-                        )))
-                    };
-                }
-                Err(error) => error,
-            };
-            let again = match self.judge(error, K::changes_data(), attempts) {
-                Ok(again) => again,
-                Err(error) => return Outcome::Failed(error),
-            };
-            if !(K::changes_data() && attempts.is_ambiguous()) {
-                return Outcome::Again(again);
+        let request = kind.request(&chunk.indexes, &|index| numbers.number(index));
+        let result = if let Some(master) = self.local(chunk.owner) {
+            let mut header = self.local_header(chunk.owner, attempts.remaining());
+            // Before, no other server can have executed any of them.
+            if let Some(ticket) = numbers.ticket.as_ref().filter(|_| attempts.is_ambiguous()) {
+                header.operation = ticket.id(attempts.remaining());
             }
-            // It may have been executed: only the same request with the same identity finds out.
-            if let Err(error) = attempts.pause(again.after).await {
-                return Outcome::Failed(error);
-            }
-            match self.still_there(kind, chunk, maps, attempts).await {
-                Ok(true) => {}
-                Ok(false) => return Outcome::Again(again),
+            let answer = K::local(master, self.core(), &header, request);
+            match self.finish_local::<K::Request>(answer, attempts).await {
+                Ok(result) => result,
                 Err(error) => return Outcome::Failed(error),
             }
-        }
-    }
-
-    /// Whether all items of a chunk are still on its server, by the coordinator's latest word.
-    async fn still_there<K: Kind>(
-        &self,
-        kind: &K,
-        chunk: &Chunk,
-        maps: &Maps,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<bool, ClientError> {
-        let mut seen = BTreeMap::new();
-        for &index in &chunk.indexes {
-            let table = kind.key(index).table;
-            if let Entry::Vacant(place) = seen.entry(table.id()) {
-                let old = table.map().generation.max(maps[&table.id()].generation);
-                self.refresh(table, old, attempts).await?;
-                place.insert(table.map());
+        } else {
+            let moved = || chunk.has_moved(kind, maps);
+            let _place = match self.place(chunk.owner, attempts, moved).await {
+                Ok(Some(place)) => place,
+                Ok(None) => return Outcome::Again(Again::AT_ONCE),
+                Err(error) => return Outcome::Failed(error),
+            };
+            let mut header = Header::to(chunk.owner);
+            if let Some(ticket) = &numbers.ticket {
+                header.operation = ticket.id(attempts.remaining());
             }
+            let limit = attempts.next_limit();
+            let network = &*self.shared.parts.network;
+            pluvio_wire::call(network, &chunk.address, header, &request, limit).await
+        };
+        match result {
+            Ok(reply) => {
+                let items = K::items(reply);
+                if items.len() == chunk.indexes.len() {
+                    return Outcome::Items(items);
+                }
+                Outcome::Failed(ClientError::Protocol(format!(
+                    "{} answered {} of {} items",
+                    chunk.address,
+                    items.len(),
+                    chunk.indexes.len()
+                )))
+            }
+            Err(error) => match self.judge(error, K::changes_data(), attempts) {
+                Ok(again) => Outcome::Again(again),
+                Err(error) => Outcome::Failed(error),
+            },
         }
-        Ok(chunk.indexes.iter().all(|&index| {
-            let key = kind.key(index);
-            seen[&key.table.id()]
-                .locate(key.table.hash(key.key))
-                .is_some_and(|tablet| tablet.owner == chunk.owner)
-        }))
     }
 }
 

@@ -10,11 +10,11 @@ use crate::window::{WindowPlace, Windows};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
-use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, ServerId, TableId};
+use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, OperationId, ServerId, TableId};
 use pluvio_wire::{
-    Answer, Delete, DeleteReply, Header, Increment, IncrementReply, Number, OperationId, Read,
-    ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply,
-    check_key, check_value,
+    Answer, Delete, DeleteReply, Header, Increment, IncrementReply, Number, Read, ReadReply,
+    Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply, check_key,
+    check_value,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
@@ -334,14 +334,18 @@ impl Client {
         mut first: Option<Answer<R::Reply>>,
     ) -> Result<R::Reply, ClientError> {
         let mut attempts = self.attempts();
-        let mut ticket = None;
+        let mut ticket: Option<Ticket<'_>> = None;
         loop {
             let map = table.map();
             let result = if let Some(answer) = first.take() {
                 self.finish_local::<R>(answer, &mut attempts).await?
             } else if let Some(tablet) = map.locate(hash) {
                 if let Some(master) = self.local(tablet.owner) {
-                    let header = self.local_header(tablet.owner, attempts.remaining());
+                    let mut header = self.local_header(tablet.owner, attempts.remaining());
+                    // Without one, nobody else was asked to execute it.
+                    if let Some(ticket) = &ticket {
+                        header.operation = ticket.id(attempts.remaining());
+                    }
                     let answer = local(master, self.core, &header, request());
                     self.finish_local::<R>(answer, &mut attempts).await?
                 } else {
@@ -351,7 +355,7 @@ impl Client {
                     };
                     let mut header = Header::to(tablet.owner);
                     if !R::OPCODE.is_idempotent() {
-                        header.operation = self.identity(&mut ticket, &attempts).await?;
+                        header.operation = self.identity(&mut ticket, 1, &attempts).await?;
                     }
                     let limit = attempts.next_limit();
                     let network = &*self.shared.parts.network;
@@ -398,28 +402,29 @@ impl Client {
         Ok(place)
     }
 
-    /// The identity of an operation that changes data, the same for all its attempts.
+    /// The identity of operations that change data, the same for all their attempts.
     ///
     /// # Errors
     /// The time was up before fewer operations were under way.
     pub(crate) async fn identity<'a>(
         &'a self,
         ticket: &mut Option<Ticket<'a>>,
+        count: u32,
         attempts: &Attempts<'_>,
     ) -> Result<OperationId, ClientError> {
         if let Some(ticket) = ticket {
-            return Ok(ticket.id());
+            return Ok(ticket.id(attempts.remaining()));
         }
         let sequence = &self.shared.sequence;
-        let begun = match sequence.try_begin() {
+        let begun = match sequence.try_begin(count) {
             Some(begun) => begun,
             None => {
                 let clock = &*self.shared.parts.clock;
-                let turn = timeout(clock, attempts.remaining(), sequence.begin()).await;
+                let turn = timeout(clock, attempts.remaining(), sequence.begin(count)).await;
                 turn.map_err(|_| attempts.timed_out())?
             }
         };
-        Ok(ticket.insert(begun).id())
+        Ok(ticket.insert(begun).id(attempts.remaining()))
     }
 
     /// Waits for a local answer, at most until the time is up.

@@ -1,18 +1,23 @@
 //! Identities of operations that change data.
 //!
-//! Owns the numbers of the operations under way, at most 2048 of a client; more wait for their
-//! turn, because servers remember the results of a bounded number of operations of a client. Invariant CLIENT-1: an operation keeps its number
-//! over all its retries, and `acknowledged_below` never passes the number of an operation whose
-//! result the client still waits for.
+//! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait for their
+//! turn, because servers keep the results of a bounded number of operations of a client. An item of a batch is an
+//! operation of its own.
+//!
+//! - CLIENT-1: an operation keeps its number over all its retries, to whichever server, and
+//!   `acknowledged_below` never passes the number of an operation whose result the client still waits for.
+//! - CLIENT-2: an operation is not sent any more later than it said with every attempt (`retry_ms`).
 
-use pluvio_units::{ClientId, SequenceNumber};
-use pluvio_wire::OperationId;
+use core::time::Duration;
+use pluvio_units::{ClientId, OperationId, SequenceNumber};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Most operations of one client that change data and are under way: half of what servers remember.
-pub(crate) const UNDER_WAY_MAX: usize = 2048;
+/// Most operations of one client that change data and are under way: half of what servers keep.
+pub(crate) const UNDER_WAY_MAX: usize = 8 << 10;
+/// Most items of a batch that are under way: so that several batches and single operations are, too.
+pub(crate) const BATCH_UNDER_WAY_MAX: usize = UNDER_WAY_MAX / 2;
 
 /// Gives out operation numbers of one client.
 pub(crate) struct Sequence {
@@ -43,52 +48,60 @@ impl Sequence {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new operation, once fewer than [`UNDER_WAY_MAX`] are under way.
-    pub(crate) async fn begin(&self) -> Ticket<'_> {
-        let turn = self.turns.acquire().await;
-        self.ticket(turn.expect("the semaphore is never closed"))
+    /// So many new operations, once few enough are under way. They take their turn at once, so that none
+    /// waits for others that hold half of theirs.
+    pub(crate) async fn begin(&self, count: u32) -> Ticket<'_> {
+        let turn = self.turns.acquire_many(count).await;
+        self.ticket(count, turn.expect("the semaphore is never closed"))
     }
 
-    /// A new operation, if fewer than [`UNDER_WAY_MAX`] are under way.
-    pub(crate) fn try_begin(&self) -> Option<Ticket<'_>> {
-        Some(self.ticket(self.turns.try_acquire().ok()?))
+    /// So many new operations, if few enough are under way.
+    pub(crate) fn try_begin(&self, count: u32) -> Option<Ticket<'_>> {
+        Some(self.ticket(count, self.turns.try_acquire_many(count).ok()?))
     }
 
-    fn ticket<'a>(&'a self, turn: SemaphorePermit<'a>) -> Ticket<'a> {
+    fn ticket<'a>(&'a self, count: u32, turn: SemaphorePermit<'a>) -> Ticket<'a> {
         let mut state = self.state();
-        let number = state.next;
-        state.next = number.next();
-        state.under_way.insert(number);
+        let first = state.next;
+        state.next = SequenceNumber(first.0 + u64::from(count));
+        state.under_way.insert(first);
         Ticket {
             sequence: self,
-            number,
+            first,
             _turn: turn,
         }
     }
 }
 
-/// An operation under way; its result is acknowledged when this is dropped.
+/// Operations under way; their results are acknowledged when this is dropped.
 pub(crate) struct Ticket<'a> {
     sequence: &'a Sequence,
-    number: SequenceNumber,
+    first: SequenceNumber,
     _turn: SemaphorePermit<'a>,
 }
 
 impl Ticket<'_> {
-    /// The operation's identity, for one attempt.
-    pub(crate) fn id(&self) -> OperationId {
+    /// The first operation's identity, for one attempt: `retry` is what is left of the operation's time.
+    pub(crate) fn id(&self, retry: Duration) -> OperationId {
         let state = self.sequence.state();
+        let retry_ms = retry.as_nanos().div_ceil(1_000_000);
         OperationId {
             client: self.sequence.client,
-            sequence: self.number,
+            sequence: self.first,
             acknowledged_below: state.under_way.first().copied().unwrap_or(state.next),
+            retry_ms: u32::try_from(retry_ms).unwrap_or(u32::MAX),
         }
+    }
+
+    /// The number of one of the operations.
+    pub(crate) fn number(&self, index: usize) -> SequenceNumber {
+        SequenceNumber(self.first.0 + index as u64)
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.sequence.state().under_way.remove(&self.number);
+        self.sequence.state().under_way.remove(&self.first);
     }
 }
 
@@ -100,25 +113,27 @@ mod tests {
     #[test]
     fn acknowledgement_stops_at_the_oldest_operation_under_way() {
         let sequence = Sequence::new(ClientId(7));
-        let begin = || sequence.try_begin().expect("there is room");
-        let first = begin();
-        let second = begin();
-        assert_eq!(second.id().sequence, SequenceNumber(2));
-        assert_eq!(second.id().acknowledged_below, SequenceNumber(1));
+        let begin = |count| sequence.try_begin(count).expect("there is room");
+        let id = |ticket: &Ticket<'_>| ticket.id(Duration::from_secs(1));
+        let first = begin(1);
+        let batch = begin(10);
+        assert_eq!(id(&batch).sequence, SequenceNumber(2));
+        assert_eq!(batch.number(9), SequenceNumber(11));
+        assert_eq!(id(&batch).acknowledged_below, SequenceNumber(1));
         drop(first);
-        assert_eq!(second.id().acknowledged_below, SequenceNumber(2));
-        drop(second);
-        assert_eq!(begin().id().acknowledged_below, SequenceNumber(3));
+        assert_eq!(id(&batch).acknowledged_below, SequenceNumber(2));
+        drop(batch);
+        assert_eq!(id(&begin(1)).acknowledged_below, SequenceNumber(12));
     }
 
     #[test]
     fn operations_under_way_are_bounded() {
         let sequence = Sequence::new(ClientId(7));
         let mut under_way: Vec<_> = (0..UNDER_WAY_MAX)
-            .map(|_| sequence.try_begin().expect("there is room"))
+            .map(|_| sequence.try_begin(1).expect("there is room"))
             .collect();
-        assert!(sequence.try_begin().is_none());
-        let mut waiting = Box::pin(sequence.begin());
+        assert!(sequence.try_begin(1).is_none());
+        let mut waiting = Box::pin(sequence.begin(1));
         assert!(waiting.as_mut().now_or_never().is_none());
         under_way.pop();
         assert!(waiting.now_or_never().is_some());

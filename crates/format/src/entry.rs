@@ -8,6 +8,7 @@
 //!   c = the next entry belongs to the same group; the CRC covers kind, length and body
 //! ```
 
+use crate::completion::Completion;
 use crate::digest::LogDigest;
 use crate::kind::EntryKind;
 use crate::stats::TableStats;
@@ -25,9 +26,10 @@ pub const GROUP_MAX: usize = 256;
 const GROUP_CONTINUES: u8 = 0x80;
 const KIND_MASK: u8 = 0x1f;
 const CRC_BYTES: usize = 4;
-/// Longest part of an entry before the key: kind, length (≤ 4), crc, table, version, segment,
-/// timestamp, key length.
-const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + 3 * 10 + 4 + 3;
+/// Longest part of an entry before the key: kind, length (≤ 4), crc, and of an object table, version,
+/// segment, timestamp and key length, or a whole completion record, which is longer.
+const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::BODY_MAX;
+const _: () = assert!(Completion::BODY_MAX >= 3 * 10 + 4 + 3);
 /// Longest body; bounds the length field to four bytes.
 const BODY_MAX: u64 = SEGMENT_BYTES as u64;
 
@@ -125,6 +127,8 @@ pub enum Entry<'a> {
     SafeVersion(ObjectVersion),
     /// See [`TableStats`].
     TableStats(TableStats),
+    /// See [`Completion`].
+    Completion(Completion),
 }
 
 impl Entry<'_> {
@@ -138,6 +142,7 @@ impl Entry<'_> {
             Self::LogDigest(_) => EntryKind::LogDigest,
             Self::SafeVersion(_) => EntryKind::SafeVersion,
             Self::TableStats(_) => EntryKind::TableStats,
+            Self::Completion(_) => EntryKind::Completion,
         }
     }
 }
@@ -166,7 +171,7 @@ enum Tail<'a> {
 }
 
 /// An entry ready to be copied to the log: header and small fields assembled, key and value still
-/// borrowed. Making one for an object or a tombstone allocates nothing.
+/// borrowed. Making one for an object, a tombstone or a completion record allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Encoded<'a> {
     head: [u8; HEAD_MAX],
@@ -227,6 +232,10 @@ impl<'a> Encoded<'a> {
                 let mut body = Vec::new();
                 stats.encode_body(&mut body);
                 Tail::Owned(body)
+            }
+            Entry::Completion(completion) => {
+                at += completion.encode_body(&mut small);
+                Tail::Slices(&[], &[])
             }
         };
         Self::assemble(entry.kind(), group_continues, &small[..at], tail)
@@ -557,5 +566,6 @@ fn decode_body(kind: EntryKind, body: &[u8]) -> Option<Entry<'_>> {
             Some(Entry::SafeVersion(version))
         }
         EntryKind::TableStats => TableStats::decode_body(body).map(Entry::TableStats),
+        EntryKind::Completion => Completion::decode_body(body).map(Entry::Completion),
     }
 }

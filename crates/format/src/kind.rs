@@ -18,17 +18,20 @@ pub enum EntryKind {
     SafeVersion = 5,
     /// Sizes of the tables, for cutting recovery partitions (003 §7.4).
     TableStats = 6,
+    /// An operation was executed, with its result (003 §10.3).
+    Completion = 7,
 }
 
 impl EntryKind {
     /// Every kind, in the order of the numbers on disk.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Object,
         Self::Tombstone,
         Self::SegmentHeader,
         Self::LogDigest,
         Self::SafeVersion,
         Self::TableStats,
+        Self::Completion,
     ];
 
     /// The number that stands in the kind byte.
@@ -47,6 +50,7 @@ impl EntryKind {
             4 => Some(Self::LogDigest),
             5 => Some(Self::SafeVersion),
             6 => Some(Self::TableStats),
+            7 => Some(Self::Completion),
             _ => None,
         }
     }

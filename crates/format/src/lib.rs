@@ -14,6 +14,7 @@
 //!
 //! Everything here is a pure function or a plain value and may be used from any thread.
 
+mod completion;
 mod digest;
 mod entry;
 mod frame;
@@ -22,6 +23,7 @@ mod segment;
 mod stats;
 mod varint;
 
+pub use completion::{Completion, Outcome};
 pub use digest::LogDigest;
 pub use entry::{
     Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ParseError, ParseErrorKind,

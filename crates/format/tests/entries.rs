@@ -2,12 +2,13 @@
 //! goes unnoticed, and a segment of them is walked group by group.
 
 use pluvio_format::{
-    Check, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION, LogDigest, Object,
-    ParseErrorKind, Parsed, SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats,
-    Tombstone,
+    Check, Completion, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION,
+    LogDigest, Object, Outcome, ParseErrorKind, Parsed, SegmentHeader, SegmentIter, SegmentKind,
+    TableStat, TableStats, Tombstone,
 };
 use pluvio_units::{
-    ClusterId, KEY_MAX, LogId, ObjectVersion, SegmentId, ServerId, TableId, VALUE_MAX,
+    ClientId, ClusterId, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId, SequenceNumber,
+    ServerId, TableId, VALUE_MAX,
 };
 use proptest::prelude::*;
 
@@ -43,6 +44,10 @@ fn example(kind: EntryKind) -> Entry<'static> {
             segments: vec![SegmentId(1), SegmentId(300), SegmentId(u64::MAX)],
         }),
         EntryKind::SafeVersion => Entry::SafeVersion(ObjectVersion(u64::MAX)),
+        EntryKind::Completion => Entry::Completion(completion(Outcome::Written {
+            version: ObjectVersion(12345),
+            replaced: ObjectVersion(12344),
+        })),
         EntryKind::TableStats => Entry::TableStats(TableStats {
             exact: vec![TableStat {
                 table: TableId(7),
@@ -53,6 +58,77 @@ fn example(kind: EntryKind) -> Entry<'static> {
             other_bytes: 2,
             other_entries: 3,
         }),
+    }
+}
+
+fn completion(outcome: Outcome) -> Completion {
+    Completion {
+        client: ClientId(0x0102_0304_0506_0708),
+        sequence: SequenceNumber(1000),
+        acknowledged_below: SequenceNumber(998),
+        retry_s: 10,
+        table: TableId(7),
+        hash: KeyHash(0x1112_1314_1516_1718),
+        outcome,
+    }
+}
+
+#[test]
+fn the_bytes_of_a_completion_record_are_these() {
+    let entry = Entry::Completion(completion(Outcome::Written {
+        version: ObjectVersion(5),
+        replaced: ObjectVersion(4),
+    }));
+    let bytes = Encoded::new(&entry, false).unwrap().to_vec();
+    #[rustfmt::skip]
+    let body = [
+        0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, // client
+        0xe8, 0x07, // sequence 1000
+        2,    // not acknowledged: 2
+        10,   // retry seconds
+        7,    // table
+        0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, // key hash
+        1, 5, 4, // written, version 5, replaced 4
+    ];
+    assert_eq!(bytes[..2], [7, 24]);
+    assert_eq!(bytes[6..], body);
+    assert_eq!(bytes.len(), 30, "the price of an operation with identity");
+}
+
+#[test]
+fn every_outcome_comes_back_also_with_the_largest_numbers() {
+    let version = ObjectVersion(u64::MAX);
+    let outcomes = [
+        Outcome::Written {
+            version,
+            replaced: version,
+        },
+        Outcome::Deleted { version },
+        Outcome::Added {
+            version,
+            sum: i64::MIN,
+        },
+        Outcome::AddedFloat {
+            version,
+            sum_bits: 0.1f64.to_bits(),
+        },
+        Outcome::Rejected { version },
+        Outcome::NotANumber,
+        Outcome::Overflow,
+    ];
+    for outcome in outcomes {
+        let entry = Entry::Completion(Completion {
+            client: ClientId(u64::MAX),
+            sequence: SequenceNumber(u64::MAX),
+            acknowledged_below: SequenceNumber(0),
+            retry_s: u32::MAX,
+            table: TableId(u64::MAX),
+            hash: KeyHash(u64::MAX),
+            outcome,
+        });
+        let bytes = Encoded::new(&entry, true).unwrap().to_vec();
+        let parsed = Parsed::read(&bytes, Check::Checksum).unwrap();
+        assert_eq!(parsed.entry, entry);
     }
 }
 

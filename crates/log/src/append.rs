@@ -81,7 +81,7 @@ impl Deref for EntryRefs {
     }
 }
 
-/// Encodes a group and hands it on; the common groups of one and two need no heap.
+/// Encodes a group and hands it on; the common groups of one to three need no heap.
 pub(crate) fn with_encoded<'a, R>(
     entries: &[Entry<'a>],
     f: impl FnOnce(&[Encoded<'a>]) -> Result<R, AppendError>,
@@ -89,6 +89,11 @@ pub(crate) fn with_encoded<'a, R>(
     match entries {
         [one] => f(&[Encoded::new(one, false)?]),
         [one, two] => f(&[Encoded::new(one, true)?, Encoded::new(two, false)?]),
+        [one, two, three] => f(&[
+            Encoded::new(one, true)?,
+            Encoded::new(two, true)?,
+            Encoded::new(three, false)?,
+        ]),
         more if (1..=GROUP_MAX).contains(&more.len()) => {
             let last = more.len() - 1;
             let encoded = more
@@ -108,7 +113,10 @@ fn timestamp(entry: &Entry<'_>) -> u32 {
         Entry::Object(object) => object.timestamp_s,
         Entry::Tombstone(tombstone) => tombstone.timestamp_s,
         Entry::SegmentHeader(header) => header.created_s,
-        Entry::LogDigest(_) | Entry::SafeVersion(_) | Entry::TableStats(_) => 0,
+        Entry::LogDigest(_)
+        | Entry::SafeVersion(_)
+        | Entry::TableStats(_)
+        | Entry::Completion(_) => 0,
     }
 }
 
@@ -196,9 +204,10 @@ impl LogSpace {
     pub(crate) fn count(&self, writer: &SegmentWriter, entry: &Entry<'_>, len: usize) {
         let segment = writer.segment();
         match entry {
-            Entry::Object(_) => self
-                .memory
-                .add_live(segment.slot(), segment.log(), len as i64),
+            Entry::Object(_) | Entry::Completion(_) => {
+                self.memory
+                    .add_live(segment.slot(), segment.log(), len as i64)
+            }
             Entry::Tombstone(tombstone) => {
                 segment.tombstones().add(tombstone.segment, len as u32);
             }

@@ -228,8 +228,8 @@ impl LogSpace {
         (place.log, position)
     }
 
-    /// Counts an object as dead: the index no longer points to it. `bytes` is its
-    /// [`EntryView::total_len`]. Only for objects: tombstones die by themselves. The reference was
+    /// Counts an object or a completion record as dead: nothing points to it any more. `bytes` is its
+    /// [`EntryView::total_len`]. Not for tombstones: they die by themselves. The reference was
     /// found under `guard`.
     pub fn mark_dead(&self, entry: EntryRef, bytes: u32, _guard: &EpochGuard<'_>) {
         let (place, _) = self.memory.locate(entry);

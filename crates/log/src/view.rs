@@ -123,8 +123,8 @@ impl LogMemory {
         let left = SEGLET_BYTES - within;
         // SAFETY: the reference names an entry that was appended before, and the guard is older
         // than its end. A few bytes behind a short entry may be touched only in a closed segment:
-        // the shortest object or tombstone has 13 bytes, and nothing else has a reference while
-        // its segment is open.
+        // the shortest object, tombstone or completion record has 13 bytes, and nothing else has a
+        // reference while its segment is open.
         let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
         let head = match EntryHead::read(start) {
             // Only entries of more than SMALL_ENTRY_MAX bytes begin so close to a border.

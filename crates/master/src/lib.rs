@@ -1,8 +1,8 @@
 //! The master part of a server: tablets, the operations on them, and the recovery of tablets that
 //! other masters lost.
 //!
-//! What it owns: which tablets are here and whether they are served, and the results of operations
-//! that clients may ask for again. The store owns the objects, replication the replicas.
+//! What it owns: which tablets are here and whether they are served. The store owns the objects and the results
+//! of operations, replication the replicas.
 //!
 //! Invariants
 //! - MASTER-1: an operation is done only on a tablet that is served here, by the server life that the
@@ -13,13 +13,14 @@
 //!   only after the coordinator has recorded the new owner.
 //! - MASTER-4: nothing is answered later than the server allowed ([`Master::serve_until`]): it knows how
 //!   long nobody else can have been given the tablets.
+//! - MASTER-5: an operation with an identity is looked up among the results of the store after its tablet was
+//!   found to be served here, so that the results of a recovered tablet are there.
 //!
 //! Threads: every method takes `&self` and may be called on any core; the log of a change is that of the
 //! core it came to. Nothing blocks.
 //!
 //! Not here: who is a member (crate server), where tablets are (coordinator).
 
-mod completions;
 mod master;
 mod number;
 mod ops;
@@ -27,7 +28,6 @@ mod recover;
 mod service;
 mod tablets;
 
-pub use completions::{Completions, Execution};
 pub use master::{Master, MasterParts};
 pub use recover::{AddressBook, RecoveryOptions};
 pub use tablets::{LocalTable, Tablet, TabletMap, TabletPhase};

@@ -1,6 +1,5 @@
 //! The state of a master, and what all operations share.
 
-use crate::completions::Completions;
 use crate::recover::{AddressBook, RecoveryKey, RecoveryOptions};
 use crate::tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
 use arc_swap::Guard;
@@ -11,7 +10,7 @@ use pluvio_store::{Engine, EngineTable, Pending};
 use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{Answer, FatalKind, Header, Refusal, RetryReason, TabletSpec};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -52,7 +51,6 @@ pub struct Master {
     store: Arc<Engine>,
     pub(crate) replication: Replication,
     tablets: TabletMap,
-    pub(crate) completions: Arc<Completions>,
     pub(crate) coordinator: Address,
     pub(crate) addresses: AddressBook,
     pub(crate) recovery_options: RecoveryOptions,
@@ -61,6 +59,8 @@ pub struct Master {
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
     requests: AtomicU64,
+    /// Calls of [`Master::forget_clients`].
+    turns: AtomicUsize,
 }
 
 impl Master {
@@ -73,7 +73,6 @@ impl Master {
             store: parts.store,
             replication: parts.replication,
             tablets: TabletMap::default(),
-            completions: Completions::new(),
             coordinator: parts.coordinator,
             addresses: parts.addresses,
             recovery_options: parts.recovery,
@@ -81,6 +80,7 @@ impl Master {
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
+            turns: AtomicUsize::new(0),
         })
     }
 
@@ -244,6 +244,20 @@ impl Master {
             Durability::Replicated => true,
             Durability::Volatile => false,
         }
+    }
+
+    /// The clock of the store's results: it only goes forward.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.env.clock.now().0
+    }
+
+    /// Forgets clients that gave up their last operation long ago; to be called about every second. Each
+    /// call looks at a part of them.
+    pub fn forget_clients(&self) {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        self.store
+            .completions()
+            .forget_clients(turn, self.monotonic());
     }
 
     /// Seconds for the timestamps of entries.

@@ -25,7 +25,7 @@ pub fn add(text: Option<&[u8]>, by: Number) -> Result<(Number, Vec<u8>), Refusal
             let old = text.map_or(Ok(0), parse_integer)?;
             let new = old
                 .checked_add(by)
-                .ok_or_else(|| overflow("increment or decrement would overflow"))?;
+                .ok_or_else(|| overflow(Number::Integer(by)))?;
             Ok((Number::Integer(new), new.to_string().into_bytes()))
         }
         Number::Float(by) => {
@@ -38,29 +38,37 @@ pub fn add(text: Option<&[u8]>, by: Number) -> Result<(Number, Vec<u8>), Refusal
                 Some(text) => text,
                 None => (parse_float(old)? + by).to_string(),
             };
-            let value: f64 = sum
-                .parse()
-                .map_err(|_| not_a_number("value is not a valid float"))?;
+            let value: f64 = sum.parse().map_err(|_| not_a_number(Number::Float(0.0)))?;
             if value.is_finite() {
                 Ok((Number::Float(value), sum.into_bytes()))
             } else {
-                Err(overflow("increment would produce NaN or Infinity"))
+                Err(overflow(Number::Float(by)))
             }
         }
     }
 }
 
-fn not_a_number(what: &str) -> Refusal {
+/// What is there is no number to which such a one can be added.
+pub(crate) fn not_a_number(by: Number) -> Refusal {
+    let what = match by {
+        Number::Integer(_) => "value is not an integer or out of range",
+        Number::Float(_) => "value is not a valid float",
+    };
     Refusal::fatal(FatalKind::NotANumber, what)
 }
 
-fn overflow(what: &str) -> Refusal {
+/// The sum with such a number does not fit.
+pub(crate) fn overflow(by: Number) -> Refusal {
+    let what = match by {
+        Number::Integer(_) => "increment or decrement would overflow",
+        Number::Float(_) => "increment would produce NaN or Infinity",
+    };
     Refusal::fatal(FatalKind::Overflow, what)
 }
 
 /// Only the text that printing an integer would give: no plus sign, blanks or leading zeros.
 fn parse_integer(text: &[u8]) -> Result<i64, Refusal> {
-    let wrong = || not_a_number("value is not an integer or out of range");
+    let wrong = || not_a_number(Number::Integer(0));
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let canonical = match digits {
         [b'0'] => digits.len() == text.len(),
@@ -77,7 +85,7 @@ fn parse_integer(text: &[u8]) -> Result<i64, Refusal> {
 }
 
 fn float_text(text: &[u8]) -> Result<&str, Refusal> {
-    let wrong = || not_a_number("value is not a valid float");
+    let wrong = || not_a_number(Number::Float(0.0));
     if text.is_empty() || text.len() > TEXT_MAX {
         return Err(wrong());
     }
@@ -92,7 +100,7 @@ fn parse_float(text: &str) -> Result<f64, Refusal> {
         .all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
     match text.parse::<f64>() {
         Ok(value) if looks_right && value.is_finite() => Ok(value),
-        Ok(_) | Err(_) => Err(not_a_number("value is not a valid float")),
+        Ok(_) | Err(_) => Err(not_a_number(Number::Float(0.0))),
     }
 }
 

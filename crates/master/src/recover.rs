@@ -237,10 +237,11 @@ impl Master {
         let give_up = self.env.clock.now() + self.recovery_options.patience;
         loop {
             let (work, data) = (Arc::clone(replay), data.clone());
+            let now = self.monotonic();
             let outcome = self
                 .elsewhere(move || {
                     let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
-                    replay.as_mut().map(|replay| replay.replay(&data))
+                    replay.as_mut().map(|replay| replay.replay(&data, now))
                 })
                 .await;
             // What was not replayed must never pass for replayed.

@@ -33,6 +33,8 @@ const ENLIST_TRACE_EVERY: u32 = 20;
 /// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer fills a few
 /// seglets.
 const CLEANER_SLEEP: Duration = Duration::from_millis(2);
+/// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some thousand.
+const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
 /// recovery takes, shorter than most clients wait.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
@@ -421,7 +423,11 @@ impl Starting {
             backup: self.backup.clone(),
             master: Arc::clone(&master),
         };
-        let mut tasks = vec![self.follow_list(replication), self.follow_standing(master)];
+        let mut tasks = vec![
+            self.follow_list(replication),
+            self.follow_standing(Arc::clone(&master)),
+            self.forget_clients(master),
+        ];
         let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
         let threads = cleaners(self.env.tasks.cores());
         tasks.extend((0..threads).map(|_| self.start_cleaner(Arc::clone(&cleaner))));
@@ -467,6 +473,17 @@ impl Starting {
                     master.stop();
                     return;
                 }
+            }
+        })
+    }
+
+    /// Lets the master forget clients that are gone, a part of them at a time.
+    fn forget_clients(&self, master: Arc<Master>) -> TaskHandle {
+        let clock = Arc::clone(&self.env.clock);
+        self.env.tasks.spawn(CoreId(0), "clients", async move {
+            loop {
+                clock.sleep(FORGET_CLIENTS_PAUSE).await;
+                master.forget_clients();
             }
         })
     }

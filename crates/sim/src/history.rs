@@ -164,8 +164,7 @@ pub struct Record {
     /// What came of it.
     pub outcome: Outcome,
     /// Former lives of servers that got the operation and never answered, after which it was sent
-    /// to another life: so many executions more may have happened before it returned, as long as
-    /// servers do not remember completed operations beyond a crash.
+    /// to another life: so many executions more there would be without completion records.
     pub repeats: u8,
     /// Time of the beginning, for people.
     pub at: Duration,
@@ -208,20 +207,21 @@ impl Record {
         }
     }
 
-    /// Whether it may have changed the object, or may still. `repeats_count`: whether executions
-    /// at former masters are allowed ([`crate::check::Relaxations::repeated_execution`]).
+    /// Whether it may have changed the object, or may still.
     #[must_use]
-    pub fn may_change(&self, repeats_count: bool) -> bool {
+    pub fn may_change(&self) -> bool {
         if self.action == Action::Read {
             return false;
         }
         match self.outcome {
-            Outcome::Found { .. } | Outcome::Missing => false,
+            Outcome::Found { .. }
+            | Outcome::Missing
+            | Outcome::Rejected { .. }
+            | Outcome::NotDone => false,
             Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. }
             | Outcome::Unknown => true,
-            Outcome::Rejected { .. } | Outcome::NotDone => repeats_count && self.repeats > 0,
         }
     }
 

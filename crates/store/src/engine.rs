@@ -1,7 +1,9 @@
 //! Reads and updates of single objects.
 
+use crate::completions::Completions;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
+use crate::once::{Effect, Kept, Once};
 use crate::options::EngineOptions;
 use crate::table::{EngineTable, KeyHasher};
 use core::time::Duration;
@@ -68,18 +70,17 @@ pub struct Updated {
 }
 
 impl Updated {
-    /// What an update that changed nothing did to an object of this version.
+    /// What the update came to.
     #[must_use]
-    pub fn nothing(version: ObjectVersion) -> Self {
-        let settle = Settle {
-            hash: KeyHash(0),
-            entry: EntryRef::new(0),
-            tombstone: false,
-        };
-        Self {
-            version,
-            replaced: version,
-            settle,
+    pub fn effect<E>(&self) -> Effect<'static, E> {
+        if self.settle.tombstone {
+            return Effect::Deleted {
+                version: self.version,
+            };
+        }
+        Effect::Put {
+            version: self.version,
+            replaced: self.replaced,
         }
     }
 }
@@ -153,6 +154,7 @@ pub struct EngineStats {
 pub struct Engine {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) tables: Arc<Tables>,
+    completions: Arc<Completions>,
     index_entries_max: u64,
     huge_pages: bool,
 }
@@ -190,6 +192,7 @@ impl Engine {
             TableStats::of(source.read().values().map(|t| t.stat()).collect())
         }));
         Ok(Arc::new(Self {
+            completions: Completions::new(Arc::clone(&space)),
             space,
             tables,
             index_entries_max,
@@ -203,11 +206,18 @@ impl Engine {
         &self.space
     }
 
+    /// The results of operations that clients may ask for again.
+    #[must_use]
+    pub fn completions(&self) -> &Arc<Completions> {
+        &self.completions
+    }
+
     /// The cleaner of this store, to be driven step by step.
     #[must_use]
     pub fn cleaner(&self, options: CleanerOptions) -> Cleaner {
         let liveness = IndexLiveness {
             tables: Arc::clone(&self.tables),
+            completions: Arc::clone(&self.completions),
         };
         Cleaner::new(Arc::clone(&self.space), Arc::new(liveness), options)
     }
@@ -260,8 +270,10 @@ impl Engine {
         self.tables.write().remove(&id);
     }
 
-    /// Takes all objects of a range out of the indexes and counts them as dead.
+    /// Takes all objects of a range out of the indexes and counts them as dead, and forgets the results of
+    /// operations on them.
     pub fn forget(&self, table: &EngineTable, range: HashRange) {
+        self.completions.forget_range(table.id(), range);
         for (range, index) in table.indexes.within(range) {
             let mut left = Some(range);
             while let Some(range) = left {
@@ -383,6 +395,23 @@ impl Engine {
         now_s: u32,
         decide: impl FnOnce(Option<Current<'_>>) -> Result<Change<'v>, E>,
     ) -> Result<Update<E>, EngineError> {
+        self.update_once(log, table, key, now_s, None, decide)
+    }
+
+    /// [`Engine::update`] of an operation with an identity: its result is appended in one group with what it
+    /// changes, or alone when it changes nothing, and kept for retries.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; nothing changed, and a retry is executed.
+    pub fn update_once<'v, E>(
+        &self,
+        log: LogId,
+        table: &EngineTable,
+        key: &[u8],
+        now_s: u32,
+        once: Option<Once<'_, E>>,
+        decide: impl FnOnce(Option<Current<'_>>) -> Result<Change<'v>, E>,
+    ) -> Result<Update<E>, EngineError> {
         if key.len() > KEY_MAX {
             return Err(EngineError::KeyTooLong(key.len()));
         }
@@ -405,7 +434,17 @@ impl Engine {
         let pending = slot
             .zip(view.as_ref())
             .and_then(|(slot, view)| self.pending(slot, view, &guard));
-        let unchanged = |refused| {
+        // STORE-5.
+        let log = pending.map_or(log, |pending| pending.log);
+        let unchanged = |once: Option<Once<'_, E>>, refused: Option<E>| {
+            let effect = match &refused {
+                Some(why) => Effect::Refused(why),
+                None => Effect::Unchanged { version },
+            };
+            let pending = match once {
+                Some(once) => self.keep_unchanged(log, once, effect, pending, &guard)?,
+                None => pending,
+            };
             Ok(Update::Unchanged {
                 version,
                 pending,
@@ -414,7 +453,7 @@ impl Engine {
         };
         let change = match decide(current) {
             Ok(change) => change,
-            Err(why) => return unchanged(Some(why)),
+            Err(why) => return unchanged(once, Some(why)),
         };
         let old = slot.zip(view.as_ref()).map(|(slot, view)| Old {
             entry: slot.entry,
@@ -429,29 +468,30 @@ impl Engine {
             now_s,
         };
         match change {
-            Change::Keep => unchanged(None),
+            Change::Keep => unchanged(once, None),
             Change::Put(value) => {
-                let done = self.put(&place, &mut bucket, old.as_ref(), &value, &guard)?;
+                let done = self.put(&place, &mut bucket, old.as_ref(), &value, once, &guard)?;
                 drop(bucket);
                 index.grow(|entry| self.hash_of(table, entry, &guard));
                 Ok(Update::Done(done))
             }
             Change::Delete => match old {
                 Some(old) if version > ObjectVersion(0) => self
-                    .delete(&place, &mut bucket, &old, &guard)
+                    .delete(&place, &mut bucket, &old, once, &guard)
                     .map(Update::Done),
-                Some(_) | None => unchanged(None),
+                Some(_) | None => unchanged(once, None),
             },
         }
     }
 
     /// Appends the new value, with a tombstone for the object it replaces (STORE-3), and swings the slot.
-    fn put(
+    fn put<E>(
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
         old: Option<&Old<'_, '_>>,
         value: &[u8],
+        once: Option<Once<'_, E>>,
         guard: &EpochGuard<'_>,
     ) -> Result<Appended<Updated>, EngineError> {
         if value.len() > VALUE_MAX {
@@ -475,15 +515,29 @@ impl Engine {
             },
             None => AppendClass::Normal,
         };
-        let appended = match replaced {
-            Some(old) if self.is_durable_store() => {
-                let tombstone = self.tombstone(at, old, guard);
-                self.append(at.log, &[object, tombstone], class, guard)?
-            }
-            Some(_) | None => self.append(at.log, &[object], class, guard)?,
+        let effect = Effect::Put {
+            version,
+            replaced: replaced.map_or(ObjectVersion(0), |old| old.version),
         };
-        let entry = appended.pending()[0];
+        let kept = once.and_then(|once| once.keep(effect));
         let pending = self.is_durable_store();
+        let record = kept.as_ref().filter(|_| pending).map(Kept::record);
+        let tombstone = replaced
+            .filter(|_| pending)
+            .map(|old| self.tombstone(at, old, guard));
+        let append = |group: &[Entry<'_>]| self.append(at.log, group, class, guard);
+        let appended = match (tombstone, record) {
+            (None, None) => append(&[object])?,
+            (Some(tombstone), None) => append(&[object, tombstone])?,
+            (None, Some(record)) => append(&[object, record])?,
+            (Some(tombstone), Some(record)) => append(&[object, tombstone, record])?,
+        };
+        match kept {
+            Some(kept) if pending => kept.appended(&appended),
+            Some(kept) => kept.volatile(),
+            None => {}
+        }
+        let entry = appended.pending()[0];
         match old {
             Some(old) => assert!(
                 bucket.replace(old.entry, entry, pending),
@@ -512,11 +566,12 @@ impl Engine {
     }
 
     /// Appends a tombstone and swings the slot to it; without replicas the slot is just emptied.
-    fn delete(
+    fn delete<E>(
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
         old: &Old<'_, '_>,
+        once: Option<Once<'_, E>>,
         guard: &EpochGuard<'_>,
     ) -> Result<Appended<Updated>, EngineError> {
         // Raised first: the head that this append may open must record it (STORE-1).
@@ -526,14 +581,30 @@ impl Engine {
             entry,
             tombstone: true,
         };
+        let effect = Effect::Deleted {
+            version: old.version,
+        };
+        let kept = once.and_then(|once| once.keep(effect));
         let appended = if self.is_durable_store() {
             let tombstone = self.tombstone(at, old, guard);
-            let appended = self.append(at.log, &[tombstone], AppendClass::Delete, guard)?;
+            let append =
+                |group: &[Entry<'_>]| self.append(at.log, group, AppendClass::Delete, guard);
+            let appended = match kept {
+                None => append(&[tombstone])?,
+                Some(kept) => {
+                    let appended = append(&[tombstone, kept.record()])?;
+                    kept.appended(&appended);
+                    appended
+                }
+            };
             let entry = appended.pending()[0];
             bucket.replace(old.entry, entry, true);
             appended.map(|_| settle(entry))
         } else {
             bucket.remove(old.entry);
+            if let Some(kept) = kept {
+                kept.volatile();
+            }
             Appended::new(at.log, LogPosition::default(), settle(old.entry))
         };
         self.uncount(at.table, old.entry, old.view, guard);
@@ -561,7 +632,7 @@ impl Engine {
         })
     }
 
-    fn append(
+    pub(crate) fn append(
         &self,
         log: LogId,
         entries: &[Entry<'_>],
@@ -592,7 +663,7 @@ impl Engine {
         }
     }
 
-    fn is_durable_store(&self) -> bool {
+    pub(crate) fn is_durable_store(&self) -> bool {
         match self.space.durability() {
             Durability::Replicated => true,
             Durability::Volatile => false,

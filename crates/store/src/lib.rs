@@ -2,7 +2,7 @@
 //! over it ([`Store`]) for any process that wants a log-structured store inside itself.
 //!
 //! What it owns: which tables there are, the versions of objects, and the rule that an index slot
-//! points to the newest entry of its key. The log owns the bytes, the index the slots.
+//! points to the newest entry of its key; the results of operations that clients may ask for again. The log owns the bytes, the index the slots.
 //!
 //! Invariants
 //! - STORE-1: the version of a key only grows, also over delete and re-create: a new object gets at
@@ -16,21 +16,29 @@
 //!   long as the copy's segment.
 //! - STORE-4: bytes found corrupt stop the process ([`Fatal`]): the replicas are right, and another
 //!   server recovers from them (003 §6).
+//! - STORE-5: what a change rests on is never durable later than the change: while an entry is pending, the
+//!   next entry of its key is appended behind it, to the same log. Otherwise a crash could keep an
+//!   increment that counts another one and lose that one's completion record.
 //!
 //! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;
 //! whoever needs durability waits for the position in [`Appended`](pluvio_log::Appended).
 //!
 //! Not here: which tablets this server has, replication, clients.
 
+mod completions;
 mod embedded;
 mod engine;
 mod indexes;
 mod liveness;
+mod once;
 mod options;
 mod replay;
 mod scan;
 mod table;
 
+pub use completions::{
+    Admission, CLIENTS_MAX, Completions, Execution, OPERATIONS_MAX, RESULTS_MAX, kept_for,
+};
 pub use embedded::{
     Borrowed, BuildError, Cleaning, Condition, EpochKind, IncrementError, Iter, KeyHashing, Store,
     StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy,
@@ -39,6 +47,7 @@ pub use engine::{
     Change, Current, Engine, EngineError, EngineStats, Fatal, Found, Pending, Settle, Update,
     Updated,
 };
+pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_units::{ObjectVersion as Version, Size};
 pub use replay::{Replay, ReplayError, ReplayLoad};

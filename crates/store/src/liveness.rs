@@ -1,15 +1,18 @@
-//! What the cleaner asks: does the index still point there?
+//! What the cleaner asks: does the index, or the table of results, still point there?
 
+use crate::completions::Completions;
 use crate::engine::Tables;
 use crate::table::EngineTable;
+use pluvio_format::Completion;
 use pluvio_index::Index;
 use pluvio_log::{Liveness, TableLiveness};
 use pluvio_units::{EntryRef, HashRange, KeyHash, TableId};
 use std::sync::Arc;
 
-/// The indexes of all tables, as the cleaner sees them.
+/// The indexes of all tables and the table of results, as the cleaner sees them.
 pub(crate) struct IndexLiveness {
     pub(crate) tables: Arc<Tables>,
+    pub(crate) completions: Arc<Completions>,
 }
 
 impl Liveness for IndexLiveness {
@@ -19,6 +22,14 @@ impl Liveness for IndexLiveness {
         let table = self.tables.get(table)?;
         let indexes = table.indexes.within(HashRange::ALL);
         Some(Arc::new(TableSnapshot { table, indexes }))
+    }
+
+    fn needs_completion(&self, record: &Completion, entry: EntryRef) -> bool {
+        self.completions.points_to(record, entry)
+    }
+
+    fn relocate_completion(&self, record: &Completion, old: EntryRef, new: EntryRef) -> bool {
+        self.completions.relocate(record, old, new)
     }
 }
 

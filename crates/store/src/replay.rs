@@ -12,7 +12,8 @@
 
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::EngineTable;
-use pluvio_format::{Check, Entry, Object, ParseError, Parsed, Tombstone};
+use core::time::Duration;
+use pluvio_format::{Check, Completion, Entry, Object, ParseError, Parsed, Tombstone};
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
@@ -82,10 +83,11 @@ impl Replay {
     }
 
     /// Replays entries that stand one after the other. On an error, those before the bad one are replayed.
+    /// `now` is the clock of [`Completions::admit`](crate::Completions::admit).
     ///
     /// # Errors
     /// See [`ReplayError`].
-    pub fn replay(&mut self, mut bytes: &[u8]) -> Result<(), ReplayError> {
+    pub fn replay(&mut self, mut bytes: &[u8], now: Duration) -> Result<(), ReplayError> {
         while !bytes.is_empty() {
             let parsed = Parsed::read(bytes, Check::Checksum)?;
             self.load.entries += 1;
@@ -93,6 +95,7 @@ impl Replay {
                 Entry::Object(object) => self.object(object)?,
                 Entry::Tombstone(tombstone) => self.tombstone(tombstone)?,
                 Entry::SafeVersion(version) => self.store.space().raise_safe_version(*version),
+                Entry::Completion(record) => self.completion(record, now)?,
                 Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
             }
             bytes = &bytes[parsed.head.total_len()..];
@@ -204,6 +207,18 @@ impl Replay {
         Ok(())
     }
 
+    /// Copies the record of an operation, unless it is here or not needed.
+    fn completion(&mut self, record: &Completion, now: Duration) -> Result<(), ReplayError> {
+        self.table(record.table)?;
+        let store = Arc::clone(&self.store);
+        let guard = store.space().pin();
+        if store.completions().wants(record, now, &guard) {
+            let new = self.append(&[Entry::Completion(*record)], &guard)?;
+            store.completions().restore(record, new, &guard);
+        }
+        Ok(())
+    }
+
     /// The tombstone for a copy in the side log that dies now (REPLAY-2).
     fn death_of<'k>(
         &self,
@@ -235,6 +250,7 @@ impl Replay {
     ) -> Result<EntryRef, ReplayError> {
         let class = match entries {
             [Entry::Tombstone(_)] => AppendClass::Delete,
+            [Entry::Completion(_)] => AppendClass::Internal,
             _ => AppendClass::Normal,
         };
         let refs = self

@@ -70,7 +70,8 @@ id! {
     ReplicationEpoch(u32)
 }
 id! {
-    /// A client's lease; together with a [`SequenceNumber`] it names one operation for ever.
+    /// A client, drawn at random when it starts; together with a [`SequenceNumber`] it names one operation
+    /// for ever.
     ClientId(u64)
 }
 id! {

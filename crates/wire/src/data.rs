@@ -4,7 +4,7 @@ use crate::codec::{Body, Request};
 use crate::opcode::Opcode;
 use crate::refusal::Refusal;
 use bytes::Bytes;
-use pluvio_units::{KeyHash, ObjectVersion, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, SequenceNumber, TableId};
 use serde::{Deserialize, Serialize};
 
 /// Conditions under which an operation is refused (003 fig. 2). The default refuses nothing.
@@ -204,6 +204,10 @@ impl Body for IncrementReply {}
 /// The key of one object in a batch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MultiKey {
+    /// The number of the operation that this item is: an item keeps it when it comes again in another
+    /// batch, to whichever server. 0 in batches that change nothing or have no identity.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sequence: SequenceNumber,
     /// Its table.
     pub table: TableId,
     /// Its key.
@@ -422,6 +426,11 @@ pub struct CountObjectsReply {
     pub bytes: u64,
 }
 impl Body for CountObjectsReply {}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks for a reference.
+fn is_zero(sequence: &SequenceNumber) -> bool {
+    *sequence == SequenceNumber(0)
+}
 
 fn length(value: &Bytes) -> u32 {
     u32::try_from(value.len()).expect("values are at most VALUE_MAX long")

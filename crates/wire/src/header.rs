@@ -1,29 +1,17 @@
 //! The fixed part of every request.
 
 use crate::refusal::Refusal;
-use pluvio_units::{ClientId, SequenceNumber, ServerId};
-
-/// Names one operation of one client for ever, so that a server can tell a retry from a new
-/// operation (003 §10.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OperationId {
-    /// The client; 0 for operations that need no identity.
-    pub client: ClientId,
-    /// The operation.
-    pub sequence: SequenceNumber,
-    /// The client has the results of all its operations below this number: they may be forgotten.
-    pub acknowledged_below: SequenceNumber,
-}
+use pluvio_units::{ClientId, OperationId, SequenceNumber, ServerId};
 
 /// The fixed little-endian header of a request.
 ///
 /// ```text
-///  0        8         16                   24       32           36
-///  | client | sequence | acknowledged_below | target | deadline_us | msgpack fields …
+///  0        8         16                   24       32           36         40
+///  | client | sequence | acknowledged_below | target | deadline_us | retry_ms | msgpack fields …
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// The operation's identity.
+    /// The operation's identity. Each item of a batch has a number of its own; here stands that of any.
     pub operation: OperationId,
     /// The server life the caller means; 0 means whoever listens at the address. A server with
     /// another id refuses, because an address can be reused.
@@ -34,7 +22,7 @@ pub struct Header {
 
 impl Header {
     /// Bytes of the encoded header.
-    pub const LEN: usize = 36;
+    pub const LEN: usize = 40;
 
     /// A header for a request to one life of a server.
     #[must_use]
@@ -51,6 +39,7 @@ impl Header {
         into.extend_from_slice(&self.operation.acknowledged_below.0.to_le_bytes());
         into.extend_from_slice(&self.target.0.to_le_bytes());
         into.extend_from_slice(&self.deadline_us.to_le_bytes());
+        into.extend_from_slice(&self.operation.retry_ms.to_le_bytes());
     }
 
     /// Cuts the header off the `meta` part of a request.
@@ -63,14 +52,17 @@ impl Header {
         };
         let word =
             |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("eight bytes"));
+        let half =
+            |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("four bytes"));
         let header = Self {
             operation: OperationId {
                 client: ClientId(word(0)),
                 sequence: SequenceNumber(word(8)),
                 acknowledged_below: SequenceNumber(word(16)),
+                retry_ms: half(36),
             },
             target: ServerId(word(24)),
-            deadline_us: u32::from_le_bytes(fixed[32..36].try_into().expect("four bytes")),
+            deadline_us: half(32),
         };
         Ok((header, rest))
     }

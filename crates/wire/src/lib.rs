@@ -26,7 +26,7 @@ mod replication;
 pub use codec::{Answer, Body, Request, RpcError, call, decode, encode, handled, reply};
 pub use control::*;
 pub use data::*;
-pub use header::{Header, OperationId};
+pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
 pub use opcode::{Class, Opcode, Role};
 pub use recovery::*;

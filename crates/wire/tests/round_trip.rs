@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::{ClientId, ObjectVersion, SequenceNumber, ServerId, TableId};
+use pluvio_units::{ClientId, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
 use pluvio_wire::*;
 use proptest::prelude::*;
 
@@ -12,6 +12,7 @@ fn header() -> Header {
             client: ClientId(7),
             sequence: SequenceNumber(u64::MAX),
             acknowledged_below: SequenceNumber(3),
+            retry_ms: 77_000,
         },
         target: ServerId(9),
         deadline_us: 123,
@@ -20,6 +21,7 @@ fn header() -> Header {
 
 fn key(name: &[u8]) -> MultiKey {
     MultiKey {
+        sequence: SequenceNumber(name.len() as u64),
         table: TableId(1),
         key: name.to_vec(),
         rules: RejectRules::unless_version(ObjectVersion(4)),

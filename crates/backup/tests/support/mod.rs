@@ -6,13 +6,13 @@ use bytes::Bytes;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_env::Env;
 use pluvio_format::{
-    Encoded, Entry, FORMAT_VERSION, LogDigest, Object, SegmentHeader, SegmentKind, TableStat,
-    TableStats, Tombstone,
+    Completion, Encoded, Entry, FORMAT_VERSION, LogDigest, Object, Outcome, SegmentHeader,
+    SegmentKind, TableStat, TableStats, Tombstone,
 };
 use pluvio_sim::{ProcessId, Sim, SimOptions};
 use pluvio_units::{
-    ClusterId, CoreId, LogId, ObjectVersion, ReplicationEpoch, SegmentId, ServerId,
-    ServerListVersion, TableId,
+    ClientId, ClusterId, CoreId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
+    SequenceNumber, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{Refusal, ServerInfo, ServerList, ServerState, WriteReplica};
 use std::future::Future;
@@ -21,6 +21,8 @@ use std::time::Duration;
 pub const CLUSTER: ClusterId = ClusterId(77);
 pub const MASTER: ServerId = ServerId(3);
 pub const CORE: CoreId = CoreId(0);
+/// The seed of the key hash of table 1.
+pub const SEED: u64 = 42;
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn server(id: u64, state: ServerState) -> ServerInfo {
@@ -136,7 +138,8 @@ impl Image {
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// A segment of `objects` objects named `k0`, `k1`, … of table 1, each with a tombstone.
+    /// A segment of `objects` objects named `k0`, `k1`, … of table 1, each with a tombstone and a completion
+    /// record.
     pub fn new(segment: u64, kind: SegmentKind, objects: usize) -> Self {
         let mut image = Self {
             bytes: Vec::new(),
@@ -185,7 +188,23 @@ impl Image {
                 timestamp_s: 1,
                 key: key.as_bytes(),
             };
-            image.push(&[Entry::Object(object), Entry::Tombstone(tombstone)]);
+            let completion = Completion {
+                client: ClientId(3),
+                sequence: SequenceNumber(i as u64 + 1),
+                acknowledged_below: SequenceNumber(1),
+                retry_s: 10,
+                table: TableId(1),
+                hash: KeyHash::of(SEED, key.as_bytes()),
+                outcome: Outcome::Written {
+                    version: object.version,
+                    replaced: tombstone.version,
+                },
+            };
+            image.push(&[
+                Entry::Object(object),
+                Entry::Tombstone(tombstone),
+                Entry::Completion(completion),
+            ]);
         }
         image
     }

@@ -3,12 +3,12 @@
 use super::State;
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::{KeyHash, ObjectVersion, ServerId, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, OperationId, ServerId, TableId};
 use pluvio_wire::{
     CountObjects, CountObjectsReply, Delete, DeleteReply, Enumerate, EnumerateReply,
     EnumeratedObject, FatalKind, Header, Increment, IncrementReply, MultiDelete, MultiDeleteReply,
-    MultiKey, MultiRead, MultiReadReply, MultiWrite, MultiWriteReply, Number, Opcode, OperationId,
-    Read, ReadReply, Refusal, RejectRules, Request, RetryReason, TabletState, Write, WriteReply,
+    MultiKey, MultiRead, MultiReadReply, MultiWrite, MultiWriteReply, Number, Opcode, Read,
+    ReadReply, Refusal, RejectRules, Request, RetryReason, TabletState, Write, WriteReply,
     check_key, check_value, decode, reply,
 };
 use std::time::Duration;
@@ -18,6 +18,20 @@ pub(super) fn operation(request: &Frame) -> OperationId {
     Header::decode(&request.meta)
         .map(|(header, _)| header.operation)
         .unwrap_or_default()
+}
+
+/// The result of an operation that changed something.
+#[derive(Clone, Copy)]
+pub(super) enum Kept {
+    Write(WriteReply),
+    Delete(DeleteReply),
+    Increment(IncrementReply),
+}
+
+/// Each item of a batch is an operation of its own.
+fn of_item(mut header: Header, item: &MultiKey) -> Header {
+    header.operation.sequence = item.sequence;
+    header
 }
 
 /// Decodes a request, does it, and encodes the reply.
@@ -38,12 +52,7 @@ pub(super) fn refuse(opcode: Opcode, refusal: &Refusal) -> Frame {
 
 impl State {
     pub(super) fn serve(&mut self, server: ServerId, opcode: Opcode, request: &Frame) -> Frame {
-        let id = operation(request);
-        let key = (id.client, id.sequence);
-        if let Some(result) = self.results.get(&key) {
-            return result.clone();
-        }
-        let done = match opcode {
+        match opcode {
             Opcode::Read => answer::<Read>(request, |h, r| self.read(server, h, &r)),
             Opcode::Write => answer::<Write>(request, |h, r| self.write(server, h, &r)),
             Opcode::Delete => answer::<Delete>(request, |h, r| self.delete(server, h, &r)),
@@ -65,15 +74,23 @@ impl State {
                 other,
                 &Refusal::fatal(FatalKind::Unsupported, "the fake server cannot do this"),
             ),
-        };
-        // As real servers: only what was executed is remembered.
-        let executed = done.meta.first() == Some(&0);
-        if id.client.0 != 0 && executed {
-            self.results.insert(key, done.clone());
+        }
+    }
+
+    /// What a retry of an executed operation is told, by whichever server has the tablet by then.
+    fn kept(&self, h: &Header) -> Option<Kept> {
+        let id = h.operation;
+        self.results.get(&(id.client, id.sequence)).copied()
+    }
+
+    /// As real servers: only what was executed is kept, until the client has it.
+    fn keep(&mut self, h: &Header, result: Kept) {
+        let id = h.operation;
+        if id.is_some() {
+            self.results.insert((id.client, id.sequence), result);
             let below = (id.client, id.acknowledged_below);
             self.results.retain(|k, _| k.0 != id.client || *k >= below);
         }
-        done
     }
 
     /// Whether this server serves `key` now.
@@ -151,12 +168,18 @@ impl State {
         r: &Write,
     ) -> Result<WriteReply, Refusal> {
         check_value(&r.value)?;
+        self.hash_here(s, h, r.table, &r.key)?;
+        if let Some(Kept::Write(reply)) = self.kept(&h) {
+            return Ok(reply);
+        }
         let (hash, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
         let version = self.put(r.table, hash, &r.key, r.value.clone());
-        Ok(WriteReply {
+        let reply = WriteReply {
             version,
             replaced: object.map_or(ObjectVersion(0), |(v, _)| v),
-        })
+        };
+        self.keep(&h, Kept::Write(reply));
+        Ok(reply)
     }
 
     pub(super) fn delete(
@@ -165,12 +188,18 @@ impl State {
         h: Header,
         r: &Delete,
     ) -> Result<DeleteReply, Refusal> {
+        self.hash_here(s, h, r.table, &r.key)?;
+        if let Some(Kept::Delete(reply)) = self.kept(&h) {
+            return Ok(reply);
+        }
         let (hash, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
         let table = self.tables.get_mut(&r.table).expect("it was opened");
         table.objects.remove(&(hash, r.key.clone()));
-        Ok(DeleteReply {
+        let reply = DeleteReply {
             deleted: object.map_or(ObjectVersion(0), |(v, _)| v),
-        })
+        };
+        self.keep(&h, Kept::Delete(reply));
+        Ok(reply)
     }
 
     pub(super) fn increment(
@@ -179,6 +208,10 @@ impl State {
         h: Header,
         r: &Increment,
     ) -> Result<IncrementReply, Refusal> {
+        self.hash_here(s, h, r.table, &r.key)?;
+        if let Some(Kept::Increment(reply)) = self.kept(&h) {
+            return Ok(reply);
+        }
         let (hash, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
         let text = object.map_or_else(|| Bytes::from_static(b"0"), |(_, value)| value);
         let value = add(&text, r.by)?;
@@ -187,7 +220,9 @@ impl State {
             Number::Float(n) => n.to_string(),
         };
         let version = self.put(r.table, hash, &r.key, text.into());
-        Ok(IncrementReply { version, value })
+        let reply = IncrementReply { version, value };
+        self.keep(&h, Kept::Increment(reply));
+        Ok(reply)
     }
 
     pub(super) fn multi_read(
@@ -220,14 +255,14 @@ impl State {
         r: &MultiWrite,
     ) -> Result<MultiWriteReply, Refusal> {
         let objects = r.items.iter().zip(&r.values);
-        let items = objects.map(|(MultiKey { table, key, rules }, value)| {
+        let items = objects.map(|(item, value)| {
             let write = Write {
-                table: *table,
-                key: key.clone(),
-                rules: *rules,
+                table: item.table,
+                key: item.key.clone(),
+                rules: item.rules,
                 value: value.clone(),
             };
-            self.write(s, h, &write)
+            self.write(s, of_item(h, item), &write)
         });
         Ok(MultiWriteReply {
             items: items.collect(),
@@ -240,13 +275,13 @@ impl State {
         h: Header,
         r: &MultiDelete,
     ) -> Result<MultiDeleteReply, Refusal> {
-        let items = r.items.iter().map(|MultiKey { table, key, rules }| {
+        let items = r.items.iter().map(|item| {
             let delete = Delete {
-                table: *table,
-                key: key.clone(),
-                rules: *rules,
+                table: item.table,
+                key: item.key.clone(),
+                rules: item.rules,
             };
-            self.delete(s, h, &delete)
+            self.delete(s, of_item(h, item), &delete)
         });
         Ok(MultiDeleteReply {
             items: items.collect(),

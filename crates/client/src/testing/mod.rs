@@ -31,9 +31,9 @@ use pluvio_env::{
     StreamService,
 };
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, ObjectVersion, SequenceNumber, ServerId, TableId,
+    ClientId, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId,
 };
-use pluvio_wire::{Opcode, OperationId, Refusal, Role, TabletInfo, TabletState};
+use pluvio_wire::{Opcode, Refusal, Role, TabletInfo, TabletState};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -82,7 +82,7 @@ struct State {
     tables: BTreeMap<TableId, FakeTable>,
     table_last: TableId,
     version_last: ObjectVersion,
-    results: BTreeMap<(ClientId, SequenceNumber), Frame>,
+    results: BTreeMap<(ClientId, SequenceNumber), master::Kept>,
     faults: Vec<(Opcode, Fault, u32)>,
     sent: Vec<Sent>,
     reply_bytes_max: usize,

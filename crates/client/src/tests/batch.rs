@@ -1,6 +1,7 @@
 //! Batches.
 
 use super::{cluster, key_of};
+use crate::sequence::BATCH_UNDER_WAY_MAX;
 use crate::testing::Fault;
 use crate::{Client, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
 use bytes::Bytes;
@@ -150,6 +151,38 @@ fn a_batch_whose_reply_was_lost_is_not_executed_twice() {
         .collect();
     let results = cluster.run(client.multi_write(&objects));
     assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+#[test]
+fn items_keep_their_identity_when_they_are_sorted_anew() {
+    let (cluster, client, table) = cluster(3);
+    let keys = keys(100);
+    let create = RejectRules {
+        exists: true,
+        ..RejectRules::default()
+    };
+    // All servers execute their items; by the time the client asks again, one has those of another.
+    cluster.plan(Opcode::MultiWrite, Fault::DelayReply, 3);
+    let moved = cluster.at(Duration::from_secs(1), |c| {
+        c.crash(ServerId(2));
+        c.recover(ServerId(2), ServerId(3));
+    });
+    let objects: Vec<_> = items(&table, &keys)
+        .into_iter()
+        .map(|key| (key.rules(create), Bytes::new()))
+        .collect();
+    let (results, ()) = cluster.run(join(client.multi_write(&objects), moved));
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3 + 2);
+}
+
+#[test]
+fn a_batch_larger_than_what_may_be_under_way_goes_in_parts() {
+    let (cluster, client, table) = cluster(1);
+    let many = keys(BATCH_UNDER_WAY_MAX + 1);
+    cluster.run(write_all(&client, &table, &many, 0));
+    let requests = BATCH_UNDER_WAY_MAX.div_ceil(MULTI_ITEMS_MAX) + 1;
+    assert_eq!(cluster.count_sent(Opcode::MultiWrite), requests);
 }
 
 #[test]

@@ -108,6 +108,26 @@ fn a_lost_reply_does_not_execute_an_operation_twice() {
 }
 
 #[test]
+fn what_was_forwarded_keeps_its_identity_when_it_is_done_in_place() {
+    let cluster = FakeCluster::new(2);
+    let local = cluster.local_master(ServerId(1));
+    let client = Client::embedded(cluster.parts(), cluster.options(), local);
+    let table = cluster.run(client.create_table("t", None)).unwrap();
+    let key = key_of(&table, ServerId(2));
+    cluster.plan(Opcode::Increment, Fault::DelayReply, 1);
+    let moved = cluster.at(SECOND, |c| {
+        c.crash(ServerId(2));
+        c.recover(ServerId(2), ServerId(1));
+    });
+    let added = client.increment(&table, &key, Number::Integer(1));
+    let (added, ()) = cluster.run(join(added, moved));
+    assert_eq!(added.unwrap().value, Number::Integer(1));
+    assert_eq!(cluster.count_sent(Opcode::Increment), 1, "then in place");
+    let again = client.increment(&table, &key, Number::Integer(1));
+    assert_eq!(cluster.run(again).unwrap().value, Number::Integer(2));
+}
+
+#[test]
 fn reads_carry_no_identity() {
     let (cluster, client, table) = cluster(1);
     cluster.run(client.read(&table, b"k")).unwrap();

@@ -26,6 +26,17 @@ const ENTRIES_AHEAD: u32 = 6;
 const NO_SEGMENT: SegmentId = SegmentId(0);
 /// No table is here for the entry.
 const NO_TABLE: u32 = u32::MAX;
+/// Completion records are the youngest of all survivors: they die within seconds or minutes, whatever
+/// the age of the objects beside them, so they belong where most will die soon.
+const COMPLETIONS_AGE_S: u32 = u32::MAX;
+
+/// What an entry is to the cleaner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Object,
+    Tombstone,
+    Completion,
+}
 
 /// A segment being read.
 pub(super) struct Source {
@@ -60,7 +71,7 @@ pub(super) struct Survivor {
     pub(super) offset: u32,
     pub(super) len: u32,
     table: u32,
-    is_tombstone: bool,
+    kind: Kind,
     entry: EntryRef,
     hash: KeyHash,
     /// The segment that a tombstone names.
@@ -162,7 +173,7 @@ impl Cleaner {
         Ok(scan.bytes.saturating_sub((at - start) as usize))
     }
 
-    /// An entry that the index has to be asked about, or a tombstone.
+    /// An entry that the index has to be asked about, a tombstone, or a record that lives.
     fn look_at(
         &self,
         view: &EntryView<'_>,
@@ -171,14 +182,34 @@ impl Cleaner {
         source: u32,
         tables: &mut TableCache,
     ) -> Option<Survivor> {
-        let (id, key, timestamp_s, named) = match view.entry() {
-            Entry::Object(object) => (object.table, object.key, object.timestamp_s, None),
+        let survivor = |kind, timestamp_s, named| Survivor {
+            timestamp_s,
+            source,
+            offset,
+            len: view.total_len(),
+            table: NO_TABLE,
+            kind,
+            entry,
+            hash: KeyHash(0),
+            named,
+            only_while: named,
+        };
+        let (id, key, found) = match view.entry() {
+            Entry::Object(object) => (
+                object.table,
+                object.key,
+                survivor(Kind::Object, object.timestamp_s, NO_SEGMENT),
+            ),
             Entry::Tombstone(tombstone) => (
                 tombstone.table,
                 tombstone.key,
-                tombstone.timestamp_s,
-                Some(tombstone.segment),
+                survivor(Kind::Tombstone, tombstone.timestamp_s, tombstone.segment),
             ),
+            Entry::Completion(record) => {
+                let lives = self.liveness.needs_completion(&record, entry);
+                let found = survivor(Kind::Completion, COMPLETIONS_AGE_S, NO_SEGMENT);
+                return lives.then_some(found);
+            }
             // The newest head has its own.
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
@@ -192,16 +223,9 @@ impl Cleaner {
             hash
         });
         Some(Survivor {
-            timestamp_s,
-            source,
-            offset,
-            len: view.total_len(),
             table,
-            is_tombstone: named.is_some(),
-            entry,
             hash,
-            named: named.unwrap_or(NO_SEGMENT),
-            only_while: named.unwrap_or(NO_SEGMENT),
+            ..found
         })
     }
 
@@ -229,18 +253,41 @@ impl Cleaner {
             Some(new) => new,
             None => self.copy_view(survivor, writer, check, guard)?,
         };
-        if survivor.is_tombstone {
-            // Needed on disk, whether or not the index has it.
-            if survivor.only_while().is_none() {
-                swing(survivor, new, tables);
+        let is_needed = match survivor.kind {
+            Kind::Tombstone => {
+                // Needed on disk, whether or not the index has it.
+                if survivor.only_while().is_none() {
+                    swing(survivor, new, tables);
+                }
+                place.count_tombstone(survivor, writer);
+                return Ok(());
             }
-            place.count_tombstone(survivor, writer);
-        } else if swing(survivor, new, tables) {
-            place.count_object(survivor);
+            Kind::Object => swing(survivor, new, tables),
+            Kind::Completion => self.swing_completion(survivor, new, guard)?,
+        };
+        if is_needed {
+            place.count_live(survivor);
         } else {
             writer.rewind(before);
         }
         Ok(())
+    }
+
+    /// Makes the table of results point to the copy, if it points to the record.
+    fn swing_completion(
+        &self,
+        survivor: &Survivor,
+        new: EntryRef,
+        guard: &EpochGuard<'_>,
+    ) -> Result<bool, Corruption> {
+        let memory = &self.space.memory;
+        let view = memory.view(survivor.entry, Check::Structure, guard)?;
+        let Entry::Completion(record) = view.entry() else {
+            unreachable!("it was a completion record when it was scanned");
+        };
+        Ok(self
+            .liveness
+            .relocate_completion(&record, survivor.entry, new))
     }
 
     /// Copies an entry as it is, when it lies in one piece and stands alone.
@@ -313,7 +360,7 @@ impl Place<'_> {
         }
     }
 
-    fn count_object(&mut self, survivor: &Survivor) {
+    fn count_live(&mut self, survivor: &Survivor) {
         match self {
             Place::Survivor(moved) => {
                 moved.came += i64::from(survivor.len);
@@ -342,16 +389,18 @@ fn keep_living(
 ) {
     for mut found in batch.drain(..) {
         let table = tables.get(found.table);
-        if !found.is_tombstone {
-            if table.is_some_and(|table| table.points_to(found.hash, found.entry)) {
-                live.push(found);
+        let lives = match found.kind {
+            Kind::Object => table.is_some_and(|table| table.points_to(found.hash, found.entry)),
+            Kind::Tombstone => {
+                if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
+                    found.only_while = NO_SEGMENT;
+                }
+                found.only_while().is_none_or(scan.needed_for)
             }
-            continue;
-        }
-        if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
-            found.only_while = NO_SEGMENT;
-            live.push(found);
-        } else if (scan.needed_for)(found.only_while) {
+            // Asked when it was found.
+            Kind::Completion => true,
+        };
+        if lives {
             live.push(found);
         }
     }

@@ -43,13 +43,22 @@ use combine::Pass;
 use compact::Compaction;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pages::PagePolicy;
+use pluvio_format::Completion;
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// What the cleaner asks the owner of the indexes.
+/// What the cleaner asks the owner of the indexes and of the table of results. Called under a guard, never
+/// with a lock of the log.
 pub trait Liveness: Send + Sync {
     /// The index of a table, for the length of a pass. `None` when nothing of the table lives here.
     fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>>;
+
+    /// Whether the result of this operation is exactly this record and still needed.
+    fn needs_completion(&self, record: &Completion, entry: EntryRef) -> bool;
+
+    /// Makes the table of results point to `new`, when it points to `old`; returns whether it did. `new` has
+    /// the same content, which is durable (at `old`).
+    fn relocate_completion(&self, record: &Completion, old: EntryRef, new: EntryRef) -> bool;
 }
 
 /// What the cleaner asks the index of a table. Called under a guard, never with a lock of the log.

@@ -4,7 +4,7 @@
 use crate::master::Master;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use pluvio_units::LogId;
+use pluvio_units::{LogId, OperationId, SequenceNumber};
 use pluvio_wire::{
     Answer, Delete, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, MultiDelete, MultiDeleteReply,
     MultiRead, MultiReadReply, MultiWrite, MultiWriteReply, Read, Refusal, RetryReason, Write,
@@ -65,7 +65,7 @@ impl Master {
                 rules: item.rules,
                 value,
             };
-            self.write(log, header, &write)
+            self.write(log, &of_item(header, item.sequence), &write)
         });
         gather(answers.collect(), |items| MultiWriteReply { items })
     }
@@ -86,9 +86,21 @@ impl Master {
                 key: item.key,
                 rules: item.rules,
             };
-            self.delete(log, header, &delete)
+            self.delete(log, &of_item(header, item.sequence), &delete)
         });
         gather(answers.collect(), |items| MultiDeleteReply { items })
+    }
+}
+
+/// Each item of a batch is an operation of its own.
+fn of_item(header: &Header, sequence: SequenceNumber) -> Header {
+    let operation = OperationId {
+        sequence,
+        ..header.operation
+    };
+    Header {
+        operation,
+        ..*header
     }
 }
 

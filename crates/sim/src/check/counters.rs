@@ -9,7 +9,6 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
     if subject.key.kind != KeyKind::Counter {
         return Vec::new();
     }
-    let repeats = subject.relaxations.repeated_execution;
     for record in subject.records() {
         let number = match record.outcome {
             Outcome::Found {
@@ -28,7 +27,7 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
             | Outcome::NotDone
             | Outcome::Unknown => continue,
         };
-        let (low, high) = bounds(subject, record, repeats);
+        let (low, high) = bounds(subject, record);
         if number < low || number > high {
             let message = format!("the number is {number}, not from {low} to {high}");
             return vec![subject.violation(Check::CountersAddUp, message, &[record])];
@@ -38,13 +37,13 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
 }
 
 /// The least and the most that the counter can be for `at`; additions are of any sign.
-fn bounds(subject: &Subject<'_>, at: &Record, repeats: bool) -> (i64, i64) {
+fn bounds(subject: &Subject<'_>, at: &Record) -> (i64, i64) {
     let (mut low, mut high) = (0, 0);
     for record in subject.records() {
         let Action::Add { by } = record.action else {
             continue;
         };
-        if record.invoked > at.returned || !record.may_change(repeats) {
+        if record.invoked > at.returned || !record.may_change() {
             continue;
         }
         let is_own = record.invoked == at.invoked;
@@ -56,10 +55,6 @@ fn bounds(subject: &Subject<'_>, at: &Record, repeats: bool) -> (i64, i64) {
         } else {
             low += by.min(0);
             high += by.max(0);
-        }
-        if repeats {
-            low += by.min(0) * i64::from(record.repeats);
-            high += by.max(0) * i64::from(record.repeats);
         }
     }
     (low, high)

@@ -1,6 +1,6 @@
 //! Enumeration: each key that is there all along is found exactly once, and nothing else twice.
 
-use crate::check::{Check, Relaxations, Violation, name_of};
+use crate::check::{Check, Violation, name_of};
 use crate::history::{History, KeyId, Outcome, Record, Scan};
 use std::collections::BTreeMap;
 
@@ -15,11 +15,7 @@ enum Presence<'a> {
 }
 
 /// Checks one enumeration.
-pub(super) fn finds_each_once(
-    history: &History,
-    scan: &Scan,
-    relaxations: Relaxations,
-) -> Vec<Violation> {
+pub(super) fn finds_each_once(history: &History, scan: &Scan) -> Vec<Violation> {
     let complain = |message: String, evidence: Vec<String>| Violation {
         check: Check::EnumerationFindsEachOnce,
         message,
@@ -46,7 +42,7 @@ pub(super) fn finds_each_once(
             violations.push(complain(message, Vec::new()));
             continue;
         }
-        match presence(&history.of(key).records, scan, relaxations) {
+        match presence(&history.of(key).records, scan) {
             Presence::There(record) if count == 0 => {
                 let message = format!("key {name} was there all along and was not found");
                 violations.push(complain(message, vec![record.to_string()]));
@@ -64,18 +60,15 @@ pub(super) fn finds_each_once(
 
 /// Looks for the last record before the enumeration that says whether the key is there, such that
 /// no change may have come since, until the enumeration ended.
-fn presence<'a>(records: &'a [Record], scan: &Scan, relaxations: Relaxations) -> Presence<'a> {
+fn presence<'a>(records: &'a [Record], scan: &Scan) -> Presence<'a> {
     let last = records
         .iter()
         .filter(|r| r.returned < scan.invoked && r.seen().is_some())
         .max_by_key(|r| r.invoked);
     let since = last.map_or(0, |r| r.invoked);
     let changed = records.iter().any(|r| {
-        let is_last = last.is_some_and(|l| l.invoked == r.invoked && r.repeats == 0);
-        !is_last
-            && r.may_change(relaxations.repeated_execution)
-            && r.effect_end() > since
-            && r.invoked < scan.returned
+        let is_last = last.is_some_and(|l| l.invoked == r.invoked);
+        !is_last && r.may_change() && r.effect_end() > since && r.invoked < scan.returned
     });
     if changed {
         return Presence::Open;

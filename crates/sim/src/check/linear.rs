@@ -3,8 +3,6 @@
 //!
 //! Every answered operation takes its place between its beginning and its end; operations whose
 //! outcome is unknown may take a place at any time after their beginning, or never, but not twice.
-//! Repeated executions ([`crate::history::Record::repeats`]) take places like unknown ones, until
-//! the operation returned, when they are allowed.
 //!
 //! Not here: histories of several keys; operations are on one key each, and an order for each key
 //! is an order for all (locality of linearizability).
@@ -73,11 +71,10 @@ struct Level {
     first: usize,
 }
 
-/// Searches an order for the records of one key, in at most `steps_max` steps. `repeats`: whether
-/// repeated executions are allowed.
+/// Searches an order for the records of one key, in at most `steps_max` steps.
 #[must_use]
-pub fn linearize(records: &[Record], repeats: bool, steps_max: u64) -> Linear {
-    let pieces = pieces(records, repeats);
+pub fn linearize(records: &[Record], steps_max: u64) -> Linear {
+    let pieces = pieces(records);
     let needed = pieces.iter().filter(|p| p.needed).count();
     let mut search = Search {
         optional: (0..pieces.len()).filter(|i| !pieces[*i].needed).collect(),
@@ -92,35 +89,31 @@ pub fn linearize(records: &[Record], repeats: bool, steps_max: u64) -> Linear {
     search.run(steps_max)
 }
 
-fn pieces(records: &[Record], repeats: bool) -> Vec<Piece> {
+fn pieces(records: &[Record]) -> Vec<Piece> {
     let mut pieces = Vec::with_capacity(records.len());
     for (index, record) in records.iter().enumerate() {
-        let unknown = |end| Piece {
+        let unknown = Piece {
             record: index,
             action: record.action,
             outcome: Outcome::Unknown,
             invoked: record.invoked,
-            end,
+            end: u64::MAX,
             needed: false,
             mark: 0,
         };
-        let changes = record.action != Action::Read;
         match record.outcome {
             Outcome::NotDone => {}
             Outcome::Unknown => {
-                if changes {
-                    pieces.push(unknown(u64::MAX));
+                if record.action != Action::Read {
+                    pieces.push(unknown);
                 }
             }
             outcome => pieces.push(Piece {
                 outcome,
                 end: record.returned,
                 needed: true,
-                ..unknown(0)
+                ..unknown
             }),
-        }
-        if repeats && changes {
-            pieces.extend((0..record.repeats).map(|_| unknown(record.effect_end())));
         }
     }
     pieces.sort_by_key(|p| p.invoked);

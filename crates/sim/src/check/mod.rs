@@ -29,31 +29,6 @@ use serde::{Deserialize, Serialize};
 pub use linear::{Linear, linearize};
 pub use register::Object;
 
-/// What a cluster is forgiven. Each one is a known gap with a name; a strict run has none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Relaxations {
-    /// A change that was sent to a master which then crashed, and again to the tablet's next
-    /// master, may be executed by both, because masters keep the results of operations in memory
-    /// only (`crates/master/src/completions.rs`). Counted per operation by the recorder, so every
-    /// other operation is still held to "once".
-    pub repeated_execution: bool,
-}
-
-impl Relaxations {
-    /// Forgives nothing.
-    pub const NONE: Self = Self {
-        repeated_execution: false,
-    };
-}
-
-impl Default for Relaxations {
-    fn default() -> Self {
-        Self {
-            repeated_execution: true,
-        }
-    }
-}
-
 /// What is checked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -141,10 +116,9 @@ pub struct Verdict {
     pub undecided: u64,
 }
 
-/// One key's history with what the checkers need beside it.
+/// One key's history.
 struct Subject<'a> {
     key: &'a KeyHistory,
-    relaxations: Relaxations,
 }
 
 impl Subject<'_> {
@@ -170,14 +144,10 @@ impl Subject<'_> {
     fn deletion_between(&self, before: &Record, after: &Record, version: u64) -> bool {
         self.records().iter().any(|record| {
             let deletes = matches!(record.action, crate::history::Action::Delete { .. })
-                && record.may_change(self.relaxations.repeated_execution);
+                && record.may_change();
             let late_enough = match record.outcome {
-                // An acknowledged delete tells which version it deleted, if any; an execution
-                // at a former master may have deleted another.
-                crate::history::Outcome::Deleted { version: deleted } => {
-                    deleted >= version
-                        || (record.repeats > 0 && self.relaxations.repeated_execution)
-                }
+                // An acknowledged delete tells which version it deleted, if any.
+                crate::history::Outcome::Deleted { version: deleted } => deleted >= version,
                 _ => true,
             };
             deletes
@@ -204,14 +174,14 @@ const KEY_CHECKERS: [KeyChecker; 8] = [
 
 /// Runs all checkers of histories. `steps_max` bounds the search for an order, per key.
 #[must_use]
-pub fn check_history(history: &History, relaxations: Relaxations, steps_max: u64) -> Verdict {
+pub fn check_history(history: &History, steps_max: u64) -> Verdict {
     let mut verdict = Verdict::default();
     for (_, key) in history.keys() {
-        let subject = Subject { key, relaxations };
+        let subject = Subject { key };
         for checker in KEY_CHECKERS {
             verdict.violations.extend(checker(&subject));
         }
-        match linearize(&key.records, relaxations.repeated_execution, steps_max) {
+        match linearize(&key.records, steps_max) {
             Linear::Yes => verdict.linearizable += 1,
             Linear::Undecided => verdict.undecided += 1,
             Linear::No {
@@ -226,7 +196,7 @@ pub fn check_history(history: &History, relaxations: Relaxations, steps_max: u64
     for scan in history.scans() {
         verdict
             .violations
-            .extend(enumeration::finds_each_once(history, scan, relaxations));
+            .extend(enumeration::finds_each_once(history, scan));
     }
     verdict
 }

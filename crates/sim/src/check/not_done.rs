@@ -10,7 +10,7 @@ pub(super) fn not_done_has_no_effect(subject: &Subject<'_>) -> Vec<Violation> {
     let mut writers: BTreeMap<u64, &Record> = BTreeMap::new();
     let mut empty_written = u64::MAX;
     for record in subject.records() {
-        let possible = record.may_change(subject.relaxations.repeated_execution);
+        let possible = record.may_change();
         match record.action {
             Action::Write { content, .. } => match content {
                 Content::Bytes(id) => {
@@ -35,7 +35,7 @@ pub(super) fn not_done_has_no_effect(subject: &Subject<'_>) -> Vec<Violation> {
                 Some(writer) if writer.invoked > record.returned => {
                     return wrong("a value was read before it was written", &[record, writer]);
                 }
-                Some(writer) if !writer.may_change(subject.relaxations.repeated_execution) => {
+                Some(writer) if !writer.may_change() => {
                     return wrong("a write that was not executed shows", &[writer, record]);
                 }
                 Some(_) => {}

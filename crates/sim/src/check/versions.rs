@@ -95,16 +95,6 @@ fn grow(subject: &Subject<'_>) -> Option<Violation> {
 
 /// No write takes effect twice: its bytes appear with one version.
 pub(super) fn exactly_once(subject: &Subject<'_>) -> Vec<Violation> {
-    let mut repeats: BTreeMap<u64, u8> = BTreeMap::new();
-    for record in subject.records() {
-        if let Action::Write {
-            content: Content::Bytes(id),
-            ..
-        } = record.action
-        {
-            repeats.insert(id, record.repeats);
-        }
-    }
     let mut versions: BTreeMap<u64, Vec<(u64, &Record)>> = BTreeMap::new();
     for record in subject.records() {
         let Some((version, Content::Bytes(id))) = shown(record) else {
@@ -115,12 +105,7 @@ pub(super) fn exactly_once(subject: &Subject<'_>) -> Vec<Violation> {
             continue;
         }
         known.push((version, record));
-        let allowed = if subject.relaxations.repeated_execution {
-            1 + usize::from(repeats.get(&id).copied().unwrap_or(0))
-        } else {
-            1
-        };
-        if known.len() > allowed {
+        if known.len() > 1 {
             let message = format!("value #{id} was written {} times", known.len());
             let evidence: Vec<&Record> = known.iter().map(|(_, r)| *r).collect();
             return vec![subject.violation(Check::ExactlyOnce, message, &evidence)];

@@ -1,5 +1,5 @@
-//! A network that notes to whom a client sent each change, and whether an answer came: the ground
-//! for saying that one operation may have been executed by two masters.
+//! A network that notes to whom a client sent each change, and whether an answer came: so that a report
+//! says how often an operation could have been executed by two masters.
 
 use pluvio_env::{
     Address, BoxFuture, CallError, Frame, Listening, Network, NetworkError, Service, StreamService,

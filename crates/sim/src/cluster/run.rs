@@ -1,6 +1,6 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
-use crate::check::{Check, Relaxations, Violation, check_history, expected, ownership};
+use crate::check::{Check, Violation, check_history, expected, ownership};
 use crate::cluster::faults::{Fault, Faults};
 use crate::cluster::journal::{Journal, Keys};
 use crate::cluster::nemesis::Nemesis;
@@ -46,8 +46,6 @@ pub struct RunOptions {
     pub servers: Option<u32>,
     /// Kinds of faults that may happen. Each seed uses some of them.
     pub faults: Faults,
-    /// What the cluster is forgiven.
-    pub relaxations: Relaxations,
 }
 
 impl RunOptions {
@@ -59,7 +57,6 @@ impl RunOptions {
             steps: 1_000,
             servers: None,
             faults: Faults::all(),
-            relaxations: Relaxations::default(),
         }
     }
 
@@ -155,7 +152,7 @@ fn report(
     let steps_done = journal.steps_done();
     let closed = journal.close();
     let mut violations = closed.violations;
-    let verdict = check_history(&closed.history, options.relaxations, LINEAR_STEPS_MAX);
+    let verdict = check_history(&closed.history, LINEAR_STEPS_MAX);
     violations.extend(verdict.violations);
     let (warnings, missed) = sim.warnings();
     violations.extend(expected::only_expected(

@@ -1,0 +1,423 @@
+//! Results of operations with an identity, kept until their client has them, so that a retry is
+//! answered and not done again (003 §10.3). `docs/exactly-once.md` is about the whole mechanism.
+//!
+//! Each result is a completion record in the log, appended in one group with what the operation changed;
+//! the table here finds it by client and number, and is to records what the index is to objects: the
+//! cleaner keeps a record while the table points to it, and replay fills the table. A store without
+//! replicas keeps the results in the table only.
+//!
+//! - COMP-1: of one operation at most one execution is running or done here.
+//! - COMP-2: an operation that its client has acknowledged is never executed while the client is known.
+//! - COMP-3: a client is known, with all its unacknowledged results, until [`kept_for`] has passed for each of
+//!   its operations since that one came or was replayed. Only then is it forgotten, as a whole.
+//! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten: [`CLIENTS_MAX`]
+//!   clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. Of each client one more: the oldest
+//!   operation that it waits for is always admitted. Until it is done none of the others can be
+//!   acknowledged, so refusing it would refuse everything.
+//! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted with the
+//!   append and counted off when it leaves the table, under a guard older than that.
+//!
+//! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
+
+use crate::engine::{Fatal, Pending};
+use core::time::Duration;
+use pluvio_format::{Completion, Outcome};
+use pluvio_log::LogSpace;
+use pluvio_memory::EpochGuard;
+use pluvio_units::{
+    ClientId, EntryRef, FixedMap, HashRange, KeyHash, OperationId, SequenceNumber, TableId,
+};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Clients that are known at a time. A newcomer beyond is refused until others have been forgotten.
+pub const CLIENTS_MAX: usize = 128 << 10;
+/// Unacknowledged results of one client: twice what a client has under way.
+pub const OPERATIONS_MAX: usize = 16 << 10;
+/// Unacknowledged results of all clients: some 100 MB of table and 40 MB of log.
+pub const RESULTS_MAX: usize = 1 << 20;
+/// Independent parts of the table, so that cores seldom meet.
+const SHARDS: usize = 64;
+/// Longer than a message stays on its way between two machines that both live.
+const ON_THE_WAY_MAX: Duration = Duration::from_secs(10);
+
+/// How long a client is known after an operation that it may repeat for `retry`: its clock may run at
+/// half our speed, and its last attempt may be late.
+#[must_use]
+pub fn kept_for(retry: Duration) -> Duration {
+    2 * retry + ON_THE_WAY_MAX
+}
+
+/// A result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Done {
+    outcome: Outcome,
+    table: TableId,
+    hash: KeyHash,
+    /// Its record; `None` in a store without replicas.
+    entry: Option<EntryRef>,
+    /// What must be durable before it may be told.
+    pending: Option<Pending>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Record {
+    Running,
+    Done(Done),
+}
+
+#[derive(Default)]
+struct Client {
+    acknowledged_below: SequenceNumber,
+    /// By ascending number, which is about the order in which they come.
+    records: VecDeque<(SequenceNumber, Record)>,
+    /// When it may be forgotten (COMP-3).
+    until: Duration,
+}
+
+impl Client {
+    fn find(&self, sequence: SequenceNumber) -> Result<usize, usize> {
+        self.records.binary_search_by_key(&sequence, |(s, _)| *s)
+    }
+
+    fn get_mut(&mut self, sequence: SequenceNumber) -> Option<&mut Record> {
+        let at = self.find(sequence).ok()?;
+        Some(&mut self.records[at].1)
+    }
+
+    fn done_mut(&mut self, sequence: SequenceNumber) -> Option<&mut Done> {
+        match self.get_mut(sequence)? {
+            Record::Done(done) => Some(done),
+            Record::Running => None,
+        }
+    }
+
+    /// Takes out what is acknowledged.
+    fn acknowledge(&mut self, below: SequenceNumber, gone: &mut Vec<Record>) {
+        if below <= self.acknowledged_below {
+            return;
+        }
+        self.acknowledged_below = below;
+        let count = self.records.partition_point(|(s, _)| *s < below);
+        gone.extend(self.records.drain(..count).map(|(_, record)| record));
+    }
+
+    fn is_running(&self) -> bool {
+        let running = |(_, record): &(_, Record)| matches!(record, Record::Running);
+        self.records.iter().any(running)
+    }
+}
+
+type Shard = FixedMap<ClientId, Client>;
+
+/// See the module's text.
+pub struct Completions {
+    space: Arc<LogSpace>,
+    shards: Vec<Mutex<Shard>>,
+    clients: AtomicUsize,
+    results: AtomicUsize,
+}
+
+/// What to do with an operation.
+pub enum Admission {
+    /// New: execute it.
+    Execute(Execution),
+    /// Done before: this came of it. Not to be told before `pending` is durable.
+    Answer {
+        /// What came of it.
+        outcome: Outcome,
+        /// What to wait for.
+        pending: Option<Pending>,
+    },
+    /// It is being executed.
+    InProgress,
+    /// There are too many results to be kept (COMP-4).
+    Busy,
+    /// The client has its result already (COMP-2).
+    Forgotten,
+    /// The number belongs to an operation on another key: an error of the client.
+    OtherKey,
+}
+
+/// An operation being executed. Dropping it means that nothing was done, so that a retry is executed.
+pub struct Execution {
+    completions: Arc<Completions>,
+    id: OperationId,
+    table: TableId,
+    hash: KeyHash,
+    is_complete: bool,
+}
+
+impl Completions {
+    /// An empty table for the records in `space`.
+    pub(crate) fn new(space: Arc<LogSpace>) -> Arc<Self> {
+        Arc::new(Self {
+            space,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            clients: AtomicUsize::new(0),
+            results: AtomicUsize::new(0),
+        })
+    }
+
+    fn shard(&self, client: ClientId) -> MutexGuard<'_, Shard> {
+        // Client ids are random numbers: their low bits spread them well.
+        Self::lock(&self.shards[(client.0 % SHARDS as u64) as usize])
+    }
+
+    fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Results that are kept or being made.
+    #[must_use]
+    pub fn results(&self) -> usize {
+        self.results.load(Ordering::Relaxed)
+    }
+
+    /// Decides whether an operation on the key with this hash is to be executed. `now` is any clock that
+    /// only goes forward, the same for all calls.
+    pub fn admit(
+        self: &Arc<Self>,
+        id: OperationId,
+        (table, hash): (TableId, KeyHash),
+        now: Duration,
+    ) -> Admission {
+        let guard = self.space.pin();
+        let mut gone = Vec::new();
+        let mut shard = self.shard(id.client);
+        if !shard.contains_key(&id.client) && self.clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
+            return Admission::Busy;
+        }
+        let client = self.client(&mut shard, id.client);
+        client.until = client.until.max(now + kept_for(id.retry()));
+        client.acknowledge(id.acknowledged_below, &mut gone);
+        let admission = self.admit_to(client, id, (table, hash));
+        drop(shard);
+        self.bury(gone, &guard);
+        admission
+    }
+
+    fn admit_to(
+        self: &Arc<Self>,
+        client: &mut Client,
+        id: OperationId,
+        (table, hash): (TableId, KeyHash),
+    ) -> Admission {
+        if id.sequence < client.acknowledged_below {
+            return Admission::Forgotten;
+        }
+        let at = match client.find(id.sequence) {
+            Ok(at) => {
+                return match client.records[at].1 {
+                    Record::Running => Admission::InProgress,
+                    Record::Done(done) if (done.table, done.hash) != (table, hash) => {
+                        Admission::OtherKey
+                    }
+                    Record::Done(done) => Admission::Answer {
+                        outcome: done.outcome,
+                        pending: done
+                            .pending
+                            .filter(|p| !self.space.is_durable(p.log, p.position)),
+                    },
+                };
+            }
+            Err(at) => at,
+        };
+        let full = client.records.len() >= OPERATIONS_MAX || self.results() >= RESULTS_MAX;
+        if full && id.sequence > client.acknowledged_below {
+            return Admission::Busy;
+        }
+        client.records.insert(at, (id.sequence, Record::Running));
+        self.results.fetch_add(1, Ordering::Relaxed);
+        Admission::Execute(Execution {
+            completions: Arc::clone(self),
+            id,
+            table,
+            hash,
+            is_complete: false,
+        })
+    }
+
+    fn client<'s>(&self, shard: &'s mut Shard, id: ClientId) -> &'s mut Client {
+        shard.entry(id).or_insert_with(|| {
+            self.clients.fetch_add(1, Ordering::Relaxed);
+            Client::default()
+        })
+    }
+
+    /// Counts off what left the table. `guard` is older than that.
+    fn bury(&self, gone: Vec<Record>, guard: &EpochGuard<'_>) {
+        self.results.fetch_sub(gone.len(), Ordering::Relaxed);
+        for record in gone {
+            if let Record::Done(Done {
+                entry: Some(entry), ..
+            }) = record
+            {
+                let view = self.space.entry(entry, guard);
+                let view = view.unwrap_or_else(|corruption| Fatal::corrupt(&corruption));
+                self.space.mark_dead(entry, view.total_len(), guard);
+            }
+        }
+    }
+
+    // --- replay ---------------------------------------------------------------------------------
+
+    /// Whether the table has use for the record of another master: not if it has it, or its client has
+    /// acknowledged it. What it says of acknowledgements is taken over.
+    /// The client is known anew from `now` on: how long ago its operation was, nobody can say (COMP-3).
+    pub(crate) fn wants(&self, record: &Completion, now: Duration, guard: &EpochGuard<'_>) -> bool {
+        let mut gone = Vec::new();
+        let mut shard = self.shard(record.client);
+        let client = self.client(&mut shard, record.client);
+        let retry = Duration::from_secs(u64::from(record.retry_s));
+        client.until = client.until.max(now + kept_for(retry));
+        client.acknowledge(record.acknowledged_below, &mut gone);
+        let wanted =
+            record.sequence >= client.acknowledged_below && client.find(record.sequence).is_err();
+        drop(shard);
+        self.bury(gone, guard);
+        wanted
+    }
+
+    /// Takes over a record that was copied to `entry`, under the guard of that append.
+    pub(crate) fn restore(&self, record: &Completion, entry: EntryRef, guard: &EpochGuard<'_>) {
+        let done = Record::Done(Done {
+            outcome: record.outcome,
+            table: record.table,
+            hash: record.hash,
+            entry: Some(entry),
+            pending: None,
+        });
+        let mut shard = self.shard(record.client);
+        let client = self.client(&mut shard, record.client);
+        let place = client.find(record.sequence);
+        self.results.fetch_add(1, Ordering::Relaxed);
+        match place {
+            Err(at) if record.sequence >= client.acknowledged_below => {
+                client.records.insert(at, (record.sequence, done));
+            }
+            // Acknowledged, or replayed by another recovery, since it was asked for.
+            Err(_) | Ok(_) => {
+                drop(shard);
+                self.bury(vec![done], guard);
+            }
+        }
+    }
+
+    /// Forgets the results of operations on these keys: they are not here any more.
+    pub(crate) fn forget_range(&self, table: TableId, range: HashRange) {
+        for shard in &self.shards {
+            let guard = self.space.pin();
+            let mut gone = Vec::new();
+            for client in Self::lock(shard).values_mut() {
+                client.records.retain(|(_, record)| match record {
+                    Record::Done(done) if done.table == table && range.contains(done.hash) => {
+                        gone.push(*record);
+                        false
+                    }
+                    Record::Done(_) | Record::Running => true,
+                });
+            }
+            self.bury(gone, &guard);
+        }
+    }
+
+    // --- expiry ---------------------------------------------------------------------------------
+
+    /// Forgets clients of one part of the table that gave up their last operation long ago (COMP-3). Called
+    /// with ever increasing `turn` it comes to every part: [`Completions::TURNS`] calls are a round.
+    pub fn forget_clients(&self, turn: usize, now: Duration) {
+        let guard = self.space.pin();
+        let mut gone = Vec::new();
+        let mut forgotten = 0;
+        Self::lock(&self.shards[turn % SHARDS]).retain(|_, client| {
+            let keep = now <= client.until || client.is_running();
+            if !keep {
+                forgotten += 1;
+                gone.extend(client.records.drain(..).map(|(_, record)| record));
+            }
+            keep
+        });
+        self.clients.fetch_sub(forgotten, Ordering::Relaxed);
+        self.bury(gone, &guard);
+    }
+
+    /// Calls of [`Completions::forget_clients`] that look at every client.
+    pub const TURNS: usize = SHARDS;
+
+    // --- the cleaner ----------------------------------------------------------------------------
+
+    /// Whether the table points to this entry.
+    pub(crate) fn points_to(&self, record: &Completion, entry: EntryRef) -> bool {
+        let mut shard = self.shard(record.client);
+        let client = shard.get_mut(&record.client);
+        let done = client.and_then(|c| c.done_mut(record.sequence));
+        done.is_some_and(|done| done.entry == Some(entry))
+    }
+
+    /// Makes the table point to `new` if it points to `old`. Gives whether it did.
+    pub(crate) fn relocate(&self, record: &Completion, old: EntryRef, new: EntryRef) -> bool {
+        let mut shard = self.shard(record.client);
+        let client = shard.get_mut(&record.client);
+        let done = client.and_then(|c| c.done_mut(record.sequence));
+        let Some(done) = done.filter(|done| done.entry == Some(old)) else {
+            return false;
+        };
+        // What the cleaner moves is durable.
+        (done.entry, done.pending) = (Some(new), None);
+        true
+    }
+}
+
+impl Execution {
+    /// The record of this operation with its result.
+    pub(crate) fn record(&self, outcome: Outcome) -> Completion {
+        Completion::new(&self.id, self.table, self.hash, outcome)
+    }
+
+    /// The operation was executed. `entry` is its record, appended under a guard that is still held.
+    pub(crate) fn complete(
+        mut self,
+        outcome: Outcome,
+        entry: Option<EntryRef>,
+        pending: Option<Pending>,
+    ) {
+        self.is_complete = true;
+        let mut shard = self.completions.shard(self.id.client);
+        let client = shard.get_mut(&self.id.client);
+        let record = client.and_then(|c| c.get_mut(self.id.sequence));
+        let done = Record::Done(Done {
+            outcome,
+            table: self.table,
+            hash: self.hash,
+            entry,
+            pending,
+        });
+        match record {
+            Some(record) => *record = done,
+            // The client acknowledged it while it ran: it has given it up.
+            None => {
+                drop(shard);
+                let completions = &self.completions;
+                completions.results.fetch_add(1, Ordering::Relaxed);
+                completions.bury(vec![done], &completions.space.pin());
+            }
+        }
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        if self.is_complete {
+            return;
+        }
+        let mut shard = self.completions.shard(self.id.client);
+        if let Some(client) = shard.get_mut(&self.id.client)
+            && let Ok(at) = client.find(self.id.sequence)
+        {
+            client.records.remove(at);
+            self.completions.results.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Operations with an identity: executed once, and answered after that, whatever the cleaner, a crash and
+//! a replay do meanwhile.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use core::time::Duration;
+use pluvio_format::Outcome;
+use pluvio_log::{CleanerOptions, Durability, LogOptions};
+use pluvio_store::{
+    Admission, Change, Effect, Engine, EngineError, EngineOptions, EngineTable, Execution,
+    OPERATIONS_MAX, Once, Replay, Update, kept_for,
+};
+use pluvio_units::{
+    ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId, SequenceNumber, Size, TableId,
+};
+use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use support::{Replicas, entries_of};
+
+const NOW: Duration = Duration::from_secs(1000);
+const RETRY: Duration = Duration::from_secs(10);
+
+fn open(durability: Durability, logs: u16) -> (Arc<Engine>, Arc<EngineTable>) {
+    let log = LogOptions {
+        durability,
+        logs,
+        ..LogOptions::new(Size::mib(64))
+    };
+    let store = Engine::open(EngineOptions { log }).unwrap();
+    let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
+    (store, table)
+}
+
+fn id(client: u64, sequence: u64, acknowledged_below: u64) -> OperationId {
+    OperationId {
+        client: ClientId(client),
+        sequence: SequenceNumber(sequence),
+        acknowledged_below: SequenceNumber(acknowledged_below),
+        retry_ms: u32::try_from(RETRY.as_millis()).unwrap(),
+    }
+}
+
+fn admit(
+    store: &Engine,
+    table: &EngineTable,
+    id: OperationId,
+    key: &[u8],
+    now: Duration,
+) -> Admission {
+    let place = (table.id(), table.hash(key));
+    store.completions().admit(id, place, now)
+}
+
+fn execution(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -> Execution {
+    match admit(store, table, id, key, NOW) {
+        Admission::Execute(execution) => execution,
+        _ => panic!("{id:?} must be executed"),
+    }
+}
+
+fn answer(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -> Option<Outcome> {
+    match admit(store, table, id, key, NOW) {
+        Admission::Answer { outcome, .. } => Some(outcome),
+        _ => None,
+    }
+}
+
+/// What the master keeps of each effect; an error is a reject rule.
+fn outcome(effect: Effect<'_, ObjectVersion>) -> Option<Outcome> {
+    Some(match effect {
+        Effect::Put { version, replaced } => Outcome::Written { version, replaced },
+        Effect::Deleted { version } | Effect::Unchanged { version } => Outcome::Deleted { version },
+        Effect::Refused(version) => Outcome::Rejected { version: *version },
+    })
+}
+
+/// Executes an operation: a write of `Some`, a delete; rejected when the object has not this version.
+fn execute(
+    store: &Engine,
+    table: &EngineTable,
+    log: LogId,
+    id: OperationId,
+    key: &[u8],
+    value: Option<&[u8]>,
+    only_if: Option<ObjectVersion>,
+) -> Result<Update<ObjectVersion>, EngineError> {
+    let once = Once {
+        execution: execution(store, table, id, key),
+        outcome: &outcome,
+    };
+    store.update_once(log, table, key, 1, Some(once), |current| {
+        let version = current.map_or(ObjectVersion(0), |c| c.version);
+        match (only_if, value) {
+            (Some(wanted), _) if wanted != version => Err(version),
+            (_, Some(value)) => Ok(Change::Put(value.into())),
+            (_, None) => Ok(Change::Delete),
+        }
+    })
+}
+
+/// An unconditional write in log 0.
+fn write(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) {
+    let update = execute(store, table, LogId(0), id, key, Some(b"value"), None);
+    assert!(matches!(update, Ok(Update::Done(_))), "{update:?}");
+}
+
+#[test]
+fn a_retry_is_told_the_first_result_and_not_done_again() {
+    let (store, table) = open(Durability::Volatile, 1);
+    write(&store, &table, id(1, 5, 0), b"k");
+    write(&store, &table, id(1, 6, 0), b"k");
+    let first = answer(&store, &table, id(1, 5, 0), b"k");
+    let replaced = ObjectVersion(0);
+    assert!(matches!(first, Some(Outcome::Written { replaced: r, .. }) if r == replaced));
+    assert!(
+        matches!(
+            admit(&store, &table, id(2, 5, 0), b"k", NOW),
+            Admission::Execute(_)
+        ),
+        "another client's operation is another one"
+    );
+}
+
+#[test]
+fn conditional_results_stay_what_they_were() {
+    let (store, table) = open(Durability::Volatile, 1);
+    write(&store, &table, id(1, 1, 0), b"k");
+    let wrong = Some(ObjectVersion(99));
+    let rejected = execute(&store, &table, LogId(0), id(1, 2, 0), b"k", None, wrong).unwrap();
+    assert!(matches!(
+        rejected,
+        Update::Unchanged {
+            refused: Some(_),
+            ..
+        }
+    ));
+    let nothing = execute(&store, &table, LogId(0), id(1, 3, 0), b"other", None, None).unwrap();
+    assert!(matches!(nothing, Update::Unchanged { refused: None, .. }));
+    for (sequence, key) in [(4, b"k".as_slice()), (5, b"other")] {
+        write(&store, &table, id(1, sequence, 0), key);
+    }
+    let again = answer(&store, &table, id(1, 2, 0), b"k");
+    assert!(matches!(again, Some(Outcome::Rejected { .. })), "{again:?}");
+    let again = answer(&store, &table, id(1, 3, 0), b"other");
+    let version = ObjectVersion(0);
+    assert_eq!(again, Some(Outcome::Deleted { version }));
+}
+
+#[test]
+fn a_duplicate_of_a_running_operation_waits_and_one_that_did_nothing_is_executed() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let running = execution(&store, &table, id(1, 5, 0), b"k");
+    assert!(matches!(
+        admit(&store, &table, id(1, 5, 0), b"k", NOW),
+        Admission::InProgress
+    ));
+    drop(running);
+    drop(execution(&store, &table, id(1, 5, 0), b"k"));
+    assert_eq!(store.completions().results(), 0);
+}
+
+#[test]
+fn what_is_acknowledged_is_never_executed_again() {
+    let (store, table) = open(Durability::Volatile, 1);
+    write(&store, &table, id(1, 5, 0), b"k");
+    write(&store, &table, id(1, 6, 6), b"k");
+    assert!(matches!(
+        admit(&store, &table, id(1, 5, 0), b"k", NOW),
+        Admission::Forgotten
+    ));
+    assert_eq!(store.completions().results(), 1);
+}
+
+#[test]
+fn a_number_that_is_used_for_another_key_is_noticed() {
+    let (store, table) = open(Durability::Volatile, 1);
+    write(&store, &table, id(1, 5, 0), b"k");
+    assert!(matches!(
+        admit(&store, &table, id(1, 5, 0), b"other", NOW),
+        Admission::OtherKey
+    ));
+}
+
+#[test]
+fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
+    let (store, table) = open(Durability::Volatile, 1);
+    for sequence in 6..6 + OPERATIONS_MAX as u64 {
+        write(&store, &table, id(1, sequence, 5), b"k");
+    }
+    let newer = 6 + OPERATIONS_MAX as u64;
+    assert!(matches!(
+        admit(&store, &table, id(1, newer, 5), b"k", NOW),
+        Admission::Busy
+    ));
+    write(&store, &table, id(1, 5, 5), b"k");
+    // With that, the client acknowledges all of them.
+    write(&store, &table, id(1, newer, newer), b"k");
+}
+
+#[test]
+fn a_client_is_forgotten_only_when_it_must_have_given_up() {
+    let (store, table) = open(Durability::Replicated, 1);
+    write(&store, &table, id(1, 1, 0), b"k");
+    let with_record = store.space().stats().live_bytes;
+    let last = NOW + kept_for(RETRY);
+    let forget = |now| {
+        for turn in 0..pluvio_store::Completions::TURNS {
+            store.completions().forget_clients(turn, now);
+        }
+    };
+    forget(last);
+    assert!(answer(&store, &table, id(1, 1, 0), b"k").is_some());
+    forget(last + Duration::from_nanos(1));
+    assert_eq!(store.completions().results(), 0);
+    assert!(store.space().stats().live_bytes < with_record);
+    drop(execution(&store, &table, id(1, 1, 0), b"k"));
+}
+
+#[test]
+fn what_rests_on_a_pending_entry_is_appended_behind_it() {
+    let (store, table) = open(Durability::Replicated, 2);
+    let mut replicas = Replicas::default();
+    let log_of = |update: Result<Update<ObjectVersion>, EngineError>| match update.unwrap() {
+        Update::Done(appended) => appended.log(),
+        Update::Unchanged { pending, .. } => pending.unwrap().log,
+    };
+    let value = Some(b"v".as_slice());
+    let on = |log, sequence, value, only_if| {
+        log_of(execute(
+            &store,
+            &table,
+            LogId(log),
+            id(1, sequence, 0),
+            b"k",
+            value,
+            only_if,
+        ))
+    };
+    assert_eq!(on(0, 1, value, None), LogId(0));
+    assert_eq!(on(1, 2, value, None), LogId(0), "a write");
+    let wrong = Some(ObjectVersion(99));
+    assert_eq!(on(1, 3, value, wrong), LogId(0), "a rejected write");
+    assert_eq!(on(1, 4, None, None), LogId(0), "a delete");
+    assert_eq!(on(1, 5, value, None), LogId(0), "a write after a delete");
+    replicas.sync(&store);
+    assert_eq!(on(1, 6, value, None), LogId(1), "all that is durable");
+}
+
+#[test]
+fn results_of_keys_that_leave_are_forgotten() {
+    let (store, table) = open(Durability::Replicated, 1);
+    write(&store, &table, id(1, 1, 0), b"k");
+    let hash = table.hash(b"k").0;
+    store.forget(&table, HashRange::new(KeyHash(0), KeyHash(hash - 1)));
+    assert_eq!(store.completions().results(), 1);
+    store.forget(&table, HashRange::new(KeyHash(hash), KeyHash(hash)));
+    assert_eq!(store.completions().results(), 0);
+}
+
+/// One client's operations that it waits for, and what came of them.
+#[derive(Default)]
+struct Waiting {
+    next: u64,
+    results: BTreeMap<u64, (Vec<u8>, Outcome)>,
+}
+
+impl Waiting {
+    fn id(&self, client: u64, sequence: u64) -> OperationId {
+        let oldest = self.results.keys().next().copied();
+        id(client, sequence, oldest.unwrap_or(sequence))
+    }
+}
+
+/// Operations of some clients, of which each waits for some, with cleaning and late durability.
+fn work(
+    store: &Arc<Engine>,
+    table: &Arc<EngineTable>,
+    replicas: &mut Replicas,
+    rng: &mut TestRng,
+) -> BTreeMap<u64, Waiting> {
+    let cleaner = store.cleaner(CleanerOptions::default());
+    let mut clients: BTreeMap<u64, Waiting> = (1..=5).map(|c| (c, Waiting::default())).collect();
+    let mut appended = Vec::new();
+    for step in 0..12_000u32 {
+        let client = u64::from(1 + rng.next_u32() % 5);
+        let waiting = clients.get_mut(&client).unwrap();
+        waiting.next += 1;
+        let sequence = waiting.next;
+        let id = waiting.id(client, sequence);
+        let key = format!("key-{}", rng.next_u32() % 300).into_bytes();
+        let value = vec![1; rng.next_u32() as usize % 15_000];
+        let log = LogId((rng.next_u32() % 2) as u16);
+        let value = (!rng.next_u32().is_multiple_of(4)).then_some(&value[..]);
+        let only_if = rng
+            .next_u32()
+            .is_multiple_of(8)
+            .then_some(ObjectVersion(99));
+        match execute(store, table, log, id, &key, value, only_if) {
+            Ok(update) => {
+                if let Update::Done(done) = update {
+                    appended.push(done);
+                }
+                let outcome = answer(store, table, id, &key).expect("it was executed");
+                waiting.results.insert(sequence, (key, outcome));
+            }
+            Err(EngineError::Full { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        // Some get their result late, in any order; most soon.
+        while waiting.results.len() > 40 || rng.next_u32().is_multiple_of(2) {
+            let count = waiting.results.len().max(1);
+            let any = rng.next_u32() as usize % count;
+            let Some(sequence) = waiting.results.keys().nth(any).copied() else {
+                break;
+            };
+            waiting.results.remove(&sequence);
+        }
+        if step % 7 == 0 {
+            replicas.sync(store);
+            let settle = |done| store.space().confirm(done);
+            let waits = std::mem::take(&mut appended);
+            for durable in waits.into_iter().map(settle) {
+                match durable {
+                    Ok(durable) => store.settle(table, &durable),
+                    Err(not_yet) => appended.push(not_yet),
+                }
+            }
+        }
+        let _ = cleaner.step(1).expect("memory is sound");
+    }
+    replicas.sync(store);
+    assert!(
+        store.space().stats().cleaner.passes > 0,
+        "the cleaner had work"
+    );
+    clients
+}
+
+fn recover(
+    images: &[Vec<u8>],
+    durability: Durability,
+) -> (Arc<Engine>, Arc<EngineTable>, Replicas) {
+    let (store, table) = open(durability, 2);
+    let mut replay = Replay::new(&store, LogId(1), vec![(Arc::clone(&table), HashRange::ALL)]);
+    for image in images {
+        replay.replay(&entries_of(image), NOW).unwrap();
+    }
+    let mut replicas = Replicas::default();
+    let (side, _) = replay.finish();
+    replicas.sync(&store);
+    let _ = side.commit().expect("the side log is durable");
+    replicas.sync(&store);
+    (store, table, replicas)
+}
+
+fn assert_answered(store: &Engine, table: &EngineTable, clients: &BTreeMap<u64, Waiting>) {
+    for (client, waiting) in clients {
+        for (sequence, (key, outcome)) in &waiting.results {
+            let id = waiting.id(*client, *sequence);
+            let again = answer(store, table, id, key);
+            assert_eq!(
+                again,
+                Some(*outcome),
+                "operation {sequence} of client {client}"
+            );
+        }
+    }
+}
+
+#[test]
+fn unacknowledged_results_survive_cleaning_and_two_crashes() {
+    for seed in 0..3 {
+        let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        let (store, table) = open(Durability::Replicated, 2);
+        let mut replicas = Replicas::default();
+        let clients = work(&store, &table, &mut replicas, &mut rng);
+        assert_answered(&store, &table, &clients);
+
+        let mut images = replicas.recoverable();
+        for i in (1..images.len()).rev() {
+            images.swap(i, rng.next_u32() as usize % (i + 1));
+        }
+        // One segment comes twice, as after a lost reply.
+        images.push(images[0].clone());
+        let (store, table, replicas) = recover(&images, Durability::Replicated);
+        assert_answered(&store, &table, &clients);
+
+        let (store, table, _) = recover(&replicas.recoverable(), Durability::Replicated);
+        assert_answered(&store, &table, &clients);
+    }
+}
+
+#[test]
+fn a_replay_that_is_given_up_leaves_no_results() {
+    let (store, table) = open(Durability::Replicated, 1);
+    let mut replicas = Replicas::default();
+    write(&store, &table, id(1, 1, 0), b"k");
+    replicas.sync(&store);
+    let images = replicas.recoverable();
+    let (store, table) = open(Durability::Replicated, 1);
+    let empty = store.space().stats().live_bytes;
+    let mut replay = Replay::new(&store, LogId(0), vec![(Arc::clone(&table), HashRange::ALL)]);
+    for image in &images {
+        replay.replay(&entries_of(image), NOW).unwrap();
+    }
+    assert_eq!(store.completions().results(), 1);
+    replay.abort();
+    assert_eq!(store.completions().results(), 0);
+    assert_eq!(store.space().stats().live_bytes, empty);
+}
