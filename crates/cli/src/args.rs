@@ -40,11 +40,12 @@ pub struct Global {
         global = true,
         value_name = "ADDR",
         env = "PLUVIO_COORDINATOR",
-        default_value = "127.0.0.1:7700"
+        default_value = "127.0.0.1:7700",
+        value_parser = address
     )]
     pub coordinator: String,
     /// How long an operation may take, all retries included
-    #[arg(long, global = true, value_name = "TIME", env = "PLUVIO_TIMEOUT", default_value = "10s", value_parser = duration)]
+    #[arg(long, global = true, value_name = "TIME", env = "PLUVIO_TIMEOUT", default_value = "10s", value_parser = time_limit)]
     pub timeout: Duration,
     /// Report as JSON on standard output
     #[arg(long, global = true)]
@@ -312,6 +313,30 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err("not a time: give a number with us, ms, s, m or h, for example 500ms".into());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// A time that something can be done in.
+fn time_limit(text: &str) -> Result<Duration, String> {
+    let limit = duration(text)?;
+    if limit.is_zero() {
+        return Err("nothing can be done in no time; give more than 0".into());
+    }
+    Ok(limit)
+}
+
+/// An address as it has to look; whether the host exists is found out when it is used.
+fn address(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err("it is empty; give the address of the cluster's coordinator".into());
+    }
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(1..)) => Ok(text.to_owned()),
+        Some(Ok(0) | Err(_)) | None => {
+            Err("not an address: write host:port, for example 127.0.0.1:7700".into())
+        }
+    }
 }
 
 #[cfg(test)]

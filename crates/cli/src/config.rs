@@ -9,6 +9,8 @@
 
 use crate::args::Cli;
 use crate::failure::Failure;
+use crate::output::say;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::collections::BTreeMap;
@@ -36,16 +38,39 @@ pub enum Asked {
 /// process, as do `--help` and `--version`.
 pub fn read(arguments: &[OsString]) -> Result<Asked, Failure> {
     let mut command = Cli::command();
-    if let Some(path) = config_path(arguments) {
-        command = apply(command, &load(&path)?, &path)?;
+    let file = config_path(arguments);
+    if let Some(path) = &file {
+        command = apply(command, &load(path)?, path)?;
     }
     let shown = command.clone();
-    let matches = command.get_matches_from(arguments);
+    let matches = command
+        .try_get_matches_from(arguments)
+        .unwrap_or_else(|error| wrong(&error, file.as_ref()));
     if matches.get_flag("print_config") {
         return Ok(Asked::Show(show(&shown, &matches)));
     }
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     Ok(Asked::Do(Box::new(cli)))
+}
+
+/// Says what is wrong with a command line, and ends the process. The parser does not know that
+/// a value came from the configuration file.
+fn wrong(error: &clap::Error, file: Option<&PathBuf>) -> ! {
+    let of_values = matches!(
+        error.kind(),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation
+    );
+    if let Some(path) = file
+        && of_values
+    {
+        let _unheard = error.print();
+        say(format_args!(
+            "Values that the command line and the environment leave out are those of {}.",
+            path.display()
+        ));
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
 }
 
 /// The configuration file: the last `--config` before a `--`, or the environment's.

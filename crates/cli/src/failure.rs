@@ -1,5 +1,6 @@
 //! How a command fails: one line that says what happened and what to do, and an exit code.
 
+use crate::output::say;
 use pluvio_client::{ClientError, ErrorKind, RetryReason};
 use pluvio_env::DiskError;
 use std::fmt;
@@ -50,7 +51,7 @@ impl Failure {
     /// Says it on standard error, on one line, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("error: {}", self.message.replace('\n', " "));
+            say(format_args!("error: {}", self.message.replace('\n', " ")));
         }
         ExitCode::from(self.code)
     }

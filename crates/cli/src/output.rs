@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -31,6 +31,11 @@ pub fn print_line(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
+}
+
+/// Says one line on standard error. When nobody can hear it, that is no reason to stop.
+pub fn say(text: impl Display) {
+    let _unheard = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// An empty table with these column heads; `right` says which columns hold numbers.

@@ -47,11 +47,6 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    if global.coordinator.trim().is_empty() {
-        return Err(Failure::usage(
-            "--coordinator is empty; give the address of the cluster's coordinator",
-        ));
-    }
     let (coordinator, timeout) = (global.coordinator.clone(), global.timeout);
     with_runtime(cores, |env| work(Session::new(env, &coordinator, timeout)))
 }

@@ -1,4 +1,7 @@
 //! Traces to standard error.
+//!
+//! A trace that cannot be written (the reader is gone, the disk with the file is full) is dropped:
+//! it must not end a process that serves data.
 
 use crate::args::{Global, LogFormat};
 use crate::failure::Failure;
@@ -17,7 +20,11 @@ pub fn start(global: &Global, level: &str) -> Result<(), Failure> {
             "--log {wanted:?}: {error}; give off, error, warn, info, debug, trace or a filter"
         ))
     })?;
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // The report of a failed write would go to standard error too, and panic.
+        .log_internal_errors(false);
     let started = match global.log_format {
         LogFormat::Text => builder
             .with_ansi(std::io::stderr().is_terminal())

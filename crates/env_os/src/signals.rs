@@ -12,6 +12,8 @@ pub enum StopSignal {
     Interrupt,
     /// SIGTERM: the service manager.
     Terminate,
+    /// SIGHUP: the terminal was closed.
+    HangUp,
 }
 
 impl fmt::Display for StopSignal {
@@ -19,16 +21,19 @@ impl fmt::Display for StopSignal {
         f.write_str(match self {
             Self::Interrupt => "SIGINT",
             Self::Terminate => "SIGTERM",
+            Self::HangUp => "SIGHUP",
         })
     }
 }
 
-/// Receives SIGINT and SIGTERM in place of the kernel's default, which kills the process. From
-/// its creation on the process must watch it: the default does not come back when it is dropped.
+/// Receives SIGINT, SIGTERM and SIGHUP in place of the kernel's default, which kills the process.
+/// From its creation on the process must watch it: the default does not come back when it is
+/// dropped. A SIGHUP that the process was started to ignore (`nohup`) stays ignored.
 #[derive(Debug)]
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Option<Signal>,
 }
 
 impl StopSignals {
@@ -40,6 +45,11 @@ impl StopSignals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hang_up: if is_hang_up_ignored() {
+                None
+            } else {
+                Some(signal(SignalKind::hangup())?)
+            },
         })
     }
 
@@ -50,10 +60,23 @@ impl StopSignals {
                 Poll::Ready(StopSignal::Interrupt)
             } else if self.terminate.poll_recv(cx).is_ready() {
                 Poll::Ready(StopSignal::Terminate)
+            } else if let Some(hang_up) = &mut self.hang_up
+                && hang_up.poll_recv(cx).is_ready()
+            {
+                Poll::Ready(StopSignal::HangUp)
             } else {
                 Poll::Pending
             }
         })
         .await
     }
+}
+
+/// Whether SIGHUP is ignored, as the kernel shows it: `SigIgn:` and a mask whose lowest bit is
+/// signal 1. Unknown counts as not ignored.
+fn is_hang_up_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 != 0)
 }

@@ -254,6 +254,9 @@ where
             Step::Intruder => {
                 let peer = &self.session.entry().address;
                 tracing::debug!(%peer, "closing a connection: it speaks HTTP");
+                // Replies that wait are not sent: what is to be sent keeps a connection going, and
+                // the lines that follow would be read as commands.
+                self.output.clear();
                 return Err(Wait::Forever);
             }
         };

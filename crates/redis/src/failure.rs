@@ -10,6 +10,9 @@ use pluvio_units::VALUE_MAX;
 pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
 pub(crate) const NOT_INTEGER: Failure =
     Failure::fixed("ERR value is not an integer or out of range");
+/// Where Redis keeps the number in an `int`.
+pub(crate) const NOT_INT: Failure =
+    Failure::fixed("ERR value is out of range, value must between -2147483648 and 2147483647");
 pub(crate) const NOT_FLOAT: Failure = Failure::fixed("ERR value is not a valid float");
 pub(crate) const NOT_FINITE: Failure =
     Failure::fixed("ERR increment would produce NaN or Infinity");

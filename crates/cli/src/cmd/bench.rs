@@ -2,7 +2,7 @@
 
 use crate::args::{Global, duration};
 use crate::failure::Failure;
-use crate::output::{bar, count, print_json, print_line, spinner, table, table_text};
+use crate::output::{bar, count, print_json, print_line, say, spinner, table, table_text};
 use crate::session::{Session, with_session};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
@@ -143,7 +143,7 @@ struct Job {
 pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
     let (job, json) = (Job::new(&bench.what)?, global.json);
     if cfg!(debug_assertions) {
-        eprintln!("this is a debug build: its speed says nothing; use `cargo build --release`");
+        say("this is a debug build: its speed says nothing; use `cargo build --release`");
     }
     with_session(global, job.whom.threads, move |session| async move {
         let report = measure(&session, job).await?;

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::ingest::records::{Format, Record, read};
 use crate::ingest::write::{Options, write_all};
 use crate::local::{KILL_PAUSE, LocalCluster, LocalOptions};
-use crate::output::{bar, bytes, count, print_json, print_line, spinner, time};
+use crate::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
 use crate::session::{Session, with_runtime};
 use bytes::Bytes;
 use clap::Args;
@@ -93,7 +93,7 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
         Err(Failure::new(format!("stopped by {stopped}")))
     });
     if let Err(error) = directory.close() {
-        eprintln!("cannot remove the temporary data: {error}");
+        say(format_args!("cannot remove the temporary data: {error}"));
     }
     result
 }

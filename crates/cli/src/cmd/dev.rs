@@ -3,7 +3,7 @@
 use crate::args::{Dev, Global};
 use crate::failure::Failure;
 use crate::local::{KILL_PAUSE, LocalCluster, LocalOptions, Which};
-use crate::output::{print_json, print_line};
+use crate::output::{print_json, print_line, say};
 use crate::process::Announcement;
 use crate::session::with_runtime;
 use pluvio_env::Env;
@@ -29,7 +29,7 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
     if let Some(directory) = temporary
         && let Err(error) = directory.close()
     {
-        eprintln!("cannot remove the temporary data: {error}");
+        say(format_args!("cannot remove the temporary data: {error}"));
     }
     result
 }
@@ -37,6 +37,12 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
 fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
     match &dev.data {
         Some(data) => {
+            if data.exists() && !data.is_dir() {
+                return Err(Failure::usage(format!(
+                    "--data {}: it is a file; give a directory",
+                    data.display()
+                )));
+            }
             std::fs::create_dir_all(data).map_err(|error| Failure::file(data, &error))?;
             let data = data
                 .canonicalize()
@@ -93,12 +99,12 @@ async fn foreground(
     };
     let mut cluster = started?;
     if !cluster.left_out().is_empty() {
-        eprintln!(
+        say(format_args!(
             "the data of {} in {} is not served by its own server this time; use --servers {} to start all",
             cluster.left_out().join(", "),
             data.display(),
             cluster.servers().count() + cluster.left_out().len(),
-        );
+        ));
     }
     tell(&cluster, &dev, json)?;
     let result = supervise(&env, &mut cluster, &mut signals, dev.respawn).await;
@@ -189,7 +195,7 @@ async fn supervise(
             () = pause => None,
         };
         if let Some((which, status)) = death {
-            eprintln!("{}", cluster.obituary(which, status));
+            say(cluster.obituary(which, status));
             match respawn {
                 true => missing.push_back(which),
                 false if cluster.is_empty() => {
@@ -208,9 +214,12 @@ async fn supervise(
             outcome = cluster.respawn(which) => outcome,
         };
         match outcome {
-            Ok(a) => eprintln!("started again as process {}, requests on {}", a.pid, a.addr),
+            Ok(a) => say(format_args!(
+                "started again as process {}, requests on {}",
+                a.pid, a.addr
+            )),
             Err(failure) => {
-                eprintln!("{failure}; trying again");
+                say(format_args!("{failure}; trying again"));
                 missing.push_back(which);
             }
         }

@@ -2,16 +2,17 @@
 //! reads back.
 //!
 //! A line is `{"key":…,"value":…}`; a part that is not UTF-8 stands in base64 as `key_base64` or
-//! `value_base64`. The file appears under its name only when it is complete.
+//! `value_base64`. A file appears under its name only when it is complete; pipes and devices are
+//! written to as they are, for a rename would put a file in their place.
 
 use crate::args::Global;
 use crate::cmd::objects::put_bytes;
 use crate::failure::Failure;
-use crate::output::{bar, bytes, count, print_json, time};
+use crate::output::{bar, bytes, count, print_json, say, time};
 use crate::session::{Session, with_session};
 use clap::Args;
 use serde_json::{Map, json};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,9 +28,23 @@ pub struct Export {
 
 /// Where the lines go.
 enum Target {
-    Output(BufWriter<io::Stdout>),
+    /// Standard output, a pipe, a device.
+    Stream(BufWriter<Box<dyn Write + Send>>),
     /// Written under another name first.
-    File(BufWriter<File>, PathBuf),
+    File(BufWriter<File>, Partial),
+}
+
+/// A file that is not complete. Removed when dropped, so that a full disk is not left full.
+struct Partial {
+    name: PathBuf,
+    wanted: PathBuf,
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // After the rename there is none.
+        let _there_or_not = fs::remove_file(&self.name);
+    }
 }
 
 /// Runs the command.
@@ -52,12 +67,12 @@ pub fn run(global: &Global, export: &Export) -> Result<ExitCode, Failure> {
                 "seconds": took.as_secs_f64(),
             }))?;
         } else if !to_output {
-            eprintln!(
+            say(format_args!(
                 "{} objects, {} in {}",
                 count(objects),
                 bytes(size),
                 time(took)
-            );
+            ));
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -90,7 +105,7 @@ async fn write(Session { client, .. }: &Session, export: &Export) -> Result<(u64
         progress.set_position(written);
     }
     progress.finish_and_clear();
-    target.finish(&export.file).map_err(fail)?;
+    target.finish().map_err(fail)?;
     Ok((written, size))
 }
 
@@ -104,30 +119,47 @@ fn target_failure(path: &Path, error: io::Error) -> Failure {
 impl Target {
     fn open(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() == "-" {
-            return Ok(Self::Output(BufWriter::new(io::stdout())));
+            return Ok(Self::Stream(BufWriter::new(Box::new(io::stdout()))));
         }
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|error| Failure::file(&partial, &error))?;
-        Ok(Self::File(BufWriter::new(file), partial))
+        let fail = |error| Failure::file(path, &error);
+        let there = fs::metadata(path).ok();
+        if there.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(Failure::new(format!(
+                "{} is a directory; give a file",
+                path.display()
+            )));
+        }
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            let stream = OpenOptions::new().write(true).open(path).map_err(fail)?;
+            return Ok(Self::Stream(BufWriter::new(Box::new(stream))));
+        }
+        // Behind a link the file is replaced, not the link.
+        let wanted = match there {
+            Some(_) => path.canonicalize().map_err(fail)?,
+            None => path.to_owned(),
+        };
+        let mut name = wanted.as_os_str().to_owned();
+        name.push(".partial");
+        let name = PathBuf::from(name);
+        let file = File::create(&name).map_err(|error| Failure::file(&name, &error))?;
+        Ok(Self::File(BufWriter::new(file), Partial { name, wanted }))
     }
 
     fn writer(&mut self) -> &mut dyn Write {
         match self {
-            Self::Output(out) => out,
+            Self::Stream(stream) => stream,
             Self::File(file, _) => file,
         }
     }
 
-    fn finish(self, path: &Path) -> io::Result<()> {
+    fn finish(self) -> io::Result<()> {
         match self {
-            Self::Output(mut out) => out.flush(),
+            Self::Stream(mut stream) => stream.flush(),
             Self::File(file, partial) => {
                 file.into_inner()
                     .map_err(io::IntoInnerError::into_error)?
                     .sync_all()?;
-                fs::rename(partial, path)
+                fs::rename(&partial.name, &partial.wanted)
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::ingest::records::{Format, read};
 use crate::ingest::write::{Options, Summary, write_all};
-use crate::output::{bar, bytes, count, print_json, print_line, spinner, time};
+use crate::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
 use crate::session::{Session, with_session};
 use clap::Args;
 use serde_json::json;
@@ -107,11 +107,11 @@ fn report(summary: &Summary, took: Duration, json: bool) -> Result<ExitCode, Fai
     let seconds = took.as_secs_f64();
     let rate = summary.records as f64 / seconds.max(1e-9);
     for told in &summary.told {
-        eprintln!("skipped {told}");
+        say(format_args!("skipped {told}"));
     }
     let untold = summary.bad - summary.told.len() as u64;
     if untold > 0 {
-        eprintln!("skipped {untold} more");
+        say(format_args!("skipped {untold} more"));
     }
     if json {
         print_json(&json!({

@@ -2,7 +2,7 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::{bar, count, print_json, print_line};
+use crate::output::{bar, count, print_json, print_line, say};
 use clap::Args;
 use pluvio_sim::cluster::{Faults, RunOptions, RunReport, TraceSink, run_traced};
 use std::process::ExitCode;
@@ -91,7 +91,10 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     for report in &failed {
-        eprintln!("seed {} failed; replay: {}", report.seed, report.replay);
+        say(format_args!(
+            "seed {} failed; replay: {}",
+            report.seed, report.replay
+        ));
     }
     Err(Failure::new(format!(
         "{} of {done} seeds failed; replay the first with: {}",
@@ -105,7 +108,7 @@ fn simulate(sim: &Sim, seed: u64) -> RunReport {
     options.steps = sim.steps;
     options.servers = sim.servers;
     options.faults = sim.faults.clone();
-    let sink = |line: &str| eprintln!("{line}");
+    let sink = |line: &str| say(line);
     let sink = sim.trace.map(|_| Box::new(sink) as TraceSink);
     run_traced(&options, sim.trace.unwrap_or(tracing::Level::WARN), sink)
 }

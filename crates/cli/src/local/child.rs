@@ -1,6 +1,7 @@
 //! One child process that announces itself when it is ready.
 
 use crate::failure::Failure;
+use crate::output::say;
 use crate::process::Announcement;
 use pluvio_env::{Clock, timeout};
 use rustix::process::{Pid, Signal, kill_process};
@@ -157,7 +158,10 @@ impl Child {
     pub async fn stop(&mut self, clock: &dyn Clock, limit: Duration) {
         self.terminate();
         if timeout(clock, limit, self.ended()).await.is_err() {
-            eprintln!("{} did not stop within {limit:?} and is killed", self.name);
+            say(format_args!(
+                "{} did not stop within {limit:?} and is killed",
+                self.name
+            ));
             self.kill();
             self.ended().await;
         }

@@ -8,7 +8,8 @@ use crate::process::Announcement;
 use crate::session::Session;
 use futures_util::future::join_all;
 use pluvio_client::ClusterStatus;
-use pluvio_env::Env;
+use pluvio_env::{Address, Env};
+use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::TabletState;
 use std::ffi::OsString;
@@ -104,6 +105,7 @@ impl LocalCluster {
             left_out: (count + 1..=there).map(|n| format!("server-{n}")).collect(),
         };
         this.check_ports()?;
+        this.check_replicas()?;
         let started = this.start_all().await;
         match started {
             Ok(()) => Ok(this),
@@ -131,6 +133,25 @@ impl LocalCluster {
             }
         }
         Ok(())
+    }
+
+    /// A cluster that could never acknowledge a write is not started. The rule of what a write
+    /// needs is that of `ServerOptions`; a lone server is its own backup.
+    fn check_replicas(&self) -> Result<(), Failure> {
+        let mut options = ServerOptions::new(Address::default(), Address::default());
+        options.replicas = self.options.replicas;
+        options.min_replicas = self.options.min_replicas;
+        let servers = self.servers.len();
+        let backups = u32::try_from(servers - 1).unwrap_or(u32::MAX).max(1);
+        let needed = options.needed();
+        if options.replicas == 0 || needed <= backups {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "--replicas {}: a write needs {needed} backups, and with --servers {servers} there are {backups}; \
+             start more servers, or lower --replicas or --min-replicas",
+            options.replicas
+        )))
     }
 
     async fn start_all(&mut self) -> Result<(), Failure> {

@@ -1,8 +1,9 @@
 //! The contract of the command line: names, flags, JSON fields, exit codes.
 
 use crate::support::cluster::{Cluster, Turn};
-use crate::support::program::{command, run, runs};
+use crate::support::program::{command, run, runs, signal};
 use crate::support::{Reply, Setup, pluvio, wait_for};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
@@ -79,6 +80,17 @@ fn dev_says_where_everything_is_and_ends_when_asked() {
     wait_for("the children to be gone", || {
         (!runs(pid, &data)).then_some(()).ok_or("one runs".into())
     });
+}
+
+#[test]
+fn closing_the_terminal_stops_a_cluster() {
+    let mut cluster = Setup::servers(2).start();
+    let data = cluster.data().display().to_string();
+    let pids = [cluster.pid(0), cluster.pid(1), cluster.coordinator_pid()];
+    let dev = cluster.dev().pid();
+    signal(dev, Signal::HUP);
+    assert_eq!(cluster.dev().wait_end(), Some(0), "it ends by itself");
+    assert!(!pids.into_iter().any(|pid| runs(pid, &data)));
 }
 
 fn admin_ports(first: u16) {
@@ -320,6 +332,8 @@ fn options_come_from_file_environment_and_flags(cluster: &Cluster) {
     assert_eq!(list(Some(nowhere), &flag), Some(0), "flags win over all");
     fs::write(&file, "[global]\ncoordinater = \"x\"\n").unwrap();
     pluvio(["status", "--config", config]).fails(2, &["error: ", "coordinater", config]);
+    fs::write(&file, "[dev]\nservers = \"many\"\n").unwrap();
+    pluvio(["dev", "--config", config]).fails(2, &["error: ", "many", config]);
     fs::write(&file, "[global\n").unwrap();
     pluvio(["status", "--config", config]).fails(2, &["error: ", config, "line 1"]);
     pluvio(["status", "--config", "/nowhere/x.toml"]).fails(2, &["error: ", "/nowhere/x.toml"]);
@@ -355,6 +369,15 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
             "--key",
         ),
         (&["status", "--timeout", "soon"], "soon"),
+        (&["status", "--timeout", "0s"], "--timeout"),
+        (&["status", "--coordinator", ""], "empty"),
+        (&["status", "--coordinator", "host"], "host:port"),
+        (&["status", "--coordinator", "host:99999"], "host:port"),
+        (&["dev", "--data", "/dev/null"], "/dev/null: it is a file"),
+        (
+            &["dev", "--servers", "2", "--replicas", "9"],
+            "8 backups, and with --servers 2 there are 1",
+        ),
     ] {
         pluvio(arguments).fails(2, &["error: ", words]);
     }

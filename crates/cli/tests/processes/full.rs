@@ -1,7 +1,9 @@
 //! Memory and disks that are full.
 
-use crate::support::cluster::{Cluster, sum};
-use crate::support::{Reply, Setup, wait_for};
+use crate::support::cluster::{Cluster, Turn, sum};
+use crate::support::program::{binary, command_through, signal};
+use crate::support::{Reply, Resp, Running, Setup, wait_for};
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -166,4 +168,35 @@ fn one_full_disk_of_many_is_only_less_room() {
     cluster.restart();
     assert_there(&cluster, "k", 0, 700);
     cluster.kill_all();
+}
+
+/// Traces go to a file on some disk, or into a pipe whose reader may go: neither ends a server.
+#[test]
+fn processes_that_cannot_write_their_traces_go_on() {
+    let _turn = Turn::take();
+    let directory = tempfile::tempdir().unwrap();
+    let mut shell = command_through("sh");
+    shell
+        .args(["-c", "exec \"$0\" \"$@\" 2>/dev/full"])
+        .arg(binary())
+        .args(["dev", "--json", "--verbose", "--log", "debug"])
+        .args(["--servers", "2", "--memory", "64MiB", "--cores", "1"])
+        .args(["--redis-port", "0", "--coordinator-port", "0", "--data"])
+        .arg(directory.path());
+    let mut dev = Running::spawn(&mut shell);
+    let ready = dev.ready();
+    let redis = |server: usize| ready["servers"][server]["redis"].as_str().unwrap();
+    assert!(Resp::connect(redis(0)).call(&["SET", "k", "v"]).is_ok());
+    // What happens now is told by all that are left.
+    let dead = ready["servers"][0]["pid"].as_u64().unwrap();
+    signal(u32::try_from(dead).unwrap(), Signal::KILL);
+    let mut left = Resp::connect(redis(1));
+    wait_for("the value on the server that is left", || {
+        match left.call(&["GET", "k"]) {
+            reply if reply == Reply::bulk("v") => Ok(()),
+            reply => Err(format!("{reply:?}")),
+        }
+    });
+    assert!(dev.is_alive());
+    assert_eq!(dev.stop(), Some(0));
 }

@@ -1,10 +1,12 @@
 //! Files in and out: formats, bad records, round trips.
 
-use crate::support::cluster::Cluster;
+use crate::support::cluster::{Cluster, files_below};
 use crate::support::{Output, Setup};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 fn import(cluster: &Cluster, table: &str, format: &str, text: &[u8], flags: &[&str]) -> Output {
     let mut arguments = vec!["import", table, "-", "--format", format, "--json"];
@@ -38,6 +40,7 @@ fn files_go_in_and_come_out() {
     lines(&cluster);
     bad_records(&cluster);
     round_trip(&cluster);
+    exports_leave_devices_and_links_where_they_are(&cluster);
 }
 
 fn csv(cluster: &Cluster) {
@@ -178,4 +181,28 @@ fn round_trip(cluster: &Cluster) {
         !fs::read(file).unwrap().is_empty(),
         "an export that fails leaves the old file"
     );
+}
+
+/// A device or a pipe is written to: a file that took its place would be gone for everybody. Links
+/// stand for them here, so that a mistake replaces the link.
+fn exports_leave_devices_and_links_where_they_are(cluster: &Cluster) {
+    let at = |name: &str| cluster.directory().join(name);
+    let is_link = |path: &Path| path.symlink_metadata().unwrap().is_symlink();
+    let (null, full) = (at("null"), at("full"));
+    symlink("/dev/null", &null).unwrap();
+    symlink("/dev/full", &full).unwrap();
+    let export = |to: &Path| cluster.run(["export", "from", to.to_str().unwrap()]);
+    export(&null).ok();
+    export(&full).fails(1, &["error: ", "No space left"]);
+    assert!(is_link(&null) && is_link(&full));
+    // A link to a file goes on to point at it.
+    let (link, file) = (at("link"), at("linked"));
+    fs::write(&file, "old").unwrap();
+    symlink(&file, &link).unwrap();
+    export(&link).ok();
+    assert!(is_link(&link) && fs::metadata(&file).unwrap().len() > 3);
+    export(cluster.directory()).fails(1, &["error: ", "is a directory"]);
+    let left = files_below(cluster.directory());
+    let partial = |path: &PathBuf| path.to_string_lossy().ends_with(".partial");
+    assert!(!left.iter().any(partial), "{left:?}");
 }

@@ -89,6 +89,9 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Ou
 
 pub(super) fn select(session: &mut Session, command: &Command) -> Outcome {
     let number = integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
+    if i32::try_from(number).is_err() {
+        return Err(failure::NOT_INT);
+    }
     let database = DatabaseId::new(number).ok_or(failure::BAD_DATABASE)?;
     session.set_database(database);
     Ok(Reply::OK)

@@ -49,6 +49,10 @@ pub(super) fn wait(core: &Core, command: &Command) -> Outcome {
 
 const BAD_COUNT: Failure = Failure::fixed("ERR count should be greater than or equal to -1");
 
+const SLOWLOG_SYNTAX: Failure = Failure::fixed(
+    "ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
+);
+
 pub(super) fn slow_log_get(command: &Command) -> Outcome {
     match command.len() {
         2 => {}
@@ -58,7 +62,7 @@ pub(super) fn slow_log_get(command: &Command) -> Outcome {
                 return Err(BAD_COUNT);
             }
         }
-        _ => return Err(failure::SYNTAX),
+        _ => return Err(SLOWLOG_SYNTAX),
     }
     Ok(Reply::Array(Vec::new()))
 }

@@ -275,6 +275,7 @@ const FIXED: &[&str] = &[
     "select 16",
     "select x",
     "select -1",
+    "select 2147483648",
     "select 1",
     "object encoding nokey",
     "object freq nokey",
@@ -334,6 +335,7 @@ const FIXED: &[&str] = &[
     "slowlog get 5",
     "slowlog get -2",
     "slowlog get x",
+    "slowlog get 1 2",
     "slowlog len",
     "slowlog reset",
     "slowlog nosuch",
@@ -418,7 +420,7 @@ fn broken_streams_get_the_same_answers() {
     let Some(real) = RealServer::start() else {
         return;
     };
-    let pieces: [&[u8]; 26] = [
+    let pieces: [&[u8]; 28] = [
         b"*1\r\n$4\r\nPING\r\n",
         b"PING\r\n",
         b"*",
@@ -445,6 +447,8 @@ fn broken_streams_get_the_same_answers() {
         b"$536870913\r\n",
         b"*3\r\n$3\r\nFOO\r\n",
         b"\\",
+        b"Host: x\r\n",
+        b"POST / HTTP/1.1\r\n",
     ];
     for seed in 0..400 {
         let mut dice = Dice(seed << 32);

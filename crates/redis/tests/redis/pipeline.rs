@@ -140,6 +140,18 @@ fn garbage_after_commands_is_answered_after_them() {
 }
 
 #[test]
+fn nothing_of_a_web_page_is_executed() {
+    // A browser can be tricked into sending any body, but not into leaving out its headers. The
+    // reply to what comes before them must not keep the connection alive. Redis drops it too.
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.push(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nSET k v\r\n");
+    assert!(c.replies(2).is_empty() && c.is_closed());
+    let mut c = bench.connect();
+    assert_eq!(c.say("EXISTS k"), ":0\r\n");
+}
+
+#[test]
 fn local_commands_that_wait_for_replicas_do_not_hold_up_other_keys() {
     let mut bench = Bench::local();
     let mut c = bench.connect();

@@ -23,7 +23,12 @@ pub fn binary() -> PathBuf {
 
 /// The binary with nothing of our environment that it would listen to.
 pub fn command() -> Command {
-    let mut command = Command::new(binary());
+    command_through(binary())
+}
+
+/// The same of a program that starts the binary.
+pub fn command_through(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("PLUVIO_") {
             command.env_remove(name);
