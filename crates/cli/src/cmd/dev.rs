@@ -38,7 +38,7 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
     match &dev.data {
         Some(data) => {
             if data.exists() && !data.is_dir() {
-                return Err(Failure::usage(format!(
+                return Err(Failure::new(format!(
                     "--data {}: it is a file; give a directory",
                     data.display()
                 )));

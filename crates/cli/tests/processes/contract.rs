@@ -373,7 +373,6 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
         (&["status", "--coordinator", ""], "empty"),
         (&["status", "--coordinator", "host"], "host:port"),
         (&["status", "--coordinator", "host:99999"], "host:port"),
-        (&["dev", "--data", "/dev/null"], "/dev/null: it is a file"),
         (
             &["dev", "--servers", "2", "--replicas", "9"],
             "8 backups, and with --servers 2 there are 1",
