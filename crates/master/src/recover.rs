@@ -56,6 +56,8 @@ const REPORT_PAUSE: Duration = Duration::from_millis(200);
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// Pause before memory is asked for again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+/// How long a replay in the quick order waits for memory before it gives way to the thrifty one.
+const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
@@ -64,6 +66,33 @@ const ROUND_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct RecoveryKey {
     recovery: RecoveryId,
     partition: u32,
+}
+
+/// In which order a log is replayed. The result is the same (REPLAY-1 in crate `store`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    /// As backups become ready, several segments at a time. An object that is replayed before its
+    /// successor takes memory that only the cleaner gives back, when the recovery is over.
+    Quick,
+    /// The newest entries first, one segment after the other: little more than what lives takes memory.
+    /// For a log that was nearly as large as the memory here.
+    Thrifty,
+}
+
+/// Why a replay ended early.
+enum ReplayFailure {
+    /// Memory was full for too long.
+    Full(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl ReplayFailure {
+    fn text(self) -> String {
+        match self {
+            Self::Full(text) | Self::Other(text) => text,
+        }
+    }
 }
 
 /// What was replayed, durable and part of the log.
@@ -159,24 +188,15 @@ impl Master {
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
-        let replay = Arc::new(Mutex::new(Some(Replay::new(
-            self.store(),
-            log,
-            tablets.to_vec(),
-        ))));
-        let fetched = self.fetch_and_replay(&request, &replay).await;
-        let replay = replay
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .ok_or("the replay was lost")?;
-        let bytes = match fetched {
-            Ok(bytes) => bytes,
-            Err(why) => {
-                self.elsewhere(move || replay.abort()).await;
-                return Err(why);
+        let quick = self.replay_all(log, &request, tablets, Order::Quick).await;
+        let (replay, bytes) = match quick {
+            Err(ReplayFailure::Full(why)) => {
+                tracing::info!(crashed = %request.crashed, why, "memory is full: replaying again, the newest first");
+                self.replay_all(log, &request, tablets, Order::Thrifty).await
             }
-        };
+            replayed => replayed,
+        }
+        .map_err(ReplayFailure::text)?;
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
         let (mut side, segments) = self
@@ -207,22 +227,57 @@ impl Master {
         })
     }
 
+    /// Replays everything in this order; gives the number of bytes fetched, too. On an error nothing is left.
+    async fn replay_all(
+        self: &Arc<Self>,
+        log: LogId,
+        request: &Recover,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        order: Order,
+    ) -> Result<(Replay, u64), ReplayFailure> {
+        let replay = Replay::new(self.store(), log, tablets.to_vec())
+            .map_err(|error| ReplayFailure::Other(error.to_string()))?;
+        let replay = Arc::new(Mutex::new(Some(replay)));
+        let fetched = self.fetch_and_replay(request, &replay, order).await;
+        let replay = replay
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .ok_or_else(|| ReplayFailure::Other("the replay was lost".into()))?;
+        match fetched {
+            Ok(bytes) => Ok((replay, bytes)),
+            Err(why) => {
+                self.elsewhere(move || replay.abort()).await;
+                Err(why)
+            }
+        }
+    }
+
     /// Gives the number of bytes fetched.
     async fn fetch_and_replay(
         self: &Arc<Self>,
         request: &Recover,
         replay: &Arc<Mutex<Option<Replay>>>,
-    ) -> Result<u64, String> {
-        let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
-        for segment in &request.segments {
+        order: Order,
+    ) -> Result<u64, ReplayFailure> {
+        let mut segments: Vec<&RecoverySegment> = request.segments.iter().collect();
+        let at_a_time = match order {
+            Order::Quick => self.recovery_options.fetches,
+            Order::Thrifty => {
+                segments.sort_by_key(|segment| core::cmp::Reverse(segment.segment));
+                1
+            }
+        };
+        let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(segments.len());
+        for segment in segments {
             fetches.push(Box::pin(self.fetch(request, segment)));
         }
-        let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);
+        let mut fetches = stream::iter(fetches).buffer_unordered(at_a_time);
         let mut bytes = 0;
         while let Some(data) = fetches.next().await {
-            let data = data?;
+            let data = data.map_err(ReplayFailure::Other)?;
             bytes += data.len() as u64;
-            self.replay_slice(replay, data).await?;
+            self.replay_slice(replay, data, order).await?;
         }
         Ok(bytes)
     }
@@ -233,28 +288,37 @@ impl Master {
         &self,
         replay: &Arc<Mutex<Option<Replay>>>,
         data: Bytes,
-    ) -> Result<(), String> {
-        let give_up = self.env.clock.now() + self.recovery_options.patience;
+        order: Order,
+    ) -> Result<(), ReplayFailure> {
+        let patience = match order {
+            Order::Quick => self.recovery_options.patience.min(QUICK_PATIENCE),
+            Order::Thrifty => self.recovery_options.patience,
+        };
+        let give_up = self.env.clock.now() + patience;
         loop {
             let (work, data) = (Arc::clone(replay), data.clone());
             let now = self.monotonic();
             let outcome = self
                 .elsewhere(move || {
                     let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
-                    replay.as_mut().map(|replay| replay.replay(&data, now))
+                    replay.as_mut().map(|replay| match order {
+                        Order::Quick => replay.replay(&data, now),
+                        Order::Thrifty => replay.replay_newest_first(&data, now),
+                    })
                 })
                 .await;
             // What was not replayed must never pass for replayed.
             match outcome.flatten() {
                 Some(Ok(())) => return Ok(()),
                 // Replaying the same entries again changes nothing (REPLAY-1).
-                Some(Err(ReplayError::Engine(EngineError::Full { .. })))
-                    if self.env.clock.now() < give_up =>
-                {
+                Some(Err(ReplayError::Engine(error @ EngineError::Full { .. }))) => {
+                    if self.env.clock.now() >= give_up {
+                        return Err(ReplayFailure::Full(error.to_string()));
+                    }
                     self.env.clock.sleep(MEMORY_PAUSE).await;
                 }
-                Some(Err(error)) => return Err(error.to_string()),
-                None => return Err("the replay was given up".into()),
+                Some(Err(error)) => return Err(ReplayFailure::Other(error.to_string())),
+                None => return Err(ReplayFailure::Other("the replay was given up".into())),
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::EngineTable;
 use core::time::Duration;
 use pluvio_format::{Check, Completion, Entry, Object, ParseError, Parsed, Tombstone};
+use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
@@ -56,14 +57,20 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A replay of `tablets` into a side log of `log`.
-    #[must_use]
+    /// A replay of `tablets`, which hold nothing yet, into a side log of `log`. Their indexes are made when a
+    /// replay that was given up took them away.
+    ///
+    /// # Errors
+    /// When the address space for an index cannot be reserved; retryable after tables were dropped.
     pub fn new(
         store: &Arc<Engine>,
         log: LogId,
         tablets: Vec<(Arc<EngineTable>, HashRange)>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, IndexError> {
+        for (table, range) in &tablets {
+            table.indexes.cover(*range)?;
+        }
+        Ok(Self {
             store: Arc::clone(store),
             side: SideLog::new(Arc::clone(store.space()), log),
             tables: tablets
@@ -73,7 +80,7 @@ impl Replay {
             tablets,
             tombstones: Vec::new(),
             load: ReplayLoad::default(),
-        }
+        })
     }
 
     /// How much was replayed so far.
@@ -90,17 +97,46 @@ impl Replay {
     pub fn replay(&mut self, mut bytes: &[u8], now: Duration) -> Result<(), ReplayError> {
         while !bytes.is_empty() {
             let parsed = Parsed::read(bytes, Check::Checksum)?;
-            self.load.entries += 1;
-            match &parsed.entry {
-                Entry::Object(object) => self.object(object)?,
-                Entry::Tombstone(tombstone) => self.tombstone(tombstone)?,
-                Entry::SafeVersion(version) => self.store.space().raise_safe_version(*version),
-                Entry::Completion(record) => self.completion(record, now)?,
-                Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
-            }
+            self.entry(&parsed.entry, now)?;
             bytes = &bytes[parsed.head.total_len()..];
         }
         Ok(())
+    }
+
+    /// As [`Self::replay`], from the last entry to the first. With segments from the newest to the oldest
+    /// nearly nothing is appended that dies in this replay.
+    ///
+    /// # Errors
+    /// See [`ReplayError`]; nothing was replayed when the bytes are no entries.
+    pub fn replay_newest_first(
+        &mut self,
+        mut bytes: &[u8],
+        now: Duration,
+    ) -> Result<(), ReplayError> {
+        let mut entries = Vec::new();
+        while !bytes.is_empty() {
+            let parsed = Parsed::read(bytes, Check::Checksum)?;
+            bytes = &bytes[parsed.head.total_len()..];
+            entries.push(parsed.entry);
+        }
+        entries
+            .iter()
+            .rev()
+            .try_for_each(|entry| self.entry(entry, now))
+    }
+
+    fn entry(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ReplayError> {
+        self.load.entries += 1;
+        match entry {
+            Entry::Object(object) => self.object(object),
+            Entry::Tombstone(tombstone) => self.tombstone(tombstone),
+            Entry::SafeVersion(version) => {
+                self.store.space().raise_safe_version(*version);
+                Ok(())
+            }
+            Entry::Completion(record) => self.completion(record, now),
+            Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => Ok(()),
+        }
     }
 
     fn table(&self, id: TableId) -> Result<Arc<EngineTable>, ReplayError> {

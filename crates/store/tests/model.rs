@@ -194,7 +194,8 @@ fn what_was_durable_is_recovered_in_any_order() {
             &other,
             LogId(0),
             vec![(Arc::clone(&recovered), HashRange::ALL)],
-        );
+        )
+        .unwrap();
         let mut images = run.replicas.recoverable();
         for i in (1..images.len()).rev() {
             images.swap(i, run.rng.next_u32() as usize % (i + 1));
@@ -217,7 +218,8 @@ fn what_was_durable_is_recovered_in_any_order() {
 fn an_aborted_replay_leaves_nothing() {
     let store = open(Durability::Volatile, 1, Size::mib(64));
     let table = table(&store);
-    let mut replay = Replay::new(&store, LogId(0), vec![(Arc::clone(&table), HashRange::ALL)]);
+    let mut replay =
+        Replay::new(&store, LogId(0), vec![(Arc::clone(&table), HashRange::ALL)]).unwrap();
     let object = Entry::Object(pluvio_format::Object {
         table: TableId(1),
         version: ObjectVersion(3),
@@ -237,6 +239,43 @@ fn an_aborted_replay_leaves_nothing() {
     replay.abort();
     assert_eq!(table.objects(), 0);
     assert_eq!(store.read(&table, b"k").object, None);
+}
+
+/// Every key overwritten many times: oldest first, all versions take memory until the replay ends; newest
+/// first, little more than what lives.
+#[test]
+fn newest_first_a_log_larger_than_memory_is_replayed() {
+    let store = open(Durability::Volatile, 1, Size::mib(64));
+    let value = vec![7; 100_000];
+    let entry = |key: u32, version: u64| {
+        let object = Entry::Object(pluvio_format::Object {
+            table: TableId(1),
+            version: ObjectVersion(version),
+            timestamp_s: 1,
+            key: &key.to_le_bytes(),
+            value: &value,
+        });
+        pluvio_format::Encoded::new(&object, false)
+            .unwrap()
+            .to_vec()
+    };
+    let (keys, versions) = (200, 10);
+    let segments: Vec<Vec<u8>> = (1..=versions)
+        .map(|version| (0..keys).flat_map(|key| entry(key, version)).collect())
+        .collect();
+    let table = table(&store);
+    let tablets = || vec![(Arc::clone(&table), HashRange::ALL)];
+    let mut quick = Replay::new(&store, LogId(0), tablets()).unwrap();
+    let full = segments.iter().try_for_each(|s| quick.replay(s, NOW));
+    assert!(full.is_err(), "200 MB do not fit 64 MiB");
+    quick.abort();
+    let mut thrifty = Replay::new(&store, LogId(0), tablets()).unwrap();
+    for segment in segments.iter().rev() {
+        thrifty.replay_newest_first(segment, NOW).unwrap();
+    }
+    assert_eq!(thrifty.load().objects, u64::from(keys));
+    let found = store.read(&table, &3_u32.to_le_bytes()).object.unwrap();
+    assert_eq!(found.0, ObjectVersion(versions));
 }
 
 #[test]

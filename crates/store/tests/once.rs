@@ -345,7 +345,8 @@ fn recover(
     durability: Durability,
 ) -> (Arc<Engine>, Arc<EngineTable>, Replicas) {
     let (store, table) = open(durability, 2);
-    let mut replay = Replay::new(&store, LogId(1), vec![(Arc::clone(&table), HashRange::ALL)]);
+    let mut replay =
+        Replay::new(&store, LogId(1), vec![(Arc::clone(&table), HashRange::ALL)]).unwrap();
     for image in images {
         replay.replay(&entries_of(image), NOW).unwrap();
     }
@@ -403,7 +404,8 @@ fn a_replay_that_is_given_up_leaves_no_results() {
     let images = replicas.recoverable();
     let (store, table) = open(Durability::Replicated, 1);
     let empty = store.space().stats().live_bytes;
-    let mut replay = Replay::new(&store, LogId(0), vec![(Arc::clone(&table), HashRange::ALL)]);
+    let mut replay =
+        Replay::new(&store, LogId(0), vec![(Arc::clone(&table), HashRange::ALL)]).unwrap();
     for image in &images {
         replay.replay(&entries_of(image), NOW).unwrap();
     }
