@@ -33,6 +33,9 @@ pub enum AppendClass {
         /// `EntryView::total_len` of the objects replaced.
         old_bytes: u32,
     },
+    /// Objects of a crashed master's log of which it is known that they live: as replacements that are no
+    /// larger. They lived in as much memory before.
+    Replay,
     /// Tombstones without objects: may use seglets that objects may not.
     Delete,
     /// What the master itself needs (completion records, ...): as `Delete`.
@@ -227,7 +230,7 @@ impl LogSpace {
             AppendClass::Replace { .. } if growth(class, encoded) > 0 => {
                 geometry.delete_reserve + geometry.overwrite_reserve
             }
-            AppendClass::Replace { .. } => geometry.delete_reserve,
+            AppendClass::Replace { .. } | AppendClass::Replay => geometry.delete_reserve,
             AppendClass::Delete | AppendClass::Internal => 0,
         }
     }
@@ -296,7 +299,7 @@ fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     let replaced = match class {
         AppendClass::Normal => 0,
         AppendClass::Replace { old_bytes } => old_bytes as usize,
-        AppendClass::Delete | AppendClass::Internal => return 0,
+        AppendClass::Replay | AppendClass::Delete | AppendClass::Internal => return 0,
     };
     let added: usize = encoded
         .iter()

@@ -56,7 +56,7 @@ const REPORT_PAUSE: Duration = Duration::from_millis(200);
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// Pause before memory is asked for again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(5);
-/// How long a replay in the quick order waits for memory before it gives way to the thrifty one.
+/// How long a quick replay waits for memory before it gives way to a thrifty one.
 const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
@@ -68,16 +68,19 @@ pub(crate) struct RecoveryKey {
     partition: u32,
 }
 
-/// In which order a log is replayed. The result is the same (REPLAY-1 in crate `store`).
+/// How a log is replayed. The result is the same (REPLAY-1 in crate `store`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Order {
-    /// As backups become ready, several segments at a time. An object that is replayed before its
-    /// successor takes memory that only the cleaner gives back, when the recovery is over.
+enum Manner {
+    /// As backups become ready. An object that is replayed before its successor takes memory
+    /// that only the cleaner gives back, when the recovery is over.
     Quick,
-    /// The newest entries first, one segment after the other: little more than what lives takes memory.
-    /// For a log that was nearly as large as the memory here.
+    /// Everything is read twice, the first time to find out what lives: nothing else takes memory. For
+    /// a log with more dead data than there is room for here.
     Thrifty,
 }
+
+/// What is done with the entries of one segment.
+type Step = fn(&mut Replay, &[u8], Duration) -> Result<(), ReplayError>;
 
 /// Why a replay ended early.
 enum ReplayFailure {
@@ -188,11 +191,11 @@ impl Master {
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
-        let quick = self.replay_all(log, &request, tablets, Order::Quick).await;
+        let quick = self.replay_all(log, &request, tablets, Manner::Quick).await;
         let (replay, bytes) = match quick {
             Err(ReplayFailure::Full(why)) => {
-                tracing::info!(crashed = %request.crashed, why, "memory is full: replaying again, the newest first");
-                self.replay_all(log, &request, tablets, Order::Thrifty).await
+                tracing::info!(crashed = %request.crashed, why, "memory is full: replaying again, only what lives");
+                self.replay_all(log, &request, tablets, Manner::Thrifty).await
             }
             replayed => replayed,
         }
@@ -227,18 +230,18 @@ impl Master {
         })
     }
 
-    /// Replays everything in this order; gives the number of bytes fetched, too. On an error nothing is left.
+    /// Replays everything in this manner; gives the number of bytes fetched, too. On an error nothing is left.
     async fn replay_all(
         self: &Arc<Self>,
         log: LogId,
         request: &Recover,
         tablets: &[(Arc<EngineTable>, HashRange)],
-        order: Order,
+        manner: Manner,
     ) -> Result<(Replay, u64), ReplayFailure> {
         let replay = Replay::new(self.store(), log, tablets.to_vec())
             .map_err(|error| ReplayFailure::Other(error.to_string()))?;
         let replay = Arc::new(Mutex::new(Some(replay)));
-        let fetched = self.fetch_and_replay(request, &replay, order).await;
+        let fetched = self.fetch_and_replay(request, &replay, manner).await;
         let replay = replay
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -258,26 +261,36 @@ impl Master {
         self: &Arc<Self>,
         request: &Recover,
         replay: &Arc<Mutex<Option<Replay>>>,
-        order: Order,
+        manner: Manner,
     ) -> Result<u64, ReplayFailure> {
-        let mut segments: Vec<&RecoverySegment> = request.segments.iter().collect();
-        let at_a_time = match order {
-            Order::Quick => self.recovery_options.fetches,
-            Order::Thrifty => {
-                segments.sort_by_key(|segment| core::cmp::Reverse(segment.segment));
-                1
-            }
-        };
-        let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(segments.len());
-        for segment in segments {
+        if manner == Manner::Thrifty {
+            self.each_segment(request, replay, manner, |replay, data, _| {
+                replay.survey(data)
+            })
+            .await?;
+        }
+        self.each_segment(request, replay, manner, Replay::replay)
+            .await
+    }
+
+    /// Does the same with all segments, in the order in which they come; gives the number of bytes fetched.
+    async fn each_segment(
+        self: &Arc<Self>,
+        request: &Recover,
+        replay: &Arc<Mutex<Option<Replay>>>,
+        manner: Manner,
+        step: Step,
+    ) -> Result<u64, ReplayFailure> {
+        let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
+        for segment in &request.segments {
             fetches.push(Box::pin(self.fetch(request, segment)));
         }
-        let mut fetches = stream::iter(fetches).buffer_unordered(at_a_time);
+        let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);
         let mut bytes = 0;
         while let Some(data) = fetches.next().await {
             let data = data.map_err(ReplayFailure::Other)?;
             bytes += data.len() as u64;
-            self.replay_slice(replay, data, order).await?;
+            self.replay_slice(replay, data, manner, step).await?;
         }
         Ok(bytes)
     }
@@ -288,11 +301,12 @@ impl Master {
         &self,
         replay: &Arc<Mutex<Option<Replay>>>,
         data: Bytes,
-        order: Order,
+        manner: Manner,
+        step: Step,
     ) -> Result<(), ReplayFailure> {
-        let patience = match order {
-            Order::Quick => self.recovery_options.patience.min(QUICK_PATIENCE),
-            Order::Thrifty => self.recovery_options.patience,
+        let patience = match manner {
+            Manner::Quick => self.recovery_options.patience.min(QUICK_PATIENCE),
+            Manner::Thrifty => self.recovery_options.patience,
         };
         let give_up = self.env.clock.now() + patience;
         loop {
@@ -301,10 +315,7 @@ impl Master {
             let outcome = self
                 .elsewhere(move || {
                     let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
-                    replay.as_mut().map(|replay| match order {
-                        Order::Quick => replay.replay(&data, now),
-                        Order::Thrifty => replay.replay_newest_first(&data, now),
-                    })
+                    replay.as_mut().map(|replay| step(replay, &data, now))
                 })
                 .await;
             // What was not replayed must never pass for replayed.

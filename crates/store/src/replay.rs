@@ -54,6 +54,51 @@ pub struct Replay {
     /// Tombstones that are in the index (REPLAY-3).
     tombstones: Vec<(TableId, KeyHash, EntryRef)>,
     load: ReplayLoad,
+    /// By which limit objects may be refused.
+    objects: AppendClass,
+    /// What lives in the end, if that is known beforehand.
+    survey: Option<Survey>,
+}
+
+/// The newest entry of every key.
+#[derive(Default)]
+struct Survey(BTreeMap<(TableId, Box<[u8]>), Newest>);
+
+/// Ordered as replay decides: of an object and its tombstone the tombstone counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Newest {
+    version: ObjectVersion,
+    is_tombstone: bool,
+}
+
+impl Survey {
+    fn look_at(&mut self, entry: &Entry<'_>) {
+        let (table, key, version, is_tombstone) = match entry {
+            Entry::Object(object) => (object.table, object.key, object.version, false),
+            Entry::Tombstone(tombstone) => {
+                (tombstone.table, tombstone.key, tombstone.version, true)
+            }
+            Entry::SegmentHeader(_)
+            | Entry::LogDigest(_)
+            | Entry::SafeVersion(_)
+            | Entry::TableStats(_)
+            | Entry::Completion(_) => return,
+        };
+        let found = Newest {
+            version,
+            is_tombstone,
+        };
+        let newest = self.0.entry((table, key.into())).or_insert(found);
+        *newest = found.max(*newest);
+    }
+
+    fn lives(&self, object: &Object<'_>) -> bool {
+        let this = Newest {
+            version: object.version,
+            is_tombstone: false,
+        };
+        self.0.get(&(object.table, object.key.into())) == Some(&this)
+    }
 }
 
 impl Replay {
@@ -80,6 +125,8 @@ impl Replay {
             tablets,
             tombstones: Vec::new(),
             load: ReplayLoad::default(),
+            objects: AppendClass::Normal,
+            survey: None,
         })
     }
 
@@ -103,32 +150,32 @@ impl Replay {
         Ok(())
     }
 
-    /// As [`Self::replay`], from the last entry to the first. With segments from the newest to the oldest
-    /// nearly nothing is appended that dies in this replay.
+    /// Looks at entries before a replay in which only what lives in the end takes memory: once this has seen
+    /// all entries, [`Self::replay`] passes over the others. Costs heap for every key.
     ///
     /// # Errors
-    /// See [`ReplayError`]; nothing was replayed when the bytes are no entries.
-    pub fn replay_newest_first(
-        &mut self,
-        mut bytes: &[u8],
-        now: Duration,
-    ) -> Result<(), ReplayError> {
-        let mut entries = Vec::new();
+    /// [`ReplayError::Parse`].
+    pub fn survey(&mut self, mut bytes: &[u8]) -> Result<(), ReplayError> {
+        self.objects = AppendClass::Replay;
+        let survey = self.survey.get_or_insert_default();
         while !bytes.is_empty() {
             let parsed = Parsed::read(bytes, Check::Checksum)?;
+            survey.look_at(&parsed.entry);
             bytes = &bytes[parsed.head.total_len()..];
-            entries.push(parsed.entry);
         }
-        entries
-            .iter()
-            .rev()
-            .try_for_each(|entry| self.entry(entry, now))
+        Ok(())
     }
 
     fn entry(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ReplayError> {
         self.load.entries += 1;
         match entry {
+            Entry::Object(object) if self.is_surveyed_dead(object) => Ok(()),
             Entry::Object(object) => self.object(object),
+            Entry::Tombstone(tombstone) if self.survey.is_some() => {
+                let next = tombstone.version.next();
+                self.store.space().raise_safe_version(next);
+                Ok(())
+            }
             Entry::Tombstone(tombstone) => self.tombstone(tombstone),
             Entry::SafeVersion(version) => {
                 self.store.space().raise_safe_version(*version);
@@ -137,6 +184,11 @@ impl Replay {
             Entry::Completion(record) => self.completion(record, now),
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => Ok(()),
         }
+    }
+
+    fn is_surveyed_dead(&self, object: &Object<'_>) -> bool {
+        let survey = self.survey.as_ref();
+        survey.is_some_and(|survey| !survey.lives(object))
     }
 
     fn table(&self, id: TableId) -> Result<Arc<EngineTable>, ReplayError> {
@@ -287,7 +339,7 @@ impl Replay {
         let class = match entries {
             [Entry::Tombstone(_)] => AppendClass::Delete,
             [Entry::Completion(_)] => AppendClass::Internal,
-            _ => AppendClass::Normal,
+            _ => self.objects,
         };
         let refs = self
             .side

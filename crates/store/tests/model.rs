@@ -241,10 +241,9 @@ fn an_aborted_replay_leaves_nothing() {
     assert_eq!(store.read(&table, b"k").object, None);
 }
 
-/// Every key overwritten many times: oldest first, all versions take memory until the replay ends; newest
-/// first, little more than what lives.
+/// Every key overwritten many times: without a survey all versions take memory until the replay ends.
 #[test]
-fn newest_first_a_log_larger_than_memory_is_replayed() {
+fn a_log_larger_than_memory_is_replayed_after_a_survey() {
     let store = open(Durability::Volatile, 1, Size::mib(64));
     let value = vec![7; 100_000];
     let entry = |key: u32, version: u64| {
@@ -269,13 +268,29 @@ fn newest_first_a_log_larger_than_memory_is_replayed() {
     let full = segments.iter().try_for_each(|s| quick.replay(s, NOW));
     assert!(full.is_err(), "200 MB do not fit 64 MiB");
     quick.abort();
+    let dead = Entry::Tombstone(pluvio_format::Tombstone {
+        table: TableId(1),
+        version: ObjectVersion(versions),
+        segment: SegmentId(1),
+        timestamp_s: 1,
+        key: &4_u32.to_le_bytes(),
+    });
+    let dead = pluvio_format::Encoded::new(&dead, false).unwrap().to_vec();
     let mut thrifty = Replay::new(&store, LogId(0), tablets()).unwrap();
-    for segment in segments.iter().rev() {
-        thrifty.replay_newest_first(segment, NOW).unwrap();
+    thrifty.survey(&dead).unwrap();
+    for segment in &segments {
+        thrifty.survey(segment).unwrap();
     }
-    assert_eq!(thrifty.load().objects, u64::from(keys));
-    let found = store.read(&table, &3_u32.to_le_bytes()).object.unwrap();
-    assert_eq!(found.0, ObjectVersion(versions));
+    for segment in &segments {
+        thrifty.replay(segment, NOW).unwrap();
+    }
+    thrifty.replay(&dead, NOW).unwrap();
+    assert_eq!(thrifty.load().objects, u64::from(keys) - 1);
+    let read = |key: u32| store.read(&table, &key.to_le_bytes()).object;
+    assert_eq!(read(3).unwrap().0, ObjectVersion(versions));
+    assert_eq!(read(4), None);
+    let safe = store.space().safe_version();
+    assert!(safe > ObjectVersion(versions), "{safe:?}");
 }
 
 #[test]
