@@ -10,9 +10,10 @@ use pluvio_units::{
 /// beside the head's own entries, and at the end of a segment less than half is left unused.
 const SEGMENT_SEGLETS_MIN: usize = 40;
 const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
-/// A memory is cut into about this many segments, so that in a small one the cleaner's reserve (at
-/// least one segment) stays small against the whole.
-const SEGMENTS_WANTED: usize = 64;
+/// A memory is cut into about this many segments, so that the cleaner's reserve (at least one segment) and
+/// what its passes hold stay small against the whole: memory that is missing for dead data makes every copy
+/// dearer. More segments would make digests and the choice among them longer.
+const SEGMENTS_WANTED: usize = 256;
 /// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back here
 /// is missing for dead data, which costs more copying than larger passes save.
 const CLEANER_RESERVE_SEGMENTS: usize = 1;
@@ -35,7 +36,7 @@ pub struct LogOptions {
     /// Live objects may take this share of the memory, in percent; 1 to 95. New objects are
     /// refused above it. Overwrites that do not grow an object and deletes are not.
     pub live_percent_max: u32,
-    /// Seglets of a full segment, 40 to 128. `None`: a 64th of the memory within these borders.
+    /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,
     /// The disk expansion factor (000 §5.2) in percent: the log on disk may take this many times the
     /// log memory. At least 100. More makes combined cleaning cheaper, and recovery read more. Means

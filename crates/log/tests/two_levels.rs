@@ -195,7 +195,8 @@ fn memory_goes_back_to_the_system_when_most_was_deleted() {
         for key in (0..10_000).filter(|key| key % 10 != 0) {
             run.change(key, None);
         }
-        for _ in 0..3000 {
+        for step in 0..4000 {
+            run.now_s += u32::from(step % 500 == 0);
             run.background();
         }
         let stats = run.store.space.stats();

@@ -130,7 +130,7 @@ impl Default for CleanerOptions {
             compact_free_percent: 10,
             combine_free_percent: 2,
             disk_slack_percent: 10,
-            idle_percent: 20,
+            idle_percent: 10,
             dead_percent_min: 2,
             slice_bytes: 256 << 10,
             pass_segments_max: 10,

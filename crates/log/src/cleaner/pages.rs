@@ -10,14 +10,15 @@ use pluvio_units::SEGLET_BYTES;
 
 /// Most seglets given back by one step: 4 MiB take some 100 µs.
 const SEGLETS_PER_STEP: usize = 64;
-/// Steps without anything to clean after which it is looked whether the store is quiet: some 0.2 s of
-/// a cleaner that is asked every 2 ms.
-const WINDOW_STEPS: u32 = 100;
+/// How long the store is watched before it is called quiet or not, in seconds. A log that fills no more than a
+/// segment meanwhile gains nothing from memory that lies idle.
+const WINDOW_S: u32 = 2;
 
 /// What a cleaner remembers about how busy the store is.
 #[derive(Default)]
 pub(super) struct PagePolicy {
-    steps: u32,
+    /// When the window began.
+    since_s: u32,
     heads_before: u64,
     /// In the last window no log filled more than a segment.
     quiet: bool,
@@ -60,11 +61,11 @@ impl Cleaner {
     pub(super) fn look_at_waste(&self, policy: &mut PagePolicy) {
         let space = &self.space;
         let logs = u64::from(space.options.logs);
-        policy.steps += 1;
-        if policy.steps >= WINDOW_STEPS {
+        let now_s = space.newest_s();
+        if now_s.saturating_sub(policy.since_s) >= WINDOW_S {
             let heads = space.heads_filled.load(Ordering::Relaxed);
             policy.quiet = heads - policy.heads_before <= logs;
-            (policy.heads_before, policy.steps) = (heads, 0);
+            (policy.heads_before, policy.since_s) = (heads, now_s);
         }
         let heads = logs * u64::from(space.geometry.segment_bytes());
         let live = space.live_bytes();
