@@ -24,9 +24,11 @@
 
 mod embedded;
 mod engine;
+mod in_place;
 mod indexes;
 mod liveness;
 mod options;
+mod read;
 mod replay;
 mod scan;
 mod table;
@@ -36,11 +38,12 @@ pub use embedded::{
     StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy,
 };
 pub use engine::{
-    Change, Current, Engine, EngineError, EngineStats, Fatal, Found, Pending, Settle, Update,
-    Updated,
+    Change, Current, Engine, EngineError, EngineStats, Fatal, Settle, Update, Updated,
 };
 pub use options::EngineOptions;
+pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_units::{ObjectVersion as Version, Size};
+pub use read::{Found, Pending};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
 pub use table::EngineTable;

@@ -11,7 +11,7 @@
 //! - REPLAY-3: no tombstone is in the index once the replay has ended.
 
 use crate::engine::{Engine, EngineError, unreachable_kind};
-use crate::table::EngineTable;
+use crate::table::{EngineTable, Growth};
 use pluvio_format::{Check, Entry, Object, ParseError, Parsed, Tombstone};
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
@@ -247,11 +247,8 @@ impl Replay {
     fn count(&mut self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.store.view(entry, guard);
         if let Entry::Object(object) = view.entry() {
-            table.count(
-                1,
-                object.key.len() + object.value.len(),
-                view.total_len() as usize,
-            );
+            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            table.count(LogId(0), growth);
         }
         self.load.objects += 1;
     }
