@@ -190,15 +190,7 @@ impl<'a> Encoded<'a> {
         let mut at = 0;
         let tail = match entry {
             Entry::Object(object) => {
-                check_key(object.key)?;
-                if object.value.len() > VALUE_MAX {
-                    return Err(EncodeError::ValueTooLong(object.value.len()));
-                }
-                at += put_varint(&mut small[at..], object.table.0);
-                at += put_varint(&mut small[at..], object.version.0);
-                at += put_u32(&mut small[at..], object.timestamp_s);
-                at += put_varint(&mut small[at..], object.key.len() as u64);
-                Tail::Slices(object.key, object.value)
+                return Self::object(object, group_continues, Check::Checksum);
             }
             Entry::Tombstone(tombstone) => {
                 check_key(tombstone.key)?;
@@ -241,6 +233,54 @@ impl<'a> Encoded<'a> {
         Self::assemble(entry.kind(), group_continues, &small[..at], tail)
     }
 
+    /// Encodes an object. With [`Check::Structure`] its checksum is left zero: for logs without replicas, where
+    /// there is nothing to compare it for.
+    ///
+    /// # Errors
+    /// See [`EncodeError`].
+    #[inline]
+    pub fn object(
+        object: &Object<'a>,
+        group_continues: bool,
+        check: Check,
+    ) -> Result<Self, EncodeError> {
+        check_key(object.key)?;
+        if object.value.len() > VALUE_MAX {
+            return Err(EncodeError::ValueTooLong(object.value.len()));
+        }
+        let key_len = object.key.len() as u64;
+        let small = varint_len(object.table.0) + varint_len(object.version.0) + 4;
+        let body_len = small + varint_len(key_len) + object.key.len() + object.value.len();
+        let mut head = [0u8; HEAD_MAX];
+        head[0] = EntryKind::Object.code() | if group_continues { GROUP_CONTINUES } else { 0 };
+        let crc_at = 1 + put_varint(&mut head[1..], body_len as u64);
+        let small_at = crc_at + CRC_BYTES;
+        let mut at = small_at;
+        at += put_varint(&mut head[at..], object.table.0);
+        at += put_varint(&mut head[at..], object.version.0);
+        at += put_u32(&mut head[at..], object.timestamp_s);
+        at += put_varint(&mut head[at..], key_len);
+        match check {
+            Check::Structure => {}
+            Check::Checksum => {
+                let parts = [
+                    &head[..crc_at],
+                    &head[small_at..at],
+                    object.key,
+                    object.value,
+                ];
+                let crc = crc32c(&parts);
+                head[crc_at..small_at].copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+        Ok(Self {
+            head,
+            head_len: at as u8,
+            kind: EntryKind::Object,
+            tail: Tail::Slices(object.key, object.value),
+        })
+    }
+
     /// Puts kind, length and checksum in front of the small fields.
     fn assemble(
         kind: EntryKind,
@@ -280,6 +320,7 @@ impl<'a> Encoded<'a> {
 
     /// Bytes of the whole entry.
     #[must_use]
+    #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.parts().iter().map(|part| part.len()).sum()
@@ -287,6 +328,7 @@ impl<'a> Encoded<'a> {
 
     /// The bytes, in order; parts may be empty.
     #[must_use]
+    #[inline]
     pub fn parts(&self) -> [&[u8]; 3] {
         let head = &self.head[..usize::from(self.head_len)];
         match &self.tail {
@@ -329,6 +371,96 @@ fn check_key(key: &[u8]) -> Result<(), EncodeError> {
 fn put_u32(to: &mut [u8], value: u32) -> usize {
     to[..4].copy_from_slice(&value.to_le_bytes());
     4
+}
+
+/// What lies before the value of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectFront<'a> {
+    /// Its version.
+    pub version: ObjectVersion,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Bytes before the value.
+    pub value_at: usize,
+    /// Bytes of the entry.
+    pub total_len: usize,
+}
+
+impl ObjectFront<'_> {
+    /// The shortest front there is: kind, length, checksum, table, version, timestamp, and a key of no bytes.
+    pub const BYTES_MIN: usize = 1 + 1 + CRC_BYTES + 1 + 1 + 4 + 1;
+}
+
+impl<'a> Object<'a> {
+    /// Reads header and total length of the object at the start of `bytes`; [`EntryHead::BYTES_MAX`] of them
+    /// (or all there are) are enough. `None` when it is no object, or has a length that only
+    /// [`EntryHead::read`] explains.
+    #[must_use]
+    #[inline]
+    pub fn lens(bytes: &[u8]) -> Option<(usize, usize)> {
+        let (&first, rest) = bytes.split_first()?;
+        if first & !GROUP_CONTINUES != EntryKind::Object.code() {
+            return None;
+        }
+        let (body_len, varint) = get_varint(rest).ok()?;
+        let header_len = 1 + varint + CRC_BYTES;
+        (body_len <= BODY_MAX).then_some((header_len, header_len + body_len as usize))
+    }
+
+    /// Reads what lies before the value of the object at the start of `bytes`: version and key, and how many bytes
+    /// come before the value and after the entry's start. For readers who must not touch the value.
+    ///
+    /// # Errors
+    /// `Some(n)` when `bytes` are too few: `n` bytes at least lie before the value. `None` when it is no object.
+    pub fn front(bytes: &[u8]) -> Result<ObjectFront<'_>, Option<usize>> {
+        let (header_len, total_len) = Self::lens(bytes).ok_or(None)?;
+        let mut at = header_len;
+        let varint = |at: &mut usize| {
+            let rest = bytes.get(*at..).unwrap_or(&[]);
+            match get_varint(rest) {
+                Ok((value, len)) => {
+                    *at += len;
+                    Ok(value)
+                }
+                // Behind this number come at least those that are still to be read, a byte each.
+                Err(VarintError::Truncated) => Err(Some(bytes.len().max(*at) + 1)),
+                Err(VarintError::Malformed) => Err(None),
+            }
+        };
+        let _table = varint(&mut at)?;
+        let version = varint(&mut at)?;
+        at += 4;
+        let key_len = usize::try_from(varint(&mut at)?).map_err(|_| None)?;
+        let value_at = at + key_len;
+        if key_len > KEY_MAX || value_at > total_len {
+            return Err(None);
+        }
+        let key = bytes.get(at..value_at).ok_or(Some(value_at))?;
+        Ok(ObjectFront {
+            version: ObjectVersion(version),
+            key,
+            value_at,
+            total_len,
+        })
+    }
+
+    /// Reads the object from a body. `None` when it is malformed.
+    #[must_use]
+    #[inline]
+    pub fn of_body(body: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let object = Self {
+            table: TableId(fields.varint()?),
+            version: ObjectVersion(fields.varint()?),
+            timestamp_s: fields.u32()?,
+            key: {
+                let key_len = usize::try_from(fields.varint()?).ok()?;
+                fields.bytes(key_len)?
+            },
+            value: fields.rest(),
+        };
+        (object.key.len() <= KEY_MAX && object.value.len() <= VALUE_MAX).then_some(object)
+    }
 }
 
 impl SegmentHeader {
@@ -529,21 +661,7 @@ impl<'a> Parsed<'a> {
 fn decode_body(kind: EntryKind, body: &[u8]) -> Option<Entry<'_>> {
     let mut fields = Fields::new(body);
     match kind {
-        EntryKind::Object => {
-            let table = TableId(fields.varint()?);
-            let version = ObjectVersion(fields.varint()?);
-            let timestamp_s = fields.u32()?;
-            let key_len = usize::try_from(fields.varint()?).ok()?;
-            let key = fields.bytes(key_len)?;
-            let value = fields.rest();
-            (key.len() <= KEY_MAX && value.len() <= VALUE_MAX).then_some(Entry::Object(Object {
-                table,
-                version,
-                timestamp_s,
-                key,
-                value,
-            }))
-        }
+        EntryKind::Object => Object::of_body(body).map(Entry::Object),
         EntryKind::Tombstone => {
             let table = TableId(fields.varint()?);
             let version = ObjectVersion(fields.varint()?);

@@ -26,8 +26,8 @@ mod varint;
 pub use completion::{Completion, Outcome};
 pub use digest::LogDigest;
 pub use entry::{
-    Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ParseError, ParseErrorKind,
-    Parsed, SegmentHeader, SegmentKind, Tombstone,
+    Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ObjectFront, ParseError,
+    ParseErrorKind, Parsed, SegmentHeader, SegmentKind, Tombstone,
 };
 pub use frame::{
     FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, newest_frame_header,

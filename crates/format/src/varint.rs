@@ -5,6 +5,7 @@
 pub(crate) const VARINT_MAX: usize = 10;
 
 /// Bytes that `value` takes.
+#[inline]
 pub(crate) fn varint_len(value: u64) -> usize {
     let bits = 64 - (value | 1).leading_zeros() as usize;
     bits.div_ceil(7)
@@ -12,6 +13,7 @@ pub(crate) fn varint_len(value: u64) -> usize {
 
 /// Writes `value` at the start of `to` and returns how many bytes it took.
 /// `to` must have room for it.
+#[inline]
 pub(crate) fn put_varint(to: &mut [u8], mut value: u64) -> usize {
     let mut at = 0;
     while value >= 0x80 {
@@ -40,7 +42,17 @@ pub(crate) enum VarintError {
 }
 
 /// Reads a varint from the start of `bytes`: its value and its length.
+#[inline]
 pub(crate) fn get_varint(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
+    // Most numbers are of one or two bytes.
+    match *bytes {
+        [one, ..] if one < 0x80 => Ok((u64::from(one), 1)),
+        [one, two @ 1..0x80, ..] => Ok((u64::from(one & 0x7f) | u64::from(two) << 7, 2)),
+        _ => get_long_varint(bytes),
+    }
+}
+
+fn get_long_varint(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
     let mut value = 0u64;
     for (at, &byte) in bytes.iter().take(VARINT_MAX).enumerate() {
         let part = u64::from(byte & 0x7f);
@@ -68,10 +80,12 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     pub(crate) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }
 
+    #[inline]
     pub(crate) fn varint(&mut self) -> Option<u64> {
         let (value, len) = get_varint(self.rest).ok()?;
         self.rest = &self.rest[len..];

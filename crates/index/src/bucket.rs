@@ -77,6 +77,25 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
+    /// The first slot with the bucket's tag whose word is wanted.
+    #[inline]
+    pub(crate) fn find_tagged(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<u64> {
+        let tag = self.address.tag;
+        let mut tagged = Table::<M>::tagged(self.primary, tag);
+        while tagged != 0 {
+            let word = self.primary[tagged.trailing_zeros() as usize].get();
+            if wanted(word) {
+                return Some(word);
+            }
+            tagged &= tagged - 1;
+        }
+        if next_of(self.head) == 0 {
+            return None;
+        }
+        let (_, word) = self.find(|word| slot::has_tag(word, tag) && wanted(word))?;
+        Some(word)
+    }
+
     #[inline]
     pub(crate) fn find_entry(&self, entry: EntryRef) -> Option<(&'a M::Word, u64)> {
         self.find(|word| slot::refers_to(word, entry))
@@ -176,11 +195,24 @@ impl<'a, M: Lines> Locked<'a, M> {
     }
 
     /// From now on readers that find nothing look again.
+    #[inline]
     pub(crate) fn begin_move(&mut self) {
         self.head |= MOVING;
         self.primary[0].set(self.head | LOCKED);
     }
 
+    /// Changes something behind an entry that stable lookups take: they see it as it was before, or after.
+    #[inline]
+    pub(crate) fn change_in_place<R>(&mut self, change: impl FnOnce() -> R) -> R {
+        self.begin_move();
+        // Nothing of the change is seen before *moving* is.
+        M::fence_release();
+        let result = change();
+        self.end_move();
+        result
+    }
+
+    #[inline]
     pub(crate) fn end_move(&mut self) {
         self.head = with_next_version(self.head) & !MOVING;
         self.primary[0].set(self.head | LOCKED);

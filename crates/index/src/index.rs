@@ -100,6 +100,20 @@ impl Index {
             .lookup(self.spread.place(hash), |slot| matches(slot.entry))
     }
 
+    /// What `take` makes of the entry with this hash, when what lies behind it is changed in place
+    /// ([`BucketGuard::change_in_place`]): `take` is asked about entries with the right tag until it gives something,
+    /// and again when somebody changed something of that bucket meanwhile. It may see what is half changed, and its
+    /// answer is then thrown away. Waits, spinning and yielding, while a change is under way.
+    #[inline]
+    pub fn lookup_stable<T>(
+        &self,
+        hash: KeyHash,
+        mut take: impl FnMut(EntryRef) -> Option<T>,
+    ) -> Option<T> {
+        self.table
+            .lookup_stable(self.spread.place(hash), |slot| take(slot.entry))
+    }
+
     /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock no
     /// other bucket meanwhile.
     #[must_use = "the bucket is unlocked when the guard is dropped"]
@@ -134,6 +148,14 @@ impl Index {
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         self.table.prefetch(self.spread.place(hash));
+    }
+
+    /// An entry that the bucket of `hash` holds with its tag, if one is among the first seven: whose bytes to
+    /// prefetch. Nothing says that it is the wanted one, or still readable.
+    #[must_use]
+    #[inline]
+    pub fn candidate(&self, hash: KeyHash) -> Option<EntryRef> {
+        self.table.candidate(self.spread.place(hash))
     }
 
     /// Entries in the index; while others write, some number it had.
@@ -210,10 +232,15 @@ impl BucketGuard<'_> {
     #[must_use]
     #[inline]
     pub fn find(&self, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
-        let tag = self.locked.address().tag;
-        let wanted = |word| slot::has_tag(word, tag) && matches(slot::entry_of(word));
-        let (_, word) = self.locked.find(wanted)?;
-        Some(Slot::of(word))
+        let wanted = |word| matches(slot::entry_of(word));
+        self.locked.find_tagged(wanted).map(Slot::of)
+    }
+
+    /// Runs `change`, which changes what lies behind an entry of this bucket: [`Index::lookup_stable`] sees it as it
+    /// was before or as it is afterwards.
+    #[inline]
+    pub fn change_in_place<R>(&mut self, change: impl FnOnce() -> R) -> R {
+        self.locked.change_in_place(change)
     }
 
     /// Adds an entry with the locked hash. Its key must not be in the index: find and replace first.

@@ -44,6 +44,14 @@ impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
     fn wait(_attempt: u32) {
         thread::yield_now();
     }
+
+    fn fence_acquire() {
+        loom::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    fn fence_release() {
+        loom::sync::atomic::fence(Ordering::Release);
+    }
 }
 
 type ModelTable<const SLOTS: usize> = Table<ModelLines<SLOTS>>;
@@ -185,6 +193,61 @@ fn who_finds_an_entry_sees_its_bytes() {
         reader.join().unwrap();
     });
     assert!(some_run_found.load(std::sync::atomic::Ordering::Relaxed));
+}
+
+/// Two words change together behind one entry; the lookup takes both as they were before, or as they are after.
+#[test]
+fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
+    explore(|| {
+        let table = table::<2>();
+        insert(&table, 0);
+        let pair = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let (reader, read) = (Arc::clone(&table), Arc::clone(&pair));
+        let reader = thread::spawn(move || {
+            let taken = reader.lookup_stable(place(0), |slot| {
+                let pair = || [0, 1].map(|at| read[at].load(Ordering::Relaxed));
+                (slot.entry == entry(0)).then(pair)
+            });
+            let [one, two] = taken.expect("it is there all the time");
+            assert_eq!(one, two, "half a change");
+        });
+        table.lock(place(0)).change_in_place(|| {
+            pair[0].store(1, Ordering::Relaxed);
+            pair[1].store(1, Ordering::Relaxed);
+        });
+        reader.join().unwrap();
+    });
+}
+
+/// The value moves to another place, which is then changed; whoever took the old place has the value before.
+#[test]
+fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
+    explore(|| {
+        let table = table::<2>();
+        insert(&table, 0);
+        let places = Arc::new([AtomicU64::new(1), AtomicU64::new(0)]);
+        let changed = Arc::new(AtomicU64::new(0));
+        let (reader, read) = (Arc::clone(&table), Arc::clone(&places));
+        let told = Arc::clone(&changed);
+        let reader = thread::spawn(move || {
+            let before = told.load(Ordering::Acquire);
+            let taken = reader.lookup_stable(place(0), |slot| {
+                let at = usize::from(slot.entry != entry(0));
+                Some(read[at].load(Ordering::Relaxed))
+            });
+            let taken = taken.expect("it is there all the time");
+            assert!(taken > before, "a value from before a change that was over");
+        });
+        {
+            let mut bucket = table.lock(place(0));
+            places[1].store(1, Ordering::Relaxed);
+            let (slot, word) = bucket.find_entry(entry(0)).expect("inserted above");
+            slot.set(word + 64);
+            bucket.change_in_place(|| places[1].store(2, Ordering::Relaxed));
+        }
+        changed.store(1, Ordering::Release);
+        reader.join().unwrap();
+    });
 }
 
 #[test]

@@ -68,7 +68,8 @@ pub(crate) fn with_tag(word: u64, tag: u64) -> u64 {
 /// Whether the word is an entry with this tag.
 #[inline]
 pub(crate) fn has_tag(word: u64, tag: u64) -> bool {
-    tag_of(word) == tag && word != EMPTY
+    // Not `&&`: see `Table::tagged`.
+    (tag_of(word) == tag) & (word != EMPTY)
 }
 
 /// Whether the word refers to this entry.

@@ -16,6 +16,7 @@ use crate::slot::{self, Slot};
 use crate::spread::Address;
 use crate::words::{Lines, Word};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pluvio_units::EntryRef;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Average entries per bucket before the next split. At 4 of 7 slots, 2 to 5 % of the entries are in
@@ -186,8 +187,33 @@ impl<M: Lines> Table<M> {
         }
     }
 
+    /// Which slots of a bucket's first line have the tag, as bits by their place in the line. Without branches: where in
+    /// the line the tag is, no processor foresees, and a wrong guess would keep it from going on with the next
+    /// lookup while this one waits for memory.
+    #[inline]
+    pub(crate) fn tagged(line: &[M::Word; 8], tag: u64) -> u32 {
+        let tagged = |at: usize| u32::from(slot::has_tag(line[at].get(), tag)) << at;
+        (1..=M::SLOTS).map(tagged).fold(0, |mask, bit| mask | bit)
+    }
+
     #[inline]
     pub(crate) fn lookup(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
+        let address = self.address(place);
+        let line = self.bucket(address.bucket);
+        let mut tagged = Self::tagged(line, address.tag);
+        while tagged != 0 {
+            let word = line[tagged.trailing_zeros() as usize].get();
+            if slot::has_tag(word, address.tag) && matches(Slot::of(word)) {
+                return Some(Slot::of(word));
+            }
+            tagged &= tagged - 1;
+        }
+        self.lookup_in_chain(place, matches)
+    }
+
+    /// [`Self::lookup`] for what is not in its bucket's first line, or not at all.
+    #[inline(never)]
+    fn lookup_in_chain(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
         self.read_chain(
             place,
             || (),
@@ -197,6 +223,51 @@ impl<M: Lines> Table<M> {
             },
         )
         .ok()
+    }
+
+    /// [`Self::lookup`], and `take` something of what it found that writers change between
+    /// [`Locked::begin_move`](crate::bucket::Locked::begin_move) and `end_move`: the answer was true as a whole.
+    #[inline]
+    pub(crate) fn lookup_stable<T>(
+        &self,
+        place: u64,
+        mut take: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<T> {
+        let mut attempt = 0_u32;
+        loop {
+            let address = self.address(place);
+            let head = self.bucket(address.bucket)[0].get();
+            if head & MOVING == 0 {
+                let found = self.read_chain(
+                    place,
+                    || (),
+                    |word, address| {
+                        let tagged = slot::has_tag(word, address.tag);
+                        tagged.then(|| take(Slot::of(word))).flatten()
+                    },
+                );
+                let Ok(taken) = found else {
+                    return None;
+                };
+                // Pairs with the fence in `change_in_place`: who took something of a change sees *moving* or
+                // a newer version here.
+                M::fence_acquire();
+                let now = self.bucket(address.bucket)[0].get();
+                if unmoved(head, now) && self.address(place) == address {
+                    return Some(taken);
+                }
+            }
+            M::wait(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn candidate(&self, place: u64) -> Option<EntryRef> {
+        let address = self.address(place);
+        let line = self.bucket(address.bucket);
+        let tagged = Self::tagged(line, address.tag);
+        (tagged != 0).then(|| slot::entry_of(line[tagged.trailing_zeros() as usize].get()))
     }
 
     /// Entries, exact when nobody writes.

@@ -50,6 +50,10 @@ pub(crate) trait Lines {
     fn prefetch(&self, number: u64);
     /// What a waiter does between attempts.
     fn wait(attempt: u32);
+    /// An acquire fence.
+    fn fence_acquire();
+    /// A release fence.
+    fn fence_release();
 }
 
 impl Lines for Region {
@@ -78,5 +82,15 @@ impl Lines for Region {
         } else {
             std::thread::yield_now();
         }
+    }
+
+    #[inline]
+    fn fence_acquire() {
+        core::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn fence_release() {
+        core::sync::atomic::fence(Ordering::Release);
     }
 }

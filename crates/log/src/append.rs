@@ -13,7 +13,7 @@ use crate::writer::{SegmentWriter, end_after};
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use pluvio_format::{Encoded, Entry, EntryKind, GROUP_MAX};
+use pluvio_format::{Encoded, Entry, EntryKind, GROUP_MAX, Object};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, LogPosition};
 
@@ -146,6 +146,52 @@ impl LogSpace {
         with_encoded(entries, |encoded| {
             self.append_encoded(log, entries, encoded, class, guard)
         })
+    }
+
+    /// Appends one object: [`Self::append`] for a group of one, by the short way when it fits the seglet that the
+    /// head is in.
+    ///
+    /// # Errors
+    /// As of [`Self::append`].
+    #[inline]
+    pub fn append_object(
+        &self,
+        log: LogId,
+        object: &Object<'_>,
+        class: AppendClass,
+        guard: &EpochGuard<'_>,
+    ) -> Result<Appended<EntryRef>, AppendError> {
+        self.set_time(object.timestamp_s);
+        let encoded = Encoded::object(object, false, self.memory.check())?;
+        let state = self.log(log);
+        let mut head = state.head();
+        let writer = current(&mut head);
+        let Some(entry) = writer.put_within(&encoded) else {
+            drop(head);
+            return self.append_object_slowly(log, object, &encoded, class, guard);
+        };
+        let slot = writer.segment().slot();
+        writer.publish();
+        let position = writer.position();
+        drop(head);
+        self.memory.add_live(slot, log, encoded.len() as i64);
+        LogState::call(&state.append_hook);
+        Ok(Appended::new(log, position, entry))
+    }
+
+    #[cold]
+    fn append_object_slowly(
+        &self,
+        log: LogId,
+        object: &Object<'_>,
+        encoded: &Encoded<'_>,
+        class: AppendClass,
+        guard: &EpochGuard<'_>,
+    ) -> Result<Appended<EntryRef>, AppendError> {
+        let (entry, encoded) = (Entry::Object(*object), core::slice::from_ref(encoded));
+        let appended =
+            self.append_encoded(log, core::slice::from_ref(&entry), encoded, class, guard)?;
+        Ok(appended.map(|refs| refs[0]))
     }
 
     fn append_encoded(
@@ -310,6 +356,7 @@ fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
 }
 
 /// The writer of a head.
+#[inline]
 pub(crate) fn current(head: &mut Option<SegmentWriter>) -> &mut SegmentWriter {
     head.as_mut()
         .expect("every log has a head since its log space was made")

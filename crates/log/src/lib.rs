@@ -5,7 +5,7 @@
 //! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
 //! [`Cleaner`] collects dead entries, step by step.
 //!
-//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-11 and CLEAN-1 to
+//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-13 and CLEAN-1 to
 //! CLEAN-8, which `docs/log.md` and `docs/cleaning.md` list.
 //!
 //! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
@@ -19,6 +19,8 @@ mod append;
 mod cleaner;
 mod durable;
 mod error;
+#[allow(unsafe_code)] // reads what lies before a value
+mod in_place;
 mod log_state;
 #[allow(unsafe_code)] // all access to the bytes of log memory goes through here
 mod memory;
@@ -38,6 +40,7 @@ pub use append::{AppendClass, EntryRefs};
 pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
+pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
 pub use log_state::Hook;
 pub use options::LogOptions;
 pub use segment::Segment;
@@ -46,4 +49,4 @@ pub use space::{LogSpace, TableStatsSource};
 pub use stats::{CleanerStats, LogStats};
 pub use view::EntryView;
 
-pub use pluvio_memory::EpochGuard;
+pub use pluvio_memory::{EpochClock, EpochGuard};

@@ -29,7 +29,8 @@ pub(crate) struct Members {
     pub freeable: Vec<SegmentId>,
 }
 
-/// See the module.
+/// See the module. Two logs share no cache line, nor a pair of lines that is fetched together: each core works on its own.
+#[repr(align(128))]
 pub(crate) struct LogState {
     pub id: LogId,
     /// `None` only while the log space is being made.
@@ -56,6 +57,7 @@ impl LogState {
         }
     }
 
+    #[inline]
     pub(crate) fn head(&self) -> MutexGuard<'_, Option<SegmentWriter>> {
         self.head
             .lock()
@@ -72,6 +74,7 @@ impl LogState {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     pub(crate) fn call(hook: &OnceLock<Hook>) {
         if let Some(hook) = hook.get() {
             hook();

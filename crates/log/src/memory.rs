@@ -16,8 +16,10 @@
 //! - LOG-2: only the one [`SegmentWriter`](crate::writer::SegmentWriter) of a segment writes at or
 //!   above its appended length.
 
+use crate::durable::Durability;
 use crate::options::{Geometry, LogOptions};
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use pluvio_format::Check;
 use pluvio_memory::{EpochGuard, ReclaimEpochs, Region, RegionError};
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 
@@ -26,11 +28,14 @@ const SEGMENT_WORD: u64 = 0;
 const PLACE_WORD: u64 = 1;
 const NEXT_WORD: u64 = 2;
 
-/// A counter with a cache line of its own, so that two segments' counters do not bounce together.
-/// Signed: the dead may be counted before the living when threads race.
+/// Live object bytes as counted by those who append to one log: each core has counters of its own, so that
+/// no line of them bounces between cores. Only sums mean something: what one core appended, another one
+/// may count as dead. Signed: the dead may be counted before the living when threads race.
 #[repr(align(64))]
-#[derive(Default)]
-struct Counter(AtomicI64);
+struct Counts {
+    total: AtomicI64,
+    of_slot: Box<[AtomicI64]>,
+}
 
 /// Where a seglet belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,22 +52,32 @@ pub(crate) struct LogMemory {
     region: Region,
     table: Region,
     epochs: ReclaimEpochs,
-    /// Live object bytes of each segment slot.
-    live_of_slot: Box<[Counter]>,
-    /// Live object bytes of each log.
-    live_of_log: Box<[Counter]>,
+    /// One for each log.
+    live: Box<[Counts]>,
+    /// Whether entries have checksums: without replicas there is nothing to compare them for.
+    check: Check,
+    /// Whether values may be overwritten.
+    in_place: bool,
 }
 
 impl LogMemory {
     pub(crate) fn new(geometry: &Geometry, options: &LogOptions) -> Result<Self, RegionError> {
-        let counters = |n: usize| (0..n).map(|_| Counter::default()).collect();
+        let counters = |n: usize| (0..n).map(|_| AtomicI64::default()).collect();
+        let counts = || Counts {
+            total: AtomicI64::default(),
+            of_slot: counters(geometry.slots),
+        };
         let seglets = geometry.seglets as u64;
         Ok(Self {
             region: Region::anonymous((seglets + 1) * SEGLET_BYTES as u64, options.huge_pages)?,
             table: Region::anonymous(seglets * WORDS_PER_SEGLET * 8, false)?,
-            epochs: ReclaimEpochs::new(geometry.epoch_slots)?,
-            live_of_slot: counters(geometry.slots),
-            live_of_log: counters(usize::from(options.logs)),
+            epochs: ReclaimEpochs::with_clock(geometry.epoch_slots, options.epoch_clock)?,
+            live: (0..options.logs).map(|_| counts()).collect(),
+            check: match options.durability {
+                Durability::Volatile => Check::Structure,
+                Durability::Replicated => Check::Checksum,
+            },
+            in_place: options.in_place,
         })
     }
 
@@ -71,10 +86,12 @@ impl LogMemory {
     }
 
     /// Region offset of the first byte of a seglet.
+    #[inline]
     pub(crate) fn base(seglet: u32) -> u64 {
         (u64::from(seglet) + 1) * SEGLET_BYTES as u64
     }
 
+    #[inline]
     fn seglet_of(entry: EntryRef) -> u32 {
         let seglet = (entry.offset() / SEGLET_BYTES as u64)
             .checked_sub(1)
@@ -82,10 +99,14 @@ impl LogMemory {
         u32::try_from(seglet).expect("seglets are counted in 32 bits")
     }
 
-    pub(crate) fn prefetch(&self, entry: EntryRef) {
-        self.region.prefetch(entry.offset());
+    #[inline]
+    pub(crate) fn prefetch(&self, entry: EntryRef, lines: u64) {
+        for line in 0..lines {
+            self.region.prefetch(entry.offset() + line * 64);
+        }
     }
 
+    #[inline]
     fn word(&self, seglet: u32, word: u64) -> &AtomicU64 {
         self.table
             .word((u64::from(seglet) * WORDS_PER_SEGLET + word) * 8)
@@ -109,6 +130,7 @@ impl LogMemory {
         }
     }
 
+    #[inline]
     fn place(&self, seglet: u32) -> Place {
         let packed = self.word(seglet, PLACE_WORD).load(Ordering::Relaxed);
         Place {
@@ -126,6 +148,7 @@ impl LogMemory {
     }
 
     /// Segment and slot of an entry, and the position of its first byte.
+    #[inline]
     pub(crate) fn locate(&self, entry: EntryRef) -> (Place, LogPosition) {
         let place = self.place(Self::seglet_of(entry));
         let within = entry.offset() % SEGLET_BYTES as u64;
@@ -137,9 +160,16 @@ impl LogMemory {
     }
 
     /// Seglet of an entry and the entry's offset in it.
+    #[inline]
     pub(crate) fn split(entry: EntryRef) -> (u32, usize) {
         let within = entry.offset() % SEGLET_BYTES as u64;
         (Self::seglet_of(entry), within as usize)
+    }
+
+    /// The slot of the segment that an entry lies in.
+    #[inline]
+    pub(crate) fn slot_of(&self, entry: EntryRef) -> u32 {
+        self.place(Self::seglet_of(entry)).slot
     }
 
     /// The bytes of a piece of one seglet.
@@ -147,6 +177,7 @@ impl LogMemory {
     /// # Safety
     /// The bytes lie below the appended length of the seglet's segment, and `_guard` was taken
     /// before the segment was freed (LOG-1).
+    #[inline]
     pub(crate) unsafe fn bytes<'g>(
         &'g self,
         seglet: u32,
@@ -164,6 +195,7 @@ impl LogMemory {
     /// # Safety
     /// The caller is the seglet's only writer and the bytes lie at or above the appended length of
     /// its segment (LOG-2).
+    #[inline]
     pub(crate) unsafe fn write(&self, seglet: u32, within: usize, bytes: &[u8]) {
         assert!(
             within + bytes.len() <= SEGLET_BYTES,
@@ -184,54 +216,82 @@ impl LogMemory {
         let _stays_resident = done;
     }
 
-    /// Counts `bytes` more live object bytes.
-    pub(crate) fn add_live(&self, slot: u32, log: LogId, bytes: i64) {
-        // Relaxed: statistics; whoever decides by them tolerates being a little behind.
-        self.live_of_slot[slot as usize]
-            .0
-            .fetch_add(bytes, Ordering::Relaxed);
-        self.live_of_log[usize::from(log.0)]
-            .0
-            .fetch_add(bytes, Ordering::Relaxed);
+    #[inline]
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.in_place
     }
 
-    /// Counts live object bytes that came to, or went from, another segment of the same log.
-    pub(crate) fn move_live(&self, slot: u32, bytes: i64) {
-        self.live_of_slot[slot as usize]
-            .0
-            .fetch_add(bytes, Ordering::Relaxed);
+    /// Loads the first of `room` bytes at region offset `at`, which others may store to.
+    #[inline]
+    pub(crate) fn load_racing(&self, at: u64, room: usize, into: &mut [u8]) {
+        self.region.load_bytes(at, room, into);
+    }
+
+    /// Stores the first of `room` bytes of a value, at region offset `at`.
+    #[inline]
+    pub(crate) fn store_racing(&self, at: u64, room: usize, bytes: &[u8]) {
+        assert!(self.in_place, "LOG-12: values do not change here");
+        // SAFETY: in such a log space nobody takes a slice of a value (LOG-12), its first copy was written before
+        // the index pointed to it, and the bucket's lock keeps other writers away (LOG-13).
+        unsafe { self.region.store_bytes(at, room, bytes) };
+    }
+
+    /// How much of an entry can be checked.
+    pub(crate) fn check(&self) -> Check {
+        self.check
+    }
+
+    /// What of `wanted` can be checked.
+    pub(crate) fn possible(&self, wanted: Check) -> Check {
+        match self.check {
+            Check::Structure => Check::Structure,
+            Check::Checksum => wanted,
+        }
+    }
+
+    /// Counts `bytes` more live object bytes in a slot; `by` is the log that the counting thread appends to.
+    #[inline]
+    pub(crate) fn add_live(&self, slot: u32, by: LogId, bytes: i64) {
+        let counts = &self.live[usize::from(by.0)];
+        // Relaxed: statistics; whoever decides by them tolerates being a little behind.
+        counts.of_slot[slot as usize].fetch_add(bytes, Ordering::Relaxed);
+        counts.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts live object bytes that came to, or went from, another segment; `by` is the log of the counting cleaner.
+    pub(crate) fn move_live(&self, slot: u32, by: LogId, bytes: i64) {
+        self.live[usize::from(by.0)].of_slot[slot as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Live object bytes of a segment.
     pub(crate) fn live_of_slot(&self, slot: u32) -> u64 {
-        let live = self.live_of_slot[slot as usize].0.load(Ordering::Relaxed);
+        let of_slot = |counts: &Counts| counts.of_slot[slot as usize].load(Ordering::Relaxed);
+        let live: i64 = self.live.iter().map(of_slot).sum();
         u64::try_from(live).unwrap_or(0)
     }
 
     /// Live object bytes of all logs.
     pub(crate) fn live_of_logs(&self) -> u64 {
-        let live: i64 = self
-            .live_of_log
-            .iter()
-            .map(|log| log.0.load(Ordering::Relaxed))
-            .sum();
-        u64::try_from(live).unwrap_or(0)
+        let totals = self.live.iter().map(|c| c.total.load(Ordering::Relaxed));
+        u64::try_from(totals.sum::<i64>()).unwrap_or(0)
     }
 
-    /// Forgets what is still counted as live in a slot that will be used again, and gives it. Nobody
-    /// has a reference into it any more.
+    /// Forgets what is still counted as live in a slot that will be used again, and gives it. Nobody has a
+    /// reference into it any more.
     pub(crate) fn clear_live(&self, slot: u32, log: LogId) -> i64 {
-        let left = self.live_of_slot[slot as usize]
-            .0
-            .swap(0, Ordering::Relaxed);
-        self.live_of_log[usize::from(log.0)]
-            .0
+        let of_slot = |counts: &Counts| counts.of_slot[slot as usize].swap(0, Ordering::Relaxed);
+        let left = self.live.iter().map(of_slot).sum();
+        self.live[usize::from(log.0)]
+            .total
             .fetch_sub(left, Ordering::Relaxed);
         left
     }
 
     /// Bytes the tables take beside the log itself.
     pub(crate) fn table_bytes(&self) -> u64 {
-        self.table.len() + (self.live_of_slot.len() * size_of::<Counter>()) as u64
+        self.table.len() + {
+            let slots = self.live.iter().map(|counts| counts.of_slot.len());
+            (slots.sum::<usize>() * size_of::<AtomicI64>()) as u64
+        }
     }
 }

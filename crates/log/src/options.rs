@@ -2,6 +2,7 @@
 
 use crate::durable::Durability;
 use crate::error::OpenError;
+use pluvio_memory::EpochClock;
 use pluvio_units::{
     ClusterId, ENTRY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, ServerId, Size,
 };
@@ -17,7 +18,7 @@ const SEGMENTS_WANTED: usize = 256;
 /// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back here
 /// is missing for dead data, which costs more copying than larger passes save.
 const CLEANER_RESERVE_SEGMENTS: usize = 1;
-/// Threads that can be inside the log at once without sharing an epoch slot.
+/// Epoch slots unless the options say otherwise.
 const EPOCH_SLOTS: u32 = 512;
 
 /// How a log space is made.
@@ -47,6 +48,13 @@ pub struct LogOptions {
     pub cleaners: u16,
     /// Ask for huge pages.
     pub huge_pages: bool,
+    /// Values of objects may be overwritten where they lie ([`LogSpace::overwrite`](crate::LogSpace::overwrite)).
+    /// Only without replicas.
+    pub in_place: bool,
+    /// Threads that can be inside the log at once without sharing an epoch slot.
+    pub epoch_slots: u32,
+    /// What reclaim epochs are counted with.
+    pub epoch_clock: EpochClock,
 }
 
 impl LogOptions {
@@ -64,6 +72,9 @@ impl LogOptions {
             disk_expansion_percent: 200,
             cleaners: 1,
             huge_pages: false,
+            in_place: false,
+            epoch_slots: EPOCH_SLOTS,
+            epoch_clock: EpochClock::Counter,
         }
     }
 }
@@ -170,7 +181,7 @@ impl Geometry {
                 }
             },
             live_bytes_max: live_bytes_max(options, usable - delete_reserve - overwrite_reserve),
-            epoch_slots: EPOCH_SLOTS,
+            epoch_slots: options.epoch_slots,
         })
     }
 
@@ -218,6 +229,9 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
     }
     if !(1..=64).contains(&options.cleaners) {
         return bad("cleaners", format!("{} is not 1 to 64", options.cleaners));
+    }
+    if options.in_place && options.durability != Durability::Volatile {
+        return bad("in_place", "replicas would keep the old value".into());
     }
     if let Some(n) = options.segment_seglets
         && !(SEGMENT_SEGLETS_MIN..=SEGLETS_PER_SEGMENT).contains(&n)

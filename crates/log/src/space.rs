@@ -18,7 +18,7 @@ use crate::segment::Segment;
 use crate::stats::LogStats;
 use crate::view::EntryView;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use pluvio_format::{Check, TableStats};
+use pluvio_format::{Check, Object, TableStats};
 use pluvio_memory::{EpochGuard, ReclaimStamp, Reserves, SegletClass, SegletIndex, SegletPool};
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
@@ -121,6 +121,7 @@ impl LogSpace {
 
     /// How appends become durable.
     #[must_use]
+    #[inline]
     pub fn durability(&self) -> Durability {
         self.options.durability
     }
@@ -128,12 +129,14 @@ impl LogSpace {
     /// Begins an operation: what is read or appended under the guard stays where it is until the guard is dropped.
     /// Hold it for microseconds: it stops the reuse of memory.
     #[must_use]
+    #[inline]
     pub fn pin(&self) -> EpochGuard<'_> {
         self.memory.epochs().pin()
     }
 
     /// Tells the log the time, in seconds of the cluster; it never goes back. Appends tell it as
     /// well, by their timestamps.
+    #[inline]
     pub fn set_time(&self, now_s: u32) {
         // The load keeps the line shared; the time changes once a second.
         if self.newest_s.load(Ordering::Relaxed) < now_s {
@@ -143,6 +146,7 @@ impl LogSpace {
 
     /// The newest time it was told.
     #[must_use]
+    #[inline]
     pub fn time_s(&self) -> u32 {
         self.newest_s()
     }
@@ -155,6 +159,7 @@ impl LogSpace {
     /// head, so that versions grow over delete and re-create even when all traces of the deleted
     /// object are cleaned away.
     #[must_use]
+    #[inline]
     pub fn safe_version(&self) -> ObjectVersion {
         ObjectVersion(self.safe_version.load(Ordering::Acquire))
     }
@@ -193,6 +198,7 @@ impl LogSpace {
     ///
     /// # Panics
     /// When the master has no such log: ids come from [`LogSpace::logs`].
+    #[inline]
     pub(crate) fn log(&self, id: LogId) -> &LogState {
         &self.logs[usize::from(id.0)]
     }
@@ -216,9 +222,22 @@ impl LogSpace {
         self.memory.view(entry, Check::Structure, guard)
     }
 
-    /// Asks the processor to bring the beginning of an entry near.
-    pub fn prefetch(&self, entry: EntryRef) {
-        self.memory.prefetch(entry);
+    /// The object at `entry`, which was found or appended under `guard`, and its length in the log: the short
+    /// way for what is an object in one piece. [`Self::entry`] tells what anything else is.
+    #[must_use]
+    #[inline]
+    pub fn object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(Object<'g>, u32)> {
+        self.memory.object(entry, guard)
+    }
+
+    /// Asks the processor to bring the first `lines` cache lines of an entry near.
+    #[inline]
+    pub fn prefetch(&self, entry: EntryRef, lines: u64) {
+        self.memory.prefetch(entry, lines);
     }
 
     /// Log, segment and offset of the first byte of an entry that was found under `guard`.
@@ -235,6 +254,13 @@ impl LogSpace {
         let (place, _) = self.memory.locate(entry);
         self.memory
             .add_live(place.slot, place.log, -i64::from(bytes));
+    }
+
+    /// [`Self::mark_dead`] for a thread that appends to `by`: cheaper, since it counts where no other core does.
+    #[inline]
+    pub fn mark_dead_by(&self, by: LogId, entry: EntryRef, bytes: u32, _guard: &EpochGuard<'_>) {
+        let slot = self.memory.slot_of(entry);
+        self.memory.add_live(slot, by, -i64::from(bytes));
     }
 
     // --- durability --------------------------------------------------------------------------

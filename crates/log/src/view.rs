@@ -2,7 +2,7 @@
 
 use crate::error::Corruption;
 use crate::memory::LogMemory;
-use pluvio_format::{Check, Entry, EntryHead, EntryKind, ParseErrorKind, Parsed};
+use pluvio_format::{Check, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, SEGLET_BYTES};
 
@@ -46,24 +46,27 @@ impl EntryView<'_> {
         }
     }
 
-    /// The value of an object.
-    ///
-    /// # Panics
-    /// When it is none.
+    /// The object, borrowed from the view; `None` for other kinds.
     #[must_use]
-    pub fn value(&self) -> &[u8] {
-        let object = match &self.content {
-            Content::Whole(_, Entry::Object(object)) => Some(object.value),
-            Content::Whole(..) => None,
-            Content::Copied(bytes) => match Parsed::read(bytes, Check::Structure) {
-                Ok(parsed) => match parsed.entry {
-                    Entry::Object(object) => Some(object.value),
-                    _ => None,
-                },
-                Err(_) => None,
-            },
-        };
-        object.expect("only objects have values")
+    pub fn object(&self) -> Option<Object<'_>> {
+        let (header_len, _) = Object::lens(self.bytes())?;
+        Object::of_body(&self.bytes()[header_len..])
+    }
+
+    /// The key of an object or a tombstone; empty for other kinds.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        match Parsed::read(self.bytes(), Check::Structure).map(|parsed| parsed.entry) {
+            Ok(Entry::Object(object)) => object.key,
+            Ok(Entry::Tombstone(tombstone)) => tombstone.key,
+            Ok(
+                Entry::SegmentHeader(_)
+                | Entry::LogDigest(_)
+                | Entry::SafeVersion(_)
+                | Entry::TableStats(_),
+            )
+            | Err(_) => &[],
+        }
     }
 
     /// All bytes of the entry, header included.
@@ -88,7 +91,7 @@ impl LogMemory {
         unsafe { self.bytes(seglet, within, 1, guard) == [0] }
     }
 
-    /// The bytes of an entry of a known length, when they lie in one piece. `entry` was found under
+    /// The bytes of an entry of a known length, when they lie in one piece and cannot change. `entry` was found under
     /// `guard`.
     pub(crate) fn whole_entry<'g>(
         &'g self,
@@ -96,11 +99,39 @@ impl LogMemory {
         len: u32,
         guard: &'g EpochGuard<'_>,
     ) -> Option<&'g [u8]> {
+        if self.is_in_place() {
+            return None;
+        }
         let (seglet, within) = Self::split(entry);
         let fits = len as usize <= SEGLET_BYTES - within;
         // SAFETY: the reference names an entry that was appended before, and the guard is older
         // than its end.
         fits.then(|| unsafe { self.bytes(seglet, within, len as usize, guard) })
+    }
+
+    /// The object at `entry`, a reference that was found or appended under `guard`, and its length in the log, if
+    /// it is an object in one piece; [`Self::view`] reads what is not.
+    #[inline]
+    pub(crate) fn object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(Object<'g>, u32)> {
+        if self.is_in_place() {
+            return None;
+        }
+        let (seglet, within) = Self::split(entry);
+        let left = SEGLET_BYTES - within;
+        // SAFETY: as in `view`.
+        let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
+        let (header_len, total_len) = Object::lens(start)?;
+        if total_len > left {
+            return None;
+        }
+        // SAFETY: as in `view`.
+        let bytes = unsafe { self.bytes(seglet, within, total_len, guard) };
+        let object = Object::of_body(&bytes[header_len..])?;
+        Some((object, total_len as u32))
     }
 
     /// Reads the entry at `entry`, a reference that was found or appended under `guard`.
@@ -110,6 +141,7 @@ impl LogMemory {
         check: Check,
         guard: &'g EpochGuard<'_>,
     ) -> Result<EntryView<'g>, Corruption> {
+        let check = self.possible(check);
         let corrupt = |what: ParseErrorKind| {
             let (_, position) = self.locate(entry);
             Corruption {
@@ -119,6 +151,15 @@ impl LogMemory {
                 what,
             }
         };
+        if self.is_in_place()
+            && let Some(bytes) = self.copy_mutable(entry, guard)
+        {
+            let parsed = Parsed::read(&bytes, check).map_err(|e| corrupt(e.kind))?;
+            return Ok(EntryView {
+                head: parsed.head,
+                content: Content::Copied(bytes),
+            });
+        }
         let (seglet, within) = Self::split(entry);
         let left = SEGLET_BYTES - within;
         // SAFETY: the reference names an entry that was appended before, and the guard is older
@@ -181,13 +222,16 @@ impl LogMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AppendClass, LogOptions, LogSpace};
-    use pluvio_format::Object;
+    use crate::{AppendClass, Durability, LogOptions, LogSpace};
     use pluvio_units::{LogId, ObjectVersion, Size, TableId};
 
     #[test]
     fn a_flipped_bit_is_found_by_its_checksum_and_its_place_is_named() {
-        let space = LogSpace::new(LogOptions::new(Size::mib(32))).unwrap();
+        let options = LogOptions {
+            durability: Durability::Replicated,
+            ..LogOptions::new(Size::mib(32))
+        };
+        let space = LogSpace::new(options).unwrap();
         let object = Entry::Object(Object {
             table: TableId(1),
             version: ObjectVersion(1),

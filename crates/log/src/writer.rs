@@ -3,6 +3,7 @@
 
 use crate::memory::{LogMemory, Place};
 use crate::segment::Segment;
+use pluvio_format::Encoded;
 use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX};
 use std::sync::Arc;
 
@@ -118,6 +119,26 @@ impl SegmentWriter {
         }
         debug_assert_eq!(self.at as usize, start as usize + len);
         EntryRef::new(offset)
+    }
+
+    /// [`Self::put`] for an entry that fits what is left of the seglet the segment ends in; `None`, and nothing
+    /// was written, when it does not, or when the segment takes no entries.
+    #[inline]
+    pub(crate) fn put_within(&mut self, encoded: &Encoded<'_>) -> Option<EntryRef> {
+        let within = self.at as usize % SEGLET_BYTES;
+        let seglet = *self.seglets.get(self.at as usize / SEGLET_BYTES)?;
+        let len = encoded.len();
+        if within + len > SEGLET_BYTES || self.segment.is_emergency() {
+            return None;
+        }
+        let mut to = within;
+        for part in encoded.parts() {
+            // SAFETY: as in `write`.
+            unsafe { self.memory.write(seglet, to, part) };
+            to += part.len();
+        }
+        self.at += len as u32;
+        Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
     }
 
     /// Appends bytes, going on in the next seglet where one ends.

@@ -19,6 +19,6 @@ mod epoch;
 mod region;
 mod seglets;
 
-pub use epoch::{EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
+pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
 pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
 pub use seglets::{FreeSeglets, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError};

@@ -15,7 +15,7 @@
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -244,6 +244,109 @@ impl Region {
         unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
     }
 
+    /// Copies the first `into.len()` of the `room` bytes from `offset` on, by atomic loads: for bytes that others
+    /// change meanwhile with [`Self::store_bytes`]. What comes may be torn; whether it is, the caller finds out
+    /// by a version. Loads are relaxed.
+    ///
+    /// `offset` and `room` are those of every access to these bytes while anybody may change them, so that all
+    /// agree which of them are accessed as words.
+    ///
+    /// # Panics
+    /// When the range leaves the region (M1), or `into` is longer than `room`.
+    #[inline]
+    pub fn load_bytes(&self, offset: u64, room: usize, into: &mut [u8]) {
+        assert!(into.len() <= room, "{} bytes of {room}", into.len());
+        let (edge, words) = self.racing(offset, room);
+        let (first, rest) = into.split_at_mut(edge.len().min(into.len()));
+        for (to, from) in first.iter_mut().zip(edge) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        let mut chunks = rest.chunks_exact_mut(8);
+        let mut from = words.iter();
+        for (to, word) in (&mut chunks).zip(&mut from) {
+            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let last = chunks.into_remainder();
+        match from.next() {
+            // The value ends inside a word of its room.
+            Some(word) => {
+                let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+                last.copy_from_slice(&bytes[..last.len()]);
+            }
+            None => {
+                for (to, from) in last.iter_mut().zip(self.racing_end(offset, room)) {
+                    *to = from.load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Stores `data` to the first of the `room` bytes from `offset` on, by relaxed atomic stores; the counterpart of
+    /// [`Self::load_bytes`]. Bytes behind `data`, up to the end of its last word, become zero.
+    ///
+    /// # Panics
+    /// As of [`Self::load_bytes`].
+    ///
+    /// # Safety
+    /// No slice of [`Region::bytes`] covers one of the `room` bytes, and no [`Region::write`] to them is under way;
+    /// nobody else stores to them at the same time.
+    #[inline]
+    pub unsafe fn store_bytes(&self, offset: u64, room: usize, data: &[u8]) {
+        assert!(data.len() <= room, "{} bytes of {room}", data.len());
+        let (edge, words) = self.racing(offset, room);
+        let (first, rest) = data.split_at(edge.len().min(data.len()));
+        for (to, from) in edge.iter().zip(first) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        let mut to = words.iter();
+        let (chunks, last) = rest.as_chunks::<8>();
+        for (from, word) in chunks.iter().zip(&mut to) {
+            word.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+        match to.next() {
+            Some(word) if !last.is_empty() => {
+                let mut bytes = [0; 8];
+                bytes[..last.len()].copy_from_slice(last);
+                word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            }
+            Some(_) => {}
+            None => {
+                for (to, from) in self.racing_end(offset, room).iter().zip(last) {
+                    to.store(*from, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The bytes of a range before its first whole word, and its whole words.
+    #[inline]
+    fn racing(&self, offset: u64, room: usize) -> (&[AtomicU8], &[AtomicU64]) {
+        self.check_bytes(offset, room);
+        let edge = (offset.next_multiple_of(8) - offset).min(room as u64);
+        let words = (room as u64 - edge) / 8;
+        // SAFETY: inside the mapping (checked above) and initialised (R3); bytes have no alignment. Whoever accesses
+        // them in another way at the same time promised not to.
+        let bytes = unsafe { core::slice::from_raw_parts(self.at(offset).cast(), edge as usize) };
+        if words == 0 {
+            return (bytes, &[]);
+        }
+        // SAFETY: as above; since there are words, `edge` reaches to a multiple of 8, in a region that begins at one.
+        let words =
+            unsafe { core::slice::from_raw_parts(self.at(offset + edge).cast(), words as usize) };
+        (bytes, words)
+    }
+
+    /// The bytes of a range behind its last whole word.
+    #[inline]
+    fn racing_end(&self, offset: u64, room: usize) -> &[AtomicU8] {
+        let edge = (offset.next_multiple_of(8) - offset).min(room as u64);
+        let end = (room as u64 - edge) % 8;
+        let start = offset + room as u64 - end;
+        self.check_bytes(start, end as usize);
+        // SAFETY: as in `racing`.
+        unsafe { core::slice::from_raw_parts(self.at(start).cast(), end as usize) }
+    }
+
     /// Gives the pages of `len` bytes from `offset` on back to the system; they read as zero from now
     /// on and cost a page fault when touched again.
     ///
@@ -401,7 +504,6 @@ fn reserve_aligned(len: usize) -> Result<NonNull<u8>, rustix::io::Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::Ordering;
 
     fn both() -> [Region; 2] {
         [
@@ -423,6 +525,27 @@ mod tests {
             let line = region.line(64);
             assert_eq!(line[0].load(Ordering::Relaxed), 0x0807_0605_0403_0901);
             assert_eq!(region.words(region.len() - 16, 2).len(), 2);
+        }
+    }
+
+    #[test]
+    fn racing_bytes_are_stored_and_loaded_at_every_alignment_and_length() {
+        let region = Region::anonymous(1, false).unwrap();
+        for (offset, room) in (0..9).flat_map(|o| (0..40).map(move |r| (o, r))) {
+            for len in 0..=room {
+                let data: Vec<u8> = (0..len).map(|n| n as u8 + 1).collect();
+                // SAFETY: this thread alone uses the region.
+                unsafe {
+                    region.write(offset, &[0xff; 64][..room + 1]);
+                    region.store_bytes(offset, room, &data);
+                }
+                let mut back = vec![0; len];
+                region.load_bytes(offset, room, &mut back);
+                assert_eq!(back, data, "{len} of {room} at {offset}");
+                // SAFETY: as above.
+                let behind = unsafe { region.bytes(offset + room as u64, 1) };
+                assert_eq!(behind, [0xff], "the neighbour stays");
+            }
         }
     }
 

@@ -19,7 +19,8 @@
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
-use crate::engine::{Fatal, Pending};
+use crate::engine::Fatal;
+use crate::read::Pending;
 use core::time::Duration;
 use pluvio_format::{Completion, Outcome};
 use pluvio_log::LogSpace;

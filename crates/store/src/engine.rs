@@ -1,13 +1,15 @@
 //! Reads and updates of single objects.
 
 use crate::completions::Completions;
+use crate::in_place::ValueHead;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
 use crate::once::{Effect, Kept, Once};
 use crate::options::EngineOptions;
-use crate::table::{EngineTable, KeyHasher};
+use crate::read::{Pending, Seen};
+use crate::table::{EngineTable, Growth, KeyHasher};
 use core::time::Duration;
-use pluvio_format::{Entry, Object, TableStats, Tombstone};
+use pluvio_format::{Encoded, Entry, Object, TableStats, Tombstone};
 use pluvio_index::{BucketGuard, IndexError, Slot};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, Durable,
@@ -19,24 +21,6 @@ use pluvio_units::{
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-/// What a caller must wait for before it tells anyone what it saw.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pending {
-    /// The log to wait for.
-    pub log: LogId,
-    /// The position that must be durable.
-    pub position: LogPosition,
-}
-
-/// What a read found. Must not be shown before `pending` is durable.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// The object, if there is one.
-    pub object: Option<(ObjectVersion, Vec<u8>)>,
-    /// What to wait for, if what was found is not yet known to be durable.
-    pub pending: Option<Pending>,
-}
 
 /// The object as an update sees it, under the lock of its bucket.
 #[derive(Clone, Copy, Debug)]
@@ -236,7 +220,12 @@ impl Engine {
             let mut tables = self.tables.write();
             let made = || {
                 let indexes = Indexes::new(self.index_entries_max);
-                Arc::new(EngineTable::new(id, KeyHasher::Seeded(seed), indexes))
+                Arc::new(EngineTable::new(
+                    id,
+                    KeyHasher::Seeded(seed),
+                    indexes,
+                    &self.space,
+                ))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
         };
@@ -251,7 +240,7 @@ impl Engine {
         hasher: KeyHasher,
     ) -> Result<Arc<EngineTable>, IndexError> {
         let indexes = Indexes::whole(self.index_entries_max, self.huge_pages)?;
-        let table = Arc::new(EngineTable::new(id, hasher, indexes));
+        let table = Arc::new(EngineTable::new(id, hasher, indexes, &self.space));
         let before = self.tables.write().insert(id, Arc::clone(&table));
         assert!(before.is_none(), "ids of tables are given once");
         Ok(table)
@@ -301,87 +290,6 @@ impl Engine {
         stats
     }
 
-    /// Reads an object.
-    #[must_use]
-    pub fn read(&self, table: &EngineTable, key: &[u8]) -> Found {
-        let hash = table.hash(key);
-        let guard = self.space.pin();
-        let index = table.indexes.of(hash);
-        let slot = index.and_then(|i| i.lookup(hash, |entry| self.key_is(entry, key, &guard)));
-        let Some(slot) = slot else {
-            return Found::default();
-        };
-        let view = self.view(slot.entry, &guard);
-        let pending = self.pending(slot, &view, &guard);
-        let object = match view.entry() {
-            Entry::Object(object) => Some((object.version, object.value.to_vec())),
-            Entry::Tombstone(_) => None,
-            other => unreachable_kind(&other),
-        };
-        Found { object, pending }
-    }
-
-    /// The object of a store without replicas.
-    pub(crate) fn find<'g>(
-        &'g self,
-        table: &EngineTable,
-        key: &[u8],
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<EntryView<'g>> {
-        let hash = table.hash(key);
-        let index = table.indexes.of(hash)?;
-        let slot = index.lookup(hash, |entry| self.key_is(entry, key, guard))?;
-        Some(self.view(slot.entry, guard))
-    }
-
-    /// Shows an object of a store without replicas.
-    #[inline]
-    pub(crate) fn read_with<R>(
-        &self,
-        table: &EngineTable,
-        key: &[u8],
-        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
-    ) -> Option<R> {
-        let guard = self.space.pin();
-        let view = self.find(table, key, &guard)?;
-        match view.entry() {
-            Entry::Object(object) => Some(see(object.version, object.value)),
-            other => unreachable_kind(&other),
-        }
-    }
-
-    /// Shows objects of a store without replicas, by their places in `keys`.
-    pub(crate) fn read_batch(
-        &self,
-        table: &EngineTable,
-        keys: &[&[u8]],
-        mut see: impl FnMut(usize, Option<(ObjectVersion, &[u8])>),
-    ) {
-        for (at, key) in keys.iter().enumerate() {
-            let guard = self.space.pin();
-            let view = self.find(table, key, &guard);
-            match view.as_ref().map(EntryView::entry) {
-                Some(Entry::Object(object)) => see(at, Some((object.version, object.value))),
-                Some(other) => unreachable_kind(&other),
-                None => see(at, None),
-            }
-        }
-    }
-
-    /// Asks for the index buckets of some keys.
-    pub(crate) fn prefetch_batch<'k>(
-        &self,
-        table: &EngineTable,
-        keys: impl Iterator<Item = &'k [u8]>,
-    ) {
-        for key in keys {
-            let hash = table.hash(key);
-            if let Some(index) = table.indexes.of(hash) {
-                index.prefetch(hash);
-            }
-        }
-    }
-
     /// Changes one object: `decide` sees it as it is, under the lock of its bucket, and says what
     /// is to become of it. It must be quick and must not call the store.
     ///
@@ -419,21 +327,19 @@ impl Engine {
         let guard = self.space.pin();
         let index = table.indexes.of(hash).ok_or(EngineError::NotHere)?;
         let mut bucket = index.lock(hash);
-        let slot = bucket.find(|entry| self.key_is(entry, key, &guard));
-        let view = slot.map(|slot| self.view(slot.entry, &guard));
-        let old = view.as_ref().map(EntryView::entry);
-        let current = match &old {
-            Some(Entry::Object(object)) => Some(Current {
-                version: object.version,
-                value: object.value,
-            }),
-            Some(Entry::Tombstone(_)) | None => None,
-            Some(other) => unreachable_kind(other),
-        };
+        if table.indexes.is_closed() {
+            return Err(EngineError::NotHere);
+        }
+        let mut seen = None;
+        let slot = bucket.find(|entry| self.see_key(entry, key, &guard, &mut seen));
+        let current = seen.as_ref().and_then(Seen::object).map(|object| Current {
+            version: object.version,
+            value: object.value,
+        });
         let version = current.map_or(ObjectVersion(0), |c| c.version);
         let pending = slot
-            .zip(view.as_ref())
-            .and_then(|(slot, view)| self.pending(slot, view, &guard));
+            .zip(seen.as_ref())
+            .and_then(|(slot, seen)| self.pending(slot, seen.total_len(), &guard));
         // STORE-5.
         let log = pending.map_or(log, |pending| pending.log);
         let unchanged = |once: Option<Once<'_, E>>, refused: Option<E>| {
@@ -455,9 +361,10 @@ impl Engine {
             Ok(change) => change,
             Err(why) => return unchanged(once, Some(why)),
         };
-        let old = slot.zip(view.as_ref()).map(|(slot, view)| Old {
+        let old = slot.zip(seen.as_ref()).map(|(slot, seen)| Old {
             entry: slot.entry,
-            view,
+            len: seen.total_len(),
+            object_bytes: current.map_or(0, |c| key.len() + c.value.len()),
             version,
         });
         let place = Place {
@@ -489,7 +396,7 @@ impl Engine {
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
-        old: Option<&Old<'_, '_>>,
+        old: Option<&Old>,
         value: &[u8],
         once: Option<Once<'_, E>>,
         guard: &EpochGuard<'_>,
@@ -502,17 +409,31 @@ impl Engine {
             Some(old) => old.version.next(),
             None => self.space.safe_version(),
         };
-        let object = Entry::Object(Object {
+        if let Some(old) = replaced
+            && let Some(version) = self.overwrite_old(at, bucket, old, value, guard)
+        {
+            let updated = Updated {
+                replaced: old.version,
+                ..Updated::nothing(version)
+            };
+            return Ok(Appended::new(at.log, LogPosition::default(), updated));
+        }
+        let with_head;
+        let (value, value_len) = if self.space.is_in_place() {
+            with_head = ValueHead::with(version, value);
+            (&with_head[..], value.len())
+        } else {
+            (value, value.len())
+        };
+        let object = Object {
             table: at.table.id(),
             version,
             timestamp_s: at.now_s,
             key: at.key,
             value,
-        });
+        };
         let class = match replaced {
-            Some(old) => AppendClass::Replace {
-                old_bytes: old.view.total_len(),
-            },
+            Some(old) => AppendClass::Replace { old_bytes: old.len },
             None => AppendClass::Normal,
         };
         let effect = Effect::Put {
@@ -520,38 +441,49 @@ impl Engine {
             replaced: replaced.map_or(ObjectVersion(0), |old| old.version),
         };
         let kept = once.and_then(|once| once.keep(effect));
-        let pending = self.is_durable_store();
-        let record = kept.as_ref().filter(|_| pending).map(Kept::record);
+        let durable = self.is_durable_store();
+        let record = kept.as_ref().filter(|_| durable).map(Kept::record);
         let tombstone = replaced
-            .filter(|_| pending)
+            .filter(|_| durable)
             .map(|old| self.tombstone(at, old, guard));
-        let append = |group: &[Entry<'_>]| self.append(at.log, group, class, guard);
+        let whole = Entry::Object(object);
+        let group = |group: &[Entry<'_>]| self.append(at.log, group, class, guard);
         let appended = match (tombstone, record) {
-            (None, None) => append(&[object])?,
-            (Some(tombstone), None) => append(&[object, tombstone])?,
-            (None, Some(record)) => append(&[object, record])?,
-            (Some(tombstone), Some(record)) => append(&[object, tombstone, record])?,
+            (None, None) => {
+                let appended = self.space.append_object(at.log, &object, class, guard)?;
+                if let Some(kept) = kept {
+                    kept.volatile();
+                }
+                appended
+            }
+            (Some(tombstone), None) => group(&[whole, tombstone])?.map(|refs| refs[0]),
+            (tombstone, Some(record)) => {
+                let appended = match tombstone {
+                    Some(tombstone) => group(&[whole, tombstone, record])?,
+                    None => group(&[whole, record])?,
+                };
+                if let Some(kept) = kept {
+                    kept.appended(&appended);
+                }
+                appended.map(|refs| refs[0])
+            }
         };
-        match kept {
-            Some(kept) if pending => kept.appended(&appended),
-            Some(kept) => kept.volatile(),
-            None => {}
-        }
-        let entry = appended.pending()[0];
+        let entry = *appended.pending();
         match old {
             Some(old) => assert!(
-                bucket.replace(old.entry, entry, pending),
+                bucket.replace(old.entry, entry, durable),
                 "the bucket is locked since the slot was found"
             ),
             None => bucket
-                .insert(entry, pending)
+                .insert(entry, durable)
                 .expect("the index has room for as many entries as fit the log"),
         }
+        let len = Encoded::object_len(at.table.id(), version, at.key.len(), value.len());
+        let mut growth = Growth::by(at.key.len() + value_len, len as u32);
         if let Some(old) = replaced {
-            self.uncount(at.table, old.entry, old.view, guard);
+            growth = growth.without(self.bury(at, old, guard));
         }
-        let bytes = self.view(entry, guard).total_len() as usize;
-        at.table.count(1, at.key.len() + value.len(), bytes);
+        at.table.count(at.log, growth);
         let settle = Settle {
             hash: at.hash,
             entry,
@@ -570,7 +502,7 @@ impl Engine {
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
-        old: &Old<'_, '_>,
+        old: &Old,
         once: Option<Once<'_, E>>,
         guard: &EpochGuard<'_>,
     ) -> Result<Appended<Updated>, EngineError> {
@@ -607,7 +539,8 @@ impl Engine {
             }
             Appended::new(at.log, LogPosition::default(), settle(old.entry))
         };
-        self.uncount(at.table, old.entry, old.view, guard);
+        let growth = Growth::default().without(self.bury(at, old, guard));
+        at.table.count(at.log, growth);
         Ok(appended.map(|settle| Updated {
             version: old.version,
             replaced: old.version,
@@ -615,13 +548,16 @@ impl Engine {
         }))
     }
 
+    /// The log counts an object as dead that the index does not point to any more; gives what the table
+    /// is to count.
+    #[inline]
+    fn bury(&self, at: &Place<'_>, old: &Old, guard: &EpochGuard<'_>) -> Growth {
+        self.space.mark_dead_by(at.log, old.entry, old.len, guard);
+        Growth::by(old.object_bytes, old.len)
+    }
+
     /// The tombstone of an object that is in the log (e6): it names the segment of the dead copy.
-    fn tombstone<'k>(
-        &self,
-        at: &Place<'k>,
-        old: &Old<'_, '_>,
-        guard: &EpochGuard<'_>,
-    ) -> Entry<'k> {
+    fn tombstone<'k>(&self, at: &Place<'k>, old: &Old, guard: &EpochGuard<'_>) -> Entry<'k> {
         let (_, position) = self.space.position_of(old.entry, guard);
         Entry::Tombstone(Tombstone {
             table: at.table.id(),
@@ -679,11 +615,13 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) {
         if let Entry::Object(object) = view.entry() {
-            table.count(
-                -1,
-                object.key.len() + object.value.len(),
-                view.total_len() as usize,
-            );
+            let object = if self.space.is_in_place() {
+                ValueHead::strip(object)
+            } else {
+                object
+            };
+            let gone = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            table.count(LogId(0), Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
         }
     }
@@ -711,7 +649,7 @@ impl Engine {
     pub(crate) fn pending(
         &self,
         slot: Slot,
-        view: &EntryView<'_>,
+        total_len: u32,
         guard: &EpochGuard<'_>,
     ) -> Option<Pending> {
         if !slot.pending {
@@ -720,7 +658,7 @@ impl Engine {
         let (log, start) = self.space.position_of(slot.entry, guard);
         let position = LogPosition {
             segment: start.segment,
-            offset: start.offset + view.total_len(),
+            offset: start.offset + total_len,
         };
         (!self.space.is_durable(log, position)).then_some(Pending { log, position })
     }
@@ -730,17 +668,20 @@ impl Engine {
 const FORGET_SLICE: u32 = 256;
 
 /// The entry that an update finds.
-pub(crate) struct Old<'v, 'g> {
+pub(crate) struct Old {
     pub(crate) entry: EntryRef,
-    pub(crate) view: &'v EntryView<'g>,
+    /// Bytes in the log.
+    len: u32,
+    /// Bytes of key and value; 0 for a tombstone.
+    object_bytes: usize,
     /// 0 for a tombstone.
     pub(crate) version: ObjectVersion,
 }
 
 /// Where an update happens.
-struct Place<'k> {
-    log: LogId,
-    table: &'k EngineTable,
+pub(crate) struct Place<'k> {
+    pub(crate) log: LogId,
+    pub(crate) table: &'k EngineTable,
     key: &'k [u8],
     hash: KeyHash,
     now_s: u32,

@@ -128,6 +128,14 @@ impl Indexes {
         }
     }
 
+    /// Whether [`Self::close`] was called. A writer asks under the lock of its bucket: then either it sees
+    /// that, or whoever forgets the objects comes to that bucket later.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        let uncovered = |whole: &Whole| whole.uncovered.load(Ordering::Acquire);
+        self.whole.as_ref().is_some_and(uncovered)
+    }
+
     /// The index for `hash`; none when no tablet with that hash was ever taken, or it is gone.
     #[inline]
     pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {

@@ -28,10 +28,12 @@
 mod completions;
 mod embedded;
 mod engine;
+mod in_place;
 mod indexes;
 mod liveness;
 mod once;
 mod options;
+mod read;
 mod replay;
 mod scan;
 mod table;
@@ -44,12 +46,13 @@ pub use embedded::{
     StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy,
 };
 pub use engine::{
-    Change, Current, Engine, EngineError, EngineStats, Fatal, Found, Pending, Settle, Update,
-    Updated,
+    Change, Current, Engine, EngineError, EngineStats, Fatal, Settle, Update, Updated,
 };
 pub use once::{Effect, Once};
 pub use options::EngineOptions;
+pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_units::{ObjectVersion as Version, Size};
+pub use read::{Found, Pending};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
 pub use table::EngineTable;

@@ -77,6 +77,6 @@ impl TableLiveness for TableSnapshot {
 
     fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
         self.index(hash)
-            .is_some_and(|index| index.relocate(hash, old, new))
+            .is_some_and(|index| self.table.relocate(index, hash, old, new))
     }
 }

@@ -1,7 +1,8 @@
 //! Updates with an identity: what the store does so that an operation is executed once.
 
 use crate::completions::Execution;
-use crate::engine::{Engine, EngineError, Pending};
+use crate::engine::{Engine, EngineError};
+use crate::read::Pending;
 use pluvio_format::{Entry, Outcome};
 use pluvio_log::{AppendClass, Appended, EntryRefs};
 use pluvio_memory::EpochGuard;

@@ -9,9 +9,12 @@
 //! - REPLAY-2: a copy in the side log that is dead has a tombstone in the side log that names its
 //!   segment (STORE-3 for replay).
 //! - REPLAY-3: no tombstone is in the index once the replay has ended.
+//! - REPLAY-4: after a survey of everything ([`Replay::survey`]) nothing is copied that does not live in the
+//!   end. Replicas of a segment may differ in what is dead (CLEAN-8 in crate `log`), so it does not
+//!   matter if the replay reads others than the survey did.
 
 use crate::engine::{Engine, EngineError, unreachable_kind};
-use crate::table::EngineTable;
+use crate::table::{EngineTable, Growth};
 use core::time::Duration;
 use pluvio_format::{Check, Completion, Entry, Object, ParseError, Parsed, Tombstone};
 use pluvio_index::IndexError;
@@ -351,11 +354,8 @@ impl Replay {
     fn count(&mut self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.store.view(entry, guard);
         if let Entry::Object(object) = view.entry() {
-            table.count(
-                1,
-                object.key.len() + object.value.len(),
-                view.total_len() as usize,
-            );
+            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            table.count(LogId(0), growth);
         }
         self.load.objects += 1;
     }

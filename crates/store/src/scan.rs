@@ -1,6 +1,7 @@
 //! Objects in the order of their key hashes.
 
-use crate::engine::{Engine, Pending, unreachable_kind};
+use crate::engine::{Engine, unreachable_kind};
+use crate::read::Pending;
 use crate::table::EngineTable;
 use pluvio_format::Entry;
 use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion};
@@ -87,14 +88,26 @@ impl Engine {
         let mut items = Vec::with_capacity(slots.len());
         for slot in slots {
             let view = self.view(slot.entry, &guard);
-            if let Some(wait) = self.pending(slot, &view, &guard) {
+            if let Some(wait) = self.pending(slot, view.total_len(), &guard) {
                 let known = pending.entry(wait.log).or_insert(wait.position);
                 *known = wait.position.max(*known);
             }
             match view.entry() {
                 Entry::Object(object) => {
                     let hash = table.hash(object.key);
-                    if hash >= from {
+                    if self.space.is_in_place() {
+                        let mut value = Vec::new();
+                        let read = self.read_in_place(table, object.key, &mut value);
+                        // Deleted meanwhile, if nothing is found.
+                        if let Some(version) = read.filter(|_| hash >= from) {
+                            items.push(ScanItem {
+                                hash,
+                                key: object.key.to_vec(),
+                                version,
+                                value,
+                            });
+                        }
+                    } else if hash >= from {
                         items.push(ScanItem {
                             hash,
                             key: object.key.to_vec(),

@@ -3,8 +3,11 @@
 use crate::indexes::Indexes;
 use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
-use pluvio_units::{KeyHash, TableId};
+use pluvio_index::Index;
+use pluvio_log::LogSpace;
+use pluvio_units::{EntryRef, KeyHash, LogId, TableId};
 use std::hash::RandomState;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// How keys of a table are hashed.
@@ -26,23 +29,73 @@ impl KeyHasher {
 pub struct EngineTable {
     id: TableId,
     hasher: KeyHasher,
+    space: Arc<LogSpace>,
     pub(crate) indexes: Indexes,
+    /// One for each log: a core counts where no other core does. Only the sums mean something.
+    counts: Box<[Counts]>,
+}
+
+/// Statistics: relaxed, and momentarily off by what is in progress.
+#[derive(Default)]
+#[repr(align(64))]
+struct Counts {
     objects: AtomicI64,
     object_bytes: AtomicI64,
     log_bytes: AtomicI64,
 }
 
+/// By how much the numbers of a table change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Growth {
+    /// Objects.
+    pub objects: i64,
+    /// Bytes of keys and values.
+    pub object_bytes: i64,
+    /// Bytes in the log.
+    pub log_bytes: i64,
+}
+
+impl Growth {
+    /// An object that comes.
+    #[inline]
+    pub(crate) fn by(key_and_value: usize, log_bytes: u32) -> Self {
+        Self {
+            objects: 1,
+            object_bytes: i64::try_from(key_and_value).expect("far below 2^63 bytes"),
+            log_bytes: i64::from(log_bytes),
+        }
+    }
+
+    /// This, and without that other one.
+    #[inline]
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self {
+            objects: self.objects - other.objects,
+            object_bytes: self.object_bytes - other.object_bytes,
+            log_bytes: self.log_bytes - other.log_bytes,
+        }
+    }
+}
+
 impl EngineTable {
-    pub(crate) fn new(id: TableId, hasher: KeyHasher, indexes: Indexes) -> Self {
-        let zero = AtomicI64::default;
+    pub(crate) fn new(
+        id: TableId,
+        hasher: KeyHasher,
+        indexes: Indexes,
+        space: &Arc<LogSpace>,
+    ) -> Self {
         Self {
             id,
             hasher,
+            space: Arc::clone(space),
             indexes,
-            objects: zero(),
-            object_bytes: zero(),
-            log_bytes: zero(),
+            counts: space.logs().map(|_| Counts::default()).collect(),
         }
+    }
+
+    fn sum(&self, of: impl Fn(&Counts) -> &AtomicI64) -> u64 {
+        let counts = self.counts.iter().map(|c| of(c).load(Ordering::Relaxed));
+        counts.sum::<i64>().max(0).unsigned_abs()
     }
 
     /// Its id.
@@ -68,16 +121,13 @@ impl EngineTable {
     /// Number of objects.
     #[must_use]
     pub fn objects(&self) -> u64 {
-        self.objects.load(Ordering::Relaxed).max(0).unsigned_abs()
+        self.sum(|c| &c.objects)
     }
 
     /// Bytes of keys and values of those objects.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
-        self.object_bytes
-            .load(Ordering::Relaxed)
-            .max(0)
-            .unsigned_abs()
+        self.sum(|c| &c.object_bytes)
     }
 
     /// Bytes of the table's indexes.
@@ -91,19 +141,44 @@ impl EngineTable {
     pub fn stat(&self) -> TableStat {
         TableStat {
             table: self.id,
-            live_bytes: self.log_bytes.load(Ordering::Relaxed).max(0).unsigned_abs(),
+            live_bytes: self.sum(|c| &c.log_bytes),
             live_entries: self.objects(),
         }
     }
 
-    /// Counts an object that came (`sign` 1) or went (`sign` -1). The counters are statistics:
-    /// relaxed, and momentarily off by what is in progress.
-    pub(crate) fn count(&self, sign: i64, object_bytes: usize, log_bytes: usize) {
-        let bytes = |n: usize| sign * i64::try_from(n).expect("an entry is far below 2^63 bytes");
-        self.objects.fetch_add(sign, Ordering::Relaxed);
-        self.object_bytes
-            .fetch_add(bytes(object_bytes), Ordering::Relaxed);
-        self.log_bytes
-            .fetch_add(bytes(log_bytes), Ordering::Relaxed);
+    /// Lets `index` point to `new`, the cleaner's copy of `old`; false when it points to `old` no more.
+    pub(crate) fn relocate(
+        &self,
+        index: &Index,
+        hash: KeyHash,
+        old: EntryRef,
+        new: EntryRef,
+    ) -> bool {
+        if !self.space.is_in_place() {
+            return index.relocate(hash, old, new);
+        }
+        // The value may have changed since the cleaner copied it; it cannot while the bucket is locked.
+        let guard = self.space.pin();
+        let mut bucket = index.lock(hash);
+        if bucket.find(|entry| entry == old).is_none() {
+            return false;
+        }
+        self.space.copy_value_again(old, new, &guard);
+        bucket.replace(old, new, false)
+    }
+
+    /// Counts what came and went; `by` is the log that the counting thread appends to.
+    #[inline]
+    pub(crate) fn count(&self, by: LogId, growth: Growth) {
+        let counts = &self.counts[usize::from(by.0)];
+        let add = |counter: &AtomicI64, by: i64| {
+            // An overwrite of the same size changes nothing.
+            if by != 0 {
+                counter.fetch_add(by, Ordering::Relaxed);
+            }
+        };
+        add(&counts.objects, growth.objects);
+        add(&counts.object_bytes, growth.object_bytes);
+        add(&counts.log_bytes, growth.log_bytes);
     }
 }

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_store::{
-    BuildError, Condition, IncrementError, KeyHashing, Size, Store, StoreError, Table, Topology,
-    Version,
+    BuildError, Condition, Host, IncrementError, KeyHashing, Nodes, Pace, Size, Store, StoreError,
+    Table, ThisMachine, Topology, TopologyError, Version, Worker,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn store() -> Store {
     Store::builder()
@@ -225,4 +227,91 @@ fn keys_and_values_beyond_the_limits_are_refused() {
     table.put(b"1234", &[0; 8]).unwrap();
     table.put(b"", b"").unwrap();
     assert_eq!(table.get(b"").unwrap(), b"");
+}
+
+/// A machine with two nodes of two processors, on which threads are counted and run in turn on each processor.
+#[derive(Default)]
+struct Machine {
+    threads: Arc<AtomicUsize>,
+    next_processor: AtomicUsize,
+    refuses_threads: bool,
+}
+
+/// Counts one thread for as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Host for Machine {
+    fn unix_seconds(&self) -> u32 {
+        1
+    }
+
+    fn random(&self) -> u64 {
+        4
+    }
+
+    fn nodes(&self) -> Result<Nodes, TopologyError> {
+        Nodes::new(vec![vec![0, 2], vec![1, 3]])
+    }
+
+    fn processor(&self) -> usize {
+        self.next_processor.fetch_add(1, Ordering::Relaxed) % 4
+    }
+
+    fn work(
+        &self,
+        name: String,
+        mut step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> Result<Worker, std::io::Error> {
+        if self.refuses_threads && self.threads.load(Ordering::SeqCst) == 1 {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        self.threads.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted(Arc::clone(&self.threads));
+        let step = move || {
+            let _counted = &counted;
+            step()
+        };
+        ThisMachine.work(name, Box::new(step))
+    }
+}
+
+#[test]
+fn the_last_handle_ends_the_threads() {
+    let machine = Arc::new(Machine::default());
+    let builder = Store::builder()
+        .memory(Size::mib(64))
+        .cleaner_threads(3)
+        .host(Arc::clone(&machine) as Arc<dyn Host>);
+    let store = builder.build().unwrap();
+    assert_eq!(store.stats().heads, 4, "one for each processor");
+    assert_eq!(machine.threads.load(Ordering::SeqCst), 3);
+    let table = store.create_table("kept").unwrap();
+    drop(store);
+    for key in 0..1000_u32 {
+        table.put(&key.to_le_bytes(), b"from every head").unwrap();
+    }
+    assert_eq!(table.len(), 1000);
+    assert_eq!(machine.threads.load(Ordering::SeqCst), 3);
+    drop(table);
+    assert_eq!(machine.threads.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_thread_that_the_system_refuses_leaves_none_behind() {
+    let machine = Arc::new(Machine {
+        refuses_threads: true,
+        ..Machine::default()
+    });
+    let builder = Store::builder()
+        .memory(Size::mib(64))
+        .cleaner_threads(2)
+        .host(Arc::clone(&machine) as Arc<dyn Host>);
+    assert!(matches!(builder.build(), Err(BuildError::CleanerThread(_))));
+    assert_eq!(machine.threads.load(Ordering::SeqCst), 0);
 }

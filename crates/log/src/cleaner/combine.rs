@@ -385,11 +385,11 @@ impl Cleaner {
     fn count_moved(&self, pass: &mut Pass) {
         let memory = &self.space.memory;
         if let Some(writer) = &pass.writer {
-            memory.move_live(writer.segment().slot(), pass.moved_bytes.came);
+            memory.move_live(writer.segment().slot(), pass.log, pass.moved_bytes.came);
         }
         pass.moved_bytes.came = 0;
         for (victim, went) in pass.victims.iter().zip(&mut pass.moved_bytes.went) {
-            memory.move_live(victim.segment.slot(), -core::mem::take(went));
+            memory.move_live(victim.segment.slot(), pass.log, -core::mem::take(went));
         }
     }
 

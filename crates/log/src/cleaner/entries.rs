@@ -154,9 +154,8 @@ impl Cleaner {
             let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
             let view = memory.view(entry, scan.check, &guard)?;
             let len = view.total_len();
-            memory.prefetch(EntryRef::new(
-                entry.offset() + u64::from(ENTRIES_AHEAD * len),
-            ));
+            let ahead = entry.offset() + u64::from(ENTRIES_AHEAD * len);
+            memory.prefetch(EntryRef::new(ahead), 1);
             if let Some(found) = self.look_at(&view, entry, at, scan.number, tables) {
                 batch.push(found);
                 if batch.len() == BATCH {
@@ -231,7 +230,7 @@ impl Cleaner {
 
     /// Asks for the bytes and the bucket of an entry that will be moved soon.
     pub(super) fn prefetch(&self, survivor: &Survivor, tables: &TableCache) {
-        self.space.memory.prefetch(survivor.entry);
+        self.space.memory.prefetch(survivor.entry, 1);
         if let Some(table) = tables.get(survivor.table) {
             table.prefetch(survivor.hash);
         }
@@ -299,6 +298,7 @@ impl Cleaner {
         guard: &EpochGuard<'_>,
     ) -> Option<EntryRef> {
         let memory = &self.space.memory;
+        let check = memory.possible(check);
         let bytes = memory.whole_entry(survivor.entry, survivor.len, guard)?;
         let intact = EntryHead::read(bytes).is_ok_and(|head| {
             head.total_len() == bytes.len()

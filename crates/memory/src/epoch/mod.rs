@@ -19,6 +19,8 @@
 //! What it does not do: it keeps no list of things to free and never waits for readers; who retires
 //! something keeps its stamp and asks again later.
 
+mod clock;
+mod fence;
 #[cfg(test)]
 mod model;
 mod protocol;
@@ -26,9 +28,12 @@ mod protocol;
 mod tests;
 mod thread_slots;
 
+pub use clock::EpochClock;
+
 use crate::region::{CACHE_LINE_BYTES, Region, RegionError};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
+use fence::ReaderFence;
 use protocol::IDLE;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +59,8 @@ impl ReclaimFrontier {
 /// The epoch counter and the table of reading threads.
 #[derive(Debug)]
 pub struct ReclaimEpochs {
+    clock: EpochClock,
+    fence: ReaderFence,
     /// Never given twice in a process, so that a thread's memory of a dead table finds no other one.
     id: u64,
     table: Arc<Table>,
@@ -96,8 +103,23 @@ impl ReclaimEpochs {
     /// # Errors
     /// As of [`Region::anonymous`].
     pub fn new(slots: u32) -> Result<Self, RegionError> {
+        Self::with_clock(slots, EpochClock::Counter)
+    }
+
+    /// [`Self::new`] with a clock of choice.
+    ///
+    /// # Errors
+    /// As of [`Region::anonymous`].
+    ///
+    /// # Panics
+    /// When this machine does not have the clock ([`EpochClock::is_available`]).
+    pub fn with_clock(slots: u32, clock: EpochClock) -> Result<Self, RegionError> {
+        assert!(clock.is_available(), "no {clock:?} for epochs");
         let region = Region::anonymous(Self::bytes(slots), false)?;
-        Ok(Self::in_region(region, 0, slots))
+        Ok(Self {
+            clock,
+            ..Self::in_region(region, 0, slots)
+        })
     }
 
     /// A table for `slots` threads in `region` from `offset` on, for regions that another process maps.
@@ -123,6 +145,8 @@ impl ReclaimEpochs {
         let fresh = table.counter().swap(IDLE + 1, Ordering::SeqCst) == 0;
         assert!(fresh, "the epoch table's memory is used already");
         Self {
+            clock: EpochClock::Counter,
+            fence: ReaderFence::of_this_system(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table: Arc::new(table),
         }
@@ -135,7 +159,8 @@ impl ReclaimEpochs {
     }
 
     /// From now until the guard is dropped, what this thread can reach is not used again. Guards may
-    /// be nested. Costs one load of a line that is rarely written, and one swap.
+    /// be nested. Costs one load of a line that is rarely written, and one store, or one
+    /// swap where the system has no `membarrier`.
     #[must_use = "the protection ends when the guard is dropped"]
     #[inline]
     pub fn pin(&self) -> EpochGuard<'_> {
@@ -144,12 +169,13 @@ impl ReclaimEpochs {
                 let [since, _, depth, ..] = self.table.slot(slot);
                 let outer = depth.load(Ordering::Relaxed);
                 if outer == 0 {
-                    protocol::begin(self.table.counter(), since);
+                    let stamp = self.clock.stamp(self.table.counter());
+                    self.fence.publish(since, stamp);
                 }
                 depth.store(outer + 1, Ordering::Relaxed);
                 Place::Slot(slot)
             }
-            None => Place::Overflow(self.table.begin_overflow()),
+            None => Place::Overflow(self.table.begin_overflow(self.clock)),
         };
         EpochGuard {
             epochs: self,
@@ -162,7 +188,7 @@ impl ReclaimEpochs {
     /// or by one it has synchronised with since.
     #[must_use = "without the stamp nobody knows when to reclaim"]
     pub fn retire_epoch(&self) -> ReclaimStamp {
-        ReclaimStamp(protocol::advance(self.table.counter()))
+        ReclaimStamp(self.clock.retire(self.table.counter()))
     }
 
     /// Whether all guards alive began after `stamp` was given: what was unlinked before it is out of
@@ -181,10 +207,16 @@ impl ReclaimEpochs {
             (0..u32::try_from(used).expect("E3: at most the number of slots"))
                 .map(|slot| &table.slot(slot)[0])
         };
-        let own = protocol::frontier::<AtomicU64, _>(table.counter(), slots);
+        // Before the fences: a stamp below this bound was given, and its things unlinked, before it.
+        let bound = self.clock.stamp(table.counter());
+        if !self.fence.before_look() {
+            return ReclaimFrontier(0);
+        }
+        let own = protocol::frontier_below::<AtomicU64, _>(bound, slots);
         // Looked at after the fence in `frontier`; the mutex orders us with each overflow guard.
         let shared = table.lock_overflow().keys().next().copied();
-        ReclaimFrontier(shared.map_or(own, |shared| shared.min(own)))
+        let frontier = shared.map_or(own, |shared| shared.min(own));
+        ReclaimFrontier(self.clock.surely(frontier))
     }
 }
 
@@ -241,17 +273,11 @@ impl Table {
         if self.claimed().load(Ordering::Relaxed) >= u64::from(self.slots) {
             return None;
         }
-        // Acquire pairs with the release in `unclaim`: the last owner's stores are over (E1).
         let free = (0..self.slots).find(|&slot| {
             let owner = &self.slot(slot)[1];
-            owner
-                .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            protocol::claim(owner, self.high_water(), u64::from(slot))
         })?;
         self.claimed().fetch_add(1, Ordering::Relaxed);
-        // Before the first pin, whose fence makes it visible to every later look (E3).
-        self.high_water()
-            .fetch_max(u64::from(free) + 1, Ordering::AcqRel);
         Some(free)
     }
 
@@ -261,16 +287,16 @@ impl Table {
         let [_, owner, depth, ..] = self.slot(slot);
         if depth.load(Ordering::Relaxed) == 0 {
             self.claimed().fetch_sub(1, Ordering::Relaxed);
-            owner.store(0, Ordering::Release);
+            protocol::unclaim(owner);
         }
     }
 
-    /// The counter is read under the mutex: a look that comes later finds this guard, and a look that
+    /// The clock is read under the mutex: a look that comes later finds this guard, and a look that
     /// came earlier handed its view of what is unlinked to this thread through the mutex.
     #[cold]
-    fn begin_overflow(&self) -> u64 {
+    fn begin_overflow(&self, clock: EpochClock) -> u64 {
         let mut guards = self.lock_overflow();
-        let epoch = self.counter().load(Ordering::Acquire);
+        let epoch = clock.stamp(self.counter());
         *guards.entry(epoch).or_insert(0) += 1;
         epoch
     }

@@ -41,12 +41,24 @@ impl<const FENCED: bool> Word for ModelWord<FENCED> {
     fn full_fence() {
         fence(Ordering::SeqCst);
     }
+
+    fn take(&self) -> bool {
+        self.0
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn raise(&self, to: u64) {
+        self.0.fetch_max(to, Ordering::AcqRel);
+    }
 }
 
 /// Two places for a value; `link` says which one is current.
 struct Shared<const FENCED: bool> {
     counter: ModelWord<FENCED>,
     slots: [ModelWord<FENCED>; 2],
+    owners: [ModelWord<FENCED>; 2],
+    high_water: ModelWord<FENCED>,
     link: AtomicU64,
     places: [UnsafeCell<u64>; 2],
 }
@@ -56,6 +68,8 @@ impl<const FENCED: bool> Shared<FENCED> {
         Arc::new(Self {
             counter: ModelWord::new(IDLE + 1),
             slots: [ModelWord::new(IDLE), ModelWord::new(IDLE)],
+            owners: [ModelWord::new(0), ModelWord::new(0)],
+            high_water: ModelWord::new(0),
             link: AtomicU64::new(0),
             places: [UnsafeCell::new(1), UnsafeCell::new(1)],
         })
@@ -71,6 +85,30 @@ impl<const FENCED: bool> Shared<FENCED> {
             assert_eq!(value, 1, "read memory that is used again");
         });
         protocol::end(&self.slots[slot]);
+    }
+
+    /// A thread that comes, reads in the first slot it gets, and goes.
+    fn come_read_and_go(&self) {
+        let claim =
+            |&slot: &usize| protocol::claim(&self.owners[slot], &self.high_water, slot as u64);
+        let slot = (0..2).find(claim).expect("a slot for each of two threads");
+        self.read(slot);
+        protocol::unclaim(&self.owners[slot]);
+    }
+
+    /// [`Self::unlink_and_reuse`] with a look at those slots only that have ever been claimed.
+    fn unlink_and_reuse_among_claimed(&self) {
+        self.link.store(1, Ordering::Release);
+        let stamp = protocol::advance(&self.counter);
+        let claimed = || {
+            let used = usize::try_from(self.high_water.load_acquire()).unwrap();
+            self.slots[..used].iter()
+        };
+        if protocol::frontier(&self.counter, claimed) > stamp {
+            // SAFETY: loom checks that no access is concurrent.
+            #[allow(unsafe_code)]
+            self.places[0].with_mut(|value| unsafe { *value = 0 });
+        }
     }
 
     /// Unlinks place 0, and overwrites it if nobody can be reading it.
@@ -125,6 +163,33 @@ fn two_readers_are_never_overtaken() {
             thread::spawn(move || reader.read(slot))
         });
         shared.unlink_and_reuse();
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
+
+/// A look while a thread registers either sees its slot or comes before its fence.
+#[test]
+fn a_thread_that_registers_during_a_look_is_not_overtaken() {
+    explore(|| {
+        let shared = Shared::<true>::new();
+        let reader = Arc::clone(&shared);
+        let reader = thread::spawn(move || reader.come_read_and_go());
+        shared.unlink_and_reuse_among_claimed();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on() {
+    explore(|| {
+        let shared = Shared::<true>::new();
+        let readers = [(); 2].map(|()| {
+            let reader = Arc::clone(&shared);
+            thread::spawn(move || reader.come_read_and_go())
+        });
+        shared.unlink_and_reuse_among_claimed();
         for reader in readers {
             reader.join().unwrap();
         }

@@ -1,4 +1,4 @@
-//! The four steps of the epoch protocol, generic over the atomic word, so that the model checker
+//! The steps of the epoch protocol, generic over the atomic word, so that the model checker
 //! (`model`) runs the very code the readers run.
 //!
 //! Why a pin protects. A reader publishes its epoch `e`, passes a full fence `R`, and only then
@@ -28,6 +28,10 @@ pub(super) trait Word {
     /// A release store, then a full fence.
     fn publish(&self, value: u64);
     fn full_fence();
+    /// Makes a zero a one, with acquire; false when it was none.
+    fn take(&self) -> bool;
+    /// Raises the word to at least `to`, with release.
+    fn raise(&self, to: u64);
 }
 
 impl Word for AtomicU64 {
@@ -66,10 +70,35 @@ impl Word for AtomicU64 {
     fn full_fence() {
         core::sync::atomic::fence(Ordering::SeqCst);
     }
+
+    fn take(&self) -> bool {
+        self.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn raise(&self, to: u64) {
+        self.fetch_max(to, Ordering::AcqRel);
+    }
 }
 
-/// The reader, before its first access.
-#[inline]
+/// A thread takes a slot for itself, by its owner word; false when another one has it. Slot number `number` counts as
+/// used before the thread's first pin, whose fence makes that visible to every later look (E3).
+pub(super) fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
+    // Acquire pairs with the release in `unclaim`: the last owner's stores are over (E1).
+    let claimed = owner.take();
+    if claimed {
+        high_water.raise(number + 1);
+    }
+    claimed
+}
+
+/// A thread gives its slot, in which no guard lives, to others.
+pub(super) fn unclaim<W: Word>(owner: &W) {
+    owner.store_release(0);
+}
+
+/// The reader, before its first access. (Outside of models, its two halves are in `clock` and `fence`.)
+#[cfg(test)]
 pub(super) fn begin<W: Word>(counter: &W, slot: &W) {
     slot.publish(counter.load_acquire());
 }
@@ -87,13 +116,22 @@ pub(super) fn advance<W: Word>(counter: &W) -> u64 {
 
 /// The reclaimer, before using memory again: everything with a stamp below the answer may be used.
 /// `slots` is called behind the fence, since which slots are in use is itself something to look at.
+#[cfg(test)]
 pub(super) fn frontier<'a, W, I>(counter: &W, slots: impl FnOnce() -> I) -> u64
 where
     W: Word + 'a,
     I: Iterator<Item = &'a W>,
 {
     // Before the fence: a stamp below this bound was given, and its things unlinked, before it.
-    let bound = counter.load_acquire();
+    frontier_below(counter.load_acquire(), slots)
+}
+
+/// [`frontier`] for a bound that was read before.
+pub(super) fn frontier_below<'a, W, I>(bound: u64, slots: impl FnOnce() -> I) -> u64
+where
+    W: Word + 'a,
+    I: Iterator<Item = &'a W>,
+{
     W::full_fence();
     slots()
         .map(Word::load_acquire)

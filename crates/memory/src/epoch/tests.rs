@@ -29,6 +29,31 @@ fn a_guard_holds_back_only_what_was_retired_while_it_lives() {
     assert!(epochs.is_quiesced(during));
 }
 
+/// Asks again until it is quiesced: time stamps need a moment to be surely past.
+fn comes_to_be_quiesced(epochs: &ReclaimEpochs, stamp: ReclaimStamp) -> bool {
+    (0..1_000_000).any(|_| epochs.is_quiesced(stamp))
+}
+
+#[test]
+fn guards_hold_back_by_time_stamps_as_well() {
+    if !EpochClock::Tsc.is_available() {
+        return;
+    }
+    for slots in [0, 4] {
+        let epochs = ReclaimEpochs::with_clock(slots, EpochClock::Tsc).unwrap();
+        let before = epochs.retire_epoch();
+        assert!(comes_to_be_quiesced(&epochs, before));
+        let guard = epochs.pin();
+        let during = epochs.retire_epoch();
+        assert!(before < during);
+        let inner = epochs.pin();
+        assert!(!comes_to_be_quiesced(&epochs, during), "nested or not");
+        drop(guard);
+        drop(inner);
+        assert!(comes_to_be_quiesced(&epochs, during));
+    }
+}
+
 #[test]
 fn a_look_does_not_cover_stamps_given_after_it() {
     let epochs = epochs(4);
@@ -166,9 +191,16 @@ fn pins_in_destructors_of_a_dying_thread_work() {
 /// quiesced; a reader that finds a scrubbed cell was not protected.
 #[test]
 fn readers_never_meet_memory_that_is_used_again() {
+    scrub_behind_readers(&epochs(2), 3000);
+    if EpochClock::Tsc.is_available() {
+        let epochs = ReclaimEpochs::with_clock(2, EpochClock::Tsc).unwrap();
+        scrub_behind_readers(&epochs, 300);
+    }
+}
+
+fn scrub_behind_readers(epochs: &ReclaimEpochs, rounds: u64) {
     const CELLS: u64 = 8;
     const SCRUBBED: u64 = 0;
-    let epochs = epochs(2);
     let link = AtomicU64::new(0);
     let cells: Vec<AtomicU64> = (0..CELLS).map(|_| AtomicU64::new(1)).collect();
     let done = AtomicBool::new(false);
@@ -184,7 +216,7 @@ fn readers_never_meet_memory_that_is_used_again() {
                 }
             });
         }
-        for round in 0..3000 {
+        for round in 0..rounds {
             let old = link.load(Ordering::Relaxed);
             let new = (old + 1) % CELLS;
             cells[usize::try_from(new).unwrap()].store(round + 1, Ordering::Relaxed);

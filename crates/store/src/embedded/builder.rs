@@ -6,7 +6,7 @@ use crate::embedded::store::{Limits, Store};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
 use pluvio_host::{Host, Nodes, ThisMachine};
-use pluvio_log::{Durability, LogOptions, OpenError};
+use pluvio_log::{CleanerOptions, Durability, EpochClock, LogOptions, OpenError, VALUE_HEAD_BYTES};
 use pluvio_units::{KEY_MAX, LOGS_PER_MASTER_MAX, Size, VALUE_MAX};
 use std::sync::Arc;
 
@@ -50,6 +50,27 @@ pub enum EpochKind {
     Tsc,
 }
 
+impl Cleaning {
+    fn options(self) -> CleanerOptions {
+        CleanerOptions {
+            cleaning: match self {
+                Self::TwoLevel => pluvio_log::Cleaning::TwoLevel,
+                Self::OneLevel => pluvio_log::Cleaning::OneLevel,
+            },
+            ..CleanerOptions::default()
+        }
+    }
+}
+
+impl EpochKind {
+    fn clock(self) -> EpochClock {
+        match self {
+            Self::Counter => EpochClock::Counter,
+            Self::Tsc => EpochClock::Tsc,
+        }
+    }
+}
+
 /// How keys are hashed. Either has a seed that nobody outside knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum KeyHashing {
@@ -67,13 +88,14 @@ pub struct StoreBuilder {
     memory: Size,
     heads: Option<u16>,
     cleaner_threads: u16,
-    pub(crate) cleaning: Cleaning,
-    pub(crate) update: UpdatePolicy,
+    cleaning: Cleaning,
+    update: UpdatePolicy,
     topology: Topology,
-    pub(crate) epochs: EpochKind,
+    epochs: EpochKind,
     threads_max: usize,
     key_max: usize,
-    value_max: usize,
+    /// Default: the most that is possible.
+    value_max: Option<usize>,
     live_percent_max: u32,
     expansion: f64,
     hashing: KeyHashing,
@@ -98,7 +120,7 @@ impl Default for StoreBuilder {
             epochs: EpochKind::default(),
             threads_max: 512,
             key_max: KEY_MAX,
-            value_max: VALUE_MAX,
+            value_max: None,
             live_percent_max: 90,
             expansion: 2.0,
             hashing: KeyHashing::default(),
@@ -109,13 +131,14 @@ impl Default for StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// All memory of the store: log, indexes and tables. Reserved at once, used as the store fills.
+    /// Memory of the log: reserved at once, touched as the store fills. Indexes come on top, with 17 to 18 bytes for each
+    /// object ([`StoreStats::index_bytes`](crate::StoreStats)).
     pub fn memory(mut self, memory: impl Into<Size>) -> Self {
         self.memory = memory.into();
         self
     }
 
-    /// Number of heads, 1 to 64: places where threads append side by side. Default: one for each
+    /// Number of heads, 1 to 256: places where threads append side by side. Default: one for each
     /// processor, as far as the memory has room for them.
     pub fn heads(mut self, heads: u16) -> Self {
         self.heads = Some(heads);
@@ -159,9 +182,10 @@ impl StoreBuilder {
         self
     }
 
-    /// Longest key (at most 64 KiB) and value (at most 1 MiB) that are taken, in bytes.
+    /// Longest key (at most 64 KiB) and value (at most 1 MiB, less 12 bytes with [`UpdatePolicy::InPlace`]) that are taken,
+    /// in bytes.
     pub fn limits(mut self, key: usize, value: usize) -> Self {
-        (self.key_max, self.value_max) = (key, value);
+        (self.key_max, self.value_max) = (key, Some(value));
         self
     }
 
@@ -219,11 +243,19 @@ impl StoreBuilder {
         .map_err(|why| self.refused(why, heads))?;
         let limits = Limits {
             key_max: self.key_max,
-            value_max: self.value_max,
+            value_max: self.value_max(),
             hashing: self.hashing,
         };
         let heads = Heads::new(Arc::clone(&self.host), &nodes, heads);
-        Store::start(engine, heads, limits, self.host, self.cleaner_threads)
+        let cleaner = Arc::new(engine.cleaner(self.cleaning.options()));
+        Store::start(
+            engine,
+            heads,
+            limits,
+            self.host,
+            cleaner,
+            self.cleaner_threads,
+        )
     }
 
     fn log_options(&self, heads: u16) -> LogOptions {
@@ -234,6 +266,9 @@ impl StoreBuilder {
             live_percent_max: self.live_percent_max,
             disk_expansion_percent: (self.expansion * 100.0) as u32,
             huge_pages: self.huge_pages,
+            in_place: self.update == UpdatePolicy::InPlace,
+            epoch_slots: self.threads_max as u32,
+            epoch_clock: self.epochs.clock(),
             ..LogOptions::new(self.memory)
         }
     }
@@ -260,8 +295,15 @@ impl StoreBuilder {
         )?;
         within("threads_max", self.threads_max, 1, THREADS_MAX)?;
         within("limits (key)", self.key_max, 1, KEY_MAX)?;
-        within("limits (value)", self.value_max, 0, VALUE_MAX)?;
+        within("limits (value)", self.value_max(), 0, self.value_limit())?;
         within("live_percent_max", self.live_percent_max as usize, 1, 95)?;
+        if !self.epochs.clock().is_available() {
+            return Err(BuildError::OutOfRange {
+                option: "epochs",
+                value: format!("{:?}", self.epochs),
+                limit: "this machine has no invariant time stamp counter".into(),
+            });
+        }
         if !(1.0..=100.0).contains(&self.expansion) {
             return Err(BuildError::OutOfRange {
                 option: "expansion",
@@ -270,6 +312,17 @@ impl StoreBuilder {
             });
         }
         Ok(())
+    }
+
+    fn value_limit(&self) -> usize {
+        match self.update {
+            UpdatePolicy::Append => VALUE_MAX,
+            UpdatePolicy::InPlace => VALUE_MAX - VALUE_HEAD_BYTES,
+        }
+    }
+
+    fn value_max(&self) -> usize {
+        self.value_max.unwrap_or(self.value_limit())
     }
 
     /// The memory a store with so many heads needs.

@@ -8,7 +8,7 @@ use crate::embedded::table::Table;
 use crate::engine::Engine;
 use crate::table::{EngineTable, KeyHasher};
 use pluvio_host::{Host, Worker};
-use pluvio_log::{Cleaner, CleanerOptions, CleanerStats};
+use pluvio_log::{Cleaner, CleanerStats};
 use pluvio_memory::EpochGuard;
 use pluvio_units::TableId;
 use std::collections::BTreeMap;
@@ -64,12 +64,20 @@ pub struct StoreStats {
     pub resident_bytes: u64,
     /// Log memory that is free for appends.
     pub free_bytes: u64,
-    /// The whole budget.
+    /// Log memory, reserves included: the builder's option.
     pub memory_bytes: u64,
     /// Number of heads.
     pub heads: u16,
     /// The cleaner's work.
     pub cleaner: CleanerStats,
+}
+
+impl StoreStats {
+    /// Bytes of index that one object takes; `None` when there are none.
+    #[must_use]
+    pub fn index_bytes_per_object(&self) -> Option<f64> {
+        (self.objects > 0).then(|| self.index_bytes as f64 / self.objects as f64)
+    }
 }
 
 /// Keeps what was borrowed from a store readable. Hold it briefly: no memory is reclaimed meanwhile.
@@ -88,9 +96,9 @@ impl Store {
         heads: Heads,
         limits: Limits,
         host: Arc<dyn Host>,
+        cleaner: Arc<Cleaner>,
         cleaner_threads: u16,
     ) -> Result<Self, BuildError> {
-        let cleaner = Arc::new(engine.cleaner(CleanerOptions::default()));
         engine.space().set_time(host.unix_seconds());
         let workers = cleaning::start(&cleaner, &host, cleaner_threads)?;
         let shared = Shared {

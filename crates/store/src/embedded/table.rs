@@ -4,10 +4,10 @@ use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
 use crate::embedded::store::{Shared, StoreGuard};
 use crate::engine::{Change, Current, Update};
+use crate::read::{BATCH, Seen};
 use crate::table::EngineTable;
 use core::ops::Deref;
-use pluvio_format::Entry;
-use pluvio_log::EntryView;
+use pluvio_format::Object;
 use pluvio_units::{ObjectVersion, TableId};
 use std::sync::Arc;
 
@@ -30,19 +30,31 @@ pub struct Table {
 }
 
 /// A value where it lies in the log, or a copy of one that is cut in two there.
-#[derive(Debug)]
-pub struct Borrowed<'g> {
-    view: EntryView<'g>,
+pub struct Borrowed<'g>(Held<'g>);
+
+enum Held<'g> {
+    Seen(Seen<'g>),
+    Copy(ObjectVersion, Vec<u8>),
 }
 
 impl Borrowed<'_> {
     /// The version of the object.
     #[must_use]
     pub fn version(&self) -> ObjectVersion {
-        match self.view.entry() {
-            Entry::Object(object) => object.version,
-            other => crate::engine::unreachable_kind(&other),
+        match &self.0 {
+            Held::Seen(seen) => object_of(seen).version,
+            Held::Copy(version, _) => *version,
         }
+    }
+}
+
+fn object_of<'a>(seen: &'a Seen<'_>) -> Object<'a> {
+    seen.object().expect("only objects are borrowed")
+}
+
+impl core::fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Borrowed").field(&&**self).finish()
     }
 }
 
@@ -50,7 +62,10 @@ impl Deref for Borrowed<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.view.value()
+        match &self.0 {
+            Held::Seen(seen) => object_of(seen).value,
+            Held::Copy(_, value) => value,
+        }
     }
 }
 
@@ -107,6 +122,10 @@ impl Table {
     /// no object.
     pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> bool {
         into.clear();
+        let engine = &self.shared.engine;
+        if engine.space().is_in_place() {
+            return engine.read_in_place(&self.table, key, into).is_some();
+        }
         self.get_with(key, |_, value| into.extend_from_slice(value))
             .is_some()
     }
@@ -124,11 +143,18 @@ impl Table {
     }
 
     /// The value where it lies, for as long as the guard lives. No copy is made, unless the value is large and
-    /// cut in two in memory.
+    /// cut in two in memory, or the store overwrites values in place.
     #[must_use]
     pub fn get_ref<'g>(&'g self, guard: &'g StoreGuard<'_>, key: &[u8]) -> Option<Borrowed<'g>> {
-        let view = self.shared.engine.find(&self.table, key, &guard.0)?;
-        Some(Borrowed { view })
+        let engine = &self.shared.engine;
+        if engine.space().is_in_place() {
+            let mut value = Vec::new();
+            let version = engine.read_in_place(&self.table, key, &mut value)?;
+            return Some(Borrowed(Held::Copy(version, value)));
+        }
+        let seen = engine.find(&self.table, key, &guard.0)?;
+        seen.object()?;
+        Some(Borrowed(Held::Seen(seen)))
     }
 
     /// Whether there is an object.
@@ -145,6 +171,13 @@ impl Table {
     #[inline]
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<ObjectVersion, StoreError> {
         self.check(key, value)?;
+        let engine = &self.shared.engine;
+        if engine.space().is_in_place() {
+            let head = self.shared.heads.mine();
+            if let Some(version) = engine.put_in_place(head, &self.table, key, value) {
+                return Ok(version);
+            }
+        }
         match self.update(key, |_| Ok(Change::Put(value.into())))? {
             Ok(version) => Ok(version),
             Err(refused) => unreachable_refusal(&refused),
@@ -235,7 +268,7 @@ impl Table {
     pub fn put_batch(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), (usize, StoreError)> {
         for (group, chunk) in pairs.chunks(BATCH).enumerate() {
             let engine = &self.shared.engine;
-            engine.prefetch_batch(&self.table, chunk.iter().map(|(key, _)| *key));
+            let _hashes = engine.prefetch_batch(&self.table, chunk.iter().map(|(key, _)| *key));
             for (at, (key, value)) in chunk.iter().enumerate() {
                 self.put(key, value)
                     .map_err(|error| (group * BATCH + at, error))?;
@@ -288,9 +321,6 @@ impl Table {
         }
     }
 }
-
-/// Pairs whose places are asked for together: as many misses as a core has in flight.
-const BATCH: usize = 16;
 
 /// Reads a decimal number as [`Table::increment`] writes it.
 fn number(text: &[u8]) -> Option<i64> {

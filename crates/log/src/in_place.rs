@@ -1,0 +1,197 @@
+//! Objects whose values are overwritten where they lie (004 ch. 6), in log spaces without replicas.
+//!
+//! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of a small object (`SMALL_ENTRY_MAX`)
+//! may change as long as the index points to it; everything before the value, and larger objects, never do.
+//!
+//! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's; these and the rest are accessed each for itself, so
+//! that everybody agrees which bytes are accessed as words.
+//!
+//! - LOG-12: the value of such an object is stored and read by atomic words only, from its publication
+//!   until its memory is free. Nobody takes a slice of it.
+//! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the bucket's
+//!   version; so does who points the index to a copy, after having taken the value again.
+
+use crate::memory::LogMemory;
+use crate::space::LogSpace;
+use core::ops::Range;
+use pluvio_format::{Object, ObjectFront};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SMALL_ENTRY_MAX};
+
+/// Bytes of the owner's at the beginning of a value that may be overwritten: version and length, so that a shorter
+/// value fits as well.
+pub const VALUE_HEAD_BYTES: usize = 12;
+
+/// An object whose value may change.
+#[derive(Clone, Copy, Debug)]
+pub struct MutableObject<'g> {
+    /// Its version when it was appended.
+    pub version: ObjectVersion,
+    /// Its key, which never changes.
+    pub key: &'g [u8],
+    /// Where its value lies in the region.
+    at: u64,
+    /// Bytes of the value, its head included.
+    room: usize,
+    /// Bytes in the log.
+    total_len: u32,
+}
+
+impl MutableObject<'_> {
+    /// Bytes that a value may have to fit here, its head not counted.
+    #[must_use]
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.room - VALUE_HEAD_BYTES
+    }
+
+    fn rest_at(&self) -> u64 {
+        self.at + VALUE_HEAD_BYTES as u64
+    }
+
+    /// Bytes it takes in the log.
+    #[must_use]
+    #[inline]
+    pub fn total_len(&self) -> u32 {
+        self.total_len
+    }
+}
+
+impl LogMemory {
+    /// The object at `entry`, without its value; `None` when it is none, or a large one.
+    #[inline]
+    pub(crate) fn mutable_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<MutableObject<'g>> {
+        let (seglet, within) = Self::split(entry);
+        let left = SEGLET_BYTES - within;
+        let mut len = ObjectFront::BYTES_MIN;
+        let front = loop {
+            if len > left {
+                return None;
+            }
+            // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes, no more
+            // than there are before the value, never change (LOG-12).
+            let bytes = unsafe { self.bytes(seglet, within, len, guard) };
+            match Object::front(bytes) {
+                Ok(front) => break front,
+                Err(Some(more)) => len = more,
+                Err(None) => return None,
+            }
+        };
+        let room = front.total_len - front.value_at;
+        // A small entry never crosses a seglet border, wherever the cleaner copies it to; a large one might, and then
+        // a change during the copy would be lost.
+        let small = front.total_len <= left.min(SMALL_ENTRY_MAX);
+        (small && room >= VALUE_HEAD_BYTES).then(|| MutableObject {
+            version: front.version,
+            key: front.key,
+            at: entry.offset() + front.value_at as u64,
+            room,
+            total_len: front.total_len as u32,
+        })
+    }
+
+    /// A copy of the whole object: its value by atomic loads.
+    pub(crate) fn copy_mutable(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<Vec<u8>> {
+        let object = self.mutable_object(entry, guard)?;
+        let front_len = object.total_len as usize - object.room;
+        let (seglet, within) = Self::split(entry);
+        // SAFETY: what lies before the value never changes (LOG-12).
+        let mut copy = unsafe { self.bytes(seglet, within, front_len, guard) }.to_vec();
+        copy.resize(object.total_len as usize, 0);
+        let (head, rest) = copy[front_len..].split_at_mut(VALUE_HEAD_BYTES);
+        self.load_racing(object.at, VALUE_HEAD_BYTES, head);
+        self.load_racing(object.rest_at(), object.room(), rest);
+        Some(copy)
+    }
+}
+
+impl LogSpace {
+    /// The object at `entry`, which was found or appended under `guard`, if its value may be overwritten.
+    #[must_use]
+    #[inline]
+    pub fn mutable_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<MutableObject<'g>> {
+        if !self.is_in_place() {
+            return None;
+        }
+        self.memory.mutable_object(entry, guard)
+    }
+
+    /// Whether values may be overwritten.
+    #[must_use]
+    #[inline]
+    pub fn is_in_place(&self) -> bool {
+        self.memory.is_in_place()
+    }
+
+    /// The head of the value. It may be torn, and so may be the rest, unless the bucket is locked, or its version
+    /// tells afterwards that nobody wrote.
+    #[must_use]
+    #[inline]
+    pub fn load_head(&self, object: &MutableObject<'_>) -> [u8; VALUE_HEAD_BYTES] {
+        let mut head = [0; VALUE_HEAD_BYTES];
+        self.memory
+            .load_racing(object.at, VALUE_HEAD_BYTES, &mut head);
+        head
+    }
+
+    /// The first bytes of what follows the head; see [`Self::load_head`].
+    ///
+    /// # Panics
+    /// When `into` is longer than the room.
+    #[inline]
+    pub fn load_rest(&self, object: &MutableObject<'_>, into: &mut [u8]) {
+        self.memory
+            .load_racing(object.rest_at(), object.room(), into);
+    }
+
+    /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has told readers
+    /// (LOG-13).
+    ///
+    /// # Panics
+    /// When `rest` is longer than the room.
+    #[inline]
+    pub fn overwrite(
+        &self,
+        object: &MutableObject<'_>,
+        head: &[u8; VALUE_HEAD_BYTES],
+        rest: &[u8],
+    ) {
+        self.memory.store_racing(object.at, VALUE_HEAD_BYTES, head);
+        self.memory
+            .store_racing(object.rest_at(), object.room(), rest);
+    }
+
+    /// Takes the value of `old` once more into its copy `new`, which the index does not point to yet. The caller
+    /// has the lock of the object's bucket (LOG-13). Does nothing where values do not change.
+    pub fn copy_value_again(&self, old: EntryRef, new: EntryRef, guard: &EpochGuard<'_>) {
+        let pair = self
+            .mutable_object(old, guard)
+            .zip(self.mutable_object(new, guard));
+        let Some((from, to)) = pair else {
+            return;
+        };
+        assert_eq!(from.room, to.room, "a copy is as long as what it copies");
+        let mut piece = [0; 256];
+        for range in pieces(from.room, piece.len()) {
+            let piece = &mut piece[..range.len()];
+            let (at, left) = (range.start as u64, from.room - range.start);
+            self.memory.load_racing(from.at + at, left, piece);
+            self.memory
+                .store_racing(to.at + at, to.room - range.start, piece);
+        }
+    }
+}
+
+/// Pieces of at most `most` bytes. That they cut words differently than others do is no harm: nobody stores to
+/// either copy meanwhile.
+fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(most).map(move |at| at..len.min(at + most))
+}

@@ -1,0 +1,229 @@
+//! Reads of single objects and of batches.
+
+use crate::engine::{Engine, unreachable_kind};
+use crate::in_place::{ValueHead, with_buffer};
+use crate::table::EngineTable;
+use pluvio_format::{Entry, Object};
+use pluvio_index::{Index, Slot};
+use pluvio_log::EntryView;
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition, ObjectVersion};
+
+/// What a caller must wait for before it tells anyone what it saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pending {
+    /// The log to wait for.
+    pub log: LogId,
+    /// The position that must be durable.
+    pub position: LogPosition,
+}
+
+/// What a read found. Must not be shown before `pending` is durable.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// The object, if there is one.
+    pub object: Option<(ObjectVersion, Vec<u8>)>,
+    /// What to wait for, if what was found is not yet known to be durable.
+    pub pending: Option<Pending>,
+}
+
+/// Keys whose memory is asked for together: as many misses as a core has in flight.
+pub(crate) const BATCH: usize = 16;
+
+/// Cache lines of an entry that a read asks for before it looks at the first: objects of some hundred bytes lie in these.
+pub(crate) const PREFETCH_LINES: u64 = 3;
+
+/// What an index slot refers to.
+pub(crate) enum Seen<'g> {
+    /// An object in one piece, and its length in the log.
+    Object(Object<'g>, u32),
+    /// Anything else.
+    Other(Box<EntryView<'g>>),
+    /// A copy of an object whose value may be overwritten.
+    Mutable(Box<EntryView<'g>>),
+}
+
+impl Seen<'_> {
+    /// The object, if it is one.
+    #[inline]
+    pub(crate) fn object(&self) -> Option<Object<'_>> {
+        match self {
+            Self::Object(object, _) => Some(*object),
+            Self::Mutable(view) => view.object().map(ValueHead::strip),
+            Self::Other(view) => match view.entry() {
+                Entry::Object(_) => view.object(),
+                Entry::Tombstone(_) => None,
+                other => unreachable_kind(&other),
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn total_len(&self) -> u32 {
+        match self {
+            Self::Object(_, len) => *len,
+            Self::Other(view) | Self::Mutable(view) => view.total_len(),
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Object(object, _) => object.key,
+            Self::Other(view) | Self::Mutable(view) => view.key(),
+        }
+    }
+}
+
+impl Engine {
+    /// Reads an object.
+    #[must_use]
+    pub fn read(&self, table: &EngineTable, key: &[u8]) -> Found {
+        let hash = table.hash(key);
+        let guard = self.space.pin();
+        let Some(index) = table.indexes.of(hash) else {
+            return Found::default();
+        };
+        let Some((slot, seen)) = self.lookup(&index, hash, key, &guard) else {
+            return Found::default();
+        };
+        let pending = self.pending(slot, seen.total_len(), &guard);
+        let object = seen.object().map(|o| (o.version, o.value.to_vec()));
+        Found { object, pending }
+    }
+
+    /// The slot of a key, and what it refers to.
+    #[inline]
+    fn lookup<'g>(
+        &'g self,
+        index: &Index,
+        hash: KeyHash,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(Slot, Seen<'g>)> {
+        let mut seen = None;
+        let slot = index.lookup(hash, |entry| {
+            // Where the value ends is known only when its beginning has come; without this, its lines come one
+            // after the other.
+            self.space.prefetch(entry, PREFETCH_LINES);
+            self.see_key(entry, key, guard, &mut seen)
+        })?;
+        Some((slot, seen.expect("seen when it matched")))
+    }
+
+    /// Whether an entry has this key, and if so, what it is.
+    #[inline]
+    pub(crate) fn see_key<'g>(
+        &'g self,
+        entry: EntryRef,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+        seen: &mut Option<Seen<'g>>,
+    ) -> bool {
+        let now = self.see(entry, guard);
+        let is_it = now.key() == key;
+        if is_it {
+            *seen = Some(now);
+        }
+        is_it
+    }
+
+    #[inline]
+    fn see<'g>(&'g self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> Seen<'g> {
+        match self.space.object(entry, guard) {
+            Some((object, len)) => Seen::Object(object, len),
+            None if self.space.is_in_place() => Seen::Mutable(Box::new(self.view(entry, guard))),
+            None => Seen::Other(Box::new(self.view(entry, guard))),
+        }
+    }
+
+    /// The object of a store without replicas.
+    #[inline]
+    pub(crate) fn find<'g>(
+        &'g self,
+        table: &EngineTable,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<Seen<'g>> {
+        let hash = table.hash(key);
+        let index = table.indexes.of(hash)?;
+        Some(self.lookup(&index, hash, key, guard)?.1)
+    }
+
+    /// Shows an object of a store without replicas.
+    #[inline]
+    pub(crate) fn read_with<R>(
+        &self,
+        table: &EngineTable,
+        key: &[u8],
+        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
+    ) -> Option<R> {
+        if self.space.is_in_place() {
+            return with_buffer(|value| {
+                let version = self.read_in_place(table, key, value)?;
+                Some(see(version, value))
+            });
+        }
+        let guard = self.space.pin();
+        let seen = self.find(table, key, &guard)?;
+        let object = seen.object()?;
+        Some(see(object.version, object.value))
+    }
+
+    /// Shows objects of a store without replicas, by their places in `keys`: first all index buckets are asked
+    /// for, then all entries, then they are read.
+    pub(crate) fn read_batch(
+        &self,
+        table: &EngineTable,
+        keys: &[&[u8]],
+        mut see: impl FnMut(usize, Option<(ObjectVersion, &[u8])>),
+    ) {
+        let mut at = 0;
+        for chunk in keys.chunks(BATCH) {
+            let guard = self.space.pin();
+            let hashes = self.prefetch_batch(table, chunk.iter().copied());
+            if self.space.is_in_place() {
+                with_buffer(|value| {
+                    for key in chunk {
+                        let version = self.read_in_place(table, key, value);
+                        see(at, version.map(|version| (version, &value[..])));
+                        at += 1;
+                    }
+                });
+                continue;
+            }
+            for (key, hash) in chunk.iter().zip(hashes) {
+                let index = table.indexes.of(hash);
+                let seen = index.and_then(|i| Some(self.lookup(&i, hash, key, &guard)?.1));
+                let object = seen.as_ref().and_then(Seen::object);
+                see(at, object.map(|o| (o.version, o.value)));
+                at += 1;
+            }
+        }
+    }
+
+    /// Asks for the index buckets of some keys, [`BATCH`] at most, and then for their entries; gives the hashes.
+    #[inline]
+    pub(crate) fn prefetch_batch<'k>(
+        &self,
+        table: &EngineTable,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> [KeyHash; BATCH] {
+        let mut hashes = [KeyHash(0); BATCH];
+        let mut count = 0;
+        let Some(index) = table.indexes.of(KeyHash(0)) else {
+            return hashes;
+        };
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = table.hash(key);
+            index.prefetch(*hash);
+            count += 1;
+        }
+        for hash in &hashes[..count] {
+            if let Some(entry) = index.candidate(*hash) {
+                self.space.prefetch(entry, PREFETCH_LINES);
+            }
+        }
+        hashes
+    }
+}
