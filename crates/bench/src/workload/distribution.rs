@@ -98,6 +98,12 @@ enum Kind {
 }
 
 impl Draw {
+    /// How many things there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.n
+    }
+
     /// A rank below `n`.
     #[inline]
     pub fn rank(&self, random: &mut Random) -> u64 {
