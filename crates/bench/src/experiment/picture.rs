@@ -8,6 +8,10 @@ use std::ops::Range;
 const PANEL: (u32, u32) = (620, 420);
 /// Most panels beside each other.
 const PANELS_PER_LINE: usize = 3;
+/// Letters that the names of all groups may have to stand beside each other; more stand upright.
+const LETTERS_ACROSS: usize = 80;
+/// How much higher than the highest bar a panel is: the legend stands there.
+const LEGEND_ROOM: f64 = 1.5;
 /// Colours of the series: those of Okabe and Ito, which differ for people who see few colours too.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -183,12 +187,21 @@ impl Panel {
             .flat_map(|series| &series.points)
             .fold(0.0, |most: f64, point| most.max(point.1));
         let across = -0.5..groups.len() as f64 - 0.5;
+        let letters: usize = groups.iter().map(|name| name.chars().count()).sum();
+        let upright = letters > LETTERS_ACROSS;
+        let mut names = ("sans-serif", 12).into_text_style(area);
+        if upright {
+            names = names.transform(FontTransform::Rotate90);
+        }
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 18))
             .margin(12)
-            .x_label_area_size(44)
+            .x_label_area_size(if upright { 150 } else { 44 })
             .y_label_area_size(64)
-            .build_cartesian_2d(across, 0.0..if most > 0.0 { most * 1.25 } else { 1.0 })
+            .build_cartesian_2d(
+                across,
+                0.0..if most > 0.0 { most * LEGEND_ROOM } else { 1.0 },
+            )
             .map_err(failed)?;
         let name = |at: f64| match (at - at.round()).abs() < 1e-6 && at >= 0.0 {
             true => groups.get(at.round() as usize).cloned().unwrap_or_default(),
@@ -199,7 +212,9 @@ impl Panel {
             .x_desc(&self.x)
             .y_desc(&self.y)
             .x_labels(groups.len().max(1))
+            .x_label_style(names)
             .x_label_formatter(&|at| name(*at))
+            .y_label_formatter(&|value| Axis::Linear.label(*value))
             .disable_x_mesh()
             .light_line_style(WHITE)
             .draw()
@@ -243,8 +258,8 @@ impl Axis {
             Self::Logarithmic => 10f64.powf(scaled),
         };
         match value.abs() {
-            v if v >= 1e9 => format!("{:.3}G", value / 1e9),
-            v if v >= 1e6 => format!("{:.3}M", value / 1e6),
+            v if v >= 1e9 => format!("{:.2}G", value / 1e9),
+            v if v >= 1e6 => format!("{:.1}M", value / 1e6),
             v if v >= 1e4 => format!("{:.0}k", value / 1e3),
             v if v >= 100.0 || v == 0.0 => format!("{value:.0}"),
             v if v >= 1.0 => format!("{value:.1}"),

@@ -3,7 +3,7 @@
 use super::{KEY, Overhead, Watch, bars, check_rounds, step};
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
 use crate::error::ExperimentError;
-use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
+use crate::experiment::{Experiment, Picture, Row, Spread};
 use crate::run::{LoadPlan, RunPlan};
 use crate::suite::Step;
 use crate::workload::Distribution;
@@ -179,7 +179,7 @@ pub fn store(
     scaling(&mut experiment);
     let picture = Picture {
         title: "Stores inside a process".into(),
-        panels: panels.into_iter().collect::<Vec<Panel>>(),
+        panels,
     };
     Ok((experiment, picture))
 }
@@ -307,13 +307,17 @@ fn scaling(experiment: &mut Experiment) {
 }
 
 fn short_name(case: &Case) -> String {
+    let verb = match case.get_percent {
+        100 => "get".into(),
+        0 => "put".into(),
+        percent => format!("{percent} % get"),
+    };
     let batch = match case.batch {
         1 => String::new(),
-        n => format!("x{n}"),
+        n => format!(" x{n}"),
     };
     format!(
-        "{}%{batch} {} {}t",
-        case.get_percent,
+        "{verb}{batch} {}, {} thr.",
         case.distribution.name(),
         case.threads
     )
