@@ -15,6 +15,9 @@ pub enum ExperimentError {
         /// Why not, and what helps.
         problem: String,
     },
+    /// A run could not go on: the store refused for too long, or gave what was never stored.
+    #[error("{0}")]
+    Run(String),
     /// A contestant's process could not be started, or ended.
     #[error("the process of {contestant}: {problem}")]
     Process {

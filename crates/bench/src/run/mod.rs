@@ -68,7 +68,7 @@ fn put_again<S: KeyValue>(
         match refusal {
             Refusal::Full(_) if retries <= YIELDS => std::thread::yield_now(),
             Refusal::Full(pause) => std::thread::park_timeout(pause.min(PAUSE_MAX)),
-            Refusal::Fatal(problem) => return Err(ExperimentError::Parameters(problem)),
+            Refusal::Fatal(problem) => return Err(ExperimentError::Run(problem)),
         }
         match store.put(key, value) {
             Ok(()) => return Ok(retries),
@@ -76,5 +76,5 @@ fn put_again<S: KeyValue>(
         }
     }
     let problem = "memory stays full: give more memory, or a lower utilization";
-    Err(ExperimentError::Parameters(problem.into()))
+    Err(ExperimentError::Run(problem.into()))
 }

@@ -137,7 +137,7 @@ pub(crate) fn run<S: KeyValue>(store: &S, plan: &RunPlan) -> Result<Ran, Experim
     ran.latencies = plan.latencies.then(|| latencies.latencies());
     match damaged {
         0 => Ok(ran),
-        _ => Err(ExperimentError::Parameters(format!(
+        _ => Err(ExperimentError::Run(format!(
             "{damaged} reads gave another key's value (CON-1)"
         ))),
     }

@@ -198,8 +198,8 @@ impl<'a, S: KeyValue> Worker<'a, S> {
             }
             Operation::Delete { key } => match self.store.delete(key) {
                 Ok(_) => Ok(()),
-                Err(Refusal::Fatal(problem)) => Err(ExperimentError::Parameters(problem)),
-                Err(Refusal::Full(_)) => Err(ExperimentError::Parameters(
+                Err(Refusal::Fatal(problem)) => Err(ExperimentError::Run(problem)),
+                Err(Refusal::Full(_)) => Err(ExperimentError::Run(
                     "a delete was refused for want of memory".into(),
                 )),
             },
@@ -216,7 +216,7 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         }
         match is_of(key, &self.into) {
             true => Ok(Some(self.into.len())),
-            false => Err(ExperimentError::Parameters(format!(
+            false => Err(ExperimentError::Run(format!(
                 "key {key} has another key's value (CON-1)"
             ))),
         }

@@ -24,12 +24,16 @@ pub struct LatencyOptions {
     pub seconds: f64,
     /// Rounds.
     pub rounds: usize,
+    /// Whether the store without a cleaner takes part; it needs memory for all that is written.
+    pub baseline: bool,
     /// Seed of values and draws.
     pub seed: u64,
 }
 
 /// Bytes that one writer may append in a second; the store without a cleaner has room for all rounds.
 const APPENDED_PER_SECOND: f64 = 700e6;
+/// Longest first round.
+const WARMUP_SECONDS_MAX: f64 = 5.0;
 /// Most memory the store without a cleaner gets.
 const MEMORY_MAX: u64 = 10 << 30;
 
@@ -56,22 +60,19 @@ pub fn latency(
         let problem = "the utilization must be 1 to 94 %, and one thread must write";
         return Err(ExperimentError::Parameters(problem.into()));
     }
-    watch(Step::Total((2 + 3 * (options.rounds + 1)) as u64));
-    let mut with = step(watch, "the store with a cleaner loads", || {
+    let stores = if options.baseline { 2 } else { 1 };
+    let total = stores + (stores + 1) * (options.rounds + 1);
+    watch(Step::Total(total as u64));
+    let mut sides = vec![step(watch, "the store with a cleaner loads", || {
         start(program, options, "cleaner", options.memory, None)
-    })?;
-    let time = options.seconds * (options.rounds + 1) as f64 * options.threads as f64;
-    let room = (time * APPENDED_PER_SECOND) as u64 + options.memory;
-    if room > MEMORY_MAX {
-        let problem =
-            "so many seconds and rounds do not fit into 10 GiB without a cleaner; give less";
-        return Err(ExperimentError::Parameters(problem.into()));
+    })?];
+    if options.baseline {
+        let room = room(options)?;
+        let objects = sides[0].objects;
+        sides.push(step(watch, "the store without a cleaner loads", || {
+            start(program, options, "no cleaner", room, Some(objects))
+        })?);
     }
-    let without = step(watch, "the store without a cleaner loads", || {
-        start(program, options, "no cleaner", room, Some(with.objects))
-    })?;
-    with.name = "cleaner";
-    let mut sides = [without, with];
     let mut idle = Vec::new();
     for round in 0..=options.rounds {
         for side in &mut sides {
@@ -86,7 +87,7 @@ pub fn latency(
             }
         }
         let plan = IdlePlan {
-            seconds: options.seconds,
+            seconds: length(options, round),
             threads: options.threads,
         };
         let spun = step(watch, format!("idle, round {round}"), || {
@@ -99,9 +100,29 @@ pub fn latency(
     Ok(report(options, &sides, &idle))
 }
 
+/// Memory in which all rounds fit without a cleaner.
+fn room(options: &LatencyOptions) -> Result<u64, ExperimentError> {
+    let time = options.seconds * (options.rounds + 1) as f64 * options.threads as f64;
+    let room = (time * APPENDED_PER_SECOND) as u64 + options.memory;
+    match room > MEMORY_MAX {
+        false => Ok(room),
+        true => Err(ExperimentError::Parameters(
+            "so many seconds and rounds do not fit into 10 GiB without a cleaner; give less, or leave that store out".into(),
+        )),
+    }
+}
+
+/// Seconds of a round; the first only warms up.
+fn length(options: &LatencyOptions, round: usize) -> f64 {
+    match round {
+        0 => options.seconds.min(WARMUP_SECONDS_MAX),
+        _ => options.seconds,
+    }
+}
+
 fn plan(options: &LatencyOptions, objects: u64, round: usize) -> RunPlan {
     RunPlan {
-        seconds: options.seconds,
+        seconds: length(options, round),
         threads: options.threads,
         objects,
         value_size: options.value_size,
@@ -209,7 +230,7 @@ fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Expe
             tail.point(name, us.median, 1.0 - quantile);
         }
     }
-    if let [without, with] = sides {
+    if let [with, without] = sides {
         for (name, quantile) in [
             ("median", 0.5),
             ("p99", 0.99),
@@ -219,6 +240,8 @@ fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Expe
             let (a, b) = (median(&with.all, quantile), median(&without.all, quantile));
             experiment.ratio(format!("{name}: cleaner / no cleaner"), a.median, b.median);
         }
+    }
+    if let Some(with) = sides.first() {
         let (a, b) = (median(&with.all, 1.0), median(idle, 1.0));
         experiment.ratio("slowest: cleaner / idle thread", a.max, b.max);
     }

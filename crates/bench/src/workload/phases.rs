@@ -165,7 +165,7 @@ impl Phases {
         live.clear();
         let mut free: Vec<u32> = (0..objects as u32).rev().collect();
         free.shrink_to_fit();
-        let mut phases = phases.to_vec().into_iter();
+        let mut phases = Vec::from(phases).into_iter();
         let now = phases.next();
         Self {
             phases,

@@ -114,10 +114,10 @@ impl Stream for PostmarkStream {
                     }
                 }
             }
-            Stage::Remove => match self.files.len().checked_sub(1) {
-                Some(last) => Some(self.remove(last)),
-                None => None,
-            },
+            Stage::Remove => {
+                let last = self.files.len().checked_sub(1)?;
+                Some(self.remove(last))
+            }
         }
     }
 

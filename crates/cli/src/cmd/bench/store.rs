@@ -152,6 +152,9 @@ pub struct LatencyCdf {
     /// Threads that clean
     #[arg(long, value_name = "N", default_value_t = 1)]
     cleaner_threads: u16,
+    /// Leave out the store without a cleaner, which needs memory for all that is written: for long runs
+    #[arg(long)]
+    cleaner_only: bool,
     #[command(flatten)]
     rounds: Rounds,
     #[command(flatten)]
@@ -166,6 +169,7 @@ pub fn latency_cdf(global: &Global, latency: &LatencyCdf) -> Result<ExitCode, Fa
         value_size: latency.value_size,
         threads: latency.threads,
         cleaner_threads: latency.cleaner_threads,
+        baseline: !latency.cleaner_only,
         seconds: latency.rounds.seconds,
         rounds: latency.rounds.rounds,
         seed: latency.rounds.seed,
