@@ -152,7 +152,7 @@ impl LogSpace {
         let mut end = end_after(current(&mut head).at(), lens());
         if end > capacity || current(&mut head).segment().is_emergency() {
             self.check_group_fits(state, lens())?;
-            let leave = self.seglets_left_by(class);
+            let leave = self.seglets_left_by(class, encoded);
             self.roll_for_append(state, &mut head, leave)
                 .map_err(|why| self.full(why))?;
             end = end_after(current(&mut head).at(), lens());
@@ -165,7 +165,7 @@ impl LogSpace {
         if missing > 0 {
             self.check_live_limit(class, encoded)?;
             let seglets = self
-                .take_default(missing, self.seglets_left_by(class))
+                .take_default(missing, self.seglets_left_by(class, encoded))
                 .ok_or_else(|| self.full(FullReason::Seglets))?;
             writer.extend(seglets);
         }
@@ -210,9 +210,15 @@ impl LogSpace {
         }
     }
 
-    pub(crate) fn seglets_left_by(&self, class: AppendClass) -> usize {
+    /// Seglets of the default pool that an append has to leave to others.
+    pub(crate) fn seglets_left_by(&self, class: AppendClass, encoded: &[Encoded<'_>]) -> usize {
+        let geometry = &self.geometry;
         match class {
-            AppendClass::Normal | AppendClass::Replace { .. } => self.geometry.delete_reserve,
+            AppendClass::Normal => geometry.delete_reserve + geometry.overwrite_reserve,
+            AppendClass::Replace { .. } if growth(class, encoded) > 0 => {
+                geometry.delete_reserve + geometry.overwrite_reserve
+            }
+            AppendClass::Replace { .. } => geometry.delete_reserve,
             AppendClass::Delete | AppendClass::Internal => 0,
         }
     }
@@ -224,17 +230,7 @@ impl LogSpace {
         class: AppendClass,
         encoded: &[Encoded<'_>],
     ) -> Result<(), AppendError> {
-        let replaced = match class {
-            AppendClass::Normal => 0,
-            AppendClass::Replace { old_bytes } => old_bytes as usize,
-            AppendClass::Delete | AppendClass::Internal => return Ok(()),
-        };
-        let added: usize = encoded
-            .iter()
-            .filter(|e| e.kind() == EntryKind::Object)
-            .map(Encoded::len)
-            .sum();
-        let growth = added.saturating_sub(replaced) as u64;
+        let growth = growth(class, encoded);
         let fits = || self.live_bytes() + growth <= self.geometry.live_bytes_max;
         if growth == 0 || fits() {
             return Ok(());
@@ -284,6 +280,21 @@ impl LogSpace {
     pub fn end_position(&self, log: LogId) -> LogPosition {
         current(&mut self.log(log).head()).position()
     }
+}
+
+/// Bytes by which an append makes live objects more, at most.
+fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
+    let replaced = match class {
+        AppendClass::Normal => 0,
+        AppendClass::Replace { old_bytes } => old_bytes as usize,
+        AppendClass::Delete | AppendClass::Internal => return 0,
+    };
+    let added: usize = encoded
+        .iter()
+        .filter(|e| e.kind() == EntryKind::Object)
+        .map(Encoded::len)
+        .sum();
+    added.saturating_sub(replaced) as u64
 }
 
 /// The writer of a head.

@@ -39,7 +39,7 @@ pub enum FullReason {
     LiveObjects,
     /// No seglets: the cleaner has to catch up.
     Seglets,
-    /// As many segments as the disks of the backups may hold: the cleaner has to catch up.
+    /// The log on disk is as long as the disk expansion factor allows: the cleaner has to catch up.
     Segments,
 }
 
@@ -48,7 +48,7 @@ impl core::fmt::Display for FullReason {
         f.write_str(match self {
             Self::LiveObjects => "live objects at their limit",
             Self::Seglets => "no free seglets",
-            Self::Segments => "too many segments",
+            Self::Segments => "the log on disk at its limit",
         })
     }
 }

@@ -6,7 +6,7 @@
 //! [`Cleaner`] collects dead entries, step by step.
 //!
 //! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-11 and CLEAN-1 to
-//! CLEAN-6, which `docs/log.md` and `docs/cleaning.md` list.
+//! CLEAN-8, which `docs/log.md` and `docs/cleaning.md` list.
 //!
 //! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
 //! thread but for short locks. What a caller found in the index or appended it must use under an epoch
@@ -35,7 +35,7 @@ mod view;
 mod writer;
 
 pub use append::{AppendClass, EntryRefs};
-pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Liveness};
+pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
 pub use log_state::Hook;

@@ -175,6 +175,15 @@ impl LogMemory {
         }
     }
 
+    /// Gives the pages of a seglet back to the system, which nobody has: it was taken from the pool for
+    /// this, and no guard that could see what it held is left (LOG-5).
+    pub(crate) fn discard(&self, seglet: u32) {
+        // SAFETY: the caller alone has the seglet, and readers of its former entries are gone.
+        let done = unsafe { self.region.discard(Self::base(seglet), SEGLET_BYTES as u64) };
+        // Refused, it stays resident: memory is lost to the system, not to us.
+        let _stays_resident = done;
+    }
+
     /// Counts `bytes` more live object bytes.
     pub(crate) fn add_live(&self, slot: u32, log: LogId, bytes: i64) {
         // Relaxed: statistics; whoever decides by them tolerates being a little behind.
@@ -182,6 +191,13 @@ impl LogMemory {
             .0
             .fetch_add(bytes, Ordering::Relaxed);
         self.live_of_log[usize::from(log.0)]
+            .0
+            .fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts live object bytes that came to, or went from, another segment of the same log.
+    pub(crate) fn move_live(&self, slot: u32, bytes: i64) {
+        self.live_of_slot[slot as usize]
             .0
             .fetch_add(bytes, Ordering::Relaxed);
     }
@@ -202,15 +218,16 @@ impl LogMemory {
         u64::try_from(live).unwrap_or(0)
     }
 
-    /// Forgets what is still counted as live in a slot that will be used again. Nobody has a
-    /// reference into it any more.
-    pub(crate) fn clear_live(&self, slot: u32, log: LogId) {
+    /// Forgets what is still counted as live in a slot that will be used again, and gives it. Nobody
+    /// has a reference into it any more.
+    pub(crate) fn clear_live(&self, slot: u32, log: LogId) -> i64 {
         let left = self.live_of_slot[slot as usize]
             .0
             .swap(0, Ordering::Relaxed);
         self.live_of_log[usize::from(log.0)]
             .0
             .fetch_sub(left, Ordering::Relaxed);
+        left
     }
 
     /// Bytes the tables take beside the log itself.

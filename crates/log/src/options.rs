@@ -13,6 +13,9 @@ const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
 /// A memory is cut into about this many segments, so that in a small one the cleaner's reserve (at
 /// least one segment) stays small against the whole.
 const SEGMENTS_WANTED: usize = 64;
+/// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back here
+/// is missing for dead data, which costs more copying than larger passes save.
+const CLEANER_RESERVE_SEGMENTS: usize = 1;
 /// Threads that can be inside the log at once without sharing an epoch slot.
 const EPOCH_SLOTS: u32 = 512;
 
@@ -34,9 +37,13 @@ pub struct LogOptions {
     pub live_percent_max: u32,
     /// Seglets of a full segment, 40 to 128. `None`: a 64th of the memory within these borders.
     pub segment_seglets: Option<usize>,
-    /// The log on disk may have this many times as many segments as fit into memory (000 §5.2), in
-    /// percent; at least 150.
+    /// The disk expansion factor (000 §5.2) in percent: the log on disk may take this many times the
+    /// log memory. At least 100. More makes combined cleaning cheaper, and recovery read more. Means
+    /// nothing without replicas.
     pub disk_expansion_percent: u32,
+    /// Passes of the cleaner that may go on at once, each stepped by a thread; each gets a reserve of its
+    /// own for survivors. 1 to 64.
+    pub cleaners: u16,
     /// Ask for huge pages.
     pub huge_pages: bool,
 }
@@ -54,6 +61,7 @@ impl LogOptions {
             live_percent_max: 90,
             segment_seglets: None,
             disk_expansion_percent: 200,
+            cleaners: 1,
             huge_pages: false,
         }
     }
@@ -85,17 +93,22 @@ pub(crate) struct Geometry {
     pub seglets: usize,
     /// Seglets of a full segment.
     pub segment_seglets: usize,
-    /// Only for survivors: one segment and a bit, so that from no memory at all a segment can be
-    /// cleaned (CLEAN-4); a 32nd of a large memory, so that passes can be larger there.
+    /// Only for survivors and compactions: a segment for each cleaner, so that from no memory at all
+    /// each can clean a segment (CLEAN-4).
     pub cleaner_reserve: usize,
     /// Only for heads that publish a digest: two for each log (000 §7).
     pub emergency_reserve: usize,
     /// Left over by objects for tombstones, so that deletes work when objects are refused.
     pub delete_reserve: usize,
+    /// Left over by what makes the live data more, beside `delete_reserve`: room for dead data, without which
+    /// nothing could be overwritten, because no segment would have a seglet to give (000 §7: 2 %).
+    pub overwrite_reserve: usize,
     /// Most segments, in the log or on their way in or out.
     pub slots: usize,
     /// Of these, not for heads opened by appends: for survivors and emergency heads.
     pub slots_reserve: usize,
+    /// Most bytes of the log on disk before appends are refused; `u64::MAX` when there is no disk.
+    pub disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub live_bytes_max: u64,
     /// Epoch slots.
@@ -112,18 +125,22 @@ impl Geometry {
             .unwrap_or((seglets / SEGMENTS_WANTED).clamp(SEGMENT_SEGLETS_MIN, SEGLETS_PER_SEGMENT));
         let logs = usize::from(options.logs);
         let full = (seglets / segment_seglets) as u64;
-        let slots_reserve = 16 + 2 * logs;
-        let slots = (full * u64::from(options.disk_expansion_percent) / 100) as usize
-            + slots_reserve
-            + 2 * logs;
+        let cleaners = usize::from(options.cleaners);
+        let slots_reserve = 16 * cleaners + 2 * logs;
+        let expansion = u64::from(options.disk_expansion_percent);
+        // Half as many again, because segments that were closed early are not full.
+        let slots = (full * expansion / 100 * 3 / 2) as usize + slots_reserve + 2 * logs;
         let emergency_reserve = 2 * logs * head_seglets(slots);
-        let cleaner_reserve = (segment_seglets + 2).max((seglets / 32).min(10 * segment_seglets));
+        let cleaner_reserve = CLEANER_RESERVE_SEGMENTS * cleaners * segment_seglets + 2;
         let usable = seglets.saturating_sub(emergency_reserve + cleaner_reserve);
         let delete_reserve = (usable / 200).clamp(2, 32);
+        // A seglet for each segment: if all are equally full, each can give one.
+        let overwrite_reserve = (usable / 50).max(usable / segment_seglets);
         // Beside the reserves: room for the heads and for as much again as the cleaner's reserve.
         let minimum = emergency_reserve
             + 2 * cleaner_reserve
             + delete_reserve
+            + segment_seglets / 4
             + 8 * logs
             + 8 * segment_seglets;
         if seglets < minimum {
@@ -140,9 +157,18 @@ impl Geometry {
             cleaner_reserve,
             emergency_reserve,
             delete_reserve,
+            overwrite_reserve,
             slots,
             slots_reserve,
-            live_bytes_max: options.memory.bytes() / 100 * u64::from(options.live_percent_max),
+            disk_bytes_max: match options.durability {
+                Durability::Volatile => u64::MAX,
+                Durability::Replicated => {
+                    let factor = u128::from(options.disk_expansion_percent);
+                    let bytes = u128::from(options.memory.bytes()) * factor / 100;
+                    u64::try_from(bytes).unwrap_or(u64::MAX)
+                }
+            },
+            live_bytes_max: live_bytes_max(options, usable - delete_reserve - overwrite_reserve),
             epoch_slots: EPOCH_SLOTS,
         })
     }
@@ -156,6 +182,12 @@ impl Geometry {
     pub(crate) fn usable(&self) -> usize {
         self.seglets - self.cleaner_reserve - self.emergency_reserve
     }
+}
+
+/// The share that was asked for, or what there are seglets for beside the reserves.
+fn live_bytes_max(options: &LogOptions, seglets: usize) -> u64 {
+    let share = options.memory.bytes() / 100 * u64::from(options.live_percent_max);
+    share.min((seglets * SEGLET_BYTES) as u64)
 }
 
 /// Seglets of a head with nothing but its own entries: statistics take less than 8 KiB, a digest
@@ -176,9 +208,15 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
         let problem = format!("{} is not 1 to 95", options.live_percent_max);
         return bad("live_percent_max", problem);
     }
-    if options.disk_expansion_percent < 150 {
-        let problem = format!("{} is less than 150", options.disk_expansion_percent);
+    if options.disk_expansion_percent < 100 {
+        let problem = format!(
+            "{} is less than 100: the log on disk holds at least what is in memory",
+            options.disk_expansion_percent
+        );
         return bad("disk_expansion_percent", problem);
+    }
+    if !(1..=64).contains(&options.cleaners) {
+        return bad("cleaners", format!("{} is not 1 to 64", options.cleaners));
     }
     if let Some(n) = options.segment_seglets
         && !(SEGMENT_SEGLETS_MIN..=SEGLETS_PER_SEGMENT).contains(&n)
@@ -225,8 +263,9 @@ mod tests {
         assert_eq!(with(|o| o.live_percent_max = 96), "live_percent_max");
         assert_eq!(with(|o| o.segment_seglets = Some(39)), "segment_seglets");
         assert_eq!(
-            with(|o| o.disk_expansion_percent = 100),
+            with(|o| o.disk_expansion_percent = 99),
             "disk_expansion_percent"
         );
+        assert_eq!(with(|o| o.cleaners = 0), "cleaners");
     }
 }

@@ -62,11 +62,22 @@ impl LogSpace {
         head: &mut Option<SegmentWriter>,
         leave: usize,
     ) -> Result<(), FullReason> {
-        let slot = self.take_slots(1, self.geometry.slots_reserve);
-        let slot = slot.ok_or(FullReason::Segments)?[0];
+        let slot = self.slot_for_appends().ok_or(FullReason::Segments)?;
+        self.heads_filled.fetch_add(1, Ordering::Relaxed);
         self.roll_with(log, head, slot, |count| {
             Some((self.take_default(count, leave)?, false))
         })
+    }
+
+    /// A slot for a segment of appends, which has to fit the disks of the backups as well (000 §5.2).
+    /// Survivors and emergency heads may go beyond: they are what makes the log shorter again.
+    pub(crate) fn slot_for_appends(&self) -> Option<u32> {
+        let with_it = self.disk_bytes() + u64::from(self.geometry.segment_bytes());
+        if with_it > self.geometry.disk_bytes_max {
+            return None;
+        }
+        let slot = self.take_slots(1, self.geometry.slots_reserve);
+        slot.map(|slots| slots[0])
     }
 
     /// A head whose purpose is its digest: an ordinary one while there is memory, otherwise an emergency
@@ -142,7 +153,7 @@ impl LogSpace {
         let new = writer.segment();
         let mut dropped = core::mem::take(&mut members.leaving);
         if let Some(old) = old {
-            old.close();
+            self.close_segment(&old);
             if old.is_emergency() {
                 members.in_log.remove(&old.id());
                 old.set_leaving();
@@ -180,6 +191,8 @@ impl LogSpace {
                 created_s,
                 emergency: opening.emergency,
                 slot: opening.slot,
+                durability: self.options.durability,
+                disk_len: self.geometry.segment_bytes(),
             },
         ));
         let mut writer = SegmentWriter::new(Arc::clone(&segment), Arc::clone(&self.memory));

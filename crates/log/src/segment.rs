@@ -3,10 +3,15 @@
 //! A segment is opened, appended to by its one writer, closed, and later dropped from the log and
 //! freed. Its seglets are taken one by one while it grows, so that a head that is closed early or
 //! a survivor that is not full wastes less than one seglet.
+//!
+//! Compaction exchanges the bytes of a closed segment for fewer: the same segment to recovery, for
+//! which either is a valid replica. Who copies a segment in several pieces holds its bytes meanwhile
+//! ([`Segment::hold_bytes`]).
 
+use crate::durable::Durability;
 use crate::memory::LogMemory;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use pluvio_format::SegmentKind;
 use pluvio_memory::ReclaimStamp;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
@@ -16,39 +21,70 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 /// names others is estimated to be alive in the same share. 4 KiB for each segment.
 const TARGETS_MAX: usize = 256;
 
-/// How many bytes of tombstones name which segment: so the cleaner knows, without reading them,
-/// how many died when that segment left the log.
+/// How many bytes of tombstones name which segment that is on disk: so the cleaner knows, without
+/// reading them, how many died when that segment left the log.
 #[derive(Default, Debug)]
 pub(crate) struct TombstoneTargets {
     /// Ascending by segment.
     exact: Vec<(SegmentId, u32)>,
+    /// What `exact` ever counted.
+    exact_ever: u64,
+    /// What it counts.
+    exact_live: u64,
     other: u64,
 }
 
 impl TombstoneTargets {
     pub(crate) fn add(&mut self, target: SegmentId, bytes: u32) {
-        match self.exact.binary_search_by_key(&target, |t| t.0) {
-            Ok(at) => self.exact[at].1 += bytes,
-            Err(at) if self.exact.len() < TARGETS_MAX => self.exact.insert(at, (target, bytes)),
-            Err(_) => self.other += u64::from(bytes),
+        let Err(at) = self.exact.binary_search_by_key(&target, |t| t.0).map(|at| {
+            self.exact[at].1 += bytes;
+        }) else {
+            self.count(bytes);
+            return;
+        };
+        if self.exact.len() < TARGETS_MAX {
+            self.exact.insert(at, (target, bytes));
+            self.count(bytes);
+        } else {
+            self.other += u64::from(bytes);
         }
     }
 
-    /// Estimated bytes of those whose segment `still_there` knows.
-    pub(crate) fn live_bytes(&self, still_there: impl Fn(SegmentId) -> bool) -> u64 {
-        let (mut live, mut all) = (0u64, 0u64);
-        for &(target, bytes) in &self.exact {
-            all += u64::from(bytes);
-            if still_there(target) {
-                live += u64::from(bytes);
-            }
+    fn count(&mut self, bytes: u32) {
+        self.exact_ever += u64::from(bytes);
+        self.exact_live += u64::from(bytes);
+    }
+
+    /// Segment `target` has left the disk.
+    pub(crate) fn forget(&mut self, target: SegmentId) {
+        if let Ok(at) = self.exact.binary_search_by_key(&target, |t| t.0) {
+            let (_, bytes) = self.exact.remove(at);
+            self.exact_live -= u64::from(bytes);
         }
-        if all == 0 {
+    }
+
+    /// Forgets what names segments that are not there.
+    pub(crate) fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool) {
+        self.exact.retain(|(target, _)| is_there(*target));
+        self.exact_live = self.exact.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+    }
+
+    /// Bytes of tombstones whose segment is there, partly estimated.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        if self.exact_ever == 0 {
             return self.other;
         }
-        live + (u128::from(self.other) * u128::from(live) / u128::from(all)) as u64
+        let share = u128::from(self.other) * u128::from(self.exact_live);
+        self.exact_live + (share / u128::from(self.exact_ever)) as u64
     }
 }
+
+/// Bits of [`Segment::uses`]: a cleaner has the segment in a pass.
+const CLAIMED: u8 = 1;
+/// That pass will exchange its bytes.
+const COMPACTING: u8 = 2;
+/// Replication needs the bytes as they are.
+const BYTES_HELD: u8 = 4;
 
 /// See the module. Shared; the log owns its state.
 pub struct Segment {
@@ -68,8 +104,17 @@ pub struct Segment {
     leaving: AtomicBool,
     held: AtomicBool,
     freed: AtomicBool,
+    /// Every live entry was moved elsewhere: nothing may be counted as live when it is freed.
+    cleaned: AtomicBool,
     settled: OnceLock<ReclaimStamp>,
     tombstones: Mutex<TombstoneTargets>,
+    /// Who works on it: `CLAIMED`, `COMPACTING`, `BYTES_HELD`.
+    uses: AtomicU8,
+    /// Bytes of a replica that was never exchanged for a shorter one: what the log on disk is
+    /// charged with.
+    disk_len: AtomicU32,
+    /// A compaction found that it would gain nothing with so many live bytes.
+    barren_at: AtomicU32,
 }
 
 /// What a segment is made from.
@@ -80,10 +125,17 @@ pub(crate) struct NewSegment {
     pub created_s: u32,
     pub emergency: bool,
     pub slot: u32,
+    pub durability: Durability,
+    /// What the log on disk is charged with until the segment is closed.
+    pub disk_len: u32,
 }
 
 impl Segment {
     pub(crate) fn new(memory: Arc<LogMemory>, new: NewSegment) -> Self {
+        let uses = match new.durability {
+            Durability::Volatile => 0,
+            Durability::Replicated => BYTES_HELD,
+        };
         Self {
             id: new.id,
             log: new.log,
@@ -100,8 +152,12 @@ impl Segment {
             leaving: AtomicBool::new(false),
             held: AtomicBool::new(false),
             freed: AtomicBool::new(false),
+            cleaned: AtomicBool::new(false),
             settled: OnceLock::new(),
             tombstones: Mutex::default(),
+            uses: AtomicU8::new(uses),
+            disk_len: AtomicU32::new(new.disk_len),
+            barren_at: AtomicU32::new(u32::MAX),
         }
     }
 
@@ -130,7 +186,8 @@ impl Segment {
     }
 
     /// Bytes appended. Only grows, always from the end of one group to the end of another, so that
-    /// every value is one to certify.
+    /// every value is one to certify. A closed segment whose bytes nobody holds can become shorter:
+    /// the new length and bytes are those of an equally valid replica.
     #[must_use]
     pub fn appended_len(&self) -> u32 {
         // Acquire: pairs with `set_appended`; the bytes below are there.
@@ -154,7 +211,8 @@ impl Segment {
         }
     }
 
-    /// Whether nothing more will be appended. Once true, [`Self::appended_len`] is final.
+    /// Whether nothing more will be appended. Once true, [`Self::appended_len`] is final as long as
+    /// the bytes are held.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         // Acquire: pairs with `close`; the last appended length is visible.
@@ -179,6 +237,25 @@ impl Segment {
         self.durable.store(true, Ordering::Release);
     }
 
+    /// Replication: keeps the bytes as they are until [`Self::release_bytes`], because they are copied
+    /// out in pieces. False while they are being exchanged: ask again later. A segment of a replicated
+    /// log is born with its bytes held. To be called by one party only.
+    #[must_use]
+    pub fn hold_bytes(&self) -> bool {
+        // Acquire: pairs with the release of `end_pass`, so that the holder sees the new bytes.
+        self.uses
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |uses| {
+                (uses & COMPACTING == 0).then_some(uses | BYTES_HELD)
+            })
+            .is_ok()
+    }
+
+    /// Replication: every replica there should be is there and closed; the bytes may be exchanged for
+    /// fewer in memory.
+    pub fn release_bytes(&self) {
+        self.uses.fetch_and(!BYTES_HELD, Ordering::AcqRel);
+    }
+
     /// Copies bytes out for a backup. `None` when the segment was freed meanwhile: then nobody
     /// needs them any more.
     ///
@@ -186,11 +263,6 @@ impl Segment {
     /// When the range is not below [`Self::appended_len`].
     #[must_use]
     pub fn copy_out(&self, range: Range<u32>) -> Option<Vec<u8>> {
-        assert!(
-            range.start <= range.end && range.end <= self.appended_len(),
-            "{range:?} of segment {} is not appended yet",
-            self.id
-        );
         let guard = self.memory.epochs().pin();
         // SeqCst: the flag was set before the epoch was retired; a guard that does not see it was
         // taken before, so the memory stays while the guard lives.
@@ -198,6 +270,11 @@ impl Segment {
             return None;
         }
         let seglets = self.seglets_locked();
+        assert!(
+            range.start <= range.end && range.end <= self.appended_len(),
+            "{range:?} of segment {} is not appended yet",
+            self.id
+        );
         let mut copy = Vec::with_capacity((range.end - range.start) as usize);
         let mut at = range.start as usize;
         while at < range.end as usize {
@@ -278,6 +355,82 @@ impl Segment {
         self.held.load(Ordering::Acquire)
     }
 
+    /// Takes the segment for a pass of a cleaner, which others then leave alone. A pass that exchanges
+    /// its bytes in place needs them not to be held.
+    pub(crate) fn claim(&self, compact: bool) -> bool {
+        let (refuse, set) = if compact {
+            (CLAIMED | BYTES_HELD, CLAIMED | COMPACTING)
+        } else {
+            (CLAIMED, CLAIMED)
+        };
+        self.uses
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |uses| {
+                (uses & refuse == 0).then_some(uses | set)
+            })
+            .is_ok()
+    }
+
+    /// The pass is over, or goes on without the segment.
+    pub(crate) fn end_pass(&self) {
+        self.uses
+            .fetch_and(!(CLAIMED | COMPACTING), Ordering::AcqRel);
+    }
+
+    pub(crate) fn can_be_claimed(&self, compact: bool) -> bool {
+        let refuse = if compact {
+            CLAIMED | BYTES_HELD
+        } else {
+            CLAIMED
+        };
+        self.uses.load(Ordering::Acquire) & refuse == 0
+    }
+
+    /// Bytes the log on disk is charged with for it.
+    pub(crate) fn disk_len(&self) -> u32 {
+        self.disk_len.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_disk_len(&self, len: u32) {
+        self.disk_len.store(len, Ordering::Relaxed);
+    }
+
+    /// Live bytes with which a compaction gained nothing.
+    pub(crate) fn barren_at(&self) -> u32 {
+        self.barren_at.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_barren_at(&self, live_bytes: u32) {
+        self.barren_at.store(live_bytes, Ordering::Relaxed);
+    }
+
+    /// Exchanges the bytes for those a compaction wrote: fewer seglets, the same live entries. Gives
+    /// the old seglets; readers and copies that began before may still look at them.
+    pub(crate) fn exchange(
+        &self,
+        seglets: Vec<u32>,
+        appended: u32,
+        tombstones: TombstoneTargets,
+    ) -> Vec<u32> {
+        assert!(
+            self.is_closed() && appended <= self.appended_len(),
+            "a compaction of segment {} made it longer",
+            self.id
+        );
+        *self.tombstones() = tombstones;
+        let mut list = self.seglets.write().unwrap_or_else(PoisonError::into_inner);
+        // Under the list's lock, so that `copy_out` finds a length and a list that belong together.
+        self.appended.store(appended, Ordering::Release);
+        core::mem::replace(&mut *list, seglets)
+    }
+
+    pub(crate) fn set_cleaned(&self) {
+        self.cleaned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_cleaned(&self) -> bool {
+        self.cleaned.load(Ordering::Acquire)
+    }
+
     pub(crate) fn set_freed(&self) {
         self.freed.store(true, Ordering::SeqCst);
     }
@@ -327,13 +480,16 @@ mod tests {
             targets.add(SegmentId(id), 100);
             targets.add(SegmentId(id), 20);
         }
-        assert_eq!(targets.live_bytes(|_| true), 300 * 120);
-        assert_eq!(targets.live_bytes(|_| false), 0);
-        let half = targets.live_bytes(|id| id.0 % 2 == 0);
+        assert_eq!(targets.live_bytes(), 300 * 120);
+        for id in (1..=300u64).step_by(2) {
+            targets.forget(SegmentId(id));
+        }
         assert_eq!(
-            half,
+            targets.live_bytes(),
             150 * 120,
             "those beyond the limit are estimated by the others"
         );
+        targets.keep(|_| false);
+        assert_eq!(targets.live_bytes(), 0);
     }
 }

@@ -19,8 +19,8 @@ use pluvio_memory::EpochGuard;
 use pluvio_units::{LogId, SEGLET_BYTES, SegmentId};
 use std::sync::Arc;
 
-/// Bytes of a segment header entry, or a few more.
-pub(crate) const SIDE_HEADER_BYTES: usize = 64;
+/// Bytes of a segment header entry: kind, length and checksum, and a body of 37 bytes.
+pub(crate) const SIDE_HEADER_BYTES: usize = 43;
 
 /// See the module. Dropping it without [`SideLog::commit`] is [`SideLog::abort`].
 pub struct SideLog {
@@ -82,7 +82,7 @@ impl SideLog {
             if end_after(SIDE_HEADER_BYTES as u32, lens()) > capacity {
                 return Err(space.too_large(SIDE_HEADER_BYTES as u32, lens()));
             }
-            let leave = space.seglets_left_by(class);
+            let leave = space.seglets_left_by(class, encoded);
             let full_up = |writer: &SegmentWriter| end_after(writer.at(), lens()) > capacity;
             if self.open.as_ref().is_none_or(full_up) {
                 self.finish_segment();
@@ -105,7 +105,7 @@ impl SideLog {
 
     fn finish_segment(&mut self) {
         if let Some(writer) = self.open.take() {
-            writer.segment().close();
+            self.space.close_segment(writer.segment());
             self.closed.push(Arc::clone(writer.segment()));
         }
     }
@@ -218,8 +218,8 @@ impl core::fmt::Debug for SideLog {
 impl LogSpace {
     fn open_side_segment(&self, log: LogId, leave: usize) -> Result<SegmentWriter, AppendError> {
         let slot = self
-            .take_slots(1, self.geometry.slots_reserve)
-            .ok_or_else(|| self.full(FullReason::Segments))?[0];
+            .slot_for_appends()
+            .ok_or_else(|| self.full(FullReason::Segments))?;
         let count = SIDE_HEADER_BYTES.div_ceil(SEGLET_BYTES);
         let Some(seglets) = self.take_default(count, leave) else {
             self.give_back_slots([slot]);
@@ -236,9 +236,15 @@ impl LogSpace {
             slot,
             seglets,
         };
-        self.open_segment(self.log(log), opening, |id, created_s| {
+        let writer = self.open_segment(self.log(log), opening, |id, created_s| {
             vec![self.segment_header(log, SegmentKind::Side, id, created_s)]
-        })
+        });
+        assert_eq!(
+            writer.at() as usize,
+            SIDE_HEADER_BYTES,
+            "plans rest on the length of a segment's header"
+        );
+        writer
     }
 
     /// Lets the cleaner have segments that were committed while they were held.

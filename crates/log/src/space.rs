@@ -17,7 +17,7 @@ use crate::options::{Geometry, LogOptions};
 use crate::segment::Segment;
 use crate::stats::LogStats;
 use crate::view::EntryView;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use pluvio_format::{Check, TableStats};
 use pluvio_memory::{EpochGuard, ReclaimStamp, Reserves, SegletClass, SegletIndex, SegletPool};
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId};
@@ -26,6 +26,23 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// Tells the sizes of the tables; see [`LogSpace::set_table_stats_source`].
 pub type TableStatsSource = Box<dyn Fn() -> TableStats + Send + Sync>;
+
+/// Memory out of the log that a guard may still protect.
+enum Retired {
+    /// All of a segment.
+    Segment(Arc<Segment>),
+    /// What a segment was made of before it was compacted.
+    Seglets(Vec<u32>),
+}
+
+impl Retired {
+    fn seglet_count(&self) -> usize {
+        match self {
+            Self::Segment(segment) => segment.seglet_count(),
+            Self::Seglets(seglets) => seglets.len(),
+        }
+    }
+}
 
 /// See the module.
 pub struct LogSpace {
@@ -38,7 +55,13 @@ pub struct LogSpace {
     free_slots: Mutex<Vec<u32>>,
     /// Every segment that exists on disk, or would if there were replicas (LOG-4).
     on_disk: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
-    retired: Mutex<Vec<(ReclaimStamp, Arc<Segment>)>>,
+    retired: Mutex<Vec<(ReclaimStamp, Retired)>>,
+    /// Bytes of the log on disk: what `on_disk` takes there (LOG-4), open segments counted as full.
+    disk_bytes: AtomicU64,
+    /// Seglets that passes under way will free beyond those they take.
+    pub(crate) gains: AtomicUsize,
+    /// Heads opened by appends: how busy the log is.
+    pub(crate) heads_filled: AtomicU64,
     safe_version: AtomicU64,
     /// The newest time seen, in seconds; new segments are created "then".
     newest_s: AtomicU32,
@@ -75,6 +98,9 @@ impl LogSpace {
             free_slots: Mutex::new((0..count(geometry.slots)).rev().collect()),
             on_disk: RwLock::default(),
             retired: Mutex::default(),
+            disk_bytes: AtomicU64::new(0),
+            gains: AtomicUsize::new(0),
+            heads_filled: AtomicU64::new(0),
             safe_version: AtomicU64::new(1),
             newest_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
@@ -278,6 +304,17 @@ impl LogSpace {
         self.log(log).members().in_log.values().cloned().collect()
     }
 
+    /// Gives the pages of up to `count` free seglets back to the system; returns of how many.
+    pub(crate) fn give_pages_back(&self, count: usize) -> usize {
+        let seglets = self.pool.take_with_pages(count);
+        for seglet in &seglets {
+            self.memory.discard(seglet.0);
+        }
+        let given = seglets.len();
+        self.pool.give_back_blank(seglets);
+        given
+    }
+
     // --- segments, slots and seglets -----------------------------------------------------------
 
     pub(crate) fn next_segment_id(&self) -> SegmentId {
@@ -330,10 +367,34 @@ impl LogSpace {
     }
 
     pub(crate) fn register(&self, segment: &Arc<Segment>) {
+        self.disk_bytes
+            .fetch_add(u64::from(segment.disk_len()), Ordering::Relaxed);
         self.on_disk
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(segment.id(), Arc::clone(segment));
+    }
+
+    /// Nothing more is appended to the segment; the log on disk is charged with what it has.
+    pub(crate) fn close_segment(&self, segment: &Segment) {
+        let (charged, len) = (segment.disk_len(), segment.appended_len());
+        segment.set_disk_len(len);
+        self.disk_bytes
+            .fetch_sub(u64::from(charged - len), Ordering::Relaxed);
+        segment.close();
+        self.forget_gone_targets(segment);
+    }
+
+    /// Counts the segment's tombstones by what is on disk now; from here on, [`Self::drop_segment`] keeps
+    /// the counts right.
+    pub(crate) fn forget_gone_targets(&self, segment: &Segment) {
+        let on_disk = self.on_disk.read().unwrap_or_else(PoisonError::into_inner);
+        segment.tombstones().keep(|id| on_disk.contains_key(&id));
+    }
+
+    /// Bytes of the log on disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
     }
 
     /// Every segment that exists on disk now.
@@ -364,23 +425,37 @@ impl LogSpace {
             Durability::Volatile => {}
             Durability::Replicated => members.freeable.push(segment.id()),
         }
-        self.on_disk
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&segment.id());
+        {
+            let mut on_disk = self.on_disk.write().unwrap_or_else(PoisonError::into_inner);
+            on_disk.remove(&segment.id());
+            for other in on_disk.values() {
+                other.tombstones().forget(segment.id());
+            }
+        }
+        self.disk_bytes
+            .fetch_sub(u64::from(segment.disk_len()), Ordering::Relaxed);
         segment.set_freed();
-        let stamp = self.memory.epochs().retire_epoch();
-        self.retired().push((stamp, segment));
+        self.retire(Retired::Segment(segment));
     }
 
-    fn retired(&self) -> MutexGuard<'_, Vec<(ReclaimStamp, Arc<Segment>)>> {
+    /// Seglets whose entries the index does not refer to any more.
+    pub(crate) fn retire_seglets(&self, seglets: Vec<u32>) {
+        self.retire(Retired::Seglets(seglets));
+    }
+
+    fn retire(&self, retired: Retired) {
+        let stamp = self.memory.epochs().retire_epoch();
+        self.retired().push((stamp, retired));
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Vec<(ReclaimStamp, Retired)>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives back the memory of dropped segments that nobody can see any more (LOG-5). Returns the
     /// number of seglets.
     pub(crate) fn reclaim(&self) -> usize {
-        let ready: Vec<Arc<Segment>> = {
+        let ready: Vec<Retired> = {
             let mut retired = self.retired();
             if retired.is_empty() {
                 return 0;
@@ -390,22 +465,32 @@ impl LogSpace {
                 .drain(..)
                 .partition::<Vec<_>, _>(|(stamp, _)| frontier.covers(*stamp));
             *retired = waiting;
-            ready.into_iter().map(|(_, segment)| segment).collect()
+            ready.into_iter().map(|(_, retired)| retired).collect()
         };
         let mut count = 0;
-        for segment in ready {
-            let seglets = segment.take_seglets();
+        for retired in ready {
+            let seglets = match retired {
+                Retired::Segment(segment) => {
+                    let left = self.memory.clear_live(segment.slot(), segment.log());
+                    assert!(
+                        left == 0 || !segment.is_cleaned(),
+                        "CLEAN-7: {left} bytes of segment {} are counted as live although it was cleaned",
+                        segment.id()
+                    );
+                    self.give_back_slots([segment.slot()]);
+                    segment.take_seglets()
+                }
+                Retired::Seglets(seglets) => seglets,
+            };
             count += seglets.len();
-            self.memory.clear_live(segment.slot(), segment.log());
             self.give_back(seglets);
-            self.give_back_slots([segment.slot()]);
         }
         count
     }
 
     /// Seglets of segments that are out of the log but not free yet.
     pub(crate) fn seglets_on_their_way(&self) -> usize {
-        let mut count: usize = self.retired().iter().map(|(_, s)| s.seglet_count()).sum();
+        let mut count: usize = self.retired().iter().map(|(_, r)| r.seglet_count()).sum();
         for log in &self.logs {
             let members = log.members();
             let dropped = members.dropped_by.iter().flat_map(|(_, segments)| segments);
@@ -436,8 +521,11 @@ impl LogSpace {
             live_bytes: self.live_bytes(),
             live_bytes_max: self.geometry.live_bytes_max,
             log_bytes: on_disk.values().map(|s| u64::from(s.appended_len())).sum(),
+            disk_bytes: self.disk_bytes(),
+            disk_bytes_max: self.geometry.disk_bytes_max,
             free_bytes: bytes(free.default as usize),
             reserve_free_bytes: bytes((free.cleaner + free.emergency) as usize),
+            resident_bytes: bytes(self.geometry.seglets - self.pool.blank() as usize),
             freeing_bytes: bytes(self.seglets_on_their_way()),
             segments: on_disk.len() as u64,
             segments_max: self.geometry.slots as u64,

@@ -11,12 +11,19 @@ pub struct LogStats {
     pub live_bytes: u64,
     /// Limit for `live_bytes`.
     pub live_bytes_max: u64,
-    /// Appended bytes of all segments.
+    /// Appended bytes of all segments in memory.
     pub log_bytes: u64,
+    /// Bytes of the log on disk, open segments counted as full; without replicas, what they would be.
+    pub disk_bytes: u64,
+    /// Limit for `disk_bytes`: memory times the disk expansion factor.
+    pub disk_bytes_max: u64,
     /// Free for appends.
     pub free_bytes: u64,
     /// Free, and kept for cleaner and emergency heads.
     pub reserve_free_bytes: u64,
+    /// Log memory whose pages the system has given, free or not; a little less when reserves were
+    /// never used.
+    pub resident_bytes: u64,
     /// Cleaned, and waiting for a durable digest or for readers to finish.
     pub freeing_bytes: u64,
     /// Segments that exist on disk.
@@ -30,30 +37,42 @@ pub struct LogStats {
 /// What the cleaner has done since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CleanerStats {
-    /// Passes that were finished.
+    /// Combined passes that were finished.
     pub passes: u64,
-    /// Passes given up after reading, because they would have freed nothing.
+    /// Segments compacted in memory.
+    pub compactions: u64,
+    /// Passes of both levels given up after reading, because they would have freed nothing.
     pub barren_passes: u64,
-    /// Segments cleaned.
+    /// Segments cleaned by combined passes.
     pub segments_cleaned: u64,
-    /// Memory of these segments.
+    /// Memory of these segments, and of those that were compacted.
     pub bytes_cleaned: u64,
     /// Survivor segments written.
     pub survivors: u64,
-    /// Bytes of live entries copied.
+    /// Bytes of live entries copied by combined passes: they go to the backups as well.
     pub bytes_moved: u64,
+    /// Bytes of live entries copied by compactions.
+    pub bytes_compacted: u64,
     /// Heads opened only to publish a digest.
     pub forced_digests: u64,
     /// Of these, emergency heads.
     pub emergency_heads: u64,
+    /// Bytes of free memory given back to the system.
+    pub bytes_given_back: u64,
 }
 
 impl CleanerStats {
+    /// Bytes of live entries copied by either level.
+    #[must_use]
+    pub fn bytes_copied(&self) -> u64 {
+        self.bytes_moved + self.bytes_compacted
+    }
+
     /// Bytes written for each byte of free memory gained, as in 003 fig. 6: 1 means that cleaned segments were
     /// empty. `None` before anything was gained.
     #[must_use]
     pub fn write_cost(&self) -> Option<f64> {
-        let gained = self.bytes_cleaned.checked_sub(self.bytes_moved)?;
+        let gained = self.bytes_cleaned.checked_sub(self.bytes_copied())?;
         (gained > 0).then(|| self.bytes_cleaned as f64 / gained as f64)
     }
 }

@@ -88,6 +88,21 @@ impl LogMemory {
         unsafe { self.bytes(seglet, within, 1, guard) == [0] }
     }
 
+    /// The bytes of an entry of a known length, when they lie in one piece. `entry` was found under
+    /// `guard`.
+    pub(crate) fn whole_entry<'g>(
+        &'g self,
+        entry: EntryRef,
+        len: u32,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<&'g [u8]> {
+        let (seglet, within) = Self::split(entry);
+        let fits = len as usize <= SEGLET_BYTES - within;
+        // SAFETY: the reference names an entry that was appended before, and the guard is older
+        // than its end.
+        fits.then(|| unsafe { self.bytes(seglet, within, len as usize, guard) })
+    }
+
     /// Reads the entry at `entry`, a reference that was found or appended under `guard`.
     pub(crate) fn view<'g>(
         &'g self,

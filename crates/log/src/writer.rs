@@ -31,6 +31,8 @@ pub(crate) struct SegmentWriter {
     at: u32,
     /// The segment's seglets, also in the segment itself; here they are read without its lock.
     seglets: Vec<u32>,
+    /// The seglets are to take the place of those the segment has.
+    rewrites: bool,
 }
 
 impl SegmentWriter {
@@ -40,7 +42,22 @@ impl SegmentWriter {
             memory,
             at: 0,
             seglets: Vec::new(),
+            rewrites: false,
         }
+    }
+
+    /// A writer of other bytes for a closed segment (compaction). Only the seglets it is given know
+    /// of the segment; the segment gets them with [`Segment::exchange`].
+    pub(crate) fn rewriting(segment: Arc<Segment>, memory: Arc<LogMemory>) -> Self {
+        Self {
+            rewrites: true,
+            ..Self::new(segment, memory)
+        }
+    }
+
+    /// The seglets it was given.
+    pub(crate) fn into_seglets(self) -> Vec<u32> {
+        self.seglets
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
@@ -79,7 +96,9 @@ impl SegmentWriter {
             self.memory
                 .assign(seglet, place, self.seglets.last().copied());
             self.seglets.push(seglet);
-            self.segment.push_seglet(seglet);
+            if !self.rewrites {
+                self.segment.push_seglet(seglet);
+            }
         }
     }
 
@@ -118,8 +137,13 @@ impl SegmentWriter {
     /// Takes back what was put since the writer was at `to`; none of it was published, and no
     /// reference to it is left anywhere.
     pub(crate) fn rewind(&mut self, to: u32) {
+        let seen = if self.rewrites {
+            0
+        } else {
+            self.segment.appended_len()
+        };
         assert!(
-            self.segment.appended_len() <= to && to <= self.at,
+            seen <= to && to <= self.at,
             "only what nobody has seen can be taken back"
         );
         self.at = to;
@@ -127,6 +151,7 @@ impl SegmentWriter {
 
     /// Makes everything written visible to replication: the end of a group.
     pub(crate) fn publish(&mut self) {
+        debug_assert!(!self.rewrites, "a compaction is seen only as a whole");
         self.segment.set_appended(self.at);
     }
 }

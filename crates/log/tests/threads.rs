@@ -1,8 +1,8 @@
-//! Writers, readers and the cleaner on threads of their own, in a memory that is nearly full.
+//! Writers, readers and two cleaner threads, in a memory that is nearly full.
 
 mod support;
 
-use pluvio_log::{AppendError, Durability};
+use pluvio_log::{AppendError, Durability, LogOptions};
 use pluvio_units::LogId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use support::{Random, Store, options};
@@ -12,11 +12,12 @@ const KEYS_EACH: u32 = 1500;
 const ROUNDS: u32 = 6;
 
 #[test]
-fn writers_readers_and_cleaner_do_not_disturb_each_other() {
-    let store = Store::new(
-        options(48, WRITERS as u16, Durability::Volatile),
-        WRITERS * KEYS_EACH,
-    );
+fn writers_readers_and_cleaners_do_not_disturb_each_other() {
+    let options = LogOptions {
+        cleaners: 2,
+        ..options(48, WRITERS as u16, Durability::Volatile)
+    };
+    let store = Store::new(options, WRITERS * KEYS_EACH);
     let running = AtomicU32::new(WRITERS);
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -28,15 +29,17 @@ fn writers_readers_and_cleaner_do_not_disturb_each_other() {
                 assert!(done, "another thread failed");
             });
         }
-        scope.spawn(|| {
-            while running.load(Ordering::SeqCst) > 0 {
-                if store.cleaner.step(1).is_err() {
-                    failed.store(true, Ordering::SeqCst);
-                    panic!("memory is corrupt");
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while running.load(Ordering::SeqCst) > 0 {
+                    if store.cleaner.step(1).is_err() {
+                        failed.store(true, Ordering::SeqCst);
+                        panic!("memory is corrupt");
+                    }
+                    std::thread::yield_now();
                 }
-                std::thread::yield_now();
-            }
-        });
+            });
+        }
         scope.spawn(|| {
             let mut random = Random::new(99);
             while running.load(Ordering::SeqCst) > 0 {

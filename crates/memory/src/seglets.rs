@@ -7,6 +7,8 @@
 //! - S1: a seglet is in exactly one pool or taken (M2); the sum of the four is the seglet count.
 //! - S2: the cleaner and emergency pools never hold more than their reserves; a seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
+//! - S3: a seglet counts as blank only if its pages have not been touched since the region was made or
+//!   since they were discarded. Blank ones are taken last.
 //!
 //! Threads: one mutex, held for the move of `n` numbers; never while anything is waited for.
 //!
@@ -14,6 +16,7 @@
 //! the reclaim epochs first.
 
 use core::fmt;
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of a seglet in its region: its bytes begin at this number times the seglet size.
@@ -101,7 +104,9 @@ pub struct SegletPool {
 /// Stacks of free seglets: what was freed last is used first, while it is still in the caches.
 #[derive(Debug)]
 struct Pools {
-    default: Vec<SegletIndex>,
+    /// Those with pages, then those without (S3): the front was freed longest ago.
+    default: VecDeque<SegletIndex>,
+    blank: Vec<SegletIndex>,
     cleaner: Vec<SegletIndex>,
     emergency: Vec<SegletIndex>,
     /// One bit per seglet: set while it is taken. The witness of M2.
@@ -119,14 +124,17 @@ impl SegletPool {
             return Err(SegletPoolError::TooFew { seglets, reserves });
         }
         let mut pools = Pools {
-            default: Vec::with_capacity(seglets as usize),
+            default: VecDeque::with_capacity(seglets as usize),
+            blank: Vec::with_capacity(seglets as usize),
             cleaner: Vec::with_capacity(reserves.cleaner as usize),
             emergency: Vec::with_capacity(reserves.emergency as usize),
             taken: vec![0; (seglets as usize).div_ceil(64)],
         };
         // Stacked from the end, so that memory is touched from the region's start on.
         for index in (0..seglets).rev() {
-            pools.put(SegletIndex(index), reserves);
+            if let Some(blank) = pools.put_in_reserve(SegletIndex(index), reserves) {
+                pools.blank.push(blank);
+            }
         }
         Ok(Self {
             seglets,
@@ -146,7 +154,7 @@ impl SegletPool {
             SegletClass::Emergency => Some(&mut pools.emergency),
         };
         let own_len = own.as_ref().map_or(0, |pool| pool.len());
-        if own_len + pools.default.len() < count {
+        if own_len + pools.default.len() + pools.blank.len() < count {
             return None;
         }
         let mut seglets = Vec::with_capacity(count);
@@ -154,7 +162,8 @@ impl SegletPool {
             seglets.extend(own.drain(own_len - own_len.min(count)..).rev());
         }
         while seglets.len() < count {
-            seglets.push(pools.default.pop().expect("counted above"));
+            let next = pools.default.pop_back().or_else(|| pools.blank.pop());
+            seglets.push(next.expect("counted above"));
         }
         for &seglet in &seglets {
             pools.mark_taken(seglet);
@@ -177,16 +186,56 @@ impl SegletPool {
         }
     }
 
+    /// Takes up to `count` seglets of the default pool that have pages, those that were freed longest
+    /// ago: to be discarded and then given to [`Self::give_back_blank`].
+    #[must_use]
+    pub fn take_with_pages(&self, count: usize) -> Vec<SegletIndex> {
+        let mut pools = self.lock();
+        let count = count.min(pools.default.len());
+        let seglets: Vec<SegletIndex> = pools.default.drain(..count).collect();
+        for &seglet in &seglets {
+            pools.mark_taken(seglet);
+        }
+        seglets
+    }
+
+    /// Gives seglets back whose pages were discarded.
+    ///
+    /// # Panics
+    /// As [`Self::give_back`].
+    pub fn give_back_blank(&self, seglets: impl IntoIterator<Item = SegletIndex>) {
+        let mut pools = self.lock();
+        for seglet in seglets {
+            assert!(
+                seglet.0 < self.seglets && pools.clear_taken(seglet),
+                "{seglet} was given back, but it is not taken"
+            );
+            if let Some(blank) = pools.put_in_reserve(seglet, self.reserves) {
+                pools.blank.push(blank);
+            }
+        }
+    }
+
+    /// Seglets of the default pool that have pages.
+    #[must_use]
+    pub fn free_with_pages(&self) -> u32 {
+        count(self.lock().default.len())
+    }
+
+    /// Free seglets of the default pool without pages (S3).
+    #[must_use]
+    pub fn blank(&self) -> u32 {
+        count(self.lock().blank.len())
+    }
+
     /// What is free now; stale as soon as it is read.
     #[must_use]
     pub fn free(&self) -> FreeSeglets {
         let pools = self.lock();
-        let count =
-            |pool: &Vec<SegletIndex>| u32::try_from(pool.len()).expect("no more than seglets");
         FreeSeglets {
-            default: count(&pools.default),
-            cleaner: count(&pools.cleaner),
-            emergency: count(&pools.emergency),
+            default: count(pools.default.len() + pools.blank.len()),
+            cleaner: count(pools.cleaner.len()),
+            emergency: count(pools.emergency.len()),
         }
     }
 
@@ -208,16 +257,28 @@ impl SegletPool {
     }
 }
 
+fn count(seglets: usize) -> u32 {
+    u32::try_from(seglets).expect("no more than seglets")
+}
+
 impl Pools {
     fn put(&mut self, seglet: SegletIndex, reserves: Reserves) {
+        if let Some(seglet) = self.put_in_reserve(seglet, reserves) {
+            self.default.push_back(seglet);
+        }
+    }
+
+    /// Gives the seglet back when the reserves are full.
+    fn put_in_reserve(&mut self, seglet: SegletIndex, reserves: Reserves) -> Option<SegletIndex> {
         let pool = if self.emergency.len() < reserves.emergency as usize {
             &mut self.emergency
         } else if self.cleaner.len() < reserves.cleaner as usize {
             &mut self.cleaner
         } else {
-            &mut self.default
+            return Some(seglet);
         };
         pool.push(seglet);
+        None
     }
 
     fn mark_taken(&mut self, seglet: SegletIndex) {
@@ -305,6 +366,23 @@ mod tests {
         let taken = pool.take(SegletClass::Default, 1).unwrap();
         pool.give_back(taken.clone());
         pool.give_back(taken);
+    }
+
+    #[test]
+    fn what_was_freed_longest_ago_is_discarded_first_and_used_last() {
+        let pool = pool();
+        assert_eq!(pool.free_with_pages(), 0, "nothing was touched yet");
+        let taken = pool.take(SegletClass::Default, 4).unwrap();
+        pool.give_back(taken.iter().copied());
+        assert_eq!(pool.free_with_pages(), 4);
+        let oldest = pool.take_with_pages(3);
+        assert_eq!(oldest, taken[..3]);
+        assert_eq!(pool.free(), free(2, 3, 2));
+        pool.give_back_blank(oldest);
+        assert_eq!((pool.free(), pool.free_with_pages()), (free(5, 3, 2), 1));
+        let next = pool.take(SegletClass::Default, 2).unwrap();
+        assert_eq!(next, [taken[3], taken[2]]);
+        assert_eq!(pool.free_with_pages(), 0);
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub(crate) struct WriteOrder {
     pub(crate) open: bool,
     pub(crate) offset: u32,
     pub(crate) flight: Flight,
+    /// The replica is written from bytes of this length, which took the place of what the log had
+    /// appended (REP-12); `None`: from what it appended.
+    pub(crate) image: Option<u32>,
     /// It brings a lagging replica the rest.
     completes_lagging: bool,
 }
@@ -79,6 +82,12 @@ pub(crate) struct ReplicatedSegment {
     pub(crate) record_next_try: Moment,
     /// Closed on as many replicas as needed, and on all that recovery might find.
     pub(crate) durably_closed: bool,
+    /// The log keeps its bytes as they are, because we need them (REP-12).
+    pub(crate) held: bool,
+    /// When to ask the log again to hold them.
+    pub(crate) hold_next_try: Moment,
+    /// Length of the bytes that took the place of what was appended, if there are such.
+    image: Option<u32>,
 }
 
 impl ReplicatedSegment {
@@ -100,7 +109,45 @@ impl ReplicatedSegment {
             record_failures: 0,
             record_next_try: Moment::default(),
             durably_closed: false,
+            held: true,
+            hold_next_try: Moment::default(),
+            image: None,
         }
+    }
+
+    /// Length of a whole replica written now.
+    fn whole(&self) -> u32 {
+        self.image.unwrap_or(self.appended)
+    }
+
+    /// Whether there is nothing to be copied out of the log, which may exchange the bytes then
+    /// (REP-12). `parked` says that what lacks has no place to go.
+    pub(crate) fn is_releasable(&self, view: &View, parked: bool) -> bool {
+        let idle = |r: &Replica| r.flight.is_none() && (!parked || r.is_current());
+        self.held
+            && self.durably_closed
+            && (parked || self.is_complete(view))
+            && self.replicas.iter().all(idle)
+    }
+
+    /// The log holds the bytes again, which have this length. Gives the servers of replicas that were
+    /// begun with others and are of no use therefore.
+    pub(crate) fn hold(&mut self, length: u32) -> Vec<ServerId> {
+        self.held = true;
+        if length == self.whole() {
+            return Vec::new();
+        }
+        assert!(
+            self.durably_closed && length < self.whole(),
+            "only a closed segment becomes shorter"
+        );
+        self.image = Some(length);
+        let begun = |r: &&Replica| !r.is_current() && (r.sent || r.acked > 0);
+        self.replicas
+            .iter()
+            .filter(begun)
+            .map(|r| r.server)
+            .collect()
     }
 
     /// The log has grown. `appended` is the end of a group.
@@ -201,8 +248,10 @@ impl ReplicatedSegment {
 
     /// Whether it is closed on its replicas, and the coordinator has its epoch.
     pub(crate) fn is_closed_everywhere(&self, view: &View) -> bool {
+        // Later replicas may be shorter, and are closed only when they are whole.
+        let whole = |durable| self.durably_closed || durable == self.appended;
         self.closed
-            && self.durable(view) == Some(self.appended)
+            && self.durable(view).is_some_and(whole)
             && self
                 .replicas
                 .iter()
@@ -233,12 +282,12 @@ impl ReplicatedSegment {
         allowed: Allowed,
         now: Moment,
     ) -> Option<WriteOrder> {
-        if replica.flight.is_some() || replica.next_try > now {
+        if replica.flight.is_some() || replica.next_try > now || !self.held {
             return None;
         }
         let limit = match allowed {
             Allowed::Opening => self.opening,
-            Allowed::Appended | Allowed::Close => self.appended,
+            Allowed::Appended | Allowed::Close => self.whole(),
         };
         let may_close = allowed == Allowed::Close && self.closed;
         let from = replica.acked;
@@ -248,7 +297,7 @@ impl ReplicatedSegment {
             ReplicaStage::Opening => (chunk, false),
             ReplicaStage::Current => {
                 let epoch_is_old = !replica.closed && replica.epoch < self.epoch;
-                let close = may_close && !replica.closed && chunk == self.appended;
+                let close = may_close && !replica.closed && chunk == self.whole();
                 if chunk <= from && !epoch_is_old && !close {
                     return None;
                 }
@@ -272,7 +321,7 @@ impl ReplicatedSegment {
                 self.cut_within(end).max(replica.certified)
             }
         };
-        let close = may_close && !rewriting && end == self.appended;
+        let close = may_close && !rewriting && end == self.whole();
         let flight = Flight {
             end,
             certified,
@@ -305,6 +354,7 @@ impl ReplicatedSegment {
             open: replica.acked == 0,
             offset: replica.acked,
             flight,
+            image: self.image,
             completes_lagging,
         }
     }

@@ -163,7 +163,25 @@ impl LogTask {
                 }
                 self.inner.progress.notify_waiters();
             }
+            Action::Release(id) => {
+                if let Some(segment) = self.segments.get(&id) {
+                    segment.release_bytes();
+                }
+            }
+            Action::Hold(id) => self.hold(id),
         }
+    }
+
+    /// Asks the log to keep a segment's bytes, and tells the machine the answer (REP-12).
+    fn hold(&self, id: SegmentId) {
+        let Some(segment) = self.segments.get(&id) else {
+            return;
+        };
+        // The length is asked for only once the bytes are held.
+        let length = segment.hold_bytes().then(|| segment.appended_len());
+        let now = self.inner.env.clock.now();
+        let mut machine = self.share.machine();
+        machine.held(id, length, &mut self.inner.placement(), now);
     }
 
     /// The bytes for a write; `None` when the segment was freed.

@@ -11,7 +11,7 @@ use crate::status::{Readiness, StatusSource};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
-use pluvio_log::{CleanerOptions, CleanerPace, Durability, LogOptions, OpenError};
+use pluvio_log::{Cleaner, CleanerOptions, CleanerPace, Durability, LogOptions, OpenError};
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
 use pluvio_replication::{Replication, ReplicationOptions};
@@ -232,9 +232,16 @@ fn store_options(
             server,
             logs,
             durability,
+            cleaners: cleaners(logs),
             ..LogOptions::new(options.memory)
         },
     }
+}
+
+/// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
+/// keeps a segment's worth of memory for itself.
+fn cleaners(cores: u16) -> u16 {
+    (cores / 4).clamp(1, 4)
 }
 
 impl Starting {
@@ -414,11 +421,10 @@ impl Starting {
             backup: self.backup.clone(),
             master: Arc::clone(&master),
         };
-        let mut tasks = vec![
-            self.follow_list(replication),
-            self.follow_standing(master),
-            self.start_cleaner(&store),
-        ];
+        let mut tasks = vec![self.follow_list(replication), self.follow_standing(master)];
+        let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
+        let threads = cleaners(self.env.tasks.cores());
+        tasks.extend((0..threads).map(|_| self.start_cleaner(Arc::clone(&cleaner))));
         self.membership
             .enlisted(reply.server, reply.cluster, reply.list.clone());
         let watcher = Watcher {
@@ -465,8 +471,8 @@ impl Starting {
         })
     }
 
-    fn start_cleaner(&self, store: &Arc<Engine>) -> TaskHandle {
-        let cleaner = store.cleaner(CleanerOptions::default());
+    /// A thread that steps the cleaner.
+    fn start_cleaner(&self, cleaner: Arc<Cleaner>) -> TaskHandle {
         let clock = Arc::clone(&self.env.clock);
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);

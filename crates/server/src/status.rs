@@ -54,8 +54,8 @@ impl StatusSource {
         status.cleaner_freed = log
             .cleaner
             .bytes_cleaned
-            .saturating_sub(log.cleaner.bytes_moved);
-        status.cleaner_moved = log.cleaner.bytes_moved;
+            .saturating_sub(log.cleaner.bytes_copied());
+        status.cleaner_moved = log.cleaner.bytes_copied();
         status.requests = master.requests();
         status
     }

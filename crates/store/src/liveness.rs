@@ -1,10 +1,10 @@
 //! What the cleaner asks: does the index still point there?
 
-use crate::engine::{Tables, key_of};
-use pluvio_format::Entry;
+use crate::engine::Tables;
+use crate::table::EngineTable;
 use pluvio_index::Index;
-use pluvio_log::{EntryView, Liveness};
-use pluvio_units::{EntryRef, KeyHash, TableId};
+use pluvio_log::{Liveness, TableLiveness};
+use pluvio_units::{EntryRef, HashRange, KeyHash, TableId};
 use std::sync::Arc;
 
 /// The indexes of all tables, as the cleaner sees them.
@@ -12,50 +12,60 @@ pub(crate) struct IndexLiveness {
     pub(crate) tables: Arc<Tables>,
 }
 
-impl IndexLiveness {
-    /// Shows `see` the index in which the entry would be.
-    fn find<R>(&self, entry: &Entry<'_>, see: impl FnOnce(&Index, KeyHash) -> R) -> Option<R> {
-        let id: TableId = match entry {
-            Entry::Object(object) => object.table,
-            Entry::Tombstone(tombstone) => tombstone.table,
-            Entry::SegmentHeader(_)
-            | Entry::LogDigest(_)
-            | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => return None,
-        };
-        let table = self.tables.get(id)?;
-        let hash = table.hash(key_of(entry));
-        let index = table.indexes.of(hash)?;
-        Some(see(&index, hash))
+impl Liveness for IndexLiveness {
+    /// A table that is dropped while the cleaner has it points to nothing any more; an index that is
+    /// made meanwhile points to nothing that was in the log before.
+    fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>> {
+        let table = self.tables.get(table)?;
+        let indexes = table.indexes.within(HashRange::ALL);
+        Some(Arc::new(TableSnapshot { table, indexes }))
     }
 }
 
-impl Liveness for IndexLiveness {
-    /// A tombstone that the index still points to is durable by now, so its slot is emptied here as
-    /// [`Engine::settle`](crate::Engine::settle) would: the cleaner can be faster than the writer's
-    /// waiting task. (Those of a replay are gone from the index before their side log is committed, and
-    /// the cleaner sees no segments before that.)
-    fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {
-        let parsed = view.entry();
-        match parsed {
-            Entry::Object(_) => self
-                .find(&parsed, |index, hash| {
-                    index.lookup(hash, |found| found == entry).is_some()
-                })
-                .unwrap_or(false),
-            Entry::Tombstone(_) => {
-                self.find(&parsed, |index, hash| index.lock(hash).remove(entry));
-                false
-            }
-            Entry::SegmentHeader(_)
-            | Entry::LogDigest(_)
-            | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => false,
+/// A table with the indexes it had when a pass began, by ascending range.
+struct TableSnapshot {
+    table: Arc<EngineTable>,
+    indexes: Vec<(HashRange, Arc<Index>)>,
+}
+
+impl TableSnapshot {
+    fn index(&self, hash: KeyHash) -> Option<&Index> {
+        let (range, index) = match &self.indexes[..] {
+            [one] => one,
+            several => several.get(several.partition_point(|(range, _)| range.last < hash))?,
+        };
+        range.contains(hash).then_some(&**index)
+    }
+}
+
+impl TableLiveness for TableSnapshot {
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        self.table.hash(key)
+    }
+
+    fn prefetch(&self, hash: KeyHash) {
+        if let Some(index) = self.index(hash) {
+            index.prefetch(hash);
         }
     }
 
-    fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool {
-        self.find(&view.entry(), |index, hash| index.relocate(hash, old, new))
-            .unwrap_or(false)
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        self.index(hash)
+            .is_some_and(|index| index.lookup(hash, |found| found == entry).is_some())
+    }
+
+    /// Its slot is emptied here as [`Engine::settle`](crate::Engine::settle) would: the cleaner can be
+    /// faster than the writer's waiting task. (Those of a replay are gone from the index before their
+    /// side log is committed, and the cleaner sees no segments before that.)
+    fn needs_tombstone(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        if let Some(index) = self.index(hash) {
+            index.lock(hash).remove(entry);
+        }
+        false
+    }
+
+    fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
+        self.index(hash)
+            .is_some_and(|index| index.relocate(hash, old, new))
     }
 }

@@ -1,35 +1,33 @@
-//! When to clean, and what.
+//! Which segments to clean.
 
-use super::pass::Pass;
-use super::{Cleaner, CleanerPace, Stage};
-use crate::append::current;
+use super::balance::Pressure;
+use super::combine::{Goal, Pass};
+use super::compact::Compaction;
+use super::{Cleaner, CleanerPace, Stage, State};
 use crate::durable::Durability;
 use crate::log_state::LogState;
 use crate::segment::Segment;
-use core::cell::OnceCell;
+use crate::side_log::SIDE_HEADER_BYTES;
 use core::sync::atomic::Ordering;
 use pluvio_format::SegmentKind;
-use pluvio_units::{SEGLET_BYTES, SegmentId};
-use std::collections::BTreeMap;
+use pluvio_memory::FreeSeglets;
+use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
 
-/// A segment with less dead data than this, in percent, is not cleaned for the sake of order
-/// (000 §7): the copy costs more than it gains.
-const DEAD_PERCENT_MIN: u64 = 2;
-/// Cleaning begins when this share of the usable memory is taken, or half of what live objects
-/// leave, whichever is later (RAMCloud's rule): the later, the more has died by itself.
-const LOW_PERCENT: u64 = 90;
-/// So many percent of the segment slots may be in use before segments are cleaned to get slots
-/// back, even when there is memory.
-const SLOTS_PERCENT: usize = 95;
+/// To give memory back, segments with less dead data than this, in percent, are left alone.
+const WASTE_PERCENT_MIN: u32 = 15;
 
-/// What there is too little of.
+/// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
+/// value is RAMCloud's).
+const TOMBSTONE_PERCENT: u64 = 40;
+
+/// What a choice of segments depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pressure {
-    /// Seglets.
-    Memory,
-    /// Segment slots: frames on the backups' disks.
-    Segments,
+pub(super) struct Fingerprint {
+    goal: Goal,
+    live_bytes: u64,
+    disk_bytes: u64,
+    free: FreeSeglets,
 }
 
 /// A segment that may be cleaned.
@@ -37,148 +35,212 @@ struct Candidate {
     segment: Arc<Segment>,
     live_bytes: u64,
     seglets: usize,
+    disk_bytes: u64,
+    /// Bytes of a full segment.
+    full_bytes: u64,
     score: f64,
 }
 
 impl Candidate {
-    fn dead_bytes(&self) -> u64 {
-        ((self.seglets * SEGLET_BYTES) as u64).saturating_sub(self.live_bytes)
+    fn memory_bytes(&self) -> u64 {
+        (self.seglets * SEGLET_BYTES) as u64
+    }
+
+    /// What it takes that is of no use, for this goal.
+    fn dead_bytes(&self, goal: Goal) -> u64 {
+        let all = match goal {
+            Goal::Memory => self.memory_bytes(),
+            Goal::Disk => self.disk_bytes,
+            Goal::Slots => self.full_bytes,
+        };
+        all.saturating_sub(self.live_bytes)
+    }
+
+    fn is_worthwhile(&self, goal: Goal, percent: u32) -> bool {
+        let dead = self.dead_bytes(goal);
+        dead * 100 >= (dead + self.live_bytes) * u64::from(percent)
+    }
+
+    /// Seglets a compaction seems to free.
+    fn compaction_gain(&self) -> usize {
+        let needed = (self.live_bytes as usize).div_ceil(SEGLET_BYTES);
+        self.seglets.saturating_sub(needed.max(1))
     }
 }
 
 impl Cleaner {
     /// The first stage of a pass.
-    pub(super) fn choose(&self) -> (Stage, CleanerPace) {
+    pub(super) fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
         let wanted = self.space.cleaning_wanted.swap(false, Ordering::Relaxed);
         let waiting = self.space.seglets_on_their_way();
+        if wanted && waiting > 0 {
+            // Appends that are refused write no digest.
+            self.publish();
+        }
         let Some(pressure) = self.pressure(wanted, waiting) else {
-            if waiting > 0 && (wanted || self.memory_low(0)) {
+            self.look_at_waste(&mut state.pages);
+            if waiting > 0 && self.memory_low(0) {
+                self.publish();
+            } else if state.pages.is_shrinking() {
+                if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN, state) {
+                    return (stage, CleanerPace::Again);
+                }
                 self.publish();
             }
             return (Stage::Choose, CleanerPace::Idle);
         };
-        match self.choose_segments(pressure) {
-            Some(pass) => (Stage::Scan(pass), CleanerPace::Again),
-            None => {
-                if waiting > 0 {
-                    self.publish();
-                } else if wanted {
-                    self.close_emptiest_head();
-                }
-                (Stage::Choose, CleanerPace::Idle)
-            }
+        if let Some(stage) = self.begin(pressure, wanted, state) {
+            return (stage, CleanerPace::Again);
         }
-    }
-
-    fn pressure(&self, wanted: bool, waiting: usize) -> Option<Pressure> {
-        let slots = self.space.geometry.slots - self.space.geometry.slots_reserve;
-        let free = self.space.free_slot_count();
-        let usable = free.saturating_sub(self.space.geometry.slots_reserve);
-        if usable * 100 < slots * (100 - SLOTS_PERCENT) {
-            return Some(Pressure::Segments);
+        // What others took away, or what was refused memory, is wanted still.
+        if wanted {
+            self.space.cleaning_wanted.store(true, Ordering::Relaxed);
         }
-        // An append was refused: what is on its way may be all it needs; if nothing is, clean.
-        (self.memory_low(waiting) || (wanted && waiting == 0)).then_some(Pressure::Memory)
-    }
-
-    /// Whether memory is low, `waiting` seglets taken as free.
-    fn memory_low(&self, waiting: usize) -> bool {
-        let geometry = &self.space.geometry;
-        let usable = geometry.usable() as u64;
-        let free = self.space.pool.free();
-        let free = (free.default + free.cleaner) as usize + waiting;
-        let free = free.saturating_sub(geometry.cleaner_reserve) as u64;
-        let live_percent = self.space.live_bytes() * 100 / (usable * SEGLET_BYTES as u64);
-        let start_percent = LOW_PERCENT.max((100 + live_percent) / 2).min(100);
-        let floor = (geometry.delete_reserve + geometry.segment_seglets / 4) as u64;
-        free * 100 < usable * (100 - start_percent) || free < floor
-    }
-
-    /// Opens a head in every log with a digest to be published.
-    pub(super) fn publish(&self) {
-        for log in self.space.log_states() {
-            let due = {
-                let members = log.members();
-                members.unpublished && !members.leaving.is_empty()
-            };
-            if due {
-                // Refused when both emergency heads of this log are in use: the digest of one of
-                // them must become durable first, then a later step comes here again.
-                let _tried_again_later = self.space.roll(log.id);
-            }
+        if waiting > 0 {
+            self.publish();
+        } else if wanted && state.finished.is_empty() {
+            self.close_emptiest_head();
         }
+        (Stage::Choose, CleanerPace::Idle)
     }
 
-    /// Dead entries in a head cannot be collected. When nothing else is left, a head with many of
-    /// them is closed.
-    fn close_emptiest_head(&self) {
-        let dead_of = |log: &LogState| {
-            let segment = Arc::clone(current(&mut log.head()).segment());
-            let live = self.live_bytes(&segment, &|_| true);
-            segment.memory_bytes().saturating_sub(live)
+    /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that hardly
+    /// gain anything are tried only when an append was refused.
+    fn begin(&self, pressure: Pressure, refused: bool, state: &mut State) -> Option<Stage> {
+        let percent = self.options.dead_percent_min;
+        let (combine_first, goal) = match pressure {
+            Pressure::Slots => (true, Goal::Slots),
+            Pressure::Disk => (true, Goal::Disk),
+            Pressure::Memory => (false, Goal::Disk),
+            Pressure::MemoryCritical => (!state.combined_last, Goal::Disk),
         };
-        let best = self
-            .space
-            .log_states()
-            .iter()
-            .map(|log| (dead_of(log), log.id))
-            .max();
-        if let Some((dead, log)) = best
-            && dead >= 3 * SEGLET_BYTES as u64
-        {
-            let _tried_again_later = self.space.roll(log);
+        state.combined_last = combine_first;
+        let state = &*state;
+        let combine = |goal, percent| self.combine(goal, percent, state);
+        if !self.has_two_levels() {
+            let first = match pressure {
+                Pressure::Slots | Pressure::Disk => combine(goal, percent),
+                Pressure::Memory | Pressure::MemoryCritical => None,
+            };
+            let worthwhile = first.or_else(|| combine(Goal::Memory, percent));
+            let any = || combine(Goal::Memory, 0).or_else(|| combine(Goal::Disk, 0));
+            return worthwhile.or_else(|| refused.then(any).flatten());
+        }
+        let first = combine_first.then(|| combine(goal, percent)).flatten();
+        let first = first.or_else(|| self.compact(percent, state));
+        // When compaction cannot free, what is left in memory are tombstones: the log on disk has to
+        // become shorter for them to die.
+        let tombstones = || {
+            let useful = refused || self.has_many_tombstones();
+            useful.then(|| combine(goal, percent)).flatten()
+        };
+        let any = || {
+            let compacted = self.compact(0, state);
+            let freed = compacted.or_else(|| combine(Goal::Memory, 0));
+            freed.or_else(|| combine(Goal::Disk, 0))
+        };
+        first
+            .or_else(tombstones)
+            .or_else(|| refused.then(any).flatten())
+    }
+
+    /// Whether tombstones take much of the memory that live objects leave (RAMCloud's balancer).
+    fn has_many_tombstones(&self) -> bool {
+        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
+        let others = usable.saturating_sub(self.space.live_bytes());
+        let mut tombstones = 0;
+        for log in self.space.log_states() {
+            let members = log.members();
+            let each = members.in_log.values();
+            tombstones += each.map(|s| s.tombstones().live_bytes()).sum::<u64>();
+        }
+        tombstones * 100 >= others * TOMBSTONE_PERCENT
+    }
+
+    pub(super) fn fingerprint(&self, goal: Goal) -> Fingerprint {
+        Fingerprint {
+            goal,
+            live_bytes: self.space.live_bytes(),
+            disk_bytes: self.space.disk_bytes(),
+            free: self.space.pool.free(),
         }
     }
 
-    fn live_bytes(&self, segment: &Segment, named_is_there: &dyn Fn(SegmentId) -> bool) -> u64 {
+    pub(super) fn live_bytes(&self, segment: &Segment) -> u64 {
         let objects = self.space.memory.live_of_slot(segment.slot());
-        objects + segment.tombstones().live_bytes(named_is_there)
+        objects + segment.tombstones().live_bytes() + SIDE_HEADER_BYTES as u64
     }
 
-    /// The segments of the next pass, all of one log.
-    fn choose_segments(&self, pressure: Pressure) -> Option<Pass> {
-        let on_disk = self.space.on_disk();
+    /// A combined pass, over segments of the log with the best one.
+    fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
+        if state.barren.contains(&Some(self.fingerprint(goal))) {
+            return None;
+        }
         let mut best: Option<(f64, &LogState, Vec<Candidate>)> = None;
         for log in self.space.log_states() {
-            let mut candidates = self.candidates(log, &on_disk, pressure);
+            let mut candidates = self.candidates(log, |candidate| self.score(candidate, goal));
+            candidates.retain(|c| c.segment.can_be_claimed(false));
             candidates.sort_by(|a, b| {
                 let order = b.score.total_cmp(&a.score);
                 order.then(a.segment.id().cmp(&b.segment.id()))
             });
-            if let Some(first) = candidates.first()
-                && best
-                    .as_ref()
-                    .is_none_or(|(score, _, _)| first.score > *score)
+            let first = candidates
+                .iter()
+                .find(|c| c.is_worthwhile(goal, percent))
+                .map(|c| c.score);
+            if let Some(score) = first
+                && best.as_ref().is_none_or(|(known, _, _)| score > *known)
             {
-                best = Some((first.score, log, candidates));
+                best = Some((score, log, candidates));
             }
         }
         let (_, log, candidates) = best?;
-        let chosen = self.fit_budget(candidates, pressure)?;
+        let mut chosen = self.fit_budget(&candidates, goal, percent)?;
+        chosen.retain(|segment| segment.claim(false));
+        if chosen.is_empty() {
+            return None;
+        }
+        chosen.sort_by_key(|segment| segment.id());
         // Looked at again: what was opened while we chose may be named in what was closed meanwhile.
         let on_disk = self.space.on_disk();
-        Some(Pass::new(
-            log.id,
-            chosen,
-            on_disk,
-            pressure == Pressure::Memory,
-        ))
+        Some(Stage::Scan(Pass::new(log.id, goal, chosen, on_disk)))
     }
 
-    fn candidates(
-        &self,
-        log: &LogState,
-        on_disk: &BTreeMap<SegmentId, Arc<Segment>>,
-        pressure: Pressure,
-    ) -> Vec<Candidate> {
-        let now_s = self.space.newest_s();
+    /// A compaction of the segment, of all logs, that gives most memory for what is copied.
+    fn compact(&self, percent: u32, state: &State) -> Option<Stage> {
+        if self.has_enough_finished(&state.finished) {
+            return None;
+        }
+        let score =
+            |c: &Candidate| (c.compaction_gain() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
+        let logs = self.space.log_states().iter();
+        let mut candidates: Vec<Candidate> = logs
+            .flat_map(|log| self.candidates(log, score))
+            .filter(|c| {
+                c.compaction_gain() > 0
+                    && c.is_worthwhile(Goal::Memory, percent)
+                    && c.live_bytes < u64::from(c.segment.barren_at())
+                    && c.segment.can_be_claimed(true)
+            })
+            .collect();
+        candidates.sort_by(|a, b| {
+            let order = b.score.total_cmp(&a.score);
+            order.then(a.segment.id().cmp(&b.segment.id()))
+        });
+        let chosen = candidates.into_iter().find(|c| c.segment.claim(true))?;
+        let on_disk = self.space.on_disk();
+        Some(Stage::CompactScan(Compaction::new(
+            chosen.segment,
+            chosen.live_bytes,
+            on_disk,
+        )))
+    }
+
+    /// What of a log could be cleaned, with its score.
+    fn candidates(&self, log: &LogState, score: impl Fn(&Candidate) -> f64) -> Vec<Candidate> {
         let epochs = self.space.memory.epochs();
-        let new_stamp = OnceCell::new();
-        let still_there = |id: SegmentId| {
-            on_disk
-                .get(&id)
-                .is_some_and(|s| !(s.is_leaving() && s.log() == log.id))
-        };
+        let frontier = epochs.frontier();
+        let mut new_stamp = None;
         let members: Vec<_> = log.members().in_log.values().cloned().collect();
         let mut candidates = Vec::new();
         for segment in members {
@@ -186,19 +248,20 @@ impl Cleaner {
                 continue;
             }
             // One stamp serves all segments that were closed since the last look.
-            let stamp = segment.settled(|| *new_stamp.get_or_init(|| epochs.retire_epoch()));
-            if !epochs.is_quiesced(stamp) {
+            let stamp = segment.settled(|| *new_stamp.get_or_insert_with(|| epochs.retire_epoch()));
+            if !frontier.covers(stamp) {
                 continue;
             }
-            let live_bytes = self.live_bytes(&segment, &still_there);
-            let seglets = segment.seglet_count();
-            let score = self.score(&segment, live_bytes, seglets, now_s, pressure);
-            candidates.push(Candidate {
+            let mut candidate = Candidate {
+                live_bytes: self.live_bytes(&segment),
+                seglets: segment.seglet_count(),
+                disk_bytes: u64::from(segment.disk_len()),
+                full_bytes: u64::from(self.space.geometry.segment_bytes()),
                 segment,
-                live_bytes,
-                seglets,
-                score,
-            });
+                score: 0.0,
+            };
+            candidate.score = score(&candidate);
+            candidates.push(candidate);
         }
         candidates
     }
@@ -218,83 +281,91 @@ impl Cleaner {
     }
 
     /// Cost-benefit with the age of the segment (002): `(1 - u) * age / u`. For memory, `u` is the
-    /// live share of the memory the segment takes; for disk, that of a whole frame.
-    fn score(
-        &self,
-        segment: &Segment,
-        live_bytes: u64,
-        seglets: usize,
-        now_s: u32,
-        pressure: Pressure,
-    ) -> f64 {
-        let bytes = match pressure {
-            Pressure::Memory => (seglets * SEGLET_BYTES) as f64,
-            Pressure::Segments => f64::from(self.space.geometry.segment_bytes()),
-        };
-        let u = (live_bytes as f64 / bytes).clamp(0.0, 1.0);
-        let age = f64::from(now_s.saturating_sub(segment.created_s())) + 1.0;
-        (1.0 - u) * age / (u + 1e-6)
+    /// live share of the memory the segment takes; for disk, that of its replica; for slots, that of a full
+    /// segment.
+    fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
+        let dead = candidate.dead_bytes(goal) as f64;
+        let live = candidate.live_bytes as f64;
+        let created_s = candidate.segment.created_s();
+        let age = f64::from(self.space.newest_s().saturating_sub(created_s)) + 1.0;
+        dead * age / (live + 1.0)
     }
 
     /// Takes the best candidates for whose live data there is memory now.
     fn fit_budget(
         &self,
-        candidates: Vec<Candidate>,
-        pressure: Pressure,
+        candidates: &[Candidate],
+        goal: Goal,
+        percent: u32,
     ) -> Option<Vec<Arc<Segment>>> {
-        let worthwhile = |c: &Candidate| {
-            let total = (c.seglets * SEGLET_BYTES) as u64;
-            pressure == Pressure::Segments || c.dead_bytes() * 100 >= total * DEAD_PERCENT_MIN
+        let worthwhile = candidates.iter().filter(|c| c.is_worthwhile(goal, percent));
+        // Not more than is useful now: what is left will have less that lives later on.
+        let segment_bytes = u64::from(self.space.geometry.segment_bytes());
+        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
+        let enough = match goal {
+            Goal::Memory | Goal::Disk => (2 * segment_bytes).max(usable / 64),
+            Goal::Slots => u64::MAX,
         };
-        let by_score = self.take_while_fitting(candidates.iter().filter(|c| worthwhile(c)));
-        if self.gains(&by_score, pressure) {
+        let by_score = self.take_while_fitting(worthwhile, goal, enough);
+        if self.seem_to_gain(&by_score, goal) {
             return Some(by_score.iter().map(|c| Arc::clone(&c.segment)).collect());
         }
         // The best by age and share free nothing together; those with most dead bytes may.
         let mut by_dead: Vec<&Candidate> = candidates.iter().collect();
-        by_dead.sort_by_key(|c| (core::cmp::Reverse(c.dead_bytes()), c.segment.id()));
-        let by_dead = self.take_while_fitting(by_dead.into_iter());
-        self.gains(&by_dead, pressure)
+        by_dead.sort_by_key(|c| (core::cmp::Reverse(c.dead_bytes(goal)), c.segment.id()));
+        let by_dead = self.take_while_fitting(by_dead.into_iter(), goal, u64::MAX);
+        self.seem_to_gain(&by_dead, goal)
             .then(|| by_dead.iter().map(|c| Arc::clone(&c.segment)).collect())
     }
 
     fn take_while_fitting<'c>(
         &self,
         candidates: impl Iterator<Item = &'c Candidate>,
+        goal: Goal,
+        enough: u64,
     ) -> Vec<&'c Candidate> {
         let segment_bytes = u64::from(self.space.geometry.segment_bytes());
         let budget = (self.survivor_budget() * SEGLET_BYTES) as u64;
         let most = budget.min(segment_bytes * self.options.pass_segments_max as u64);
         let mut chosen = Vec::new();
-        let mut live = 0;
+        let (mut live, mut dead) = (0, 0);
         for candidate in candidates {
-            // Half a seglet for what is lost at the ends of seglets and survivors.
-            let with_it = live + candidate.live_bytes + SEGLET_BYTES as u64 / 2;
+            if dead >= enough {
+                break;
+            }
+            let with_it = live + candidate.live_bytes;
             if with_it <= most && chosen.len() < 4 * self.options.pass_segments_max {
                 live = with_it;
+                dead += candidate.dead_bytes(goal);
                 chosen.push(candidate);
             }
         }
         chosen
     }
 
-    /// Whether a pass over these seems to free something.
-    fn gains(&self, chosen: &[&Candidate], pressure: Pressure) -> bool {
+    /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more closely.
+    fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
         let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
-        let needed = (live as usize).div_ceil(SEGLET_BYTES);
-        match pressure {
-            Pressure::Memory => needed < chosen.iter().map(|c| c.seglets).sum(),
-            Pressure::Segments => {
-                needed.div_ceil(self.space.geometry.segment_seglets) < chosen.len()
+        let least = self.least_gain();
+        match goal {
+            Goal::Memory => {
+                let needed = (live as usize).div_ceil(SEGLET_BYTES);
+                needed + least <= chosen.iter().map(|c| c.seglets).sum()
             }
+            Goal::Disk => {
+                let on_disk: u64 = chosen.iter().map(|c| c.disk_bytes).sum();
+                live + (least * SEGLET_BYTES) as u64 <= on_disk
+            }
+            Goal::Slots => chosen.len() > 1,
         }
     }
 
-    /// Seglets that survivors may take now: the cleaner's own, and half of what is free beyond
-    /// what deletes need.
-    pub(super) fn survivor_budget(&self) -> usize {
-        let free = self.space.pool.free();
-        let spare = (free.default as usize).saturating_sub(self.space.geometry.delete_reserve);
-        free.cleaner as usize + spare / 2
+    /// Seglets that a combined pass must gain: its digest needs a head, which may be opened for that alone and
+    /// takes a seglet. With less, passes would go on for ever about the heads of the passes before.
+    pub(super) fn least_gain(&self) -> usize {
+        match self.space.options.durability {
+            Durability::Volatile => 1,
+            Durability::Replicated => 2,
+        }
     }
 }

@@ -1,63 +1,131 @@
-//! The cleaner: combined cleaning of one log at a time (000 §3, §6), as a state machine.
+//! The cleaner: compaction of single segments in memory, and combined cleaning of several in memory
+//! and on disk (000 §3, §5, §6), as state machines.
 //!
-//! A pass goes through the stages of `Stage`: segments are *scanned* for live entries, these are
-//! *relocated* to survivor segments in the order of their age, the survivors and everything that made the
-//! other entries dead become *durable*, and one digest exchanges the old segments for the new ones.
+//! `balance` decides what there is too little of and `choose` which segments to clean for it. A
+//! combined pass (`combine`) *scans* its segments for live entries, *relocates* them to survivor
+//! segments in the order of their age, waits until survivors and everything that made the other entries dead
+//! are *durable*, and exchanges the old segments for the new ones with one digest. A compaction
+//! (`compact`) does the same to one segment, into fewer seglets of the same segment, and no digest.
 //! Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads drive it in
-//! production, the simulator one step at a time.
+//! production, the simulator one step at a time. Several passes may go on at once: a segment is claimed by
+//! one of them.
 //!
 //! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held when they
 //!   were closed is gone. So each of their entries has reached the index, or never will.
-//! - CLEAN-2: an entry that is not copied stays dead on disk: before the digest, each log is
-//!   durable up to where it was when the pass looked at the index for the last time.
+//! - CLEAN-2: an entry that is not copied stays dead on disk: before a digest drops its segment, and
+//!   before a segment's bytes become shorter, each log is durable up to where it was when the index was
+//!   asked for the last time.
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
-//! - CLEAN-4: a pass takes all memory it needs before it copies anything, less than what it frees.
-//!   So it always finishes, and frees at least one seglet.
-//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk, or goes with
-//!   the same digest or an earlier one of the same log.
+//! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
+//!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest takes.
+//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a combined pass
+//!   also when that segment goes with the same digest or an earlier one of the same log.
 //! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy would
 //!   be dead on disk without a tombstone that names the survivor, and would come back to life once the
 //!   newer version and its tombstone are gone.
+//! - CLEAN-7: when the memory of a cleaned segment is used again, nothing in it counts as live.
+//! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in the
+//!   place of any replica, recovery finds the same.
 
+mod balance;
 mod choose;
-mod pass;
+mod combine;
+mod compact;
+mod entries;
+mod pages;
 
 use crate::error::Corruption;
 use crate::space::LogSpace;
 use crate::stats::CleanerStats;
-use crate::view::EntryView;
-use core::sync::atomic::{AtomicU64, Ordering};
-use pass::Pass;
-use pluvio_units::EntryRef;
-use std::sync::{Arc, Mutex};
+use choose::Fingerprint;
+use combine::Pass;
+use compact::Compaction;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use pages::PagePolicy;
+use pluvio_units::{EntryRef, KeyHash, TableId};
+use std::sync::{Arc, Mutex, TryLockError};
 
-/// What the cleaner asks the owner of the index. Called under a guard, never with a lock of the log.
+/// What the cleaner asks the owner of the indexes.
 pub trait Liveness: Send + Sync {
-    /// Whether the index points to exactly this object or tombstone. A tombstone that is needed only
-    /// on disk is the log's own business.
-    fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool;
-
-    /// Makes the index point to `new`, when it points to `old`; returns whether it did. `new` has
-    /// the same bytes, which are durable (at `old`): a pending mark can be cleared.
-    fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool;
+    /// The index of a table, for the length of a pass. `None` when nothing of the table lives here.
+    fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>>;
 }
 
-/// Bounds of the cleaner's work.
+/// What the cleaner asks the index of a table. Called under a guard, never with a lock of the log.
+pub trait TableLiveness: Send + Sync {
+    /// The hash of a key.
+    fn hash(&self, key: &[u8]) -> KeyHash;
+
+    /// Asks the processor for what the other calls with this hash will look at.
+    fn prefetch(&self, _hash: KeyHash) {}
+
+    /// Whether the index points to exactly this object.
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool;
+
+    /// Whether the index points to exactly this tombstone, which is durable. It may be taken out of
+    /// the index instead: that it is needed on disk is the log's own business.
+    fn needs_tombstone(&self, hash: KeyHash, entry: EntryRef) -> bool;
+
+    /// Makes the index point to `new`, when it points to `old`; returns whether it did. `new` has
+    /// the same content, which is durable (at `old`): a pending mark can be cleared.
+    fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool;
+}
+
+/// How memory is cleaned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cleaning {
+    /// Memory by compaction, disk by combined passes (000 §5). Without replicas there is no disk to
+    /// spare, and combined passes do everything.
+    #[default]
+    TwoLevel,
+    /// Combined passes only.
+    OneLevel,
+}
+
+/// Bounds and thresholds of the cleaner's work. Percentages above 100 count as 100.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CleanerOptions {
+    /// One or two levels.
+    pub cleaning: Cleaning,
+    /// Cleaning of memory begins when less than this share of it is free (000 §5.2), in percent; or less
+    /// than a part of what live objects leave, if that is less ([`Self::idle_percent`]).
+    pub compact_free_percent: u32,
+    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2), in
+    /// percent; half of what compaction begins at, if that is less.
+    pub combine_free_percent: u32,
+    /// Combined passes begin when the log on disk is within this share of its limit (000 §5.2), in
+    /// percent of the limit.
+    pub disk_slack_percent: u32,
+    /// Of the memory that live objects leave, so much may lie idle before it is cleaned, in percent. The
+    /// more lies idle, the less dead data there is, and the more is copied for each byte gained.
+    pub idle_percent: u32,
+    /// A segment with less dead data than this, in percent, is cleaned only when nothing else can be
+    /// (000 §7): the copy costs more than it gains.
+    pub dead_percent_min: u32,
     /// About as many bytes are scanned or copied by one step: 256 KiB are some 50 µs.
     pub slice_bytes: usize,
-    /// Live bytes of one pass, as a multiple of a segment's size. More give a better sorting by
+    /// Live bytes of one combined pass, as a multiple of a segment's size. More give a better sorting by
     /// age, and hold more memory until the pass is through.
     pub pass_segments_max: usize,
+    /// When the store is quiet and its log takes this share more memory than what lives, in percent, it is
+    /// cleaned to half of that, and free memory goes back to the system (`docs/memory.md`). `None` keeps
+    /// every page.
+    pub waste_percent: Option<u32>,
 }
 
 impl Default for CleanerOptions {
     fn default() -> Self {
         Self {
+            cleaning: Cleaning::TwoLevel,
+            compact_free_percent: 10,
+            combine_free_percent: 2,
+            disk_slack_percent: 10,
+            idle_percent: 20,
+            dead_percent_min: 2,
             slice_bytes: 256 << 10,
             pass_segments_max: 10,
+            waste_percent: Some(20),
         }
     }
 }
@@ -83,47 +151,115 @@ enum Stage {
     Relocate(Pass),
     /// Wait until survivors and the heads of all logs are durable, then exchange the segments.
     AwaitDurable(Pass),
+    /// Read a segment and note what lives.
+    CompactScan(Compaction),
+    /// Copy what lives to fewer seglets and tell the index.
+    CompactCopy(Compaction),
 }
 
-/// See the module. One for a log space; it may be stepped by any thread, one at a time.
+/// What one of the passes that may go on at once is at.
+struct State {
+    stage: Stage,
+    /// Compactions that wait for all logs to be durable; they hold memory, so they are few.
+    finished: Vec<Compaction>,
+    /// Combined cleaning was last; compaction is next when both are due.
+    combined_last: bool,
+    /// The store as it was when combined passes gained nothing, the last one for each goal: no use in
+    /// another one before something has changed.
+    barren: Barren,
+    pages: PagePolicy,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            stage: Stage::Choose,
+            finished: Vec::new(),
+            combined_last: false,
+            barren: Barren::default(),
+            pages: PagePolicy::default(),
+        }
+    }
+}
+
+/// By [`combine::Goal`].
+type Barren = [Option<Fingerprint>; 3];
+
+/// Compactions that may wait to be durable while the next one runs: with one, a cleaner would
+/// idle for a round trip to the backups after each; more would only hold memory.
+const FINISHED_MAX: usize = 3;
+
+/// See the module. One for a log space, to be kept as long as that: a pass cannot be taken up by another
+/// one. Any number of threads may step it; as many passes go on at once as
+/// [`LogOptions::cleaners`](crate::LogOptions::cleaners) says.
 pub struct Cleaner {
     space: Arc<LogSpace>,
     liveness: Arc<dyn Liveness>,
     options: CleanerOptions,
-    stage: Mutex<Stage>,
+    /// One for each pass that may go on at once; locked for a step.
+    states: Box<[Mutex<State>]>,
+    /// Which state is stepped next, so that none is left in the middle of a pass.
+    next: AtomicUsize,
 }
 
 impl Cleaner {
     /// A cleaner that has nothing to do yet.
     #[must_use]
     pub fn new(space: Arc<LogSpace>, liveness: Arc<dyn Liveness>, options: CleanerOptions) -> Self {
+        let states = 0..space.options.cleaners;
         Self {
+            states: states.map(|_| Mutex::new(State::new())).collect(),
+            next: AtomicUsize::new(0),
             space,
             liveness,
             options,
-            stage: Mutex::new(Stage::Choose),
         }
     }
 
-    /// Does a bounded piece of work. `now_s` is the cluster's time in seconds.
+    /// Does a bounded piece of work. `now_s` is the cluster's time in seconds. Never waits for another
+    /// thread that steps this cleaner: when all passes are being stepped, there is nothing to do.
     ///
     /// # Errors
     /// [`Corruption`]: the process must stop.
     pub fn step(&self, now_s: u32) -> Result<CleanerPace, Corruption> {
         self.space.set_time(now_s);
-        let mut stage = self
-            .stage
-            .lock()
-            .expect("a cleaner step panicked; its pass cannot go on");
-        let reclaimed = self.space.reclaim() > 0;
-        let (next, pace) = match core::mem::replace(&mut *stage, Stage::Choose) {
-            Stage::Choose => self.choose(),
-            Stage::Scan(pass) => self.scan(pass)?,
+        let mut pace = CleanerPace::Idle;
+        if self.space.reclaim() > 0 {
+            pace = CleanerPace::Again;
+        }
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        for turn in 0..self.states.len() {
+            let state = &self.states[first.wrapping_add(turn) % self.states.len()];
+            let mut state = match state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Poisoned(_)) => {
+                    panic!("a cleaner step panicked; its pass cannot go on")
+                }
+            };
+            if self.step_one(&mut state)? == CleanerPace::Again {
+                return Ok(CleanerPace::Again);
+            }
+        }
+        Ok(pace)
+    }
+
+    fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
+        let exchanged = self.exchange_finished(&mut state.finished);
+        let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
+            Stage::Choose => self.choose(state),
+            Stage::Scan(pass) => self.scan(pass, &mut state.barren)?,
             Stage::Relocate(pass) => self.relocate(pass)?,
             Stage::AwaitDurable(pass) => self.await_durable(pass),
+            Stage::CompactScan(compaction) => self.compact_scan(compaction)?,
+            Stage::CompactCopy(compaction) => self.compact_copy(compaction, &mut state.finished)?,
         };
-        *stage = next;
-        Ok(if reclaimed { CleanerPace::Again } else { pace })
+        state.stage = next;
+        Ok(if exchanged { CleanerPace::Again } else { pace })
+    }
+
+    fn add(&self, counter: impl FnOnce(&CleanerCounters) -> &AtomicU64, by: u64) {
+        counter(&self.space.cleaner_counters).fetch_add(by, Ordering::Relaxed);
     }
 }
 
@@ -139,13 +275,16 @@ impl core::fmt::Debug for Cleaner {
 #[derive(Default)]
 pub(crate) struct CleanerCounters {
     pub passes: AtomicU64,
+    pub compactions: AtomicU64,
     pub barren_passes: AtomicU64,
     pub segments_cleaned: AtomicU64,
     pub bytes_cleaned: AtomicU64,
     pub survivors: AtomicU64,
     pub bytes_moved: AtomicU64,
+    pub bytes_compacted: AtomicU64,
     pub forced_digests: AtomicU64,
     pub emergency_heads: AtomicU64,
+    pub bytes_given_back: AtomicU64,
 }
 
 impl CleanerCounters {
@@ -153,13 +292,16 @@ impl CleanerCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CleanerStats {
             passes: read(&self.passes),
+            compactions: read(&self.compactions),
             barren_passes: read(&self.barren_passes),
             segments_cleaned: read(&self.segments_cleaned),
             bytes_cleaned: read(&self.bytes_cleaned),
             survivors: read(&self.survivors),
             bytes_moved: read(&self.bytes_moved),
+            bytes_compacted: read(&self.bytes_compacted),
             forced_digests: read(&self.forced_digests),
             emergency_heads: read(&self.emergency_heads),
+            bytes_given_back: read(&self.bytes_given_back),
         }
     }
 }

@@ -8,10 +8,10 @@ pub mod replication;
 
 use pluvio_format::{Entry, Object, Tombstone};
 use pluvio_log::{
-    AppendClass, AppendError, Appended, Cleaner, CleanerOptions, CleanerPace, Durability,
-    EntryView, Liveness, LogOptions, LogSpace,
+    AppendClass, AppendError, Appended, Cleaner, CleanerOptions, CleanerPace, Durability, Liveness,
+    LogOptions, LogSpace, TableLiveness,
 };
-use pluvio_units::{EntryRef, LogId, ObjectVersion, SegmentId, Size, TableId};
+use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, SegmentId, Size, TableId};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A small generator of numbers; the same seed gives the same run.
@@ -73,13 +73,32 @@ pub fn key_of(entry: &Entry<'_>) -> u32 {
     u32::from_le_bytes(key.try_into().expect("keys of four bytes"))
 }
 
-impl Liveness for Index {
-    fn is_live(&self, entry: EntryRef, view: &EntryView<'_>) -> bool {
-        self.lock()[key_of(&view.entry()) as usize] == Some(entry)
+/// The index as the cleaner sees it.
+struct OneTable(Arc<Index>);
+
+impl Liveness for OneTable {
+    fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>> {
+        assert_eq!(table, TABLE);
+        Some(Arc::clone(&self.0) as Arc<dyn TableLiveness>)
+    }
+}
+
+impl TableLiveness for Index {
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        let key = key.try_into().expect("keys of four bytes");
+        KeyHash(u64::from(u32::from_le_bytes(key)))
     }
 
-    fn relocate(&self, old: EntryRef, new: EntryRef, view: &EntryView<'_>) -> bool {
-        let slot = &mut self.lock()[key_of(&view.entry()) as usize];
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        self.lock()[hash.0 as usize] == Some(entry)
+    }
+
+    fn needs_tombstone(&self, _hash: KeyHash, _entry: EntryRef) -> bool {
+        false
+    }
+
+    fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
+        let slot = &mut self.lock()[hash.0 as usize];
         let pointed = *slot == Some(old);
         if pointed {
             *slot = Some(new);
@@ -114,11 +133,15 @@ pub fn options(mib: u64, logs: u16, durability: Durability) -> LogOptions {
 
 impl Store {
     pub fn new(options: LogOptions, keys: u32) -> Self {
+        Self::with_cleaner(options, CleanerOptions::default(), keys)
+    }
+
+    pub fn with_cleaner(options: LogOptions, cleaner: CleanerOptions, keys: u32) -> Self {
         let space = LogSpace::new(options).expect("enough memory");
         let index = Arc::new(Index::default());
         index.lock().resize(keys as usize, None);
-        let liveness: Arc<dyn Liveness> = index.clone();
-        let cleaner = Cleaner::new(Arc::clone(&space), liveness, CleanerOptions::default());
+        let liveness: Arc<dyn Liveness> = Arc::new(OneTable(Arc::clone(&index)));
+        let cleaner = Cleaner::new(Arc::clone(&space), liveness, cleaner);
         Self {
             space,
             index,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 /// A replica on disk.
 #[derive(Default)]
 pub struct Replica {
+    segment: Option<Arc<Segment>>,
     pub log: LogId,
     pub is_head: bool,
     bytes: Vec<u8>,
@@ -33,6 +34,10 @@ pub struct Replication {
     pub disk: BTreeMap<SegmentId, Replica>,
     logs: Vec<LogProgress>,
     slice_max: u64,
+    /// Whether replicas get lost now and then, and are written anew from memory as it is.
+    pub loses_replicas: bool,
+    /// How many did.
+    pub replaced: u64,
 }
 
 impl Replication {
@@ -42,6 +47,8 @@ impl Replication {
             disk: BTreeMap::new(),
             logs: space.logs().map(|_| LogProgress::default()).collect(),
             slice_max,
+            loses_replicas: true,
+            replaced: 0,
         }
     }
 
@@ -79,11 +86,36 @@ impl Replication {
                 SegmentKind::Side => progress.sides.push(segment),
             }
         }
+        if self.loses_replicas && random.below(20) == 0 {
+            self.replace_one(log, random);
+        }
         let side_first = random.below(2) == 0;
         if side_first && self.step_side(log, random) {
             return true;
         }
         self.step_head(log, random) || (!side_first && self.step_side(log, random))
+    }
+
+    /// The replica of a closed segment is lost and written anew from what is in memory (CLEAN-8).
+    fn replace_one(&mut self, log: LogId, random: &mut Random) {
+        let closed = self.disk.values_mut().filter(|r| r.log == log && r.closed);
+        let mut closed: Vec<&mut Replica> = closed.collect();
+        if closed.is_empty() {
+            return;
+        }
+        let at = random.below(closed.len() as u64) as usize;
+        let replica = &mut *closed[at];
+        let segment = replica.segment.as_ref().expect("it was sent");
+        if !segment.hold_bytes() {
+            return;
+        }
+        if let Some(bytes) = segment.copy_out(0..segment.appended_len()) {
+            replica.certified = bytes.len();
+            replica.target = bytes.len();
+            replica.bytes = bytes;
+            self.replaced += 1;
+        }
+        segment.release_bytes();
     }
 
     fn step_side(&mut self, log: LogId, random: &mut Random) -> bool {
@@ -101,6 +133,7 @@ impl Replication {
         if closed && replica.certified == segment.appended_len() as usize {
             replica.closed = true;
             segment.mark_durable();
+            segment.release_bytes();
             self.logs[usize::from(log.0)].sides.remove(0);
             return true;
         }
@@ -148,6 +181,7 @@ impl Replication {
         if let Some(old) = old {
             let replica = self.disk.get_mut(&old.id()).expect("it was sent");
             replica.closed = true;
+            old.release_bytes();
         }
         self.space.digest_durable(log, next.id());
         self.report(log, next);
@@ -172,8 +206,9 @@ impl Replication {
     }
 
     /// Sends a slice; the certificate comes with the last slice of what was there at the first.
-    fn send(&mut self, segment: &Segment, limit: u32, random: &mut Random) -> bool {
+    fn send(&mut self, segment: &Arc<Segment>, limit: u32, random: &mut Random) -> bool {
         let replica = self.disk.entry(segment.id()).or_insert_with(|| Replica {
+            segment: Some(Arc::clone(segment)),
             log: segment.log(),
             is_head: segment.kind() == SegmentKind::Head,
             ..Replica::default()

@@ -37,10 +37,14 @@ impl Machine {
                 .filter(|r| r.flight.is_none())
                 .map(|r| r.next_try)
         });
+        let holds = busy
+            .clone()
+            .filter(|s| s.durably_closed && !s.held && !s.is_complete(&self.view))
+            .map(|s| s.hold_next_try);
         let records = busy
             .filter(|s| s.recorded < s.epoch && !s.recording)
             .map(|s| s.record_next_try);
-        let later = replicas.chain(records).filter(|at| *at > now);
+        let later = replicas.chain(holds).chain(records).filter(|at| *at > now);
         let soonest = later.min().map(|at| at.since(now));
         soonest.into_iter().chain(self.frees.next_try(now)).min()
     }

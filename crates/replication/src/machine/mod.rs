@@ -22,6 +22,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Most writes under way that are not for heads: side segments and repairs. With
 /// [`crate::WRITE_BYTES_MAX`] it bounds their memory, and what they take from the network.
 const BACKGROUND_WRITES_MAX: usize = 12;
+/// Before the log is asked again to hold bytes that it is exchanging: about as long as copying a
+/// segment takes.
+const HOLD_PAUSE: Duration = Duration::from_millis(5);
 
 /// Something to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +41,10 @@ pub(crate) enum Action {
     Durable(LogPosition),
     /// Tell the log that a side segment is durable.
     SideDurable(SegmentId),
+    /// Tell the log that a segment's bytes are not needed any more as they are (REP-12).
+    Release(SegmentId),
+    /// Ask the log to keep a segment's bytes as they are, to be answered with [`Machine::held`].
+    Hold(SegmentId),
 }
 
 /// What came of a write.
@@ -68,6 +75,8 @@ pub(crate) struct Machine {
     repairs: BTreeSet<SegmentId>,
     /// Of all these, those for which there was no backup. Tried again when something changed.
     unplaced: BTreeSet<SegmentId>,
+    /// Segments whose bytes the log may have, to be told in the next step.
+    releasable: BTreeSet<SegmentId>,
     frees: Frees,
     /// The newest segment that the log has shown.
     newest: SegmentId,
@@ -86,6 +95,7 @@ impl Machine {
             sides: BTreeSet::new(),
             repairs: BTreeSet::new(),
             unplaced: BTreeSet::new(),
+            releasable: BTreeSet::new(),
             frees: Frees::default(),
             newest: SegmentId(0),
             durable: LogPosition::default(),
@@ -209,6 +219,30 @@ impl Machine {
         } else {
             self.repairs.remove(&id);
         }
+        if segment.is_releasable(&self.view, false) {
+            self.releasable.insert(id);
+        }
+    }
+
+    /// The log's answer to [`Action::Hold`]: the length of the bytes it holds, or none when it is
+    /// exchanging them at the moment.
+    pub(crate) fn held(
+        &mut self,
+        id: SegmentId,
+        length: Option<u32>,
+        placement: &mut Placement,
+        now: Moment,
+    ) {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        let Some(length) = length else {
+            segment.hold_next_try = now + HOLD_PAUSE;
+            return;
+        };
+        for server in segment.hold(length) {
+            self.lose(id, server, true, placement);
+        }
     }
 
     /// A write came back.
@@ -306,6 +340,7 @@ impl Machine {
         rng: &dyn Rng,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.step_releases(&mut actions);
         self.step_heads(placement, now, rng, &mut actions);
         self.step_background(placement, now, rng, &mut actions);
         actions.extend(
@@ -315,6 +350,19 @@ impl Machine {
                 .map(|(server, id)| Action::Free(server, id)),
         );
         actions
+    }
+
+    fn step_releases(&mut self, actions: &mut Vec<Action>) {
+        for id in std::mem::take(&mut self.releasable) {
+            let parked = self.unplaced.contains(&id) && !self.repairs.contains(&id);
+            let segment = self.segments.get_mut(&id);
+            if let Some(segment) = segment.filter(|s| {
+                s.is_releasable(&self.view, false) || parked && s.is_releasable(&self.view, true)
+            }) {
+                segment.held = false;
+                actions.push(Action::Release(id));
+            }
+        }
     }
 
     fn step_heads(
@@ -456,8 +504,13 @@ impl Machine {
             }
         }
         let mut next = self.repairs.first().copied();
-        while let Some(id) = next.filter(|_| self.background < BACKGROUND_WRITES_MAX) {
-            self.step_one(id, placement, now, rng, actions);
+        let mut asked = 0;
+        while let Some(id) = next.filter(|_| self.background + asked < BACKGROUND_WRITES_MAX) {
+            if self.ask_for_bytes(id, now, actions) {
+                asked += 1;
+            } else {
+                self.step_one(id, placement, now, rng, actions);
+            }
             self.give_back(id);
             self.park(id);
             next = self
@@ -466,6 +519,22 @@ impl Machine {
                 .next()
                 .copied();
         }
+    }
+
+    /// Asks the log to hold what a segment that lacks replicas is to be copied from. False when it does,
+    /// or need not.
+    fn ask_for_bytes(&mut self, id: SegmentId, now: Moment, actions: &mut Vec<Action>) -> bool {
+        let view = &self.view;
+        let lacks_bytes = |s: &&mut ReplicatedSegment| !s.held && !s.is_complete(view);
+        let Some(segment) = self.segments.get_mut(&id).filter(lacks_bytes) else {
+            return false;
+        };
+        if segment.hold_next_try <= now && !self.unplaced.contains(&id) {
+            // Until the answer is there; a refusal says how long.
+            segment.hold_next_try = now + HOLD_PAUSE;
+            actions.push(Action::Hold(id));
+        }
+        true
     }
 
     fn step_one(
@@ -493,6 +562,7 @@ impl Machine {
         };
         if self.unplaced.contains(&id) && self.segments.get(&id).is_none_or(is_idle) {
             self.repairs.remove(&id);
+            self.releasable.insert(id);
         }
     }
 

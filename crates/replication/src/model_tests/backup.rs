@@ -28,6 +28,8 @@ pub(super) struct Frame {
     pub(super) written: u32,
     pub(super) certified: u32,
     pub(super) closed: bool,
+    /// The bytes it was begun with.
+    pub(super) image: Option<u32>,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -68,8 +70,15 @@ impl ModelBackup {
             written: 0,
             certified: 0,
             closed: false,
+            image: order.image,
         };
         let frame = frames.entry(order.segment).or_insert(fresh);
+        if order.offset < flight.end {
+            assert_eq!(
+                frame.image, order.image,
+                "REP-12: two kinds of bytes in one replica: {order:?} {frame:?}"
+            );
+        }
         if flight.epoch < frame.epoch {
             return WriteOutcome::Later(None);
         }

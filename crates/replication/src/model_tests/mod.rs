@@ -32,6 +32,10 @@ struct ModelSegment {
     /// For a segment that was cleaned: the head whose digest does not list it any more.
     left_at: Option<SegmentId>,
     durable: bool,
+    /// Length of the bytes it has in memory, once they were exchanged for fewer.
+    image: Option<u32>,
+    /// Replication needs them as they are.
+    held: bool,
 }
 
 struct World {
@@ -140,6 +144,8 @@ impl World {
             digest,
             left_at: None,
             durable: false,
+            image: None,
+            held: true,
         };
         self.segments.insert(id, segment);
         self.machine.opened(id, kind, OPENING);
@@ -207,12 +213,36 @@ impl World {
             3 if !sides.is_empty() => {
                 self.grow(sides[self.dice.below(sides.len() as u64) as usize])
             }
+            4 => self.compact(),
             _ => self.grow(self.head),
         }
         for id in self.machine.growing() {
             let segment = &self.segments[&id];
             self.machine.grew(id, segment.length, segment.closed);
         }
+    }
+
+    /// The cleaner exchanges a segment's bytes for fewer.
+    fn compact(&mut self) {
+        let at = self.dice.below(self.segments.len() as u64) as usize;
+        let by = 1 + self.dice.below(20_000) as u32;
+        let segment = self.segments.values_mut().nth(at).expect("there is one");
+        let length = segment.image.unwrap_or(segment.length);
+        if !segment.held && length > OPENING + by {
+            assert!(segment.closed, "REP-12: released while it grows");
+            segment.image = Some(length - by);
+        }
+    }
+
+    fn hold(&mut self, id: SegmentId) {
+        let refused = !self.reliable && self.chance(30);
+        let Some(segment) = self.segments.get_mut(&id).filter(|_| !refused) else {
+            self.machine.held(id, None, &mut self.placement, self.now);
+            return;
+        };
+        segment.held = true;
+        let length = Some(segment.image.unwrap_or(segment.length));
+        self.machine.held(id, length, &mut self.placement, self.now);
     }
 
     fn grow(&mut self, id: SegmentId) {
@@ -248,6 +278,12 @@ impl World {
                         assert!(segment.closed && !segment.durable);
                         segment.durable = true;
                     }
+                    Action::Release(id) => {
+                        if let Some(segment) = self.segments.get_mut(&id) {
+                            segment.held = false;
+                        }
+                    }
+                    Action::Hold(id) => self.hold(id),
                 }
             }
         }
@@ -265,6 +301,12 @@ impl World {
             return;
         };
         assert!(order.flight.end <= segment.length && order.flight.certified <= order.flight.end);
+        if order.offset < order.flight.end {
+            assert!(
+                segment.held && order.image == segment.image,
+                "REP-12: {order:?} {segment:?}"
+            );
+        }
         self.writes.push(order);
     }
 
@@ -463,6 +505,7 @@ impl World {
                 "{id} is durable and not in the digest of {head}"
             );
             for frame in of(*id) {
+                let wanted = frame.image.unwrap_or(wanted);
                 assert!(
                     frame.certified >= wanted,
                     "REP-1: {wanted} bytes of {id} are durable: {frame:?}"
@@ -601,7 +644,7 @@ fn what_is_durable_is_found_by_recovery_whatever_happens() {
             let has = |b: &&ModelBackup| {
                 b.frames
                     .get(id)
-                    .is_some_and(|f| f.certified == segment.length)
+                    .is_some_and(|f| f.certified == f.image.unwrap_or(segment.length))
             };
             let count = world.backups.values().filter(has).count();
             assert!(

@@ -171,7 +171,7 @@ impl StoreBuilder {
         self
     }
 
-    /// A sink may hold this many times as many segments as fit into memory; at least 1.5. Default 2.
+    /// A sink may hold this many times the log memory; at least 1. Default 2.
     pub fn expansion(mut self, factor: f64) -> Self {
         self.expansion = factor;
         self
@@ -230,6 +230,7 @@ impl StoreBuilder {
         LogOptions {
             logs: heads,
             durability: Durability::Volatile,
+            cleaners: self.cleaner_threads.max(1),
             live_percent_max: self.live_percent_max,
             disk_expansion_percent: (self.expansion * 100.0) as u32,
             huge_pages: self.huge_pages,
@@ -261,11 +262,11 @@ impl StoreBuilder {
         within("limits (key)", self.key_max, 1, KEY_MAX)?;
         within("limits (value)", self.value_max, 0, VALUE_MAX)?;
         within("live_percent_max", self.live_percent_max as usize, 1, 95)?;
-        if !(1.5..=100.0).contains(&self.expansion) {
+        if !(1.0..=100.0).contains(&self.expansion) {
             return Err(BuildError::OutOfRange {
                 option: "expansion",
                 value: self.expansion.to_string(),
-                limit: "1.5 to 100 are possible".into(),
+                limit: "1 to 100 are possible".into(),
             });
         }
         Ok(())

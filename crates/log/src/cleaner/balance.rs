@@ -1,0 +1,139 @@
+//! The balancer: what there is too little of (000 §5.2).
+
+use super::{Cleaner, Cleaning};
+use crate::append::current;
+use crate::durable::Durability;
+use crate::log_state::LogState;
+use core::sync::atomic::Ordering;
+use pluvio_units::SEGLET_BYTES;
+use std::sync::Arc;
+
+/// Combined passes also begin when this share of the segment slots is in use, in percent: segments that
+/// were closed early take slots and digest space beyond their bytes.
+const SLOTS_PERCENT: usize = 90;
+
+/// What there is too little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pressure {
+    /// There are nearly as many segments as there may be.
+    Slots,
+    /// The log on disk is nearly as long as it may be.
+    Disk,
+    /// Seglets.
+    Memory,
+    /// Seglets, so few that compaction alone does not keep up.
+    MemoryCritical,
+}
+
+impl Cleaner {
+    /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` seglets are on
+    /// their way to be free.
+    pub(super) fn pressure(&self, wanted: bool, waiting: usize) -> Option<Pressure> {
+        if self.slots_low() {
+            return Some(Pressure::Slots);
+        }
+        if self.disk_low() {
+            return Some(Pressure::Disk);
+        }
+        let coming = waiting + self.space.gains.load(Ordering::Relaxed);
+        if self.free_permille(coming) < self.start_permille() / 2
+            && self.free_permille(coming) < u64::from(self.options.combine_free_percent) * 10
+        {
+            return Some(Pressure::MemoryCritical);
+        }
+        // An append was refused: what is on its way may be all it needs; if nothing is, clean.
+        (self.memory_low(coming) || (wanted && coming == 0)).then_some(Pressure::Memory)
+    }
+
+    /// Whether this store has a log on disk that can be longer than the one in memory.
+    pub(super) fn has_two_levels(&self) -> bool {
+        match (self.space.options.durability, self.options.cleaning) {
+            (Durability::Replicated, Cleaning::TwoLevel) => true,
+            (Durability::Volatile, _) | (_, Cleaning::OneLevel) => false,
+        }
+    }
+
+    fn slots_low(&self) -> bool {
+        let geometry = &self.space.geometry;
+        let slots = geometry.slots - geometry.slots_reserve;
+        let free = self.space.free_slot_count();
+        let usable = free.saturating_sub(geometry.slots_reserve);
+        usable * 100 < slots * (100 - SLOTS_PERCENT)
+    }
+
+    fn disk_low(&self) -> bool {
+        let slack = u64::from(self.options.disk_slack_percent.min(100));
+        let max = self.space.geometry.disk_bytes_max;
+        self.space.disk_bytes() > max - max / 100 * slack
+    }
+
+    /// Whether memory is low, with `coming` seglets taken as free.
+    pub(super) fn memory_low(&self, coming: usize) -> bool {
+        let geometry = &self.space.geometry;
+        let floor = (geometry.delete_reserve + geometry.segment_seglets / 4) as u64;
+        self.free_permille(coming) < self.start_permille() || self.free_seglets(coming) < floor
+    }
+
+    /// Below so many thousandths free, cleaning begins.
+    fn start_permille(&self) -> u64 {
+        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
+        let dead = 1000 - (self.space.live_bytes() * 1000 / usable).min(1000);
+        let idle = dead * u64::from(self.options.idle_percent.min(100)) / 100;
+        idle.min(u64::from(self.options.compact_free_percent.min(100)) * 10)
+    }
+
+    fn free_permille(&self, coming: usize) -> u64 {
+        self.free_seglets(coming) * 1000 / self.space.geometry.usable() as u64
+    }
+
+    /// Seglets that are free for appends, or will be.
+    fn free_seglets(&self, coming: usize) -> u64 {
+        let free = self.space.pool.free();
+        let free = (free.default + free.cleaner) as usize + coming;
+        free.saturating_sub(self.space.geometry.cleaner_reserve) as u64
+    }
+
+    /// Opens a head in every log with a digest to be published.
+    pub(super) fn publish(&self) {
+        for log in self.space.log_states() {
+            let due = {
+                let members = log.members();
+                members.unpublished && !members.leaving.is_empty()
+            };
+            if due {
+                // Refused when both emergency heads of this log are in use: the digest of one of
+                // them must become durable first, then a later step comes here again.
+                let _tried_again_later = self.space.roll(log.id);
+            }
+        }
+    }
+
+    /// Dead entries in a head cannot be collected. When nothing else is left, a head with many of
+    /// them is closed.
+    pub(super) fn close_emptiest_head(&self) {
+        let dead_of = |log: &LogState| {
+            let segment = Arc::clone(current(&mut log.head()).segment());
+            let live = self.live_bytes(&segment);
+            segment.memory_bytes().saturating_sub(live)
+        };
+        let best = self
+            .space
+            .log_states()
+            .iter()
+            .map(|log| (dead_of(log), log.id))
+            .max();
+        if let Some((dead, log)) = best
+            && dead >= 3 * SEGLET_BYTES as u64
+        {
+            let _tried_again_later = self.space.roll(log);
+        }
+    }
+
+    /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond
+    /// what deletes need.
+    pub(super) fn survivor_budget(&self) -> usize {
+        let free = self.space.pool.free();
+        let spare = (free.default as usize).saturating_sub(self.space.geometry.delete_reserve);
+        free.cleaner as usize + spare / 2
+    }
+}

@@ -1,0 +1,369 @@
+//! Reading the entries of closed segments and moving the live ones: what both levels share.
+//!
+//! Entries are looked at in batches: the index buckets of a batch are on their way from memory
+//! while the next entries are parsed. Nothing is allocated for an entry.
+
+use super::{Cleaner, Liveness, TableLiveness};
+use crate::error::Corruption;
+use crate::memory::LogMemory;
+use crate::segment::{Segment, TombstoneTargets};
+use crate::view::EntryView;
+use crate::writer::SegmentWriter;
+use pluvio_format::{Check, Encoded, Entry, EntryHead, ParseErrorKind};
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries whose buckets are prefetched together: enough to cover a miss by the parsing of others,
+/// few enough to stay in the first cache.
+const BATCH: usize = 32;
+/// Entries are prefetched so many lengths of the current one ahead: right when neighbours are alike,
+/// harmless otherwise.
+const ENTRIES_AHEAD: u32 = 6;
+
+/// No segment: an entry that lives by itself.
+const NO_SEGMENT: SegmentId = SegmentId(0);
+/// No table is here for the entry.
+const NO_TABLE: u32 = u32::MAX;
+
+/// A segment being read.
+pub(super) struct Source {
+    pub(super) segment: Arc<Segment>,
+    pub(super) seglets: Vec<u32>,
+    pub(super) end: u32,
+    pub(super) scanned: u32,
+}
+
+impl Source {
+    /// `segment` was claimed, so its bytes stay.
+    pub(super) fn new(segment: Arc<Segment>) -> Self {
+        Self {
+            seglets: segment.seglet_list(),
+            end: segment.appended_len(),
+            segment,
+            scanned: 0,
+        }
+    }
+
+    pub(super) fn is_scanned(&self) -> bool {
+        self.scanned == self.end
+    }
+}
+
+/// An entry that lives, or a tombstone that may.
+pub(super) struct Survivor {
+    pub(super) timestamp_s: u32,
+    /// Number of its source.
+    pub(super) source: u32,
+    /// Where it lies in its source.
+    pub(super) offset: u32,
+    pub(super) len: u32,
+    table: u32,
+    is_tombstone: bool,
+    entry: EntryRef,
+    hash: KeyHash,
+    /// The segment that a tombstone names.
+    named: SegmentId,
+    /// That segment, if the tombstone lives as long as it is on disk, and no longer.
+    only_while: SegmentId,
+}
+
+impl Survivor {
+    /// For a tombstone that is not in the index: it lives as long as this segment is on disk.
+    pub(super) fn only_while(&self) -> Option<SegmentId> {
+        (self.only_while != NO_SEGMENT).then_some(self.only_while)
+    }
+}
+
+/// The indexes that a pass has met.
+#[derive(Default)]
+pub(super) struct TableCache {
+    numbers: BTreeMap<TableId, u32>,
+    tables: Vec<Arc<dyn TableLiveness>>,
+    last: Option<(TableId, u32)>,
+}
+
+impl TableCache {
+    fn number(&mut self, id: TableId, liveness: &dyn Liveness) -> u32 {
+        if let Some((last, number)) = self.last
+            && last == id
+        {
+            return number;
+        }
+        let number = *self.numbers.entry(id).or_insert_with(|| {
+            let Some(table) = liveness.table(id) else {
+                return NO_TABLE;
+            };
+            self.tables.push(table);
+            u32::try_from(self.tables.len() - 1).expect("fewer tables than entries")
+        });
+        self.last = Some((id, number));
+        number
+    }
+
+    fn get(&self, number: u32) -> Option<&dyn TableLiveness> {
+        self.tables.get(number as usize).map(|table| &**table)
+    }
+}
+
+/// How a segment is read.
+pub(super) struct Scan<'s> {
+    /// Number of the source.
+    pub(super) number: u32,
+    pub(super) check: Check,
+    /// About as many bytes are read.
+    pub(super) bytes: usize,
+    /// Whether a tombstone that names a segment may be needed.
+    pub(super) needed_for: &'s dyn Fn(SegmentId) -> bool,
+}
+
+impl Cleaner {
+    /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the slice
+    /// are left over.
+    pub(super) fn scan_slice(
+        &self,
+        source: &mut Source,
+        tables: &mut TableCache,
+        live: &mut Vec<Survivor>,
+        scan: &Scan<'_>,
+    ) -> Result<usize, Corruption> {
+        let guard = self.space.pin();
+        let memory = &*self.space.memory;
+        let start = source.scanned;
+        let mut at = start;
+        let mut batch = Vec::with_capacity(BATCH);
+        while at < source.end && ((at - start) as usize) < scan.bytes {
+            let seglet = source.seglets[at as usize / SEGLET_BYTES];
+            let within = at as usize % SEGLET_BYTES;
+            if memory.is_padding(seglet, within, &guard) {
+                at += (SEGLET_BYTES - within) as u32;
+                continue;
+            }
+            let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
+            let view = memory.view(entry, scan.check, &guard)?;
+            let len = view.total_len();
+            memory.prefetch(EntryRef::new(
+                entry.offset() + u64::from(ENTRIES_AHEAD * len),
+            ));
+            if let Some(found) = self.look_at(&view, entry, at, scan.number, tables) {
+                batch.push(found);
+                if batch.len() == BATCH {
+                    keep_living(&mut batch, tables, live, scan);
+                }
+            }
+            at += len;
+        }
+        if at > source.end {
+            return Err(overrun(source, start));
+        }
+        keep_living(&mut batch, tables, live, scan);
+        source.scanned = at;
+        Ok(scan.bytes.saturating_sub((at - start) as usize))
+    }
+
+    /// An entry that the index has to be asked about, or a tombstone.
+    fn look_at(
+        &self,
+        view: &EntryView<'_>,
+        entry: EntryRef,
+        offset: u32,
+        source: u32,
+        tables: &mut TableCache,
+    ) -> Option<Survivor> {
+        let (id, key, timestamp_s, named) = match view.entry() {
+            Entry::Object(object) => (object.table, object.key, object.timestamp_s, None),
+            Entry::Tombstone(tombstone) => (
+                tombstone.table,
+                tombstone.key,
+                tombstone.timestamp_s,
+                Some(tombstone.segment),
+            ),
+            // The newest head has its own.
+            Entry::SegmentHeader(_)
+            | Entry::LogDigest(_)
+            | Entry::SafeVersion(_)
+            | Entry::TableStats(_) => return None,
+        };
+        let table = tables.number(id, &*self.liveness);
+        let hash = tables.get(table).map_or(KeyHash(0), |table| {
+            let hash = table.hash(key);
+            table.prefetch(hash);
+            hash
+        });
+        Some(Survivor {
+            timestamp_s,
+            source,
+            offset,
+            len: view.total_len(),
+            table,
+            is_tombstone: named.is_some(),
+            entry,
+            hash,
+            named: named.unwrap_or(NO_SEGMENT),
+            only_while: named.unwrap_or(NO_SEGMENT),
+        })
+    }
+
+    /// Asks for the bytes and the bucket of an entry that will be moved soon.
+    pub(super) fn prefetch(&self, survivor: &Survivor, tables: &TableCache) {
+        self.space.memory.prefetch(survivor.entry);
+        if let Some(table) = tables.get(survivor.table) {
+            table.prefetch(survivor.hash);
+        }
+    }
+
+    /// Copies one entry behind `writer`, which has room for it, and swings the index to it. What died
+    /// since the scan leaves nothing behind (CLEAN-6).
+    pub(super) fn move_entry(
+        &self,
+        survivor: &Survivor,
+        writer: &mut SegmentWriter,
+        tables: &TableCache,
+        check: Check,
+        place: &mut Place<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Result<(), Corruption> {
+        let before = writer.at();
+        let new = match self.copy_whole(survivor, writer, check, guard) {
+            Some(new) => new,
+            None => self.copy_view(survivor, writer, check, guard)?,
+        };
+        if survivor.is_tombstone {
+            // Needed on disk, whether or not the index has it.
+            if survivor.only_while().is_none() {
+                swing(survivor, new, tables);
+            }
+            place.count_tombstone(survivor, writer);
+        } else if swing(survivor, new, tables) {
+            place.count_object(survivor);
+        } else {
+            writer.rewind(before);
+        }
+        Ok(())
+    }
+
+    /// Copies an entry as it is, when it lies in one piece and stands alone.
+    fn copy_whole(
+        &self,
+        survivor: &Survivor,
+        writer: &mut SegmentWriter,
+        check: Check,
+        guard: &EpochGuard<'_>,
+    ) -> Option<EntryRef> {
+        let memory = &self.space.memory;
+        let bytes = memory.whole_entry(survivor.entry, survivor.len, guard)?;
+        let intact = EntryHead::read(bytes).is_ok_and(|head| {
+            head.total_len() == bytes.len()
+                && !head.group_continues
+                && match check {
+                    Check::Structure => true,
+                    Check::Checksum => {
+                        let (header, body) = bytes.split_at(head.header_len);
+                        let covered = &header[..head.header_len - size_of::<u32>()];
+                        crc32c(&[covered, body]) == head.crc
+                    }
+                }
+        });
+        // Whatever is wrong, or only unusual, is found out by the long way.
+        intact.then(|| writer.put(&[bytes]))
+    }
+
+    /// Copies an entry that has to be put together, or encoded anew.
+    fn copy_view(
+        &self,
+        survivor: &Survivor,
+        writer: &mut SegmentWriter,
+        check: Check,
+        guard: &EpochGuard<'_>,
+    ) -> Result<EntryRef, Corruption> {
+        let view = self.space.memory.view(survivor.entry, check, guard)?;
+        Ok(if view.head().group_continues {
+            // The copy stands alone; its group was complete.
+            let encoded = Encoded::new(&view.entry(), false).expect("it was encoded before");
+            writer.put(&encoded.parts())
+        } else {
+            writer.put(&[view.bytes()])
+        })
+    }
+}
+
+/// Makes the index point to the copy, if it points to the entry.
+fn swing(survivor: &Survivor, new: EntryRef, tables: &TableCache) -> bool {
+    tables
+        .get(survivor.table)
+        .is_some_and(|table| table.relocate(survivor.hash, survivor.entry, new))
+}
+
+/// Live bytes that were moved, by source; counted in the segments' counters now and then.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// Bytes that came to the survivor.
+    pub(super) came: i64,
+    /// Bytes that went from each source.
+    pub(super) went: Vec<i64>,
+}
+
+impl Place<'_> {
+    fn count_tombstone(&mut self, survivor: &Survivor, writer: &SegmentWriter) {
+        let (named, len) = (survivor.named, survivor.len);
+        match self {
+            Place::Survivor(_) => writer.segment().tombstones().add(named, len),
+            Place::SameSegment(targets) => targets.add(named, len),
+        }
+    }
+
+    fn count_object(&mut self, survivor: &Survivor) {
+        match self {
+            Place::Survivor(moved) => {
+                moved.came += i64::from(survivor.len);
+                moved.went[survivor.source as usize] += i64::from(survivor.len);
+            }
+            // Live bytes are counted by segment, and it stays in its segment.
+            Place::SameSegment(_) => {}
+        }
+    }
+}
+
+/// Where copies go.
+pub(super) enum Place<'p> {
+    /// To another segment of the log.
+    Survivor(&'p mut Moved),
+    /// To new bytes of their segment, whose tombstones are counted here.
+    SameSegment(&'p mut TombstoneTargets),
+}
+
+/// Asks the index about a batch and keeps what lives.
+fn keep_living(
+    batch: &mut Vec<Survivor>,
+    tables: &TableCache,
+    live: &mut Vec<Survivor>,
+    scan: &Scan<'_>,
+) {
+    for mut found in batch.drain(..) {
+        let table = tables.get(found.table);
+        if !found.is_tombstone {
+            if table.is_some_and(|table| table.points_to(found.hash, found.entry)) {
+                live.push(found);
+            }
+            continue;
+        }
+        if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
+            found.only_while = NO_SEGMENT;
+            live.push(found);
+        } else if (scan.needed_for)(found.only_while) {
+            live.push(found);
+        }
+    }
+}
+
+/// An entry that reaches beyond its segment's end.
+fn overrun(source: &Source, offset: u32) -> Corruption {
+    let seglet = source.seglets[offset as usize / SEGLET_BYTES];
+    Corruption {
+        entry: EntryRef::new(LogMemory::base(seglet) + u64::from(offset) % SEGLET_BYTES as u64),
+        segment: source.segment.id(),
+        offset,
+        what: ParseErrorKind::Truncated,
+    }
+}

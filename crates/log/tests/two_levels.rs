@@ -1,0 +1,214 @@
+//! Compaction in memory and combined cleaning on disk: what each of them leaves alone, when which
+//! of them runs, and what becomes of free memory.
+
+mod support;
+
+use pluvio_log::{AppendError, CleanerOptions, Cleaning, Durability, LogOptions, Segment};
+use pluvio_units::{LogId, SegmentId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use support::replication::Replication;
+use support::{Random, Store, options};
+
+const LOG: LogId = LogId(0);
+
+struct Run {
+    store: Store,
+    replication: Replication,
+    random: Random,
+    now_s: u32,
+}
+
+impl Run {
+    fn new(options: LogOptions, cleaner: CleanerOptions, keys: u32) -> Self {
+        let store = Store::with_cleaner(options, cleaner, keys);
+        let replication = Replication::new(&store.space, 16 << 20);
+        Self {
+            store,
+            replication,
+            random: Random::new(11),
+            now_s: 1,
+        }
+    }
+
+    fn background(&mut self) {
+        let _pace = self
+            .store
+            .cleaner
+            .step(self.now_s)
+            .expect("memory is right");
+        while self.replication.step(LOG, &mut self.random) {}
+    }
+
+    fn change(&mut self, key: u32, len: Option<usize>) {
+        for _ in 0..5000 {
+            match self.store.change(LOG, key, len, self.now_s) {
+                Ok(_) => return,
+                Err(AppendError::Full { .. }) => self.background(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("no progress: {:#?}", self.store.space);
+    }
+
+    fn members(&self) -> BTreeMap<SegmentId, Arc<Segment>> {
+        let segments = self.store.space.segments(LOG);
+        segments.into_iter().map(|s| (s.id(), s)).collect()
+    }
+}
+
+#[test]
+fn compaction_makes_segments_smaller_in_memory_and_leaves_the_disk_alone() {
+    let options = options(64, 1, Durability::Replicated);
+    let mut run = Run::new(options, CleanerOptions::default(), 1000);
+    for key in 0..1000 {
+        run.change(key, Some(50_000));
+    }
+    run.replication.finish(&mut run.random);
+    let before: BTreeMap<SegmentId, u64> = run
+        .members()
+        .into_iter()
+        .map(|(id, segment)| (id, segment.memory_bytes()))
+        .collect();
+    let disk = run.store.space.stats().disk_bytes;
+    while run.store.space.stats().cleaner.compactions < 5 {
+        let key = run.random.below(1000) as u32;
+        run.change(key, Some(50_000));
+        run.background();
+    }
+    let stats = run.store.space.stats();
+    assert_eq!(stats.cleaner.passes, 0, "{stats:?}");
+    assert!(stats.disk_bytes >= disk, "nothing left the log on disk");
+    let members = run.members();
+    let mut smaller = 0;
+    for (id, bytes) in &before {
+        let now = members.get(id).expect("it is still in the log");
+        smaller += u32::from(now.memory_bytes() < *bytes);
+    }
+    assert!(smaller >= 4, "{smaller}");
+    for key in 0..1000 {
+        assert_eq!(run.store.read(key).map(|(_, len)| len), Some(50_000));
+    }
+    run.store.check_live_bytes();
+}
+
+#[test]
+fn bytes_that_are_held_are_not_exchanged() {
+    let options = options(64, 1, Durability::Replicated);
+    let mut run = Run::new(options, CleanerOptions::default(), 1000);
+    for key in 0..1000 {
+        run.change(key, Some(50_000));
+    }
+    run.replication.finish(&mut run.random);
+    let held: Vec<Arc<Segment>> = run.members().into_values().collect();
+    run.replication.loses_replicas = false;
+    let lens: Vec<u32> = held.iter().map(|s| s.appended_len()).collect();
+    for segment in held.iter().filter(|s| s.is_closed()) {
+        assert!(segment.hold_bytes());
+    }
+    for _ in 0..400 {
+        let key = run.random.below(1000) as u32;
+        run.change(key, Some(50_000));
+        run.background();
+    }
+    for (segment, len) in held.iter().zip(lens) {
+        if segment.is_closed() && segment.copy_out(0..1).is_some() {
+            assert!(segment.appended_len() >= len, "{segment:?}");
+        }
+    }
+}
+
+#[test]
+fn the_log_on_disk_stays_within_its_limit_and_overwriting_goes_on() {
+    for percent in [100, 150, 300] {
+        let options = LogOptions {
+            disk_expansion_percent: percent,
+            ..options(64, 1, Durability::Replicated)
+        };
+        let mut run = Run::new(options, CleanerOptions::default(), 600);
+        let mut longest = 0;
+        for i in 0..6000u32 {
+            if i % 100 == 0 {
+                run.now_s += 1;
+            }
+            let key = run.random.below(600) as u32;
+            run.change(key, Some(60_000));
+            if i % 4 == 0 {
+                run.background();
+            }
+            longest = run.store.space.stats().disk_bytes.max(longest);
+        }
+        let stats = run.store.space.stats();
+        // Survivors of one pass and heads for digests may go beyond.
+        let beyond = stats.memory_bytes / 10;
+        assert!(
+            longest <= stats.disk_bytes_max + beyond,
+            "{percent} %: {longest} of {}",
+            stats.disk_bytes_max
+        );
+        if percent == 300 {
+            assert!(
+                longest > stats.memory_bytes * 3 / 2,
+                "the disk is used: {longest}"
+            );
+            assert!(
+                stats.cleaner.compactions > stats.cleaner.passes,
+                "{stats:?}"
+            );
+        }
+        run.store.check_live_bytes();
+    }
+}
+
+#[test]
+fn one_level_means_no_compaction() {
+    let cleaner = CleanerOptions {
+        cleaning: Cleaning::OneLevel,
+        ..CleanerOptions::default()
+    };
+    let mut run = Run::new(options(64, 1, Durability::Replicated), cleaner, 800);
+    for i in 0..4000u32 {
+        let key = run.random.below(800) as u32;
+        run.change(key, Some(60_000));
+        if i % 4 == 0 {
+            run.background();
+        }
+    }
+    let cleaner = run.store.space.stats().cleaner;
+    assert!(
+        cleaner.passes > 3 && cleaner.compactions == 0,
+        "{cleaner:?}"
+    );
+}
+
+#[test]
+fn memory_goes_back_to_the_system_when_most_was_deleted() {
+    for durability in [Durability::Volatile, Durability::Replicated] {
+        let options = options(256, 1, durability);
+        let mut run = Run::new(options, CleanerOptions::default(), 10_000);
+        for key in 0..10_000 {
+            run.change(key, Some(20_000));
+        }
+        run.background();
+        let full = run.store.space.stats().resident_bytes;
+        assert!(full > 190 << 20, "{full}");
+        for key in (0..10_000).filter(|key| key % 10 != 0) {
+            run.change(key, None);
+        }
+        for _ in 0..3000 {
+            run.background();
+        }
+        let stats = run.store.space.stats();
+        // The open head, and what is kept for survivors, cannot be given back.
+        let fixed = 3 * (4 << 20);
+        assert!(
+            stats.resident_bytes * 10 <= stats.live_bytes * 15 + 10 * fixed,
+            "{durability:?}: {stats:?}"
+        );
+        assert!(stats.cleaner.bytes_given_back > 100 << 20, "{stats:?}");
+        for key in 0..10_000 {
+            let expected = (key % 10 == 0).then_some(20_000);
+            assert_eq!(run.store.read(key).map(|(_, len)| len), expected);
+        }
+    }
+}
