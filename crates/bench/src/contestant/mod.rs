@@ -74,8 +74,10 @@ pub struct Holdings {
     pub log_memory: u64,
     /// Bytes of our indexes.
     pub index: u64,
-    /// Live bytes our cleaner has copied.
+    /// Live bytes our cleaner has copied, on both levels.
     pub moved: u64,
+    /// Of these, bytes copied by combined passes: a store with replicas sends them to its backups.
+    pub combined: u64,
     /// Bytes of the segments that our cleaner has cleaned.
     pub cleaned: u64,
 }

@@ -100,7 +100,8 @@ impl KeyValue for Ours {
             live_log: stats.live_bytes,
             log_memory: stats.memory_bytes,
             index: stats.index_bytes,
-            moved: stats.cleaner.bytes_moved,
+            moved: stats.cleaner.bytes_copied(),
+            combined: stats.cleaner.bytes_moved,
             cleaned: stats.cleaner.bytes_cleaned,
         }
     }

@@ -228,6 +228,14 @@ impl Store {
                 spread(&|ran| 1.0 + moved(ran) / new(ran).max(1.0)).median,
             )
             .with(
+                "to_backups_over_new",
+                spread(&|ran| {
+                    let combined = ran.after.combined - ran.before.combined;
+                    combined as f64 / new(ran).max(1.0)
+                })
+                .median,
+            )
+            .with(
                 "refused_per_put",
                 spread(&|ran| ran.retries as f64 / ran.puts.max(1) as f64).median,
             )
