@@ -1,34 +1,37 @@
-//! Why a measurement failed.
+//! Why an experiment failed.
 
-use pluvio_client::ClientError;
-
-/// Why a measurement failed. What was written before stays.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+/// Why an experiment failed. What was measured before is lost.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BenchError {
-    /// No connection could be made, or one broke. Retryable when the server is back.
-    #[error("connection to {address}: {message}; is a server there?")]
-    Connection {
-        /// The server.
-        address: String,
-        /// What happened.
-        message: String,
-    },
-    /// The server sent what is no Redis protocol. Not retryable.
-    #[error("{address} does not speak the Redis protocol: {message}")]
-    Protocol {
-        /// The server.
-        address: String,
-        /// What it sent.
-        message: String,
-    },
-    /// The server refused an operation. Whether a retry helps is in the text.
-    #[error("the server refused: {0}")]
-    Refused(String),
-    /// The native client failed.
-    #[error(transparent)]
-    Client(#[from] ClientError),
+pub enum ExperimentError {
     /// The parameters make no sense.
     #[error("{0}")]
     Parameters(String),
+    /// The contestant cannot take part here: it is not built in, not installed, or refused its options.
+    #[error("{contestant}: {problem}")]
+    Contestant {
+        /// Who.
+        contestant: String,
+        /// Why not, and what helps.
+        problem: String,
+    },
+    /// A run could not go on: the store refused for too long, or gave what was never stored.
+    #[error("{0}")]
+    Run(String),
+    /// A contestant's process could not be started, or ended.
+    #[error("the process of {contestant}: {problem}")]
+    Process {
+        /// Who.
+        contestant: String,
+        /// What happened.
+        problem: String,
+    },
+    /// A file cannot be used.
+    #[error("{path}: {problem}")]
+    File {
+        /// Which one.
+        path: String,
+        /// Why, and where in it.
+        problem: String,
+    },
 }

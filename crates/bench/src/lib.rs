@@ -1,29 +1,27 @@
-//! Load generators: they fill a store, and measure its latency and throughput.
+//! Load generators and experiments.
 //!
-//! The same loads run over the Redis protocol, against any server that speaks it, and over the
-//! native client, so that rows can be compared. A [`Report`] says what was measured: command,
-//! parameters, machine, and a row for each combination of parameters.
+//! - `network`: loads against running servers.
+//! - `experiment`: what every experiment reports: one object, a table, a picture.
+//! - `workload`: keys, sizes, their distributions, and streams of operations.
+//! - `contestant`: who takes part: our store, maps of others, allocators, servers; each in its process.
+//! - `run`: runs a workload on a contestant.
+//! - `suite`: the experiments of the storage engine, put together from these.
+//! - `lfs`: a simulator of a log's cleaner, independent of the storage engine.
 //!
-//! - BENCH-1: what is reported was answered: operations count when their reply has arrived and was no error.
-//! - BENCH-2: time is that of the environment's monotonic clock; the latency of an operation begins
-//!   when its request (with those it is pipelined with) is handed to the network, and ends when its
-//!   reply was read.
-//!
-//! Threads: each connection is one task on one event loop.
-//!
-//! Not here: starting servers, and judging results.
+//! Not here: command lines, and judging results.
 
-mod driver;
+mod clock;
+pub mod contestant;
 mod error;
+pub mod experiment;
+pub mod lfs;
 mod machine;
-mod plan;
-mod report;
-mod resp;
-mod target;
+pub mod network;
+mod random;
+pub mod run;
+pub mod suite;
+pub mod workload;
 
-pub use driver::{Progress, latency, load, throughput};
-pub use error::BenchError;
+pub use error::ExperimentError;
 pub use machine::Machine;
-pub use plan::{Sweep, Workload};
-pub use report::{LatencyUs, Report, Row};
-pub use target::Target;
+pub use random::Random;

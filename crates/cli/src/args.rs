@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, export, import, objects, scan, sim, status, table};
+use crate::cmd::{bench, demo, export, import, objects, scan, sim, simulate, status, table};
 
 /// Where the coordinator of a cluster on this machine listens, unless it is told otherwise.
 pub const COORDINATOR_PORT: u16 = 7700;
@@ -107,6 +107,8 @@ pub enum Command {
     Bench(bench::Bench),
     /// Run simulated clusters with faults, from a seed
     Sim(sim::Sim),
+    /// Simulate one mechanism by itself
+    Simulate(simulate::Simulate),
 }
 
 /// When a write is acknowledged.

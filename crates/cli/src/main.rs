@@ -13,6 +13,7 @@ mod cmd;
 mod config;
 mod coordinator_process;
 mod demo_data;
+mod experiment;
 mod failure;
 mod ingest;
 mod local;
@@ -68,5 +69,6 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Export(export) => cmd::export::run(&global, &export),
         Command::Bench(bench) => cmd::bench::run(&global, &bench),
         Command::Sim(sim) => cmd::sim::run(&global, &sim),
+        Command::Simulate(simulate) => cmd::simulate::run(&global, &simulate),
     }
 }

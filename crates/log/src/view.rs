@@ -63,7 +63,8 @@ impl EntryView<'_> {
                 Entry::SegmentHeader(_)
                 | Entry::LogDigest(_)
                 | Entry::SafeVersion(_)
-                | Entry::TableStats(_),
+                | Entry::TableStats(_)
+                | Entry::Completion(_),
             )
             | Err(_) => &[],
         }

@@ -412,9 +412,21 @@ impl Engine {
         if let Some(old) = replaced
             && let Some(version) = self.overwrite_old(at, bucket, old, value, guard)
         {
+            let replaced = old.version;
+            // Only stores without replicas do this.
+            let effect = Effect::Put { version, replaced };
+            if let Some(kept) = once.and_then(|once| once.keep(effect)) {
+                kept.volatile();
+            }
+            let settle = Settle {
+                hash: at.hash,
+                entry: old.entry,
+                tombstone: false,
+            };
             let updated = Updated {
-                replaced: old.version,
-                ..Updated::nothing(version)
+                version,
+                replaced,
+                settle,
             };
             return Ok(Appended::new(at.log, LogPosition::default(), updated));
         }

@@ -271,7 +271,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
     let dead = Entry::Tombstone(pluvio_format::Tombstone {
         table: TableId(1),
         version: ObjectVersion(versions),
-        segment: SegmentId(1),
+        segment: pluvio_units::SegmentId(1),
         timestamp_s: 1,
         key: &4_u32.to_le_bytes(),
     });

@@ -8,5 +8,6 @@ pub mod import;
 pub mod objects;
 pub mod scan;
 pub mod sim;
+pub mod simulate;
 pub mod status;
 pub mod table;

@@ -13,6 +13,7 @@ mod data_directory;
 mod data_sets;
 mod documents;
 mod durability;
+mod experiments;
 mod full;
 mod import_export;
 mod limits;

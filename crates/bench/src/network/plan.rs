@@ -1,6 +1,6 @@
 //! What is to be measured.
 
-use crate::error::BenchError;
+use super::error::BenchError;
 use pluvio_units::{KEY_MAX, VALUE_MAX};
 use serde::Serialize;
 use std::time::Duration;
@@ -112,39 +112,6 @@ pub(crate) fn key(number: u64) -> [u8; KEY_BYTES] {
         rest /= 10;
     }
     key
-}
-
-/// A stream of random numbers that is a function of its seed (splitmix64).
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// The stream of one connection.
-    pub(crate) fn new(seed: u64, connection: u64) -> Self {
-        Self(seed ^ connection.wrapping_mul(0xD1B5_4A32_D192_ED03))
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// Bytes that do not compress.
-    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 8);
-        while bytes.len() < length {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(length);
-        bytes
-    }
 }
 
 #[cfg(test)]

@@ -1,35 +1,30 @@
-//! `pluvio bench`: measures a cluster, or any server that speaks the Redis protocol.
+//! `pluvio bench load|latency|throughput`: measures a cluster, or any server that speaks the Redis protocol.
 
 use crate::args::{Global, duration};
 use crate::failure::Failure;
-use crate::output::{bar, count, print_json, print_line, say, spinner, table, table_text};
+use crate::output::{bar, count, print_json, print_line, spinner, table, table_text};
 use crate::session::{Session, with_session};
-use clap::{Args, Subcommand};
+use clap::Args;
 use indicatif::ProgressBar;
-use pluvio_bench::{BenchError, Machine, Progress, Report, Sweep, Target, Workload};
+use pluvio_bench::Machine;
+use pluvio_bench::network::{self, BenchError, Progress, Report, Sweep, Target, Workload};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `pluvio bench`.
-#[derive(Args, Clone, Debug)]
-pub struct Bench {
-    #[command(subcommand)]
-    what: What,
+/// What to measure over the network.
+pub enum What<'a> {
+    /// Writing all keys once.
+    Load(&'a Load),
+    /// One operation at a time.
+    Latency(&'a Latency),
+    /// Many connections.
+    Throughput(&'a Throughput),
 }
 
-#[derive(Subcommand, Clone, Debug)]
-enum What {
-    /// Write all keys once
-    Load(Load),
-    /// One connection, one operation at a time
-    Latency(Latency),
-    /// Many connections, with and without pipelining
-    Throughput(Throughput),
-}
-
+/// `pluvio bench load`.
 #[derive(Args, Clone, Debug)]
-struct Load {
+pub struct Load {
     #[command(flatten)]
     whom: Whom,
     #[command(flatten)]
@@ -42,8 +37,9 @@ struct Load {
     pipeline: usize,
 }
 
+/// `pluvio bench latency`.
 #[derive(Args, Clone, Debug)]
-struct Latency {
+pub struct Latency {
     #[command(flatten)]
     whom: Whom,
     #[command(flatten)]
@@ -52,8 +48,9 @@ struct Latency {
     times: Times,
 }
 
+/// `pluvio bench throughput`.
 #[derive(Args, Clone, Debug)]
-struct Throughput {
+pub struct Throughput {
     #[command(flatten)]
     whom: Whom,
     #[command(flatten)]
@@ -140,11 +137,8 @@ struct Job {
 }
 
 /// Runs the command.
-pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
-    let (job, json) = (Job::new(&bench.what)?, global.json);
-    if cfg!(debug_assertions) {
-        say("this is a debug build: its speed says nothing; use `cargo build --release`");
-    }
+pub fn run(global: &Global, what: &What<'_>) -> Result<ExitCode, Failure> {
+    let (job, json) = (Job::new(what)?, global.json);
     with_session(global, job.whom.threads, move |session| async move {
         let report = measure(&session, job).await?;
         if json {
@@ -157,7 +151,7 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
 }
 
 impl Job {
-    fn new(what: &What) -> Result<Self, Failure> {
+    fn new(what: &What<'_>) -> Result<Self, Failure> {
         let no_times = Times {
             seconds: Duration::ZERO,
             warmup: Duration::ZERO,
@@ -231,7 +225,7 @@ async fn measure(session: &Session, job: Job) -> Result<Report, Failure> {
                 },
             };
             let progress = bar(workload.keys, "loading", false);
-            let row = pluvio_bench::load(&session.env, &target, &filling, &teller(&progress)).await;
+            let row = network::load(&session.env, &target, &filling, &teller(&progress)).await;
             progress.finish_and_clear();
             let row = row.map_err(failure)?;
             loaded = Some(workload.value_size);
@@ -247,8 +241,8 @@ async fn measure(session: &Session, job: Job) -> Result<Report, Failure> {
         ));
         let told = teller(&progress);
         let row = match job.command {
-            "latency" => pluvio_bench::latency(&session.env, &target, &workload, &told).await,
-            _ => pluvio_bench::throughput(&session.env, &target, &workload, &told).await,
+            "latency" => network::latency(&session.env, &target, &workload, &told).await,
+            _ => network::throughput(&session.env, &target, &workload, &told).await,
         };
         progress.finish_and_clear();
         rows.push(row.map_err(failure)?);

@@ -2,8 +2,8 @@
 //!
 //! - RESP-1: replies are parsed as they come, in one pass; a reply has at most [`REPLY_MAX`] bytes.
 
-use crate::error::BenchError;
-use crate::plan::{KEY_BYTES, key};
+use super::error::BenchError;
+use super::plan::{KEY_BYTES, key};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

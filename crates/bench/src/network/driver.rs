@@ -1,9 +1,10 @@
 //! Runs loads: one task for each connection, spread over the event loops.
 
-use crate::error::BenchError;
-use crate::plan::{Random, Workload};
-use crate::report::{Row, Tally};
-use crate::target::{Caller, Operation, Target};
+use super::error::BenchError;
+use super::plan::Workload;
+use super::report::{Row, Tally};
+use super::target::{Caller, Operation, Target};
+use crate::random::Random;
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;

@@ -1,7 +1,7 @@
 //! What was measured.
 
+use super::plan::Workload;
 use crate::machine::Machine;
-use crate::plan::Workload;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! Whom to measure, and one caller of it.
 
-use crate::error::BenchError;
-use crate::plan::key;
-use crate::resp::{Connection, Reply};
+use super::error::BenchError;
+use super::plan::key;
+use super::resp::{Connection, Reply};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;

@@ -1,0 +1,138 @@
+//! Who takes part in an experiment: our store with its options, maps of others, plain allocators, servers.
+//!
+//! Every contestant runs in a process of its own (`process`), which holds it (`host`) and runs the
+//! workloads inside itself; the parent only says what to run. So each has its own allocator (preloaded:
+//! glibc's, jemalloc, tcmalloc or mimalloc), its memory is what the system says of its process, and rounds of
+//! all contestants can be interleaved.
+//!
+//! - CON-1: a value that is read is compared with its key; damage is counted and fails the experiment.
+//! - CON-2: all contestants get the same operations: streams are functions of their seeds.
+
+mod host;
+#[cfg(feature = "peers")]
+mod maps;
+mod memory;
+mod name;
+mod plain;
+mod pluvio;
+mod process;
+mod servers;
+
+pub use host::serve;
+pub use name::{Allocator, Contender, Kind};
+pub use process::{Process, Program};
+
+use crate::error::ExperimentError;
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// How a contestant is set up. What it has no option for it ignores.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// Who.
+    pub kind: Kind,
+    /// Most objects at a time: maps are sized for them.
+    pub objects: u64,
+    /// Memory of our store in bytes.
+    pub memory: u64,
+    /// Number of heads; by default one for each processor.
+    pub heads: Option<u16>,
+    /// Cleaner threads.
+    pub cleaner_threads: u16,
+    /// Whether segments are compacted by themselves too.
+    pub two_level: bool,
+    /// Whether reclaim epochs come from the processor's time stamp counter.
+    pub tsc_epochs: bool,
+}
+
+impl Setup {
+    /// The usual options.
+    #[must_use]
+    pub fn new(kind: Kind, objects: u64, memory: u64) -> Self {
+        Self {
+            kind,
+            objects,
+            memory,
+            heads: None,
+            cleaner_threads: 1,
+            two_level: true,
+            tsc_epochs: false,
+        }
+    }
+}
+
+/// What a contestant holds and has done.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Holdings {
+    /// Bytes of the process in memory, without what it had before the first object.
+    pub resident: u64,
+    /// Objects, where the contestant knows.
+    pub objects: u64,
+    /// Bytes live objects take in our log, headers included.
+    pub live_log: u64,
+    /// Bytes of our log's memory.
+    pub log_memory: u64,
+    /// Bytes of our indexes.
+    pub index: u64,
+    /// Live bytes our cleaner has copied, on both levels.
+    pub moved: u64,
+    /// Of these, bytes copied by combined passes: a store with replicas sends them to its backups.
+    pub combined: u64,
+    /// Bytes of the segments that our cleaner has cleaned.
+    pub cleaned: u64,
+}
+
+/// An operation was not done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Memory is full; worth a retry after this time.
+    Full(Duration),
+    /// It will not work.
+    Fatal(String),
+}
+
+/// A store inside this process, or behind a socket of it. Any number of threads call it.
+pub(crate) trait KeyValue: Sync {
+    /// Copies the value out, in place of what was in the buffer; false when there is none.
+    fn get(&self, key: u64, into: &mut Vec<u8>) -> bool;
+
+    /// Stores a value, whatever was there.
+    fn put(&self, key: u64, value: &[u8]) -> Result<(), Refusal>;
+
+    /// Removes the object; says whether there was one.
+    fn delete(&self, key: u64) -> Result<bool, Refusal>;
+
+    /// Copies the values of several keys out, one after the other into the buffer; shows each.
+    fn get_batch(&self, keys: &[u64], into: &mut Vec<u8>, see: &mut dyn FnMut(u64, Option<&[u8]>)) {
+        for &key in keys {
+            let found = self.get(key, into);
+            see(key, found.then_some(into.as_slice()));
+        }
+    }
+
+    /// What is held and what was done, but for the bytes in memory, which take a while to count.
+    fn counts(&self) -> Holdings {
+        Holdings::default()
+    }
+
+    /// Bytes of the contestant's process in memory.
+    fn resident(&self) -> u64 {
+        memory::resident(None)
+    }
+
+    /// What is held and what was done.
+    fn holdings(&self) -> Holdings {
+        Holdings {
+            resident: self.resident(),
+            ..self.counts()
+        }
+    }
+}
+
+/// A contestant that cannot take part.
+fn refused(kind: Kind, problem: impl Into<String>) -> ExperimentError {
+    ExperimentError::Contestant {
+        contestant: kind.name().into(),
+        problem: problem.into(),
+    }
+}

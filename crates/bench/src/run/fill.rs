@@ -1,0 +1,53 @@
+//! Fills a contestant.
+
+use super::{put, stamp};
+use crate::contestant::{Holdings, KeyValue};
+use crate::error::ExperimentError;
+use crate::random::Random;
+use serde::{Deserialize, Serialize};
+
+/// How often the fill looks at the utilization, in objects.
+const LOOK: u64 = 256;
+
+/// What to fill a store with.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LoadPlan {
+    /// Keys `0..objects` at most.
+    pub objects: u64,
+    /// Stop when live objects take this share of our log's memory.
+    pub until: Option<f64>,
+    /// Bytes of each value.
+    pub value_size: usize,
+    /// Seed of the values.
+    pub seed: u64,
+}
+
+/// A filled store.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Loaded {
+    /// Objects: their keys are `0..objects`.
+    pub objects: u64,
+    /// What the store holds.
+    pub holdings: Holdings,
+}
+
+/// Fills the store, in the order of the keys.
+pub(crate) fn load<S: KeyValue>(store: &S, plan: &LoadPlan) -> Result<Loaded, ExperimentError> {
+    let mut value = Random::new(plan.seed, 0).bytes(plan.value_size);
+    let mut objects = 0;
+    while objects < plan.objects {
+        if objects.is_multiple_of(LOOK)
+            && let Some(until) = plan.until
+        {
+            let holdings = store.counts();
+            if holdings.live_log as f64 >= until * holdings.log_memory as f64 {
+                break;
+            }
+        }
+        stamp(objects, &mut value);
+        put(store, objects, &value)?;
+        objects += 1;
+    }
+    let holdings = store.holdings();
+    Ok(Loaded { objects, holdings })
+}

@@ -1,0 +1,212 @@
+//! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over live bytes.
+
+use super::{KEY, Overhead, Watch, bars, step};
+use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
+use crate::error::ExperimentError;
+use crate::experiment::{Experiment, Picture, Row};
+use crate::run::{Mark, ReplayPlan, Replayed};
+use crate::suite::Step;
+use crate::workload::{Live, Plan, Workload, workloads};
+
+/// What to measure.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FragmentationOptions {
+    /// Who takes part.
+    pub contenders: Vec<Contender>,
+    /// Names of workloads; none means all.
+    pub workloads: Vec<String>,
+    /// Live bytes of values.
+    pub live: u64,
+    /// Live objects in percent of our log, where the workload has most of them.
+    pub utilization: u8,
+    /// Cleaner threads of our store.
+    pub cleaner_threads: u16,
+    /// Whether to run our store with memory for everything too, to compare its speed.
+    pub performance: bool,
+    /// Seed of sizes and deletions.
+    pub seed: u64,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// A contestant cannot take part or failed, or the parameters make no sense.
+pub fn fragmentation(
+    program: &Program,
+    options: &FragmentationOptions,
+    watch: Watch<'_>,
+) -> Result<(Experiment, Picture), ExperimentError> {
+    let chosen = choose(&options.workloads)?;
+    if !(1..=95).contains(&options.utilization) || options.live < 8 << 20 {
+        let problem = "the utilization must be 1 to 95 %, and live at least 8 MiB";
+        return Err(ExperimentError::Parameters(problem.into()));
+    }
+    let overhead = Overhead::measure(program)?;
+    let ours = options.contenders.iter().filter(|who| who.kind.is_ours());
+    let runs = options.contenders.len() + if options.performance { ours.count() } else { 0 };
+    watch(Step::Total((chosen.len() * runs) as u64));
+    let parameters = Row::new()
+        .with("live", options.live)
+        .with("utilization_percent", options.utilization)
+        .with("cleaner_threads", options.cleaner_threads)
+        .with("log_bytes_beside_a_value", overhead.log)
+        .with("index_bytes_of_an_object", overhead.index)
+        .with("seed", options.seed);
+    let mut experiment = Experiment::new("fragmentation", parameters);
+    let groups: Vec<String> = chosen.iter().map(|w| w.name.to_owned()).collect();
+    let panel = |title: &str, up| bars(title.into(), "", up, groups.clone());
+    let mut peak = panel("most memory", "resident / most live");
+    let mut end = panel("memory at the end", "resident / live");
+    let mut deleted = panel("after deleting", "resident / live");
+    for (number, workload) in chosen.iter().enumerate() {
+        let mut best: Option<f64> = None;
+        for &who in &options.contenders {
+            let memory = sized(overhead, workload, options.live, options.utilization);
+            let name = format!("{}: {who}", workload.name);
+            let replayed = step(watch, name, || {
+                replay(program, options, workload, who, memory)
+            })?;
+            let ratios = Ratios::of(who.kind, &replayed);
+            let mut row = ratios.row(workload, who, &replayed);
+            let x = number as f64;
+            peak.point(&who.to_string(), x, ratios.peak);
+            end.point(&who.to_string(), x, ratios.end);
+            deleted.point(&who.to_string(), x, ratios.deleted);
+            if !who.kind.is_ours() {
+                best = Some(best.unwrap_or(f64::MAX).min(ratios.peak));
+            } else {
+                row.set("memory", memory);
+            }
+            if who.kind.is_ours() && options.performance {
+                let name = format!("{}: {who} without cleaning", workload.name);
+                let ample = ample(overhead, workload, options.live);
+                let free = step(watch, name, || {
+                    replay(program, options, workload, who, ample)
+                })?;
+                let relative = free.seconds / replayed.seconds.max(1e-9);
+                row.set("speed_over_no_cleaning", relative);
+                experiment.ratio(
+                    format!("{} {who}: speed / no cleaning", workload.name),
+                    relative,
+                    1.0,
+                );
+            }
+            experiment.rows.push(row);
+        }
+        compare(&mut experiment, workload.name, best);
+    }
+    let picture = Picture {
+        title: "Memory under changing sizes".into(),
+        panels: vec![peak, end, deleted],
+    };
+    Ok((experiment, picture))
+}
+
+fn choose(names: &[String]) -> Result<Vec<Workload>, ExperimentError> {
+    let all = workloads();
+    if names.is_empty() {
+        return Ok(all.to_vec());
+    }
+    let find = |name: &String| {
+        let found = all.iter().find(|w| w.name.eq_ignore_ascii_case(name));
+        found.cloned().ok_or_else(|| {
+            ExperimentError::Parameters(format!("no workload {name}; give W1 to W8 or P1 to P6"))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Memory in which the workload's live objects are the utilization, where they take most.
+fn sized(overhead: Overhead, workload: &Workload, live: u64, percent: u8) -> u64 {
+    let objects = live / workload.mean_min();
+    overhead.memory(objects, live, f64::from(percent) / 100.0)
+}
+
+/// Memory in which nothing needs to be cleaned.
+fn ample(overhead: Overhead, workload: &Workload, live: u64) -> u64 {
+    let bytes = workload.allocated(live) + live;
+    overhead.memory(bytes / workload.mean_min(), bytes, 0.85)
+}
+
+fn replay(
+    program: &Program,
+    options: &FragmentationOptions,
+    workload: &Workload,
+    who: Contender,
+    memory: u64,
+) -> Result<Replayed, ExperimentError> {
+    let setup = Setup {
+        cleaner_threads: options.cleaner_threads,
+        ..Setup::new(who.kind, workload.objects_max(options.live), memory)
+    };
+    Process::start(program, who, &setup)?.replay(&ReplayPlan {
+        stream: Plan::Phases(workload.phases(options.live)),
+        threads: 1,
+        seed: options.seed,
+        memory: true,
+        latencies: false,
+    })
+}
+
+/// Memory over what is live; keys count where they are kept.
+struct Ratios {
+    peak: f64,
+    end: f64,
+    deleted: f64,
+}
+
+impl Ratios {
+    fn of(kind: Kind, replayed: &Replayed) -> Self {
+        let key = if kind == Kind::Malloc { 0 } else { KEY };
+        let live = |live: Live| (live.bytes + live.objects * key) as f64;
+        let over = |mark: Option<&Mark>| {
+            mark.map_or(f64::NAN, |mark| {
+                mark.resident as f64 / live(mark.live).max(1.0)
+            })
+        };
+        let most = replayed
+            .marks
+            .iter()
+            .map(|mark| live(mark.live))
+            .fold(1.0, f64::max);
+        Self {
+            peak: replayed.resident_peak as f64 / most,
+            end: over(replayed.marks.last()),
+            deleted: over(replayed.marks.iter().find(|mark| mark.name == "deleted")),
+        }
+    }
+
+    fn row(&self, workload: &Workload, who: Contender, replayed: &Replayed) -> Row {
+        Row::new()
+            .with("workload", workload.name)
+            .with("contestant", who.to_string())
+            .with("peak_over_live", self.peak)
+            .with("end_over_live", self.end)
+            .with("deleted_over_live", self.deleted)
+            .with("operations", replayed.operations)
+            .with(
+                "ops_per_s",
+                replayed.operations as f64 / replayed.seconds.max(1e-9),
+            )
+            .with("refused", replayed.retries)
+    }
+}
+
+/// Ours over the best of the others: less than 1 is less memory.
+fn compare(experiment: &mut Experiment, workload: &str, best: Option<f64>) {
+    let ours = Contender {
+        kind: Kind::Pluvio,
+        allocator: Allocator::Glibc,
+    };
+    let row = experiment
+        .rows
+        .iter()
+        .find(|row| row.text("workload") == workload && row.text("contestant") == ours.to_string());
+    if let (Some(peak), Some(best)) = (row.and_then(|row| row.number("peak_over_live")), best) {
+        experiment.ratio(
+            format!("{workload}: most memory pluvio / best other"),
+            peak,
+            best,
+        );
+    }
+}

@@ -1,0 +1,16 @@
+//! What the experiments do to a store: which keys, how often, how large; and streams of operations.
+
+mod distribution;
+mod phases;
+mod postmark;
+mod profile;
+mod stream;
+mod trace;
+pub mod twitter;
+
+pub use distribution::{Distribution, Draw};
+pub use phases::{Phase, Workload, workloads};
+pub use postmark::Postmark;
+pub use profile::ProfilePlan;
+pub use stream::{Live, Operation, Plan, Stream};
+pub use trace::TracePlan;

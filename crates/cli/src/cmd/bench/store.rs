@@ -1,0 +1,279 @@
+//! `pluvio bench store|cleaner|latency-cdf|breakdown|fragmentation`: their arguments.
+
+use super::arguments::{Rounds, allocators, contenders, maps, named, peer};
+use super::conduct;
+use crate::args::Global;
+use crate::experiment::Files;
+use crate::failure::Failure;
+use clap::Args;
+use pluvio_bench::contestant::{Contender, Kind};
+use pluvio_bench::suite::{
+    self, BreakdownOptions, CleanerOptions, FragmentationOptions, LatencyOptions, StoreOptions,
+};
+use pluvio_bench::workload::Distribution;
+use pluvio_units::Size;
+use std::process::ExitCode;
+
+/// `pluvio bench store`.
+#[derive(Args, Clone, Debug)]
+pub struct Store {
+    /// Threads; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// Bytes of a value; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100])]
+    value_size: Vec<usize>,
+    /// How many of a hundred operations read; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100, 50, 0])]
+    get_percent: Vec<u8>,
+    /// Which keys: uniform, zipfian, zipfian:SKEW, hot-cold, exponential
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["uniform"])]
+    distribution: Vec<Distribution>,
+    /// Reads asked for together; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 16])]
+    batch: Vec<usize>,
+    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc, each with @glibc, @jemalloc,
+    /// @tcmalloc or @mimalloc behind it; or none [default: all maps on glibc and mimalloc]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
+    peer: Vec<Option<Contender>>,
+    /// Keys
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    keys: u64,
+    /// Live objects in percent of our log
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    utilization: u8,
+    /// Cleaner threads of our store
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cleaner_threads: u16,
+    /// Heads of our store [default: one for each processor]
+    #[arg(long, value_name = "N")]
+    heads: Option<u16>,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs `pluvio bench store`.
+pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
+    let peers = named(&store.peer);
+    let options = StoreOptions {
+        contenders: contenders(&[Kind::Pluvio, Kind::PluvioInPlace], peers.as_deref(), maps),
+        threads: store.threads.clone(),
+        value_sizes: store.value_size.clone(),
+        get_percents: store.get_percent.clone(),
+        distributions: store.distribution.clone(),
+        batches: store.batch.clone(),
+        objects: store.keys,
+        utilization: store.utilization,
+        seconds: store.rounds.seconds,
+        rounds: store.rounds.rounds,
+        cleaner_threads: store.cleaner_threads,
+        heads: store.heads,
+        seed: store.rounds.seed,
+    };
+    conduct(global, &store.files, |program, watch| {
+        suite::store(program, &options, watch)
+    })
+}
+
+/// `pluvio bench cleaner`.
+#[derive(Args, Clone, Debug)]
+pub struct Cleaner {
+    /// Memory of the store
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory: Size,
+    /// Live objects in percent of the log, headers included; up to 94
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 80, 90])]
+    utilization: Vec<u8>,
+    /// Bytes of a value; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100, 1000, 10_000])]
+    value_size: Vec<usize>,
+    /// Which keys: uniform, hot-cold, zipfian, zipfian:SKEW, exponential
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["uniform", "hot-cold"])]
+    distribution: Vec<Distribution>,
+    /// How memory is collected: two (compaction and combined cleaning), one (combined only)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = level, default_values = ["two"])]
+    level: Vec<bool>,
+    /// Threads that write
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// Threads that clean
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cleaner_threads: u16,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    files: Files,
+}
+
+fn level(text: &str) -> Result<bool, String> {
+    match text {
+        "two" | "two-level" => Ok(true),
+        "one" | "one-level" => Ok(false),
+        _ => Err("give one or two".into()),
+    }
+}
+
+/// Runs `pluvio bench cleaner`.
+pub fn cleaner(global: &Global, cleaner: &Cleaner) -> Result<ExitCode, Failure> {
+    let options = CleanerOptions {
+        memory: cleaner.memory.bytes(),
+        utilizations: cleaner.utilization.clone(),
+        value_sizes: cleaner.value_size.clone(),
+        distributions: cleaner.distribution.clone(),
+        two_level: cleaner.level.clone(),
+        threads: cleaner.threads,
+        cleaner_threads: cleaner.cleaner_threads,
+        seconds: cleaner.rounds.seconds,
+        rounds: cleaner.rounds.rounds,
+        seed: cleaner.rounds.seed,
+    };
+    conduct(global, &cleaner.files, |program, watch| {
+        suite::cleaner(program, &options, watch)
+    })
+}
+
+/// `pluvio bench latency-cdf`.
+#[derive(Args, Clone, Debug)]
+pub struct LatencyCdf {
+    /// Memory of the store that is cleaned
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory: Size,
+    /// Its live objects in percent of the log
+    #[arg(long, value_name = "PERCENT", default_value_t = 90)]
+    utilization: u8,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    value_size: usize,
+    /// Threads that write
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// Threads that clean
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cleaner_threads: u16,
+    /// Leave out the store without a cleaner, which needs memory for all that is written: for long runs
+    #[arg(long)]
+    cleaner_only: bool,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs `pluvio bench latency-cdf`.
+pub fn latency_cdf(global: &Global, latency: &LatencyCdf) -> Result<ExitCode, Failure> {
+    let options = LatencyOptions {
+        memory: latency.memory.bytes(),
+        utilization: latency.utilization,
+        value_size: latency.value_size,
+        threads: latency.threads,
+        cleaner_threads: latency.cleaner_threads,
+        baseline: !latency.cleaner_only,
+        seconds: latency.rounds.seconds,
+        rounds: latency.rounds.rounds,
+        seed: latency.rounds.seed,
+    };
+    conduct(global, &latency.files, |program, watch| {
+        suite::latency(program, &options, watch)
+    })
+}
+
+/// `pluvio bench breakdown`.
+#[derive(Args, Clone, Debug)]
+pub struct Breakdown {
+    /// Keys
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    value_size: usize,
+    /// How many of a hundred operations read; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100, 50, 0])]
+    get_percent: Vec<u8>,
+    /// Which keys: uniform, zipfian, zipfian:SKEW, hot-cold, exponential
+    #[arg(long, value_name = "NAME", default_value = "uniform")]
+    distribution: Distribution,
+    /// Threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+    /// Numbers of heads to compare
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4])]
+    heads: Vec<u16>,
+    /// Numbers of cleaner threads to compare
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2])]
+    cleaner_threads: Vec<u16>,
+    /// Live objects in percent of the log
+    #[arg(long, value_name = "PERCENT", default_value_t = 70)]
+    utilization: u8,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs `pluvio bench breakdown`.
+pub fn breakdown(global: &Global, breakdown: &Breakdown) -> Result<ExitCode, Failure> {
+    let options = BreakdownOptions {
+        objects: breakdown.keys,
+        value_size: breakdown.value_size,
+        get_percents: breakdown.get_percent.clone(),
+        distribution: breakdown.distribution,
+        threads: breakdown.threads,
+        heads: breakdown.heads.clone(),
+        cleaner_threads: breakdown.cleaner_threads.clone(),
+        utilization: breakdown.utilization,
+        seconds: breakdown.rounds.seconds,
+        rounds: breakdown.rounds.rounds,
+        seed: breakdown.rounds.seed,
+    };
+    conduct(global, &breakdown.files, |program, watch| {
+        suite::breakdown(program, &options, watch)
+    })
+}
+
+/// `pluvio bench fragmentation`.
+#[derive(Args, Clone, Debug)]
+pub struct Fragmentation {
+    /// Workloads: W1 to W8, P1 to P6 [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Live bytes of values
+    #[arg(long, value_name = "SIZE", default_value = "128MiB")]
+    live: Size,
+    /// Who else takes part: glibc, jemalloc, tcmalloc, mimalloc, redis, memcached, or maps as for
+    /// `pluvio bench store`; or none [default: all allocators that are installed]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
+    peer: Vec<Option<Contender>>,
+    /// Live objects in percent of our log, where a workload has most of them
+    #[arg(long, value_name = "PERCENT", default_value_t = 90)]
+    utilization: u8,
+    /// Cleaner threads of our store
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cleaner_threads: u16,
+    /// Run our store with memory for everything too, and compare its speed
+    #[arg(long)]
+    performance: bool,
+    /// Seed of sizes and deletions
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs `pluvio bench fragmentation`.
+pub fn fragmentation(global: &Global, all: &Fragmentation) -> Result<ExitCode, Failure> {
+    let peers = named(&all.peer);
+    let options = FragmentationOptions {
+        contenders: contenders(&[Kind::Pluvio], peers.as_deref(), allocators),
+        workloads: all.workload.clone(),
+        live: all.live.bytes(),
+        utilization: all.utilization,
+        cleaner_threads: all.cleaner_threads,
+        performance: all.performance,
+        seed: all.seed,
+    };
+    conduct(global, &all.files, |program, watch| {
+        suite::fragmentation(program, &options, watch)
+    })
+}

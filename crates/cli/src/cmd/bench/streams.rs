@@ -1,0 +1,193 @@
+//! `pluvio bench trace|postmark`: their arguments.
+
+use super::arguments::{contenders, maps, named, peer};
+use super::{conduct, failure};
+use crate::args::Global;
+use crate::experiment::Files;
+use crate::failure::Failure;
+use clap::Args;
+use pluvio_bench::contestant::{Contender, Kind};
+use pluvio_bench::experiment::Row;
+use pluvio_bench::suite::{self, StreamOptions};
+use pluvio_bench::workload::{Plan, Postmark as PostmarkPlan, ProfilePlan, TracePlan};
+use std::process::ExitCode;
+
+/// What both have.
+#[derive(Args, Clone, Debug)]
+struct Common {
+    /// Threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc, malloc, each with @glibc, @jemalloc,
+    /// @tcmalloc or @mimalloc behind it; redis, memcached; or none [default: all maps on glibc and mimalloc]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
+    peer: Vec<Option<Contender>>,
+    /// Live objects in percent of our log, where there are most
+    #[arg(long, value_name = "PERCENT", default_value_t = 70)]
+    utilization: u8,
+    /// Cleaner threads of our store
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cleaner_threads: u16,
+    /// Rounds, taken in turn by all contestants, each in new processes
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+    /// Seed of keys and sizes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// `pluvio bench trace`.
+#[derive(Args, Clone, Debug)]
+pub struct Trace {
+    /// The trace: comma-separated values whose first line names the columns time, operation, key and
+    /// size (block traces with op, size and lbn are understood too)
+    #[arg(value_name = "FILE", required_unless_present = "profile")]
+    file: Option<String>,
+    /// Instead of a file: a load with the sizes, the mix and the skew of production cluster N, as
+    /// twitter:N
+    #[arg(long, value_name = "NAME", conflicts_with = "file", value_parser = profile)]
+    profile: Option<u32>,
+    /// How often the file is replayed, one after the other
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    repeat: u32,
+    /// With --profile: different keys of each thread
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    keys: u64,
+    /// With --profile: operations of each thread
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    operations: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `pluvio bench postmark`.
+#[derive(Args, Clone, Debug)]
+pub struct Postmark {
+    /// Files of each thread at the beginning
+    #[arg(long, value_name = "N", default_value_t = 60_000)]
+    keys: u64,
+    /// Transactions of each thread
+    #[arg(long, value_name = "N", default_value_t = 960_000)]
+    transactions: u64,
+    /// Least size of a new file
+    #[arg(long, value_name = "BYTES", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    size_min: u32,
+    /// Largest size of a new file
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    size_max: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn profile(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("twitter:").and_then(|n| n.parse().ok());
+    number.ok_or_else(|| "give twitter:N, with N from 1 to 54".into())
+}
+
+/// Runs `pluvio bench trace`.
+pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
+    let threads = trace.common.threads as u64;
+    let (parameters, plan, objects, bytes) = match (&trace.file, trace.profile) {
+        (_, Some(cluster)) => {
+            let plan = ProfilePlan::new(cluster, trace.keys, trace.operations).map_err(failure)?;
+            let parameters = Row::new()
+                .with("profile", format!("twitter:{cluster}"))
+                .with("keys", trace.keys)
+                .with("operations", trace.operations);
+            let objects = trace.keys * threads;
+            let bytes = objects * u64::from(plan.bytes_mean());
+            (parameters, Plan::Profile(plan), objects, bytes)
+        }
+        (Some(file), None) => {
+            let plan = TracePlan {
+                path: file.clone(),
+                repeat: trace.repeat,
+            };
+            let facts = plan.facts().map_err(failure)?;
+            let name = file.rsplit('/').next().unwrap_or(file);
+            let parameters = Row::new()
+                .with("file", name)
+                .with("repeat", trace.repeat)
+                .with("keys", facts.objects)
+                .with("operations", facts.operations);
+            (parameters, Plan::Trace(plan), facts.objects, facts.bytes)
+        }
+        (None, None) => return Err(Failure::usage("give a trace file or --profile")),
+    };
+    replay(
+        global,
+        &trace.common,
+        "trace",
+        parameters,
+        plan,
+        objects,
+        bytes,
+    )
+}
+
+/// Runs `pluvio bench postmark`.
+pub fn postmark(global: &Global, postmark: &Postmark) -> Result<ExitCode, Failure> {
+    if postmark.size_min > postmark.size_max || postmark.keys == 0 {
+        return Err(Failure::usage(
+            "--size-min must be at most --size-max, and --keys at least 1",
+        ));
+    }
+    let plan = PostmarkPlan {
+        files: postmark.keys,
+        transactions: postmark.transactions,
+        sizes: (postmark.size_min, postmark.size_max),
+    };
+    let parameters = Row::new()
+        .with("keys", plan.files)
+        .with("transactions", plan.transactions)
+        .with("size_min", plan.sizes.0)
+        .with("size_max", plan.sizes.1);
+    let threads = postmark.common.threads as u64;
+    // Creations and deletions are a random walk: it rarely leaves the beginning by more than four of its
+    // standard deviations. Appends let files grow by a tenth to a half of their size.
+    let walk = 4 * (postmark.transactions as f64).sqrt() as u64;
+    let objects = (postmark.keys + walk) * threads;
+    let mean = u64::from(plan.sizes.0 + plan.sizes.1) / 2;
+    let appended = postmark.transactions / 2 * u64::from(plan.sizes.0) / 2 * threads;
+    // Files die while they grow; half of what is appended is with files that live.
+    let bytes = objects * mean + appended / 2;
+    replay(
+        global,
+        &postmark.common,
+        "postmark",
+        parameters,
+        Plan::Postmark(plan),
+        objects,
+        bytes,
+    )
+}
+
+fn replay(
+    global: &Global,
+    common: &Common,
+    name: &str,
+    parameters: Row,
+    plan: Plan,
+    objects: u64,
+    bytes: u64,
+) -> Result<ExitCode, Failure> {
+    let peers = named(&common.peer);
+    let options = StreamOptions {
+        name: name.to_owned(),
+        parameters,
+        plan,
+        contenders: contenders(&[Kind::Pluvio], peers.as_deref(), maps),
+        threads: common.threads,
+        objects,
+        bytes,
+        utilization: common.utilization,
+        cleaner_threads: common.cleaner_threads,
+        rounds: common.rounds,
+        seed: common.seed,
+    };
+    conduct(global, &common.files, |program, watch| {
+        suite::stream(program, &options, watch)
+    })
+}

@@ -1,0 +1,127 @@
+//! How experiments tell their results: JSON or a table on standard output, and files on request.
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::{count, print_json, print_line, table, table_text};
+use clap::Args;
+use pluvio_bench::experiment::{Experiment, Picture};
+use std::fs;
+use std::path::PathBuf;
+
+/// Where else to write the results of an experiment.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Files {
+    /// Write the rows to this file, as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw the results into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// Prints the results and writes the files.
+///
+/// # Errors
+/// A file cannot be written; standard output is closed.
+pub fn tell(
+    global: &Global,
+    files: &Files,
+    experiment: &Experiment,
+    picture: &Picture,
+) -> Result<(), Failure> {
+    // First what took minutes to find out: a wrong path must not lose it.
+    match global.json {
+        true => print_json(experiment)?,
+        false => print_line(&as_text(experiment))?,
+    }
+    if let Some(path) = &files.csv {
+        fs::write(path, experiment.csv()).map_err(|error| Failure::file(path, &error))?;
+    }
+    if let Some(path) = &files.plot {
+        let svg = picture
+            .svg()
+            .map_err(|error| Failure::new(error.to_string()))?;
+        fs::write(path, svg).map_err(|error| Failure::file(path, &error))?;
+    }
+    Ok(())
+}
+
+fn as_text(experiment: &Experiment) -> String {
+    let columns = experiment.columns();
+    let numbers: Vec<usize> = (0..columns.len())
+        .filter(|&index| {
+            let cells = experiment
+                .rows
+                .iter()
+                .filter_map(|row| row.get(columns[index]));
+            cells.clone().all(|cell| cell.is_number() || cell.is_null())
+        })
+        .collect();
+    let heads: Vec<String> = columns.iter().map(|name| name.replace('_', " ")).collect();
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut text = table(&heads, &numbers);
+    for row in &experiment.rows {
+        text.add_row(columns.iter().map(|name| match row.number(name) {
+            Some(number) => shown(number),
+            None => row.text(name),
+        }));
+    }
+    let parameters: Vec<String> = experiment
+        .parameters
+        .cells()
+        .map(|(name, _)| format!("{name} {}", experiment.parameters.text(name)))
+        .collect();
+    let m = &experiment.machine;
+    let mut all = format!(
+        "{}: {}\n{}, {} processors, Linux {}, {} build\n\n{}\n",
+        experiment.experiment,
+        parameters.join(", "),
+        m.processor,
+        m.processors,
+        m.kernel,
+        m.build,
+        table_text(&text)
+    );
+    if !experiment.ratios.is_empty() {
+        all.push_str("\nratios\n");
+        for (name, ratio) in &experiment.ratios {
+            all.push_str(&format!("{ratio:>8.3}  {name}\n"));
+        }
+    }
+    all.truncate(all.trim_end().len());
+    all
+}
+
+/// A number with the digits that say something.
+fn shown(number: f64) -> String {
+    match number.abs() {
+        _ if number.fract() == 0.0 && number.abs() < 1e15 => match number < 0.0 {
+            true => format!("-{}", count(-number as u64)),
+            false => count(number as u64),
+        },
+        size if size >= 1e4 => count(number.round() as u64),
+        size if size >= 100.0 => format!("{number:.1}"),
+        size if size >= 1.0 => format!("{number:.2}"),
+        _ => format!("{number:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_show_what_says_something() {
+        for (number, text) in [
+            (0.0, "0"),
+            (12_345.0, "12 345"),
+            (-3.0, "-3"),
+            (54_321.4, "54 321"),
+            (123.456, "123.5"),
+            (1.2345, "1.23"),
+            (0.12345, "0.1235"),
+        ] {
+            assert_eq!(shown(number), text);
+        }
+    }
+}

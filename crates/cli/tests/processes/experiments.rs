@@ -1,0 +1,142 @@
+//! Experiments as users run them, at their smallest: they end, say what they must, and refuse nonsense.
+
+use crate::support::program::pluvio;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The five fields, and the rows.
+fn rows(experiment: &Value) -> &[Value] {
+    for field in ["experiment", "parameters", "machine", "ratios"] {
+        assert!(!experiment[field].is_null(), "{field} in {experiment}");
+    }
+    experiment["rows"].as_array().unwrap()
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[test]
+fn the_simulated_cleaner_repeats_itself_and_writes_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |threads: &str| {
+        let (csv, svg) = (
+            folder.path().join("rows.csv"),
+            folder.path().join("all.svg"),
+        );
+        let mut line = words("simulate cleaner --json --turnovers 5 --utilization 50,80 --threads");
+        line.extend([threads, "--csv", csv.to_str().unwrap()]);
+        line.extend(["--plot", svg.to_str().unwrap()]);
+        let json = pluvio(line).json();
+        (
+            json,
+            fs::read_to_string(csv).unwrap(),
+            fs::read_to_string(svg).unwrap(),
+        )
+    };
+    let (one, csv, svg) = run("1");
+    let (two, ..) = run("2");
+    assert_eq!(rows(&one), rows(&two), "threads change only the time");
+    assert_eq!(rows(&one).len(), 3 * 3 * 2);
+    assert_eq!(csv.lines().count(), 1 + 18);
+    assert!(svg.starts_with("<svg") && svg.contains("segment-age"));
+}
+
+#[test]
+fn every_experiment_of_the_engine_ends_with_its_rows() {
+    let small = [
+        (
+            "bench store --keys 2000 --threads 1 --seconds 0.02 --rounds 1 --peer none",
+            10,
+        ),
+        (
+            "bench cleaner --memory 128MiB --value-size 10000 --distribution uniform --utilization 30,50 --seconds 0.05 --rounds 1",
+            2,
+        ),
+        (
+            "bench latency-cdf --memory 128MiB --utilization 40 --value-size 1000 --seconds 0.05 --rounds 1",
+            60,
+        ),
+        (
+            "bench breakdown --keys 2000 --seconds 0.02 --rounds 1 --heads 1,2 --get-percent 50",
+            7,
+        ),
+        (
+            "bench fragmentation --workload W2,P2 --live 8MiB --peer glibc --performance",
+            4,
+        ),
+        (
+            "bench trace --profile twitter:14 --keys 1000 --operations 5000 --rounds 1 --peer malloc --threads 1",
+            2,
+        ),
+        (
+            "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none",
+            1,
+        ),
+    ];
+    for (line, expected) in small {
+        let mut arguments = words(line);
+        arguments.push("--json");
+        if line.contains("--peer malloc") {
+            // An array needs dense keys from zero, which one thread of a profile has.
+            assert!(line.contains("--threads 1"));
+        }
+        let json = pluvio(arguments).json();
+        assert_eq!(rows(&json).len(), expected, "{line}: {json}");
+    }
+}
+
+fn block_trace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/cloudPhysicsIO.csv")
+}
+
+#[test]
+fn the_block_trace_beside_the_checkout_is_replayed() {
+    let file = block_trace();
+    if !file.exists() {
+        println!("SKIPPED: {} is not there", file.display());
+        return;
+    }
+    // All of it is 2 GB of values: a tenth tells as much here.
+    let text = fs::read_to_string(&file).unwrap();
+    let beginning: Vec<&str> = text.lines().take(10_001).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("part.csv");
+    fs::write(&part, beginning.join("\n")).unwrap();
+    let mut line = words("bench trace --repeat 2 --rounds 1 --peer none --json");
+    line.push(part.to_str().unwrap());
+    let json = pluvio(line).json();
+    let row = &rows(&json)[0];
+    assert_eq!(json["parameters"]["operations"], 10_000);
+    assert!(row["operations"].as_u64().unwrap() >= 20_000, "{row}");
+    assert_eq!(row["misses"], 0, "what was read first had been written");
+}
+
+#[test]
+fn nonsense_is_refused_with_a_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad.csv");
+    fs::write(&bad, "operation,key,size\nget,a,1\njump,a,1\n").unwrap();
+    for (line, code, reason) in [
+        ("simulate cleaner --utilization 100", 2, "utilization"),
+        ("simulate cleaner --policy best", 2, "segment-age"),
+        ("bench store --peer hashmap", 2, "dashmap"),
+        ("bench store --peer none --seconds nan", 2, "seconds"),
+        ("bench store --peer none --utilization 99", 2, "utilization"),
+        ("bench cleaner --utilization 98", 2, "94"),
+        ("bench fragmentation --peer none --workload W9", 2, "W8"),
+        ("bench trace", 2, "FILE"),
+        (
+            "bench trace --profile twitter:99 --peer none",
+            2,
+            "twitter:99",
+        ),
+        ("bench trace nowhere.csv --peer none", 1, "nowhere.csv"),
+        ("bench postmark --size-min 9 --size-max 8", 2, "--size-min"),
+    ] {
+        pluvio(words(line)).fails(code, &[reason]);
+    }
+    let bad = bad.to_str().unwrap();
+    pluvio(["bench", "trace", bad, "--peer", "none"]).fails(1, &["line 3", "jump"]);
+}
