@@ -173,11 +173,11 @@ struct RedisServers {
 
 impl RedisServers {
     fn start(redis: Redis) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().expect("a directory for temporary files");
         let mut children = Vec::new();
         for n in 0..=redis.replicas {
             let own = directory.path().join(n.to_string());
-            std::fs::create_dir(&own).unwrap();
+            std::fs::create_dir(&own).expect("the directory above is ours");
             let mut server = Command::new("redis-server");
             server.args(["--port", &(REDIS_PORT + n).to_string()]);
             server.arg("--dir").arg(&own).args(redis.flags);
@@ -256,29 +256,32 @@ fn measure(
     }
     for what in ["throughput", "latency"] {
         let report = bench(&[&[what], &common[..]].concat());
-        for row in report["rows"].as_array().unwrap() {
+        for row in report["rows"].as_array().expect("a report has rows") {
             assert_eq!(row["errors"], 0, "{row}");
             let load = &row["workload"];
             let cell = format!(
                 "{} {} B, {}",
-                row["name"].as_str().unwrap(),
+                row["name"].as_str().expect("a row has a name"),
                 load["value_size"],
                 match what {
                     "latency" => "one connection".to_owned(),
                     _ => format!("50 connections, pipeline {}", load["pipeline"]),
                 }
             );
-            let float = |value: &Value| value.as_f64().unwrap();
             let latency = &row["latency_us"];
             let seen = (
-                float(&row["ops_per_s"]),
-                float(&latency["p50"]),
-                float(&latency["p99"]),
+                number(&row["ops_per_s"]),
+                number(&latency["p50"]),
+                number(&latency["p99"]),
             );
             let cell = (group, cell, system.to_owned());
             cells.entry(cell).or_default().push(seen);
         }
     }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("measurements are numbers")
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -320,10 +323,14 @@ fn print_tables(cells: &Cells) {
 
 /// Bytes of memory that a process has.
 fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .expect("the process is ours and runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.unwrap().trim().trim_end_matches(" kB");
-    kib.parse::<u64>().unwrap() * 1024
+    let kib = line
+        .expect("Linux tells what is resident")
+        .trim()
+        .trim_end_matches(" kB");
+    kib.parse::<u64>().expect("a number of KiB") * 1024
 }
 
 fn print_memory() {
@@ -388,7 +395,7 @@ fn print_recovery() {
         "\n### Recovery of one of four servers, two replicas, {objects} objects of {value} B in all\n"
     );
     let (bytes, ms) = (&recovery["bytes"], &recovery["duration_ms"]);
-    let mb_per_s = bytes.as_f64().unwrap() / 1e3 / ms.as_f64().unwrap();
+    let mb_per_s = number(bytes) / 1e3 / number(ms);
     println!(
         "{} objects, {bytes} bytes on {} servers in {ms} ms: {mb_per_s:.0} MB/s",
         recovery["objects"],

@@ -196,13 +196,15 @@ impl<'a, S: KeyValue> Worker<'a, S> {
                 let old = self.get(key)?.unwrap_or(0);
                 self.put(key, (old + more as usize).min(VALUE_MAX))
             }
-            Operation::Delete { key } => match self.store.delete(key) {
-                Ok(_) => Ok(()),
-                Err(Refusal::Fatal(problem)) => Err(ExperimentError::Run(problem)),
-                Err(Refusal::Full(_)) => Err(ExperimentError::Run(
-                    "a delete was refused for want of memory".into(),
-                )),
-            },
+            Operation::Delete { key } => {
+                let deleted = self.store.delete(key).map(|_| ());
+                deleted.map_err(|refusal| match refusal {
+                    Refusal::Fatal(problem) => ExperimentError::Run(problem),
+                    Refusal::Full(_) => {
+                        ExperimentError::Run("a delete was refused for want of memory".into())
+                    }
+                })
+            }
             Operation::Mark(_) => Ok(()),
         }
     }
