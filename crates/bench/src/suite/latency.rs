@@ -32,6 +32,8 @@ pub struct LatencyOptions {
 
 /// Bytes that one writer may append in a second; the store without a cleaner has room for all rounds.
 const APPENDED_PER_SECOND: f64 = 700e6;
+/// Rounds may end so much late, in all: whoever ends them may have to wait for a processor.
+const LATE_SECONDS: f64 = 1.0;
 /// Longest first round.
 const WARMUP_SECONDS_MAX: f64 = 5.0;
 /// Most memory the store without a cleaner gets.
@@ -102,8 +104,8 @@ pub fn latency(
 
 /// Memory in which all rounds fit without a cleaner.
 fn room(options: &LatencyOptions) -> Result<u64, ExperimentError> {
-    let time = options.seconds * (options.rounds + 1) as f64 * options.threads as f64;
-    let room = (time * APPENDED_PER_SECOND) as u64 + options.memory;
+    let time = options.seconds * (options.rounds + 1) as f64 + LATE_SECONDS;
+    let room = (time * options.threads as f64 * APPENDED_PER_SECOND) as u64 + options.memory;
     match room > MEMORY_MAX {
         false => Ok(room),
         true => Err(ExperimentError::Parameters(
