@@ -48,8 +48,12 @@ impl Replicas {
                         .expect("a segment on disk is in memory"),
                 );
             }
-            if segment.kind() == pluvio_format::SegmentKind::Side && segment.is_closed() {
-                segment.mark_durable();
+            if segment.is_closed() {
+                if segment.kind() == pluvio_format::SegmentKind::Side {
+                    segment.mark_durable();
+                }
+                // Its replica is complete: memory may be compacted.
+                segment.release_bytes();
             }
         }
         for (log, heads) in &mut self.heads {
