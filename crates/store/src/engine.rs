@@ -171,9 +171,12 @@ impl Engine {
         let huge_pages = options.log.huge_pages;
         let space = LogSpace::new(options.log)?;
         let tables = Arc::<Tables>::default();
-        let source = Arc::clone(&tables);
+        // Tables hold the log: the log must not hold them, or neither would ever be dropped.
+        let source = Arc::downgrade(&tables);
         space.set_table_stats_source(Box::new(move || {
-            TableStats::of(source.read().values().map(|t| t.stat()).collect())
+            source.upgrade().map_or_else(TableStats::default, |tables| {
+                TableStats::of(tables.read().values().map(|t| t.stat()).collect())
+            })
         }));
         Ok(Arc::new(Self {
             completions: Completions::new(Arc::clone(&space)),

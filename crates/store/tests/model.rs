@@ -330,3 +330,16 @@ fn what_is_not_durable_is_marked_for_readers_also_when_it_is_gone() {
         "versions grow over delete and re-create"
     );
 }
+
+#[test]
+fn the_last_handle_frees_the_memory() {
+    let store = open(Durability::Replicated, 2, Size::mib(64));
+    let table = table(&store);
+    let cleaner = store.cleaner(CleanerOptions::default());
+    put(&store, &table, LogId(1), b"k", b"v").unwrap();
+    let space = Arc::downgrade(store.space());
+    drop((table, store));
+    assert!(space.upgrade().is_some(), "the cleaner works on it");
+    drop(cleaner);
+    assert!(space.upgrade().is_none());
+}
