@@ -21,6 +21,7 @@
 //!
 //! Not here: who is a member (crate server), where tablets are (coordinator).
 
+mod attempts;
 mod master;
 mod number;
 mod ops;

@@ -1,6 +1,7 @@
 //! The state of a master, and what all operations share.
 
-use crate::recover::{AddressBook, RecoveryKey, RecoveryOptions};
+use crate::attempts::Attempts;
+use crate::recover::{AddressBook, RecoveryOptions};
 use crate::tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
 use arc_swap::Guard;
 use pluvio_env::{Address, Env, Moment, timeout};
@@ -9,9 +10,9 @@ use pluvio_replication::Replication;
 use pluvio_store::{Engine, EngineTable, Pending};
 use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{Answer, FatalKind, Header, Refusal, RetryReason, TabletSpec};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -54,7 +55,7 @@ pub struct Master {
     pub(crate) coordinator: Address,
     pub(crate) addresses: AddressBook,
     pub(crate) recovery_options: RecoveryOptions,
-    pub(crate) recoveries: Mutex<BTreeSet<RecoveryKey>>,
+    pub(crate) attempts: Attempts,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
@@ -76,7 +77,7 @@ impl Master {
             coordinator: parts.coordinator,
             addresses: parts.addresses,
             recovery_options: parts.recovery,
-            recoveries: Mutex::default(),
+            attempts: Attempts::default(),
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),

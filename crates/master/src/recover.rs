@@ -12,7 +12,10 @@
 //!   recovery of this master could bring back objects that were deleted elsewhere meanwhile (e8).
 //! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What it had
 //!   copied out of them would stay, against REC-3.
+//! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a server
+//!   list without that server, withdraws it. Until then its tablets are in the way of others here.
 
+use crate::attempts::{AttemptKey, Begin};
 use crate::master::Master;
 use crate::tablets::TabletPhase;
 use bytes::Bytes;
@@ -21,10 +24,10 @@ use futures_util::stream;
 use pluvio_env::{Address, BoxFuture};
 use pluvio_log::{CommitError, SideLog};
 use pluvio_store::{EngineError, EngineTable, Replay, ReplayError, ReplayLoad};
-use pluvio_units::{CoreId, HashRange, LogId, RecoveryId, SegmentId, ServerId};
+use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
-    ReplayStats, RpcError, call,
+    ReplayStats, RetryReason, RpcError, ServerList, TabletSpec, call,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -56,17 +59,12 @@ const REPORT_PAUSE: Duration = Duration::from_millis(200);
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// Pause before memory is asked for again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+/// When to ask again for what an attempt that ends soon still occupies.
+const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
 /// How long a quick replay waits for memory before it gives way to a thrifty one.
 const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
-
-/// A recovery under way, so that a repeated request does not start it twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct RecoveryKey {
-    recovery: RecoveryId,
-    partition: u32,
-}
 
 /// How a log is replayed. The result is the same (REPLAY-1 in crate `store`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,55 +103,45 @@ struct Committed {
     stats: ReplayStats,
 }
 
+fn attempt_of(request: &Recover) -> AttemptKey {
+    AttemptKey {
+        crashed: request.crashed,
+        recovery: request.recovery,
+        partition: request.partition,
+    }
+}
+
 impl Master {
     /// Starts the recovery of one partition into `log`, on the event loop of `core`; its end is reported
     /// to the coordinator. Starting it again does nothing.
     ///
     /// # Errors
-    /// When a tablet overlaps one that is here, or memory for an index cannot be had. Nothing was started.
+    /// `Retry` while an earlier attempt has not yet ended here; fatal when a tablet overlaps one that is
+    /// served here, or memory for an index cannot be had. Nothing was started.
     pub fn recover(
         self: &Arc<Self>,
         core: CoreId,
         log: LogId,
         request: Recover,
     ) -> Result<(), Refusal> {
-        let key = RecoveryKey {
-            recovery: request.recovery,
-            partition: request.partition,
-        };
-        // Held until the tablets are in the map: of two requests for one tablet the second finds it.
-        let mut recoveries = self.recoveries();
-        if !recoveries.insert(key) {
-            return Ok(());
-        }
+        let key = attempt_of(&request);
         let mut tablets: Vec<(Arc<EngineTable>, HashRange)> = Vec::new();
-        for spec in &request.tablets {
-            let owned = self
-                .tablets()
-                .snapshot()
-                .get(&spec.table)
-                .is_some_and(|t| t.tablets.iter().any(|t| t.range.overlaps(&spec.range)));
-            let added = if owned {
-                Err(Refusal::fatal(
-                    FatalKind::Other,
-                    format!(
-                        "tablet {} of table {} overlaps one that is here",
-                        spec.range, spec.table
-                    ),
-                ))
-            } else {
-                self.add_tablet(spec, TabletPhase::Recovering)
-            };
-            match added {
-                Ok(table) => tablets.push((table, spec.range)),
-                Err(refusal) => {
-                    self.remove_tablets(&tablets);
-                    recoveries.remove(&key);
-                    return Err(refusal);
+        // While no other attempt can begin: of two requests for one tablet the second finds it.
+        let begun = self.attempts.begin(key, || {
+            for spec in &request.tablets {
+                match self.occupy(spec) {
+                    Ok(table) => tablets.push((table, spec.range)),
+                    Err(refusal) => {
+                        self.remove_tablets(&tablets);
+                        return Err(refusal);
+                    }
                 }
             }
+            Ok(())
+        })?;
+        if begun == Begin::Known {
+            return Ok(());
         }
-        drop(recoveries);
         let master = Arc::clone(self);
         self.env.tasks.spawn(core, "recovery master", async move {
             let partition = request.partition;
@@ -166,15 +154,45 @@ impl Master {
                     master.report(key, Err(why)).await;
                 }
             }
-            master.recoveries().remove(&key);
+            master.attempts.end(&key);
         });
         Ok(())
     }
 
-    fn recoveries(&self) -> std::sync::MutexGuard<'_, std::collections::BTreeSet<RecoveryKey>> {
-        self.recoveries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Adds a tablet that is to be recovered.
+    fn occupy(&self, spec: &TabletSpec) -> Result<Arc<EngineTable>, Refusal> {
+        let snapshot = self.tablets().snapshot();
+        let here = snapshot
+            .get(&spec.table)
+            .and_then(|t| t.tablets.iter().find(|t| t.range.overlaps(&spec.range)));
+        match here.map(|tablet| tablet.phase) {
+            None => self.add_tablet(spec, TabletPhase::Recovering),
+            // By an attempt that has been withdrawn, or is about to be.
+            Some(TabletPhase::Recovering) => {
+                Err(Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady))
+            }
+            Some(TabletPhase::Serving) => Err(Refusal::fatal(
+                FatalKind::Other,
+                format!(
+                    "tablet {} of table {} overlaps one that is here",
+                    spec.range, spec.table
+                ),
+            )),
+        }
+    }
+
+    /// Ends recoveries of servers that are not in the list: their tablets are served elsewhere (REC-5).
+    pub fn server_list_changed(&self, list: &ServerList) {
+        self.attempts
+            .withdraw_unless(|crashed| list.get(crashed).is_some());
+    }
+
+    /// Why an attempt should end that nobody waits for.
+    fn still_wanted(&self, request: &Recover) -> Result<(), String> {
+        if self.attempts.is_withdrawn(&attempt_of(request)) {
+            return Err("nobody waits for it any longer".into());
+        }
+        Ok(())
     }
 
     fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
@@ -290,7 +308,8 @@ impl Master {
         while let Some(data) = fetches.next().await {
             let data = data.map_err(ReplayFailure::Other)?;
             bytes += data.len() as u64;
-            self.replay_slice(replay, data, manner, step).await?;
+            self.replay_slice(request, replay, data, manner, step)
+                .await?;
         }
         Ok(bytes)
     }
@@ -299,6 +318,7 @@ impl Master {
     /// requests should wait.
     async fn replay_slice(
         &self,
+        request: &Recover,
         replay: &Arc<Mutex<Option<Replay>>>,
         data: Bytes,
         manner: Manner,
@@ -310,6 +330,7 @@ impl Master {
         };
         let give_up = self.env.clock.now() + patience;
         loop {
+            self.still_wanted(request).map_err(ReplayFailure::Other)?;
             let (work, data) = (Arc::clone(replay), data.clone());
             let now = self.monotonic();
             let outcome = self
@@ -345,6 +366,7 @@ impl Master {
         let give_up = self.env.clock.now() + self.recovery_options.patience;
         let mut latest = String::from("no backup has it");
         loop {
+            self.still_wanted(request)?;
             let mut wait = ROUND_PAUSE;
             for &backup in &segment.backups {
                 let Some(address) = (self.addresses)(backup) else {
@@ -394,7 +416,7 @@ impl Master {
     /// Reports success and does what the coordinator says: serve, or forget.
     async fn hand_over(
         self: &Arc<Self>,
-        key: RecoveryKey,
+        key: AttemptKey,
         committed: Committed,
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) {
@@ -438,7 +460,7 @@ impl Master {
     }
 
     /// Tells the coordinator, however long that takes. Gives whether this master owns the tablets now.
-    async fn report(&self, key: RecoveryKey, result: Result<ReplayStats, String>) -> bool {
+    async fn report(&self, key: AttemptKey, result: Result<ReplayStats, String>) -> bool {
         let report = RecoveryMasterFinished {
             recovery: key.recovery,
             server: self.id,

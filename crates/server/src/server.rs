@@ -424,7 +424,7 @@ impl Starting {
             master: Arc::clone(&master),
         };
         let mut tasks = vec![
-            self.follow_list(replication),
+            self.follow_list(Arc::clone(&master)),
             self.follow_standing(Arc::clone(&master)),
             self.forget_clients(master),
         ];
@@ -444,8 +444,8 @@ impl Starting {
         Ok(tasks)
     }
 
-    /// Tells backup and replication of every new server list.
-    fn follow_list(&self, replication: Replication) -> TaskHandle {
+    /// Tells backup and master of every new server list.
+    fn follow_list(&self, master: Arc<Master>) -> TaskHandle {
         let mut list = self.membership.watch_list();
         let backup = self.backup.clone();
         self.env.tasks.spawn(CoreId(0), "server list", async move {
@@ -454,7 +454,8 @@ impl Starting {
                 // None of all has version 0.
                 if now.version > ServerListVersion(0) {
                     backup.server_list_changed(&now);
-                    replication.server_list_changed(&now);
+                    master.replication().server_list_changed(&now);
+                    master.server_list_changed(&now);
                 }
                 if list.changed().await.is_err() {
                     return;

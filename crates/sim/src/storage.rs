@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex};
 const SECTOR: u64 = 512;
 /// The largest file. A larger offset is a mistake of the caller, not a reason to take all memory.
 const FILE_MAX: u64 = 1 << 32;
+/// Changes to directories that are not durable. File systems write the oldest ones by themselves before long; who
+/// never syncs must not fill memory with files that were removed.
+const CHANGES_MAX: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Certainty {
@@ -236,7 +239,7 @@ struct Change {
 pub(crate) struct Storage {
     names: BTreeMap<String, SharedInode>,
     durable: BTreeMap<String, SharedInode>,
-    changes: Vec<Change>,
+    changes: VecDeque<Change>,
     change_last: u64,
     used: Arc<AtomicU64>,
 }
@@ -284,11 +287,17 @@ impl Storage {
             set(&mut self.names, name, inode.as_ref());
         }
         self.change_last += 1;
-        self.changes.push(Change {
+        self.changes.push_back(Change {
             directory: directory.into(),
             number: self.change_last,
             names,
         });
+        if self.changes.len() > CHANGES_MAX {
+            let oldest = self.changes.pop_front();
+            for (name, inode) in oldest.iter().flat_map(|change| &change.names) {
+                set(&mut self.durable, name, inode.as_ref());
+            }
+        }
     }
 
     pub(crate) fn open(&mut self, path: &str, mode: OpenMode) -> Result<SharedInode, DiskError> {
@@ -456,6 +465,22 @@ mod tests {
             lost += u32::from(&inode.content()[..3] != b"fir");
         }
         assert!(lost > 20 && lost < 80, "{lost}");
+    }
+
+    #[test]
+    fn files_removed_long_ago_take_no_memory_though_nothing_is_synced() {
+        let mut storage = Storage::default();
+        for round in 0..CHANGES_MAX {
+            let path = format!("d/{round}");
+            locked(&create(&mut storage, &path)).apply(0, Bytes::from_static(b"byte"));
+            storage.remove(&path);
+        }
+        assert_eq!(storage.used() as usize, CHANGES_MAX / 2 * 4);
+        storage.power_loss(&mut random(1));
+        assert!(
+            storage.paths().count() <= 1,
+            "each was removed before the next"
+        );
     }
 
     #[test]
