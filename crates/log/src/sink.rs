@@ -188,6 +188,8 @@ pub struct SinkDriver {
     space: Arc<LogSpace>,
     sink: Box<dyn ReplicaSink>,
     streams: Vec<Stream>,
+    /// Who is asked first: a sink that takes little takes it from all in turn.
+    turn: usize,
 }
 
 impl SinkDriver {
@@ -207,6 +209,7 @@ impl SinkDriver {
             streams: space.logs().map(stream).collect(),
             space,
             sink,
+            turn: 0,
         }
     }
 
@@ -215,12 +218,23 @@ impl SinkDriver {
     /// # Errors
     /// The sink failed. What it took before is accounted for; the next step tries again.
     pub fn step(&mut self) -> Result<SinkPace, SinkError> {
+        let (space, sink) = (&*self.space, &mut *self.sink);
         let mut pace = SinkPace::Idle;
-        for stream in &mut self.streams {
-            let heads = stream.step_heads(&self.space, &mut *self.sink)?;
-            let sides = stream.step_sides(&mut *self.sink)?;
-            pace = pace.or(heads).or(sides);
-            stream.free(&self.space, &mut *self.sink)?;
+        let count = self.streams.len();
+        for at in 0..count {
+            let stream = &mut self.streams[(self.turn + at) % count];
+            let sides_first = (self.turn / count).is_multiple_of(2);
+            if sides_first {
+                pace = pace.or(stream.step_sides(sink)?);
+            }
+            pace = pace.or(stream.step_heads(space, sink)?);
+            if !sides_first {
+                pace = pace.or(stream.step_sides(sink)?);
+            }
+            stream.free(space, sink)?;
+        }
+        if pace == SinkPace::Again {
+            self.turn = self.turn.wrapping_add(1);
         }
         Ok(pace)
     }
