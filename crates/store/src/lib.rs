@@ -43,7 +43,7 @@ pub use completions::{
 };
 pub use embedded::{
     Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, IncrementError, Iter, Kept,
-    KeptObject, KeptSegment, KeyHashing, Of, ReadBackError, Store, StoreBuilder, StoreError,
+    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
     StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
 pub use engine::{

@@ -149,6 +149,11 @@ fn what_was_synced_is_read_back_and_lives_on_in_another_store() {
     let again = table.put(b"deleted", b"5").unwrap();
     store.sync().unwrap();
     drop((store, table));
+    assert_eq!(
+        Arc::strong_count(&disk.0),
+        1,
+        "the sink went with the store"
+    );
     let kept = disk.read_back().unwrap();
     assert!(kept.next_version > again.max(last));
     let found: Vec<(&[u8], usize)> = kept
@@ -399,7 +404,7 @@ fn missing_and_damaged_segments_are_told() {
     damaged[closed].bytes[middle] ^= 1;
     assert!(matches!(
         read_back(&damaged),
-        Err(ReadBackError::Damaged(..))
+        Err(ReadBackError::Damaged { .. })
     ));
     assert_eq!(read_back(&kept).unwrap().objects.len(), 100_000);
 }

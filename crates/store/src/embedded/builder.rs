@@ -227,6 +227,37 @@ impl StoreBuilder {
 
     /// Where the log goes: each head is a stream of its own. Objects are then written with a tombstone for what they
     /// replace, [`Store::sync`] waits for the sink, and segments are cleaned on both levels (`docs/embedded.md`).
+    ///
+    /// ```
+    /// use pluvio_store::{LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// /// Counts what it gets, and keeps nothing.
+    /// struct Meter(Arc<AtomicUsize>);
+    ///
+    /// impl ReplicaSink for Meter {
+    ///     fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError> {
+    ///         self.0.fetch_add(write.bytes.len(), Ordering::Relaxed);
+    ///         Ok(SinkAnswer::Taken)
+    ///     }
+    ///     fn close(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+    ///         Ok(())
+    ///     }
+    ///     fn free(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let written = Arc::new(AtomicUsize::new(0));
+    /// let meter = Meter(Arc::clone(&written));
+    /// let store = Store::builder().memory(Size::mib(64)).sink(meter).build()?;
+    /// let table = store.create_table("towns")?;
+    /// table.put(b"Bern", &[0; 1000])?;
+    /// store.sync()?;
+    /// assert!(written.load(Ordering::Relaxed) > 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sink(mut self, sink: impl ReplicaSink + 'static) -> Self {
         self.sink = Some(Box::new(sink));
         self

@@ -46,6 +46,6 @@ pub use builder::{
 };
 pub use error::{BuildError, IncrementError, StoreError};
 pub use iter::Iter;
-pub use read_back::{Kept, KeptObject, KeptSegment, Of, ReadBackError, read_back};
+pub use read_back::{Kept, KeptObject, KeptSegment, ReadBackError, read_back};
 pub use store::{Store, StoreGuard, StoreStats};
 pub use table::{Borrowed, Condition, Table};

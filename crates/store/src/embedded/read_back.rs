@@ -43,8 +43,13 @@ pub struct Kept {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadBackError {
     /// A segment is not what was written.
-    #[error("a kept segment{0} is damaged: {1}")]
-    Damaged(Of, #[source] ParseError),
+    #[error("a kept segment is damaged{}: {why}", named(*.segment))]
+    Damaged {
+        /// Which one, where that is known.
+        segment: Option<SegmentId>,
+        /// What is wrong with it, and where.
+        why: ParseError,
+    },
     /// A segment does not begin with its header.
     #[error("a kept segment has no header")]
     NoHeader,
@@ -61,17 +66,8 @@ pub enum ReadBackError {
     },
 }
 
-/// Which segment it is, where that is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Of(Option<SegmentId>);
-
-impl core::fmt::Display for Of {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self.0 {
-            Some(id) => write!(f, " {id}"),
-            None => Ok(()),
-        }
-    }
+fn named(segment: Option<SegmentId>) -> String {
+    segment.map_or(String::new(), |id| format!(" (segment {id})"))
 }
 
 /// What the beginning of a segment says.
@@ -133,7 +129,7 @@ pub fn read_back(segments: &[KeptSegment]) -> Result<Kept, ReadBackError> {
 fn head(bytes: &[u8]) -> Result<Head, ReadBackError> {
     let mut groups = SegmentIter::new(bytes, SEGLET_BYTES);
     let first = groups.next().ok_or(ReadBackError::NoHeader)?;
-    let first = first.map_err(|error| ReadBackError::Damaged(Of(None), error))?;
+    let first = first.map_err(|why| ReadBackError::Damaged { segment: None, why })?;
     let (mut header, mut digest) = (None, None);
     for (_, entry) in first.entries() {
         match entry {
@@ -162,7 +158,10 @@ fn replay<'a>(
     next: &mut ObjectVersion,
 ) -> Result<(), ReadBackError> {
     for group in SegmentIter::new(bytes, SEGLET_BYTES) {
-        let group = group.map_err(|error| ReadBackError::Damaged(Of(Some(segment)), error))?;
+        let group = group.map_err(|why| ReadBackError::Damaged {
+            segment: Some(segment),
+            why,
+        })?;
         for (_, entry) in group.entries() {
             let (table, key, version, value) = match entry {
                 Entry::Object(object) => {
