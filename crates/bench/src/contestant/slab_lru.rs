@@ -35,7 +35,7 @@ struct Chunk {
     key: u64,
     length: u32,
     used: bool,
-    /// Read or written since the hand passed.
+    /// Read or overwritten since the hand passed. A new one is not: it is far from the hand.
     touched: bool,
 }
 
@@ -157,9 +157,9 @@ impl Shard {
         if class == self.classes.len() {
             return Err(Refusal::Fatal("the value is larger than a page".into()));
         }
-        let place = match self.map.get(&key).copied() {
+        let (place, touched) = match self.map.get(&key).copied() {
             // memcached overwrites what fits; so do we.
-            Some(place) if usize::from(place.class) == class => place,
+            Some(place) if usize::from(place.class) == class => (place, true),
             old => {
                 if let Some(old) = old {
                     self.map.remove(&key);
@@ -173,7 +173,7 @@ impl Shard {
                     chunk,
                 };
                 self.map.insert(key, place);
-                place
+                (place, false)
             }
         };
         let class = &mut self.classes[class];
@@ -182,7 +182,7 @@ impl Shard {
             key,
             length: value.len() as u32,
             used: true,
-            touched: true,
+            touched,
         };
         Ok(())
     }
