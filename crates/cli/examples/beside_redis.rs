@@ -8,6 +8,7 @@
     reason = "of the support module, which serves tests"
 )]
 
+mod flags;
 #[path = "../tests/processes/support/mod.rs"]
 mod support;
 
@@ -113,56 +114,46 @@ const RIVALS: [Rivals; 3] = [
 type Cells = BTreeMap<(usize, String, String), Vec<(f64, f64, f64)>>;
 
 fn main() -> ExitCode {
-    let asked = match asked(std::env::args().skip(1)) {
-        Ok(asked) => asked,
-        Err(problem) => {
-            eprintln!("error: {problem}\n{HELP}");
-            return ExitCode::from(2);
-        }
+    let usual = Asked {
+        rounds: 3,
+        seconds: 1.0,
+        keys: 100_000,
     };
+    flags::main(HELP, usual, set, |asked| {
+        compare(&asked);
+        ExitCode::SUCCESS
+    })
+}
+
+fn set(asked: &mut Asked, flag: &str, value: flags::Value) -> Result<bool, String> {
+    match flag {
+        "--rounds" => asked.rounds = value.number()?,
+        "--seconds" => asked.seconds = value.number()?,
+        "--keys" => asked.keys = value.number()?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn compare(asked: &Asked) {
     let mut cells = Cells::new();
     for round in 1..=asked.rounds {
         for (at, rivals) in RIVALS.iter().enumerate() {
             eprintln!("round {round}: {}", rivals.promise);
             let redis = RedisServers::start(rivals.redis);
             let wait = u32::from(rivals.redis.replicas);
-            measure(&asked, &redis.addresses(), wait, (at, "Redis"), &mut cells);
+            measure(asked, &redis.addresses(), wait, (at, "Redis"), &mut cells);
             drop(redis);
             for pluvio in rivals.pluvio {
                 let cluster = pluvio.start("1GiB");
-                measure(
-                    &asked,
-                    &cluster.all_redis(),
-                    0,
-                    (at, pluvio.name),
-                    &mut cells,
-                );
+                let system = (at, pluvio.name);
+                measure(asked, &cluster.all_redis(), 0, system, &mut cells);
             }
         }
     }
     print_tables(&cells);
     print_memory();
     print_recovery();
-    ExitCode::SUCCESS
-}
-
-fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked {
-        rounds: 3,
-        seconds: 1.0,
-        keys: 100_000,
-    };
-    while let Some(flag) = words.next() {
-        let value = words.next().ok_or(format!("{flag} needs a value"))?;
-        let bad = |_| format!("{flag}: {value} is no number");
-        match flag.as_str() {
-            "--rounds" => asked.rounds = value.parse().map_err(|_| bad(()))?,
-            "--seconds" => asked.seconds = value.parse().map_err(|_| bad(()))?,
-            "--keys" => asked.keys = value.parse().map_err(|_| bad(()))?,
-            _ => return Err(format!("no flag {flag}")),
-        }
-    }
-    Ok(asked)
 }
 
 /// Redis, perhaps with replicas. Its processes and files are gone when it is dropped.

@@ -11,6 +11,7 @@
     reason = "of the support module, which serves tests"
 )]
 
+mod flags;
 #[path = "../tests/processes/support/mod.rs"]
 mod support;
 
@@ -37,49 +38,38 @@ struct Asked {
 }
 
 fn main() -> ExitCode {
-    let asked = match asked(std::env::args().skip(1)) {
-        Ok(asked) => asked,
-        Err(problem) => {
-            eprintln!("error: {problem}\n{HELP}");
-            return ExitCode::from(2);
-        }
-    };
-    // A state that never comes is a panic of the waiting functions.
-    match std::panic::catch_unwind(|| run(&asked)) {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(fault)) => {
-            println!("LOST: {fault}");
-            ExitCode::FAILURE
-        }
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked {
+    let usual = Asked {
         minutes: 30.0,
         servers: 4,
         replicas: 2,
         clients: 8,
         memory: "128MiB",
-        seed: 0,
+        seed: Random::seed(),
     };
-    let mut seed = None;
-    while let Some(flag) = words.next() {
-        let value = words.next().ok_or(format!("{flag} needs a value"))?;
-        let bad = |_| format!("{flag}: {value} is no number");
-        match flag.as_str() {
-            "--minutes" => asked.minutes = value.parse().map_err(|_| bad(()))?,
-            "--servers" => asked.servers = value.parse().map_err(|_| bad(()))?,
-            "--replicas" => asked.replicas = value.parse().map_err(|_| bad(()))?,
-            "--clients" => asked.clients = value.parse().map_err(|_| bad(()))?,
-            "--memory" => asked.memory = value.leak(),
-            "--seed" => seed = Some(value.parse().map_err(|_| bad(()))?),
-            _ => return Err(format!("no flag {flag}")),
+    flags::main(HELP, usual, set, |asked| {
+        // A state that never comes is a panic of the waiting functions.
+        match std::panic::catch_unwind(|| run(&asked)) {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(fault)) => {
+                println!("LOST: {fault}");
+                ExitCode::FAILURE
+            }
+            Err(_) => ExitCode::FAILURE,
         }
+    })
+}
+
+fn set(asked: &mut Asked, flag: &str, value: flags::Value) -> Result<bool, String> {
+    match flag {
+        "--minutes" => asked.minutes = value.number()?,
+        "--servers" => asked.servers = value.number()?,
+        "--replicas" => asked.replicas = value.number()?,
+        "--clients" => asked.clients = value.number()?,
+        "--memory" => asked.memory = value.text().leak(),
+        "--seed" => asked.seed = value.number()?,
+        _ => return Ok(false),
     }
-    asked.seed = seed.unwrap_or_else(Random::seed);
-    Ok(asked)
+    Ok(true)
 }
 
 fn run(asked: &Asked) -> Result<(), String> {

@@ -17,6 +17,9 @@ pub struct Files {
     /// Draw the results into this file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Write parameters, machine, rows and ratios to this file, as Markdown tables
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
 }
 
 /// Prints the results and writes the files.
@@ -37,6 +40,9 @@ pub fn tell(
     if let Some(path) = &files.csv {
         fs::write(path, experiment.csv()).map_err(|error| Failure::file(path, &error))?;
     }
+    if let Some(path) = &files.markdown {
+        fs::write(path, as_markdown(experiment)).map_err(|error| Failure::file(path, &error))?;
+    }
     if let Some(path) = &files.plot {
         let svg = picture
             .svg()
@@ -46,9 +52,9 @@ pub fn tell(
     Ok(())
 }
 
-fn as_text(experiment: &Experiment) -> String {
-    let columns = experiment.columns();
-    let numbers: Vec<usize> = (0..columns.len())
+/// Which columns hold numbers only.
+fn numbers(experiment: &Experiment, columns: &[&str]) -> Vec<usize> {
+    (0..columns.len())
         .filter(|&index| {
             let cells = experiment
                 .rows
@@ -56,7 +62,78 @@ fn as_text(experiment: &Experiment) -> String {
                 .filter_map(|row| row.get(columns[index]));
             cells.clone().all(|cell| cell.is_number() || cell.is_null())
         })
+        .collect()
+}
+
+/// Parameters and machine, in two lines.
+fn circumstances(experiment: &Experiment) -> [String; 2] {
+    let parameters: Vec<String> = experiment
+        .parameters
+        .cells()
+        .map(|(name, _)| format!("{name} {}", experiment.parameters.text(name)))
         .collect();
+    let m = &experiment.machine;
+    let machine = format!(
+        "{}, {} processors, Linux {}, {} build",
+        m.processor, m.processors, m.kernel, m.build
+    );
+    [parameters.join(", "), machine]
+}
+
+/// A section with a table of the rows and one of the ratios. A median with its least and most is one cell.
+fn as_markdown(experiment: &Experiment) -> String {
+    let all = experiment.columns();
+    let has = |name: &str, end| all.contains(&&*format!("{name}{end}"));
+    let is_border = |name: &str| {
+        let of = name.strip_suffix("_min").or(name.strip_suffix("_max"));
+        of.is_some_and(|of| has(of, ""))
+    };
+    let columns: Vec<&str> = all
+        .iter()
+        .copied()
+        .filter(|name| !is_border(name))
+        .collect();
+    let numbers = numbers(experiment, &columns);
+    let [parameters, machine] = circumstances(experiment);
+    let mut text = format!(
+        "## {}\n\n{parameters}. {machine}.\n\n",
+        experiment.experiment
+    );
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let head = columns.iter().map(|name| name.replace('_', " "));
+    text.push_str(&line(head.collect()));
+    let rule = (0..columns.len()).map(|at| match numbers.contains(&at) {
+        true => "---:".to_owned(),
+        false => "---".to_owned(),
+    });
+    text.push_str(&line(rule.collect()));
+    for row in &experiment.rows {
+        let cells = columns.iter().map(|&name| {
+            let Some(number) = row.number(name) else {
+                return row.text(name);
+            };
+            let border = |end| row.number(&format!("{name}{end}"));
+            match (border("_min"), border("_max")) {
+                (Some(min), Some(max)) => {
+                    format!("{} ({} to {})", shown(number), shown(min), shown(max))
+                }
+                (_, _) => shown(number),
+            }
+        });
+        text.push_str(&line(cells.collect()));
+    }
+    if !experiment.ratios.is_empty() {
+        text.push_str("\n| ratio | |\n|---|---:|\n");
+        for (name, ratio) in &experiment.ratios {
+            text.push_str(&format!("| {name} | {ratio:.3} |\n"));
+        }
+    }
+    text
+}
+
+fn as_text(experiment: &Experiment) -> String {
+    let columns = experiment.columns();
+    let numbers = numbers(experiment, &columns);
     let heads: Vec<String> = columns.iter().map(|name| name.replace('_', " ")).collect();
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let mut text = table(&heads, &numbers);
@@ -66,20 +143,10 @@ fn as_text(experiment: &Experiment) -> String {
             None => row.text(name),
         }));
     }
-    let parameters: Vec<String> = experiment
-        .parameters
-        .cells()
-        .map(|(name, _)| format!("{name} {}", experiment.parameters.text(name)))
-        .collect();
-    let m = &experiment.machine;
+    let [parameters, machine] = circumstances(experiment);
     let mut all = format!(
-        "{}: {}\n{}, {} processors, Linux {}, {} build\n\n{}\n",
+        "{}: {parameters}\n{machine}\n\n{}\n",
         experiment.experiment,
-        parameters.join(", "),
-        m.processor,
-        m.processors,
-        m.kernel,
-        m.build,
         table_text(&text)
     );
     if !experiment.ratios.is_empty() {
@@ -109,6 +176,32 @@ fn shown(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pluvio_bench::experiment::Row;
+
+    #[test]
+    fn a_markdown_table_has_a_line_for_each_row() {
+        let mut experiment = Experiment::new("test", Row::new().with("seed", 1));
+        let spread = Row::new()
+            .with("rate", 2e6)
+            .with("rate_min", 1e6)
+            .with("rate_max", 3e6);
+        experiment
+            .rows
+            .push(Row::new().with("who", "a").and(spread));
+        experiment.rows.push(Row::new().with("who", "b"));
+        experiment.ratio("a / b", 3.0, 2.0);
+        let text = as_markdown(&experiment);
+        for line in [
+            "## test",
+            "| who | rate |",
+            "| --- | ---: |",
+            "| a | 2 000 000 (1 000 000 to 3 000 000) |",
+            "| b |  |",
+            "| a / b | 1.500 |",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+    }
 
     #[test]
     fn numbers_show_what_says_something() {

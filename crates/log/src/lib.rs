@@ -29,6 +29,7 @@ mod roll;
 #[allow(unsafe_code)] // copies bytes out of log memory
 mod segment;
 mod side_log;
+mod sink;
 mod space;
 mod stats;
 #[allow(unsafe_code)] // reads entries in log memory
@@ -45,8 +46,9 @@ pub use log_state::Hook;
 pub use options::LogOptions;
 pub use segment::Segment;
 pub use side_log::{CommitRefused, SideLog};
+pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
 pub use space::{LogSpace, TableStatsSource};
 pub use stats::{CleanerStats, LogStats};
 pub use view::EntryView;
 
-pub use pluvio_memory::{EpochClock, EpochGuard};
+pub use pluvio_memory::{CopyMethod, EpochClock, EpochGuard};

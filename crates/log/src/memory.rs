@@ -20,7 +20,7 @@ use crate::durable::Durability;
 use crate::options::{Geometry, LogOptions};
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use pluvio_format::Check;
-use pluvio_memory::{EpochGuard, ReclaimEpochs, Region, RegionError};
+use pluvio_memory::{CopyMethod, EpochGuard, ReclaimEpochs, Region, RegionError};
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 
 const WORDS_PER_SEGLET: u64 = 4;
@@ -58,6 +58,7 @@ pub(crate) struct LogMemory {
     check: Check,
     /// Whether values may be overwritten.
     in_place: bool,
+    copy: CopyMethod,
 }
 
 impl LogMemory {
@@ -78,6 +79,7 @@ impl LogMemory {
                 Durability::Replicated => Check::Checksum,
             },
             in_place: options.in_place,
+            copy: options.copy,
         })
     }
 
@@ -203,7 +205,8 @@ impl LogMemory {
         );
         // SAFETY: nobody else reads or writes there, as the caller promises.
         unsafe {
-            self.region.write(Self::base(seglet) + within as u64, bytes);
+            self.region
+                .write_by(self.copy, Self::base(seglet) + within as u64, bytes);
         }
     }
 

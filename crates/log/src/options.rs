@@ -2,7 +2,7 @@
 
 use crate::durable::Durability;
 use crate::error::OpenError;
-use pluvio_memory::EpochClock;
+use pluvio_memory::{CopyMethod, EpochClock};
 use pluvio_units::{
     ClusterId, ENTRY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, ServerId, Size,
 };
@@ -21,6 +21,9 @@ const CLEANER_RESERVE_SEGMENTS: usize = 1;
 /// Epoch slots unless the options say otherwise.
 const EPOCH_SLOTS: u32 = 512;
 
+/// Largest share of live objects in percent: 2 % is the least that is left for dead data (000 §7).
+const LIVE_PERCENT_LIMIT: u32 = 98;
+
 /// How a log space is made.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -34,8 +37,8 @@ pub struct LogOptions {
     pub logs: u16,
     /// Whether appends wait for replicas.
     pub durability: Durability,
-    /// Live objects may take this share of the memory, in percent; 1 to 95. New objects are
-    /// refused above it. Overwrites that do not grow an object and deletes are not.
+    /// Live objects may take this share of the memory, in percent; 1 to 98, and never more than the reserves
+    /// leave (some 96 % of 256 MiB, 97 % of a gigabyte). New objects are refused above it. Overwrites that do not grow an object and deletes are not.
     pub live_percent_max: u32,
     /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,
@@ -55,6 +58,8 @@ pub struct LogOptions {
     pub epoch_slots: u32,
     /// What reclaim epochs are counted with.
     pub epoch_clock: EpochClock,
+    /// How entries are copied into log memory, by appends and by the cleaner.
+    pub copy: CopyMethod,
 }
 
 impl LogOptions {
@@ -75,6 +80,7 @@ impl LogOptions {
             in_place: false,
             epoch_slots: EPOCH_SLOTS,
             epoch_clock: EpochClock::Counter,
+            copy: CopyMethod::Library,
         }
     }
 }
@@ -216,8 +222,11 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
             format!("{} is not 1 to {LOGS_PER_MASTER_MAX}", options.logs),
         );
     }
-    if !(1..=95).contains(&options.live_percent_max) {
-        let problem = format!("{} is not 1 to 95", options.live_percent_max);
+    if !(1..=LIVE_PERCENT_LIMIT).contains(&options.live_percent_max) {
+        let problem = format!(
+            "{} is not 1 to {LIVE_PERCENT_LIMIT}",
+            options.live_percent_max
+        );
         return bad("live_percent_max", problem);
     }
     if options.disk_expansion_percent < 100 {
@@ -275,7 +284,7 @@ mod tests {
             }
         };
         assert_eq!(with(|o| o.logs = 0), "logs");
-        assert_eq!(with(|o| o.live_percent_max = 96), "live_percent_max");
+        assert_eq!(with(|o| o.live_percent_max = 99), "live_percent_max");
         assert_eq!(with(|o| o.segment_seglets = Some(39)), "segment_seglets");
         assert_eq!(
             with(|o| o.disk_expansion_percent = 99),

@@ -14,11 +14,14 @@
 //! What it does not do: it knows no segments and no entries, never blocks on another thread for
 //! longer than a short critical section, and reads no clock. See `docs/memory.md`.
 
+#[allow(unsafe_code)] // copies to where its callers may write
+mod copy;
 mod epoch;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;
 
+pub use copy::CopyMethod;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
 pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
 pub use seglets::{FreeSeglets, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError};

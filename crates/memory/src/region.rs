@@ -13,6 +13,7 @@
 //!
 //! What it does not do: it hands out no space; who owns which bytes is the caller's book-keeping.
 
+use crate::copy::CopyMethod;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -237,11 +238,24 @@ impl Region {
     /// release/acquire pair.
     #[inline]
     pub unsafe fn write(&self, offset: u64, data: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_by(CopyMethod::Library, offset, data) }
+    }
+
+    /// [`Self::write`] by a method of choice.
+    ///
+    /// # Panics
+    /// As of [`Self::write`].
+    ///
+    /// # Safety
+    /// As of [`Self::write`].
+    #[inline]
+    pub unsafe fn write_by(&self, method: CopyMethod, offset: u64, data: &[u8]) {
         self.check_bytes(offset, data.len());
         let to = self.at(offset).cast::<u8>();
         // SAFETY: the target is inside the mapping; `data` cannot overlap it, because the caller
         // promises that no slice covers it.
-        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
+        unsafe { method.copy(data, to) }
     }
 
     /// Copies the first `into.len()` of the `room` bytes from `offset` on, by atomic loads: for bytes that others

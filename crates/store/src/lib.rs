@@ -42,8 +42,9 @@ pub use completions::{
     Admission, CLIENTS_MAX, Completions, Execution, OPERATIONS_MAX, RESULTS_MAX, kept_for,
 };
 pub use embedded::{
-    Borrowed, BuildError, Cleaning, Condition, EpochKind, IncrementError, Iter, KeyHashing, Store,
-    StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy,
+    Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, IncrementError, Iter, Kept,
+    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
+    StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
 pub use engine::{
     Change, Current, Engine, EngineError, EngineStats, Fatal, Settle, Update, Updated,
@@ -51,7 +52,10 @@ pub use engine::{
 pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
-pub use pluvio_units::{ObjectVersion as Version, Size};
+pub use pluvio_log::{
+    CopyMethod, ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite,
+};
+pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use read::{Found, Pending};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};

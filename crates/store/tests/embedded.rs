@@ -175,7 +175,16 @@ fn senseless_options_are_named_with_their_limits() {
     named(refused(builder().threads_max(1 << 20)), "threads_max");
     named(refused(builder().limits(0, 10)), "limits (key)");
     named(refused(builder().limits(10, 2 << 20)), "limits (value)");
-    named(refused(builder().live_percent_max(96)), "live_percent_max");
+    named(refused(builder().live_percent_max(99)), "live_percent_max");
+    named(refused(builder().live_percent_max(0)), "live_percent_max");
+    named(
+        refused(builder().segment_size(Size::mib(1))),
+        "segment_size",
+    );
+    named(
+        refused(builder().segment_size(Size::mib(9))),
+        "segment_size",
+    );
     match refused(Store::builder().memory(Size::mib(1))) {
         BuildError::MemoryTooSmall {
             memory, minimum, ..

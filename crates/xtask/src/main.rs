@@ -3,11 +3,12 @@
 //! It knows no crate of the workspace and few others, so that it is built seconds after a clone;
 //! everything else it reaches by running cargo, git and the built binary.
 //!
-//! What it does not do: benchmarks and experiments (`pluvio bench`), packaging.
+//! What it does not do: benchmarks and experiments themselves (`pluvio bench`), packaging.
 
 mod cargo;
 mod example;
 mod lex;
+mod measure;
 mod process;
 mod seeds;
 mod setup;
@@ -19,14 +20,20 @@ use anyhow::Result;
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 7] = [
+const TASKS: [(&str, &str); 8] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
     ),
     (
         "setup",
-        "fetch what optional tests need: redis-cli, redis-server, redis-py, public data sets",
+        "fetch what optional tests need: redis-cli, redis-server, redis-py, public data sets; with --peers what \
+         experiments compare with: allocators, redis-server, memcached",
+    ),
+    (
+        "measure-engine",
+        "run every experiment of the storage engine, in a quarter of an hour, into docs/measurements: --only NAMES, \
+         --folder FOLDER",
     ),
     (
         "soak",
@@ -71,6 +78,8 @@ fn run(words: &[&str]) -> Result<bool> {
             tools.report();
             Ok(tools.missing.is_empty() || !setup::is_ci())
         }
+        ["setup", "--peers"] => Ok(setup::peers()),
+        ["measure-engine", flags @ ..] => measure::run(&root, flags),
         ["soak", flags @ ..] => example::run(&root, "soak", flags),
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
         ["tidy"] => tidy::run(&root),
@@ -93,6 +102,6 @@ fn run(words: &[&str]) -> Result<bool> {
 fn help() {
     println!("cargo xtask TASK");
     for (name, what) in TASKS {
-        println!("  {name:<8} {what}");
+        println!("  {name:<14} {what}");
     }
 }

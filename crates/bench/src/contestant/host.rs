@@ -1,11 +1,15 @@
 //! The child's side of a contestant: holds it and does what the parent asks.
 
 #[cfg(feature = "peers")]
+use super::ample;
+#[cfg(feature = "peers")]
 use super::maps::{Dash, Papaya, Scc};
 use super::plain::Plain;
 use super::pluvio::Ours;
 use super::process::{Answer, Ask};
 use super::servers::Server;
+#[cfg(feature = "peers")]
+use super::slab_lru::SlabLru;
 use super::{KeyValue, Kind, Setup, memory, refused};
 use crate::error::ExperimentError;
 use crate::run;
@@ -20,6 +24,8 @@ enum Opened {
     Papaya(Papaya),
     #[cfg(feature = "peers")]
     Scc(Scc),
+    #[cfg(feature = "peers")]
+    SlabLru(SlabLru),
     Plain(Plain),
     Server(Server),
 }
@@ -35,6 +41,8 @@ macro_rules! with {
             Opened::Papaya($store) => $body,
             #[cfg(feature = "peers")]
             Opened::Scc($store) => $body,
+            #[cfg(feature = "peers")]
+            Opened::SlabLru($store) => $body,
             Opened::Plain($store) => $body,
             Opened::Server($store) => $body,
         }
@@ -138,7 +146,9 @@ fn open(setup: &Setup) -> Result<Opened, ExperimentError> {
         Kind::Pluvio | Kind::PluvioInPlace => Opened::Ours(Ours::open(setup)?),
         Kind::Malloc => Opened::Plain(Plain::new(setup.objects)),
         Kind::Redis | Kind::Memcached => Opened::Server(Server::start(setup)?),
-        Kind::Dashmap | Kind::DashmapInPlace | Kind::Papaya | Kind::Scc => open_map(setup)?,
+        Kind::Dashmap | Kind::DashmapInPlace | Kind::Papaya | Kind::Scc | Kind::SlabLru => {
+            open_map(setup)?
+        }
     })
 }
 
@@ -155,6 +165,7 @@ fn open_map(setup: &Setup) -> Result<Opened, ExperimentError> {
             objects, hasher,
         ))),
         Kind::Scc => Opened::Scc(Scc(scc::HashMap::with_capacity_and_hasher(objects, hasher))),
+        Kind::SlabLru => Opened::SlabLru(SlabLru::new(setup.objects, ample(setup.memory))),
         other => return Err(refused(other, "is no map")),
     })
 }

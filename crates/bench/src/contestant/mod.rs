@@ -8,6 +8,7 @@
 //! - CON-1: a value that is read is compared with its key; damage is counted and fails the experiment.
 //! - CON-2: all contestants get the same operations: streams are functions of their seeds.
 
+mod disk;
 mod host;
 #[cfg(feature = "peers")]
 mod maps;
@@ -17,49 +18,18 @@ mod plain;
 mod pluvio;
 mod process;
 mod servers;
+mod setup;
+#[cfg(feature = "peers")]
+mod slab_lru;
 
 pub use host::serve;
 pub use name::{Allocator, Contender, Kind};
 pub use process::{Process, Program};
+pub use setup::{Copying, Disk, Epochs, Setup};
 
 use crate::error::ExperimentError;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
-
-/// How a contestant is set up. What it has no option for it ignores.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Setup {
-    /// Who.
-    pub kind: Kind,
-    /// Most objects at a time: maps are sized for them.
-    pub objects: u64,
-    /// Memory of our store in bytes.
-    pub memory: u64,
-    /// Number of heads; by default one for each processor.
-    pub heads: Option<u16>,
-    /// Cleaner threads.
-    pub cleaner_threads: u16,
-    /// Whether segments are compacted by themselves too.
-    pub two_level: bool,
-    /// Whether reclaim epochs come from the processor's time stamp counter.
-    pub tsc_epochs: bool,
-}
-
-impl Setup {
-    /// The usual options.
-    #[must_use]
-    pub fn new(kind: Kind, objects: u64, memory: u64) -> Self {
-        Self {
-            kind,
-            objects,
-            memory,
-            heads: None,
-            cleaner_threads: 1,
-            two_level: true,
-            tsc_epochs: false,
-        }
-    }
-}
 
 /// What a contestant holds and has done.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -72,6 +42,8 @@ pub struct Holdings {
     pub live_log: u64,
     /// Bytes of our log's memory.
     pub log_memory: u64,
+    /// Most bytes live objects may take in it.
+    pub live_log_max: u64,
     /// Bytes of our indexes.
     pub index: u64,
     /// Live bytes our cleaner has copied, on both levels.
@@ -80,6 +52,8 @@ pub struct Holdings {
     pub combined: u64,
     /// Bytes of the segments that our cleaner has cleaned.
     pub cleaned: u64,
+    /// Bytes that our simulated disk was given.
+    pub to_disk: u64,
 }
 
 /// An operation was not done.
@@ -110,6 +84,9 @@ pub(crate) trait KeyValue: Sync {
         }
     }
 
+    /// A run begins; only a measured one is held to the rate of a simulated disk.
+    fn begin(&self, _measured: bool) {}
+
     /// What is held and what was done, but for the bytes in memory, which take a while to count.
     fn counts(&self) -> Holdings {
         Holdings::default()
@@ -127,6 +104,11 @@ pub(crate) trait KeyValue: Sync {
             ..self.counts()
         }
     }
+}
+
+/// Memory in which one that evicts need not: four times what our store has, for what cannot be given back, and a gigabyte.
+fn ample(memory: u64) -> u64 {
+    memory * 4 + (1 << 30)
 }
 
 /// A contestant that cannot take part.

@@ -21,6 +21,8 @@ pub enum Kind {
     Papaya,
     /// `scc` with boxed values.
     Scc,
+    /// Slabs of chunks with eviction, as in memcached, inside the process.
+    SlabLru,
     /// An array of boxed values: the allocator and nothing else.
     Malloc,
     /// A Redis server.
@@ -31,13 +33,14 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Pluvio,
         Self::PluvioInPlace,
         Self::Dashmap,
         Self::DashmapInPlace,
         Self::Papaya,
         Self::Scc,
+        Self::SlabLru,
         Self::Malloc,
         Self::Redis,
         Self::Memcached,
@@ -53,6 +56,7 @@ impl Kind {
             Self::DashmapInPlace => "dashmap-in-place",
             Self::Papaya => "papaya",
             Self::Scc => "scc",
+            Self::SlabLru => "slab-lru",
             Self::Malloc => "malloc",
             Self::Redis => "redis",
             Self::Memcached => "memcached",
@@ -63,6 +67,17 @@ impl Kind {
     #[must_use]
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Pluvio | Self::PluvioInPlace)
+    }
+
+    /// Whether it brings its own memory, so that the allocator says little of it.
+    #[must_use]
+    pub fn has_own_memory(self) -> bool {
+        match self {
+            Self::Pluvio | Self::PluvioInPlace | Self::SlabLru | Self::Redis | Self::Memcached => {
+                true
+            }
+            Self::Dashmap | Self::DashmapInPlace | Self::Papaya | Self::Scc | Self::Malloc => false,
+        }
     }
 
     /// Whether it keeps its objects in another process.
@@ -151,8 +166,7 @@ pub struct Contender {
 
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Our store and the servers bring their own memory: the allocator would say nothing.
-        match self.kind.is_ours() || self.kind.is_server() {
+        match self.kind.has_own_memory() {
             true => f.write_str(self.kind.name()),
             false => write!(f, "{}@{}", self.kind.name(), self.allocator.name()),
         }

@@ -1,16 +1,31 @@
 //! Our store as a contestant.
 
-use super::{Holdings, KeyValue, Kind, Refusal, Setup, refused};
+use super::disk::{Meter, SimulatedDisk};
+use super::{Copying, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, refused};
 use crate::error::ExperimentError;
-use pluvio_store::{Cleaning, EpochKind, Size, Store, StoreError, Table, UpdatePolicy};
+use core::cell::Cell;
+use pluvio_store::{
+    Cleaning, CopyMethod, EpochKind, HeadChoice, Size, Store, StoreError, Table, UpdatePolicy,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Live objects may take this much: the utilization is that of the experiment, not of the limit.
-const LIVE_PERCENT_MAX: u32 = 95;
+const LIVE_PERCENT_MAX: u32 = 98;
+/// With a disk, a thread waits for it after so many bytes of values: clients of a server have some writes under way, and
+/// wait for the oldest (in 000 §8.1, ten requests of 75 writes).
+const UNSYNCED_MAX: usize = 256 << 10;
+
+thread_local! {
+    /// Bytes that the thread wrote since it waited for the disk.
+    static UNSYNCED: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The store with its one table.
 pub(crate) struct Ours {
     store: Store,
     table: Table,
+    disk: Option<Arc<Meter>>,
 }
 
 impl Ours {
@@ -23,9 +38,19 @@ impl Ours {
                 true => Cleaning::TwoLevel,
                 false => Cleaning::OneLevel,
             })
-            .epochs(match setup.tsc_epochs {
-                true => EpochKind::Tsc,
-                false => EpochKind::Counter,
+            .epochs(match setup.epochs {
+                Epochs::Counter => EpochKind::Counter,
+                Epochs::SharedCounter => EpochKind::SharedCounter,
+                Epochs::Tsc => EpochKind::Tsc,
+            })
+            .head_choice(match setup.random_heads {
+                true => HeadChoice::Random,
+                false => HeadChoice::ByProcessor,
+            })
+            .copy(match setup.copying {
+                Copying::Library => CopyMethod::Library,
+                Copying::Streaming => CopyMethod::Streaming,
+                Copying::StringMove => CopyMethod::StringMove,
             })
             .update(match setup.kind == Kind::PluvioInPlace {
                 true => UpdatePolicy::InPlace,
@@ -34,12 +59,37 @@ impl Ours {
         if let Some(heads) = setup.heads {
             builder = builder.heads(heads);
         }
+        if let Some(bytes) = setup.segment {
+            builder = builder.segment_size(Size(bytes));
+        }
+        let meter = Arc::<Meter>::default();
+        let disk = SimulatedDisk::new(setup.disk, &meter);
+        let has_disk = disk.is_some();
+        if let Some(disk) = disk {
+            builder = builder.sink(disk);
+        }
         let failed = |problem: String| refused(setup.kind, problem);
         let store = builder.build().map_err(|error| failed(error.to_string()))?;
         let table = store
             .create_table("bench")
             .map_err(|error| failed(error.to_string()))?;
-        Ok(Self { store, table })
+        Ok(Self {
+            store,
+            table,
+            disk: has_disk.then_some(meter),
+        })
+    }
+
+    /// Waits for the disk when this thread is far enough ahead of it.
+    fn keep_pace(&self, written: usize) -> Result<(), Refusal> {
+        let unsynced = UNSYNCED.get() + written;
+        UNSYNCED.set(unsynced);
+        if unsynced < UNSYNCED_MAX {
+            return Ok(());
+        }
+        UNSYNCED.set(0);
+        let synced = self.store.sync();
+        synced.map_err(|error| Refusal::Fatal(error.to_string()))
     }
 }
 
@@ -59,6 +109,7 @@ impl KeyValue for Ours {
     #[inline]
     fn put(&self, key: u64, value: &[u8]) -> Result<(), Refusal> {
         match self.table.put(&key.to_le_bytes(), value) {
+            Ok(_) if self.disk.is_some() => self.keep_pace(value.len()),
             Ok(_) => Ok(()),
             Err(error) => Err(refusal(error)),
         }
@@ -92,6 +143,12 @@ impl KeyValue for Ours {
         }
     }
 
+    fn begin(&self, measured: bool) {
+        if let Some(meter) = &self.disk {
+            meter.limited.store(measured, Ordering::Relaxed);
+        }
+    }
+
     fn counts(&self) -> Holdings {
         let stats = self.store.stats();
         Holdings {
@@ -99,10 +156,15 @@ impl KeyValue for Ours {
             objects: stats.objects,
             live_log: stats.live_bytes,
             log_memory: stats.memory_bytes,
+            live_log_max: stats.live_bytes_max,
             index: stats.index_bytes,
             moved: stats.cleaner.bytes_copied(),
             combined: stats.cleaner.bytes_moved,
             cleaned: stats.cleaner.bytes_cleaned,
+            to_disk: match &self.disk {
+                Some(meter) => meter.written.load(Ordering::Relaxed),
+                None => 0,
+            },
         }
     }
 }

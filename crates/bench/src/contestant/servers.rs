@@ -3,7 +3,7 @@
 //! One connection, pipelined: a write is answered by the time some hundred later ones were sent. What is
 //! compared is memory; speed over a socket is the business of `network`.
 
-use super::{KeyValue, Kind, Refusal, Setup, memory, refused};
+use super::{KeyValue, Kind, Refusal, Setup, ample, memory, refused};
 use crate::clock;
 use crate::error::ExperimentError;
 use core::time::Duration;
@@ -40,8 +40,7 @@ impl Server {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
         let socket = folder.join("socket");
-        // Twice what can be live, and room for what cannot be given back: nothing may be evicted.
-        let mib = (setup.memory >> 20) * 4 + 1024;
+        let mib = ample(setup.memory) >> 20;
         let mut command = match kind == Kind::Redis {
             true => {
                 let mut command = Command::new("redis-server");

@@ -6,15 +6,17 @@ use crate::error::ExperimentError;
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
 
-/// How often the fill looks at the utilization, in objects.
-const LOOK: u64 = 256;
+/// How often the fill looks at the utilization, in bytes of values: it is right to that.
+const LOOK_BYTES: u64 = 64 << 10;
+/// Room that is left below the limit of live objects: heads look at it once for each 64 KiB.
+const LIMIT_SLACK: u64 = 1 << 20;
 
 /// What to fill a store with.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// Keys `0..objects` at most.
     pub objects: u64,
-    /// Stop when live objects take this share of our log's memory.
+    /// Stop when live objects take this share of our log's memory, or what its reserves leave.
     pub until: Option<f64>,
     /// Bytes of each value.
     pub value_size: usize,
@@ -35,12 +37,16 @@ pub struct Loaded {
 pub(crate) fn load<S: KeyValue>(store: &S, plan: &LoadPlan) -> Result<Loaded, ExperimentError> {
     let mut value = Random::new(plan.seed, 0).bytes(plan.value_size);
     let mut objects = 0;
+    let look = (LOOK_BYTES / (plan.value_size as u64).max(1)).max(1);
+    store.begin(false);
     while objects < plan.objects {
-        if objects.is_multiple_of(LOOK)
+        if objects.is_multiple_of(look)
             && let Some(until) = plan.until
         {
             let holdings = store.counts();
-            if holdings.live_log as f64 >= until * holdings.log_memory as f64 {
+            let limit = holdings.live_log_max.saturating_sub(LIMIT_SLACK);
+            let wanted = (until * holdings.log_memory as f64).min(limit as f64);
+            if holdings.live_log as f64 >= wanted {
                 break;
             }
         }

@@ -8,10 +8,11 @@ mod fill;
 mod random;
 mod replay;
 mod tally;
+mod threads;
 
 pub(crate) use fill::load;
 pub use fill::{LoadPlan, Loaded};
-pub use random::{Idle, IdlePlan, Ran, RunPlan};
+pub use random::{BATCH_MAX, Idle, IdlePlan, KEYS_MAX, Ran, RunPlan, THREADS_MAX};
 pub(crate) use random::{idle, run};
 pub(crate) use replay::replay;
 pub use replay::{Mark, ReplayPlan, Replayed};

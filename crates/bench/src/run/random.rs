@@ -1,15 +1,15 @@
 //! Random operations on a filled store for a time, by several threads.
 
 use super::tally::{Collector, Latencies};
+use super::threads::side_by_side;
 use super::{is_of, put, stamp};
 use crate::clock;
 use crate::contestant::{Holdings, KeyValue};
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, within};
 use crate::random::Random;
 use crate::workload::{Distribution, Draw};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
-use std::sync::Barrier;
 
 /// Operations between two looks at the clock.
 const LOOK: usize = 256;
@@ -38,6 +38,25 @@ pub struct RunPlan {
     pub seed: u64,
     /// Whether to measure each operation, which costs about 50 ns each.
     pub latencies: bool,
+    /// Whether a simulated disk keeps to its rate.
+    pub measured: bool,
+}
+
+/// Most threads: our store has an epoch slot for each; more would share a mutex, and their figures would tell of that.
+pub const THREADS_MAX: usize = 512;
+
+/// Largest batch, and most keys: more would not fit any machine that this runs on.
+pub const BATCH_MAX: usize = 1 << 16;
+/// See [`BATCH_MAX`].
+pub const KEYS_MAX: u64 = 1 << 36;
+
+impl RunPlan {
+    fn check(&self) -> Result<(), ExperimentError> {
+        within("threads", self.threads, 1..=THREADS_MAX)?;
+        within("batch", self.batch, 1..=BATCH_MAX)?;
+        within("keys", self.objects, 1..=KEYS_MAX)?;
+        within("get-percent", self.get_percent, 0..=100)
+    }
 }
 
 /// What a run did.
@@ -94,28 +113,12 @@ pub(crate) fn run<S: KeyValue>(store: &S, plan: &RunPlan) -> Result<Ran, Experim
         .distribution
         .parse()
         .map_err(ExperimentError::Parameters)?;
-    if plan.threads == 0 || plan.batch == 0 || plan.objects == 0 || plan.get_percent > 100 {
-        let problem = "threads, batch and objects must be at least 1, get-percent at most 100";
-        return Err(ExperimentError::Parameters(problem.into()));
-    }
+    plan.check()?;
     let draw = distribution.over(plan.objects);
-    let start = Barrier::new(plan.threads);
+    store.begin(plan.measured);
     let before = store.holdings();
-    let parts: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..plan.threads)
-            .map(|number| {
-                let (draw, start) = (&draw, &start);
-                scope.spawn(move || part(store, plan, draw, number, start))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
+    let parts = side_by_side(0..plan.threads, |number, ready| {
+        part(store, plan, &draw, number, ready)
     });
     let mut ran = Ran {
         before,
@@ -158,18 +161,9 @@ pub(crate) fn idle(plan: &IdlePlan) -> Idle {
         pauses
     };
     let mut all = Collector::new();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..plan.threads.max(1))
-            .map(|_| scope.spawn(spin))
-            .collect();
-        for thread in threads {
-            all.add(
-                &thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            );
-        }
-    });
+    for pauses in side_by_side(0..plan.threads.max(1), |_, _| spin()) {
+        all.add(&pauses);
+    }
     Idle {
         pauses: all.latencies(),
     }
@@ -180,7 +174,7 @@ fn part<S: KeyValue>(
     plan: &RunPlan,
     draw: &Draw,
     number: usize,
-    start: &Barrier,
+    ready: &dyn Fn(),
 ) -> Result<Part, ExperimentError> {
     let mut random = Random::new(plan.seed, number as u64 + 1);
     let mut keys = Keys::new(draw, &mut random, &plan.distribution);
@@ -196,7 +190,7 @@ fn part<S: KeyValue>(
         retries: 0,
         latencies: Collector::new(),
     };
-    start.wait();
+    ready();
     let limit = Duration::from_secs_f64(plan.seconds);
     let begin = clock::now();
     loop {

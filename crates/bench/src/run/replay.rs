@@ -1,16 +1,17 @@
 //! Streams of operations, run to their end.
 
+use super::random::THREADS_MAX;
 use super::tally::{Collector, Latencies};
+use super::threads::side_by_side;
 use super::{is_of, put, stamp};
 use crate::clock;
 use crate::contestant::{Holdings, KeyValue, Refusal};
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, within};
 use crate::random::Random;
 use crate::workload::{Live, Operation, Plan, Stream};
 use core::time::Duration;
 use pluvio_units::VALUE_MAX;
 use serde::{Deserialize, Serialize};
-use std::sync::Barrier;
 
 /// Bytes that are written between two looks at the memory of the process.
 const LOOK_BYTES: u64 = 8 << 20;
@@ -75,11 +76,7 @@ pub(crate) fn replay<S: KeyValue>(
     store: &S,
     plan: &ReplayPlan,
 ) -> Result<Replayed, ExperimentError> {
-    if plan.threads == 0 {
-        return Err(ExperimentError::Parameters(
-            "threads must be at least 1".into(),
-        ));
-    }
+    within("threads", plan.threads, 1..=THREADS_MAX)?;
     // The driver's own memory is found out before the first operation. A server's does not count here.
     let before = store.resident();
     let streams: Result<Vec<_>, _> = (0..plan.threads)
@@ -91,26 +88,10 @@ pub(crate) fn replay<S: KeyValue>(
         .map(|(thread, stream)| Worker::new(store, stream, plan, thread))
         .collect();
     let driver_bytes = store.resident().saturating_sub(before);
-    let start = Barrier::new(plan.threads);
-    let parts: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .map(|worker| {
-                let start = &start;
-                scope.spawn(move || {
-                    start.wait();
-                    worker.run()
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
+    store.begin(true);
+    let parts = side_by_side(workers, |worker, ready| {
+        ready();
+        worker.run()
     });
     let mut all = Replayed {
         driver_bytes,

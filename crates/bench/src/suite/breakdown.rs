@@ -1,13 +1,15 @@
-//! What each part of our store brings: epochs, heads, cleaner threads, levels, updates in place
-//! (004 fig. 12-13, 21-33, as far as the store has options for them).
+//! What each part of our store brings: epochs, heads and who appends to which, segments, cleaner threads, copies, updates
+//! in place (004 fig. 12-13, 21-33, as far as the store has options for them). Levels of cleaning differ only where there
+//! is a disk: `cleaner` compares them.
 
-use super::{Overhead, Watch, bars, check_rounds, step};
-use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
-use crate::error::ExperimentError;
+use super::{Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step};
+use crate::contestant::{Allocator, Contender, Copying, Epochs, Kind, Process, Program, Setup};
+use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
-use crate::run::{LoadPlan, RunPlan};
+use crate::run::{KEYS_MAX, LoadPlan, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
+use pluvio_units::Size;
 
 /// What to measure.
 #[derive(Clone, PartialEq, Debug)]
@@ -18,22 +20,46 @@ pub struct BreakdownOptions {
     pub value_size: usize,
     /// Reads of a hundred operations; several give a row each.
     pub get_percents: Vec<u8>,
-    /// Which keys.
-    pub distribution: Distribution,
+    /// Which keys; several give a row each.
+    pub distributions: Vec<Distribution>,
     /// Threads.
     pub threads: usize,
     /// Numbers of heads to compare.
     pub heads: Vec<u16>,
     /// Numbers of cleaner threads to compare.
     pub cleaner_threads: Vec<u16>,
+    /// Sizes of segments to compare, in bytes.
+    pub segments: Vec<u64>,
     /// Live objects in percent of the log.
     pub utilization: u8,
-    /// How long each round is.
-    pub seconds: f64,
-    /// Rounds.
-    pub rounds: usize,
-    /// Seed of values and draws.
-    pub seed: u64,
+    /// How long, and how often.
+    pub rounds: Rounds,
+}
+
+/// Which operations on which keys.
+#[derive(Clone, Copy)]
+struct Mix {
+    get_percent: u8,
+    distribution: Distribution,
+}
+
+impl Mix {
+    fn name(self) -> String {
+        format!("{} % get, {}", self.get_percent, self.distribution.name())
+    }
+}
+
+impl BreakdownOptions {
+    fn mixes(&self) -> Vec<Mix> {
+        let mut mixes = Vec::new();
+        for &distribution in &self.distributions {
+            mixes.extend(self.get_percents.iter().map(|&get_percent| Mix {
+                get_percent,
+                distribution,
+            }));
+        }
+        mixes
+    }
 }
 
 /// A store that differs from the usual one in one thing.
@@ -52,10 +78,13 @@ pub fn breakdown(
     options: &BreakdownOptions,
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
-    check_rounds(options.rounds, options.seconds)?;
-    if !(1..=94).contains(&options.utilization) || options.objects == 0 {
-        let problem = "the utilization must be 1 to 94 %, and there must be an object";
-        return Err(ExperimentError::Parameters(problem.into()));
+    options.rounds.check()?;
+    check_utilization(options.utilization)?;
+    check_value_size(options.value_size)?;
+    within("keys", options.objects, 1..=KEYS_MAX)?;
+    within("threads", options.threads, 1..=THREADS_MAX)?;
+    for &percent in &options.get_percents {
+        within("get-percent", percent, 0..=100)?;
     }
     let overhead = Overhead::measure(program)?;
     let bytes = options.objects * options.value_size as u64;
@@ -65,7 +94,8 @@ pub fn breakdown(
         f64::from(options.utilization) / 100.0,
     );
     let variants = variants(options, memory);
-    let runs = options.get_percents.len() * (options.rounds + 1);
+    let mixes = options.mixes();
+    let runs = mixes.len() * (options.rounds.rounds + 1);
     watch(Step::Total((variants.len() * (1 + runs)) as u64));
     let mut processes = Vec::new();
     for variant in &variants {
@@ -75,19 +105,15 @@ pub fn breakdown(
     let parameters = Row::new()
         .with("objects", options.objects)
         .with("value_size", options.value_size)
-        .with("distribution", options.distribution.name())
         .with("threads", options.threads)
         .with("utilization_percent", options.utilization)
-        .with("seconds", options.seconds)
-        .with("rounds", options.rounds)
-        .with("seed", options.seed);
+        .and(options.rounds.cells());
     let mut experiment = Experiment::new("breakdown", parameters);
     let mut panels = Vec::new();
-    for &get_percent in &options.get_percents {
+    for mix in mixes {
         let names = variants.iter().map(|v| format!("{} {}", v.part, v.value));
-        let title = format!("{get_percent} % get");
-        let mut panel = bars(title, "", "operations/s", names.collect());
-        let rates = rounds(&mut processes, options, get_percent, &variants, watch)?;
+        let mut panel = bars(mix.name(), "", "operations/s", names.collect());
+        let rates = rounds(&mut processes, options, mix, &variants, watch)?;
         let usual = rates.first().map_or(f64::NAN, |spread| spread.median);
         for (number, (variant, rate)) in variants.iter().zip(&rates).enumerate() {
             panel.point("operations/s", number as f64, rate.median);
@@ -95,13 +121,11 @@ pub fn breakdown(
                 Row::new()
                     .with("part", variant.part)
                     .with("value", variant.value.clone())
-                    .with("get_percent", get_percent)
+                    .with("get_percent", mix.get_percent)
+                    .with("distribution", mix.distribution.name())
                     .and(rate.cells("ops_per_s")),
             );
-            let name = format!(
-                "{get_percent} % get: {} {} / usual",
-                variant.part, variant.value
-            );
+            let name = format!("{}: {} {} / usual", mix.name(), variant.part, variant.value);
             experiment.ratio(name, rate.median, usual);
         }
         panels.push(panel);
@@ -118,7 +142,7 @@ fn variants(options: &BreakdownOptions, memory: u64) -> Vec<Variant> {
     let usual = Setup::new(Kind::Pluvio, options.objects, memory);
     let mut all = vec![Variant {
         part: "usual",
-        value: "counter epochs, a head a core, two-level, append".into(),
+        value: "distributed counter epochs, a head a core, memcpy, append".into(),
         setup: usual.clone(),
     }];
     let mut add = |part, value: String, change: &dyn Fn(&mut Setup)| {
@@ -126,20 +150,36 @@ fn variants(options: &BreakdownOptions, memory: u64) -> Vec<Variant> {
         change(&mut setup);
         all.push(Variant { part, value, setup });
     };
-    add("epochs", "tsc".into(), &|setup| setup.tsc_epochs = true);
+    for (name, epochs) in [
+        ("one counter for all", Epochs::SharedCounter),
+        ("tsc", Epochs::Tsc),
+    ] {
+        add("epochs", name.into(), &|setup| setup.epochs = epochs);
+    }
     for &heads in &options.heads {
         add("heads", heads.to_string(), &|setup| {
             setup.heads = Some(heads)
         });
     }
+    add("heads", "a core, drawn at random".into(), &|setup| {
+        setup.random_heads = true;
+    });
     for &threads in &options.cleaner_threads {
         add("cleaner threads", threads.to_string(), &|setup| {
             setup.cleaner_threads = threads;
         });
     }
-    add("cleaning", "one-level".into(), &|setup| {
-        setup.two_level = false
-    });
+    for &segment in &options.segments {
+        add("segment", Size(segment).to_string(), &|setup| {
+            setup.segment = Some(segment);
+        });
+    }
+    for (name, copying) in [
+        ("around the caches", Copying::Streaming),
+        ("rep movsb", Copying::StringMove),
+    ] {
+        add("copy", name.into(), &|setup| setup.copying = copying);
+    }
     add("update", "in place".into(), &|setup| {
         setup.kind = Kind::PluvioInPlace
     });
@@ -160,7 +200,7 @@ fn start(
         objects: options.objects,
         until: None,
         value_size: options.value_size,
-        seed: options.seed,
+        seed: options.rounds.seed,
     })?;
     Ok(process)
 }
@@ -168,25 +208,26 @@ fn start(
 fn rounds(
     processes: &mut [Process],
     options: &BreakdownOptions,
-    get_percent: u8,
+    mix: Mix,
     variants: &[Variant],
     watch: Watch<'_>,
 ) -> Result<Vec<Spread>, ExperimentError> {
     let mut rates = vec![Vec::new(); processes.len()];
-    for round in 0..=options.rounds {
+    for round in 0..=options.rounds.rounds {
         for ((process, rates), variant) in processes.iter_mut().zip(&mut rates).zip(variants) {
             let plan = RunPlan {
-                seconds: options.seconds,
+                seconds: options.rounds.seconds,
                 threads: options.threads,
                 objects: options.objects,
                 value_size: options.value_size,
-                get_percent,
-                distribution: options.distribution.name(),
+                get_percent: mix.get_percent,
+                distribution: mix.distribution.name(),
                 batch: 1,
-                seed: options.seed + round as u64,
+                seed: options.rounds.seed + round as u64,
                 latencies: false,
+                measured: true,
             };
-            let name = format!("{} {}, {get_percent} % get", variant.part, variant.value);
+            let name = format!("{} {}, {}", variant.part, variant.value, mix.name());
             let ran = step(watch, name, || process.run(&plan))?;
             // The first round warms up.
             if round > 0 {

@@ -1,10 +1,10 @@
 //! Write throughput and the cleaner's work against memory utilization (000 fig. 8-9, 003 fig. 6).
 
-use super::{Watch, check_rounds, lines, step};
-use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
-use crate::error::ExperimentError;
-use crate::experiment::{Experiment, Picture, Row, Spread};
-use crate::run::{LoadPlan, Ran, RunPlan};
+use super::{Rounds, Watch, check_utilization, check_value_size, lines, step};
+use crate::contestant::{Allocator, Contender, Disk, Kind, Process, Program, Setup};
+use crate::error::{ExperimentError, within};
+use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
+use crate::run::{LoadPlan, Ran, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
 
@@ -19,23 +19,30 @@ pub struct CleanerOptions {
     pub value_sizes: Vec<usize>,
     /// Which keys are overwritten.
     pub distributions: Vec<Distribution>,
-    /// Whether segments are compacted by themselves too.
+    /// Whether segments are compacted by themselves too, where there is a disk.
     pub two_level: Vec<bool>,
+    /// What the log is written to beside memory.
+    pub disks: Vec<Disk>,
     /// Threads that write.
     pub threads: usize,
     /// Threads that clean.
     pub cleaner_threads: u16,
-    /// How long each round is.
-    pub seconds: f64,
-    /// Rounds.
-    pub rounds: usize,
-    /// Seed of values and draws.
-    pub seed: u64,
+    /// How long, and how often.
+    pub rounds: Rounds,
 }
 
-/// How often the memory is written anew before measuring, and how many rounds that may take.
+/// How often the memory is written anew before measuring, and how long that may take: at the highest utilizations it would
+/// take minutes.
 const TURNOVERS: u64 = 2;
-const WARMUP_ROUNDS_MAX: usize = 60;
+const WARMUP_SECONDS_MAX: f64 = 15.0;
+
+/// What all stores of one panel have in common.
+#[derive(Clone, Copy)]
+struct Group {
+    value_size: usize,
+    distribution: Distribution,
+    disk: Disk,
+}
 
 /// One store at its utilization.
 struct Store {
@@ -46,6 +53,8 @@ struct Store {
     /// Bytes that one write appends.
     entry: f64,
     reached: f64,
+    /// How often the memory was written before measuring.
+    turnovers: f64,
     ran: Vec<Ran>,
 }
 
@@ -58,34 +67,33 @@ pub fn cleaner(
     options: &CleanerOptions,
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
-    check_rounds(options.rounds, options.seconds)?;
-    if !options.utilizations.iter().all(|u| (1..=94).contains(u)) {
-        let problem = "utilizations must be 1 to 94 %: the log keeps the rest for its cleaner";
-        return Err(ExperimentError::Parameters(problem.into()));
+    options.rounds.check()?;
+    for &utilization in &options.utilizations {
+        check_utilization(utilization)?;
     }
-    let groups = options.value_sizes.len() * options.distributions.len();
+    for &size in &options.value_sizes {
+        check_value_size(size)?;
+    }
+    within("threads", options.threads, 1..=THREADS_MAX)?;
+    let groups = options.value_sizes.len() * options.distributions.len() * options.disks.len();
     let stores = options.utilizations.len() * options.two_level.len();
-    watch(Step::Total((groups * stores * (2 + options.rounds)) as u64));
+    watch(Step::Total(
+        (groups * stores * (2 + options.rounds.rounds + 1)) as u64,
+    ));
     let mut experiment = Experiment::new("cleaner", options.parameters());
     let mut panels = Vec::new();
     for &value_size in &options.value_sizes {
         for &distribution in &options.distributions {
-            let name = format!("{value_size} B, {}", distribution.name());
-            let mut rate = lines(name.clone(), "utilization (%)", "writes/s");
-            let mut cost = lines(name, "utilization (%)", "bytes written / byte of new data");
-            for store in measure(program, options, value_size, distribution, watch)? {
-                let row = store.row(value_size, distribution);
-                let x = f64::from(store.utilization);
-                let level = level(store.two_level);
-                rate.point(level, x, row.number("puts_per_s").unwrap_or(f64::NAN));
-                cost.point(
-                    level,
-                    x,
-                    row.number("write_amplification").unwrap_or(f64::NAN),
-                );
-                experiment.rows.push(row);
+            for &disk in &options.disks {
+                let group = Group {
+                    value_size,
+                    distribution,
+                    disk,
+                };
+                let (rows, pictures) = group.run(program, options, watch)?;
+                experiment.rows.extend(rows);
+                panels.extend(pictures);
             }
-            panels.extend([rate, cost]);
         }
     }
     compare(&mut experiment);
@@ -102,9 +110,7 @@ impl CleanerOptions {
             .with("memory", self.memory)
             .with("threads", self.threads)
             .with("cleaner_threads", self.cleaner_threads)
-            .with("seconds", self.seconds)
-            .with("rounds", self.rounds)
-            .with("seed", self.seed)
+            .and(self.rounds.cells())
     }
 }
 
@@ -112,64 +118,109 @@ fn level(two: bool) -> &'static str {
     if two { "two-level" } else { "one-level" }
 }
 
-/// All utilizations and levels of one size and distribution, their rounds in turn.
-fn measure(
-    program: &Program,
-    options: &CleanerOptions,
-    value_size: usize,
-    distribution: Distribution,
-    watch: Watch<'_>,
-) -> Result<Vec<Store>, ExperimentError> {
-    let mut stores = Vec::new();
-    for &two_level in &options.two_level {
-        for &utilization in &options.utilizations {
-            let name = format!("{value_size} B at {utilization} % loads");
-            stores.push(step(watch, name, || {
-                Store::start(program, options, value_size, utilization, two_level)
-            })?);
+impl Group {
+    fn run(
+        self,
+        program: &Program,
+        options: &CleanerOptions,
+        watch: Watch<'_>,
+    ) -> Result<(Vec<Row>, [Panel; 2]), ExperimentError> {
+        let name = match self.disk {
+            Disk::None => format!("{} B, {}", self.value_size, self.distribution.name()),
+            disk => format!(
+                "{} B, {}, disk {disk} MB/s",
+                self.value_size,
+                self.distribution.name()
+            ),
+        };
+        let mut rate = lines(name.clone(), "utilization (%)", "writes/s");
+        let mut cost = lines(name, "utilization (%)", "bytes written / byte of new data");
+        let mut rows = Vec::new();
+        for store in self.measure(program, options, watch)? {
+            let row = store.row(self);
+            let x = f64::from(store.utilization);
+            let level = level(store.two_level);
+            let cell = |name| row.number(name).unwrap_or(f64::NAN);
+            rate.point(level, x, cell("puts_per_s"));
+            cost.point(level, x, cell("write_amplification"));
+            rows.push(row);
         }
+        Ok((rows, [rate, cost]))
     }
-    let plan = |store: &Store, round: usize| RunPlan {
-        seconds: options.seconds,
-        threads: options.threads,
-        objects: store.objects,
-        value_size,
-        get_percent: 0,
-        distribution: distribution.name(),
-        batch: 1,
-        seed: options.seed + round as u64,
-        latencies: false,
-    };
-    for store in &mut stores {
-        let name = format!("{value_size} B at {} % warms up", store.utilization);
-        step(watch, name, || {
-            let mut written = 0.0;
-            for round in 0..WARMUP_ROUNDS_MAX {
-                let plan = plan(store, 1000 + round);
-                written += store.process.run(&plan)?.puts as f64 * store.entry;
-                if written >= (options.memory * TURNOVERS) as f64 {
-                    break;
+
+    /// All utilizations and levels, their rounds in turn.
+    fn measure(
+        self,
+        program: &Program,
+        options: &CleanerOptions,
+        watch: Watch<'_>,
+    ) -> Result<Vec<Store>, ExperimentError> {
+        let value_size = self.value_size;
+        let mut stores = Vec::new();
+        for &two_level in &options.two_level {
+            for &utilization in &options.utilizations {
+                let name = format!("{value_size} B at {utilization} % loads");
+                stores.push(step(watch, name, || {
+                    Store::start(program, options, self, utilization, two_level)
+                })?);
+            }
+        }
+        for store in &mut stores {
+            let name = format!("{value_size} B at {} % warms up", store.utilization);
+            step(watch, name, || self.warm_up(options, store))?;
+        }
+        for round in 0..=options.rounds.rounds {
+            for store in &mut stores {
+                let name = format!("{value_size} B at {} %", store.utilization);
+                let plan = self.plan(options, store, round);
+                let ran = step(watch, name, || store.process.run(&plan))?;
+                // In the first round the store comes to terms with the rate of its disk.
+                if round > 0 {
+                    store.ran.push(ran);
                 }
             }
-            Ok::<_, ExperimentError>(())
-        })?;
+        }
+        Ok(stores)
     }
-    for round in 0..options.rounds {
-        for store in &mut stores {
-            let name = format!("{value_size} B at {} %", store.utilization);
-            let plan = plan(store, round);
-            let ran = step(watch, name, || store.process.run(&plan))?;
-            store.ran.push(ran);
+
+    fn plan(self, options: &CleanerOptions, store: &Store, round: usize) -> RunPlan {
+        RunPlan {
+            seconds: options.rounds.seconds,
+            threads: options.threads,
+            objects: store.objects,
+            value_size: self.value_size,
+            get_percent: 0,
+            distribution: self.distribution.name(),
+            batch: 1,
+            seed: options.rounds.seed + round as u64,
+            latencies: false,
+            measured: true,
         }
     }
-    Ok(stores)
+
+    /// Writes the memory anew, as fast as it goes: dead entries are spread as they will be.
+    fn warm_up(self, options: &CleanerOptions, store: &mut Store) -> Result<(), ExperimentError> {
+        let (mut written, mut seconds) = (0.0, 0.0);
+        let mut round = 1000;
+        while written < (options.memory * TURNOVERS) as f64 && seconds < WARMUP_SECONDS_MAX {
+            let plan = RunPlan {
+                measured: false,
+                ..self.plan(options, store, round)
+            };
+            written += store.process.run(&plan)?.puts as f64 * store.entry;
+            seconds += plan.seconds;
+            round += 1;
+        }
+        store.turnovers = written / options.memory as f64;
+        Ok(())
+    }
 }
 
 impl Store {
     fn start(
         program: &Program,
         options: &CleanerOptions,
-        value_size: usize,
+        group: Group,
         utilization: u8,
         two_level: bool,
     ) -> Result<Self, ExperimentError> {
@@ -180,14 +231,15 @@ impl Store {
         let setup = Setup {
             two_level,
             cleaner_threads: options.cleaner_threads,
+            disk: group.disk,
             ..Setup::new(Kind::Pluvio, 0, options.memory)
         };
         let mut process = Process::start(program, ours, &setup)?;
         let loaded = process.load(&LoadPlan {
             objects: u64::MAX,
             until: Some(f64::from(utilization) / 100.0),
-            value_size,
-            seed: options.seed,
+            value_size: group.value_size,
+            seed: options.rounds.seed,
         })?;
         let held = loaded.holdings;
         Ok(Self {
@@ -197,48 +249,50 @@ impl Store {
             objects: loaded.objects,
             entry: held.live_log as f64 / loaded.objects.max(1) as f64,
             reached: held.live_log as f64 / held.log_memory.max(1) as f64,
+            turnovers: 0.0,
             ran: Vec::new(),
         })
     }
 
-    fn row(&self, value_size: usize, distribution: Distribution) -> Row {
+    fn row(&self, group: Group) -> Row {
         let spread = |of: &dyn Fn(&Ran) -> f64| {
             let all: Vec<f64> = self.ran.iter().map(of).collect();
             Spread::of(&all).unwrap_or_default()
         };
-        let moved = |ran: &Ran| (ran.after.moved - ran.before.moved) as f64;
         let seconds = |ran: &Ran| ran.operations as f64 / ran.per_second.max(1e-9);
-        let new = |ran: &Ran| ran.puts as f64 * self.entry;
+        let new = |ran: &Ran| (ran.puts as f64 * self.entry).max(1.0);
+        let moved = |ran: &Ran| (ran.after.moved - ran.before.moved) as f64;
+        let combined = |ran: &Ran| (ran.after.combined - ran.before.combined) as f64;
+        let to_disk = |ran: &Ran| (ran.after.to_disk - ran.before.to_disk) as f64;
         let rate = spread(&|ran| ran.per_second);
-        Row::new()
-            .with("value_size", value_size)
-            .with("distribution", distribution.name())
+        let mut row = Row::new()
+            .with("value_size", group.value_size)
+            .with("distribution", group.distribution.name())
+            .with("disk_mb_per_s", group.disk.to_string())
             .with("cleaning", level(self.two_level))
             .with("utilization_percent", self.utilization)
             .with("utilization_reached", self.reached)
             .with("objects", self.objects)
+            .with("turnovers_before", self.turnovers)
             .and(rate.cells("puts_per_s"))
-            .with("values_mb_per_s", rate.median * value_size as f64 / 1e6)
             .with(
-                "cleaner_mb_per_s",
-                spread(&|ran| moved(ran) / seconds(ran) / 1e6).median,
-            )
-            .with(
-                "write_amplification",
-                spread(&|ran| 1.0 + moved(ran) / new(ran).max(1.0)).median,
-            )
-            .with(
-                "to_backups_over_new",
-                spread(&|ran| {
-                    let combined = ran.after.combined - ran.before.combined;
-                    combined as f64 / new(ran).max(1.0)
-                })
-                .median,
-            )
-            .with(
-                "refused_per_put",
-                spread(&|ran| ran.retries as f64 / ran.puts.max(1) as f64).median,
-            )
+                "values_mb_per_s",
+                rate.median * group.value_size as f64 / 1e6,
+            );
+        let mut cell = |name, of: &dyn Fn(&Ran) -> f64| row.set(name, spread(of).median);
+        cell("cleaner_mb_per_s", &|ran| moved(ran) / seconds(ran) / 1e6);
+        cell("write_amplification", &|ran| 1.0 + moved(ran) / new(ran));
+        cell("to_backups_over_new", &|ran| combined(ran) / new(ran));
+        if group.disk != Disk::None {
+            cell("disk_mb_per_s_used", &|ran| {
+                to_disk(ran) / seconds(ran) / 1e6
+            });
+            cell("to_disk_over_new", &|ran| to_disk(ran) / new(ran));
+        }
+        cell("refused_per_put", &|ran| {
+            ran.retries as f64 / ran.puts.max(1) as f64
+        });
+        row
     }
 }
 
@@ -246,29 +300,44 @@ impl Store {
 fn compare(experiment: &mut Experiment) {
     let rows = experiment.rows.clone();
     let same = |a: &Row, b: &Row, fields: &[&str]| fields.iter().all(|f| a.get(f) == b.get(f));
-    let rate = |row: &Row| row.number("puts_per_s").unwrap_or(f64::NAN);
-    let percent = |row: &Row| row.number("utilization_percent").unwrap_or(f64::NAN);
+    let cell = |row: &Row, name| row.number(name).unwrap_or(f64::NAN);
+    let percent = |row: &Row| cell(row, "utilization_percent");
     for row in &rows {
-        let group = ["value_size", "distribution", "cleaning"];
+        let disk = match row.text("disk_mb_per_s").as_str() {
+            "none" => String::new(),
+            rate => format!(" disk {rate}"),
+        };
         let name = format!(
-            "{} B {} {} at {} %",
+            "{} B {} {}{disk} at {} %",
             row.text("value_size"),
             row.text("distribution"),
             row.text("cleaning"),
             row.text("utilization_percent")
         );
+        let group = ["value_size", "distribution", "disk_mb_per_s", "cleaning"];
         let peers = rows.iter().filter(|other| same(row, other, &group));
         let lowest = peers.min_by(|a, b| percent(a).total_cmp(&percent(b)));
+        let rate = cell(row, "puts_per_s");
         if let Some(lowest) = lowest.filter(|lowest| percent(lowest) < percent(row)) {
             let at = lowest.text("utilization_percent");
-            experiment.ratio(format!("{name} / at {at} %"), rate(row), rate(lowest));
+            let name = format!("{name} / at {at} %");
+            experiment.ratio(name, rate, cell(lowest, "puts_per_s"));
         }
-        let group = ["value_size", "distribution", "utilization_percent"];
+        let group = [
+            "value_size",
+            "distribution",
+            "disk_mb_per_s",
+            "utilization_percent",
+        ];
         let one = rows
             .iter()
             .find(|other| same(row, other, &group) && other.text("cleaning") == "one-level");
         if let Some(one) = one.filter(|_| row.text("cleaning") == "two-level") {
-            experiment.ratio(format!("{name} / one-level"), rate(row), rate(one));
+            let ratio = format!("{name} / one-level");
+            experiment.ratio(ratio, rate, cell(one, "puts_per_s"));
+            let bytes = "to_backups_over_new";
+            let ratio = format!("{name}: cleaner's bytes to the disk / one-level");
+            experiment.ratio(ratio, cell(row, bytes), cell(one, bytes));
         }
     }
 }

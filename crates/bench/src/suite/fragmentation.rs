@@ -1,12 +1,13 @@
 //! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over live bytes.
 
-use super::{KEY, Overhead, Watch, bars, step};
+use super::{KEY, Overhead, Watch, bars, check_utilization, step};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row};
 use crate::run::{Mark, ReplayPlan, Replayed};
 use crate::suite::Step;
 use crate::workload::{Live, Plan, Workload, workloads};
+use pluvio_units::Size;
 
 /// What to measure.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,6 +28,10 @@ pub struct FragmentationOptions {
     pub seed: u64,
 }
 
+/// Bytes of values that may live: at least one segment, and no more than a machine of today has.
+const LIVE_MIN: Size = Size(8 << 20);
+const LIVE_MAX: Size = Size(1 << 42);
+
 /// Runs the experiment.
 ///
 /// # Errors
@@ -37,10 +42,8 @@ pub fn fragmentation(
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
     let chosen = choose(&options.workloads)?;
-    if !(1..=95).contains(&options.utilization) || options.live < 8 << 20 {
-        let problem = "the utilization must be 1 to 95 %, and live at least 8 MiB";
-        return Err(ExperimentError::Parameters(problem.into()));
-    }
+    check_utilization(options.utilization)?;
+    within("live", Size(options.live), LIVE_MIN..=LIVE_MAX)?;
     let overhead = Overhead::measure(program)?;
     let ours = options.contenders.iter().filter(|who| who.kind.is_ours());
     let runs = options.contenders.len() + if options.performance { ours.count() } else { 0 };

@@ -1,10 +1,10 @@
 //! Write latency with the cleaner and without (000 fig. 10), beside what an idle thread sees.
 
-use super::{Watch, check_rounds, step};
+use super::{Rounds, Watch, check_utilization, check_value_size, step};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, within};
 use crate::experiment::{Axis, Experiment, Panel, Picture, Row, Shape, Spread};
-use crate::run::{IdlePlan, Latencies, LoadPlan, RunPlan};
+use crate::run::{IdlePlan, Latencies, LoadPlan, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 
 /// What to measure.
@@ -20,14 +20,10 @@ pub struct LatencyOptions {
     pub threads: usize,
     /// Threads that clean.
     pub cleaner_threads: u16,
-    /// How long each round is.
-    pub seconds: f64,
-    /// Rounds.
-    pub rounds: usize,
+    /// How long, and how often.
+    pub rounds: Rounds,
     /// Whether the store without a cleaner takes part; it needs memory for all that is written.
     pub baseline: bool,
-    /// Seed of values and draws.
-    pub seed: u64,
 }
 
 /// Bytes that one writer may append in a second; the store without a cleaner has room for all rounds.
@@ -57,13 +53,12 @@ pub fn latency(
     options: &LatencyOptions,
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
-    check_rounds(options.rounds, options.seconds)?;
-    if !(1..=94).contains(&options.utilization) || options.threads == 0 {
-        let problem = "the utilization must be 1 to 94 %, and one thread must write";
-        return Err(ExperimentError::Parameters(problem.into()));
-    }
+    options.rounds.check()?;
+    check_utilization(options.utilization)?;
+    check_value_size(options.value_size)?;
+    within("threads", options.threads, 1..=THREADS_MAX)?;
     let stores = if options.baseline { 2 } else { 1 };
-    let total = stores + (stores + 1) * (options.rounds + 1);
+    let total = stores + (stores + 1) * (options.rounds.rounds + 1);
     watch(Step::Total(total as u64));
     let mut sides = vec![step(watch, "the store with a cleaner loads", || {
         start(program, options, "cleaner", options.memory, None)
@@ -76,7 +71,7 @@ pub fn latency(
         })?);
     }
     let mut idle = Vec::new();
-    for round in 0..=options.rounds {
+    for round in 0..=options.rounds.rounds {
         for side in &mut sides {
             let plan = plan(options, side.objects, round);
             let ran = step(watch, format!("{}, round {round}", side.name), || {
@@ -104,21 +99,29 @@ pub fn latency(
 
 /// Memory in which all rounds fit without a cleaner.
 fn room(options: &LatencyOptions) -> Result<u64, ExperimentError> {
-    let time = options.seconds * (options.rounds + 1) as f64 + LATE_SECONDS;
+    let time = options.rounds.seconds * (options.rounds.rounds + 1) as f64 + LATE_SECONDS;
     let room = (time * options.threads as f64 * APPENDED_PER_SECOND) as u64 + options.memory;
+    let seconds = options.rounds.seconds * MEMORY_MAX as f64 / room as f64;
     match room > MEMORY_MAX {
         false => Ok(room),
-        true => Err(ExperimentError::Parameters(
-            "so many seconds and rounds do not fit into 10 GiB without a cleaner; give less, or leave that store out".into(),
-        )),
+        // Without a cleaner nothing more fits; with `--cleaner-only` any time does.
+        true => Err(ExperimentError::OutOfRange {
+            option: "seconds",
+            value: format!(
+                "{} in {} rounds without --cleaner-only",
+                options.rounds.seconds, options.rounds.rounds
+            ),
+            first: "0.01".into(),
+            last: format!("{seconds:.1}"),
+        }),
     }
 }
 
 /// Seconds of a round; the first only warms up.
 fn length(options: &LatencyOptions, round: usize) -> f64 {
     match round {
-        0 => options.seconds.min(WARMUP_SECONDS_MAX),
-        _ => options.seconds,
+        0 => options.rounds.seconds.min(WARMUP_SECONDS_MAX),
+        _ => options.rounds.seconds,
     }
 }
 
@@ -131,8 +134,9 @@ fn plan(options: &LatencyOptions, objects: u64, round: usize) -> RunPlan {
         get_percent: 0,
         distribution: "uniform".into(),
         batch: 1,
-        seed: options.seed + round as u64,
+        seed: options.rounds.seed + round as u64,
         latencies: true,
+        measured: true,
     }
 }
 
@@ -162,7 +166,7 @@ fn start(
             Some(_) => None,
         },
         value_size: options.value_size,
-        seed: options.seed,
+        seed: options.rounds.seed,
     })?;
     Ok(Side {
         name,
@@ -185,9 +189,7 @@ fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Expe
         .with("value_size", options.value_size)
         .with("threads", options.threads)
         .with("cleaner_threads", options.cleaner_threads)
-        .with("seconds", options.seconds)
-        .with("rounds", options.rounds)
-        .with("seed", options.seed);
+        .and(options.rounds.cells());
     let mut experiment = Experiment::new("latency-cdf", parameters);
     let panel = |title: &str, x: Axis, y: Axis, across: &str, up: &str| Panel {
         title: title.into(),

@@ -19,9 +19,10 @@ pub use store::{StoreOptions, store};
 pub use stream::{StreamOptions, stream};
 
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
-use crate::error::ExperimentError;
-use crate::experiment::{Axis, Panel, Shape};
+use crate::error::{ExperimentError, within};
+use crate::experiment::{Axis, Panel, Row, Shape};
 use crate::run::LoadPlan;
+use pluvio_units::VALUE_MAX;
 
 /// How far an experiment is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,12 +116,45 @@ fn bars(title: String, x: &str, y: &str, groups: Vec<String>) -> Panel {
     }
 }
 
-/// Rounds and their length are sensible.
-fn check_rounds(rounds: usize, seconds: f64) -> Result<(), ExperimentError> {
-    // NaN is refused too.
-    if rounds == 0 || rounds > 1000 || !(0.01..=86_400.0).contains(&seconds) {
-        let problem = "rounds must be 1 to 1000, seconds 0.01 to 86400";
-        return Err(ExperimentError::Parameters(problem.into()));
+/// How long an experiment measures, how often, and from which seed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rounds {
+    /// How long each round is.
+    pub seconds: f64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Seed of values and draws.
+    pub seed: u64,
+}
+
+impl Rounds {
+    /// They are sensible.
+    fn check(&self) -> Result<(), ExperimentError> {
+        within("rounds", self.rounds, 1..=1000)?;
+        within("seconds", self.seconds, 0.01..=86_400.0)
     }
-    Ok(())
+
+    /// As cells of a report.
+    fn cells(&self) -> Row {
+        Row::new()
+            .with("seconds", self.seconds)
+            .with("rounds", self.rounds)
+            .with("seed", self.seed)
+    }
+}
+
+/// Bytes a value may have in every contestant.
+fn check_value_size(bytes: usize) -> Result<(), ExperimentError> {
+    within("value-size", bytes, 0..=VALUE_MAX - VALUE_HEAD)
+}
+
+/// What our store keeps in front of a value that may be overwritten.
+const VALUE_HEAD: usize = 12;
+/// Largest share of the log that live objects may take in an experiment, in percent; above what the reserves of a
+/// memory leave, a store is as full as it gets.
+const UTILIZATION_MAX: u8 = 98;
+
+/// A utilization that a store can have.
+fn check_utilization(percent: u8) -> Result<(), ExperimentError> {
+    within("utilization", percent, 1..=UTILIZATION_MAX)
 }

@@ -1,10 +1,10 @@
 //! Throughput of stores inside a process: threads, value sizes, mixes, distributions, batches (004 fig. 18-20).
 
-use super::{KEY, Overhead, Watch, bars, check_rounds, step};
+use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step};
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
-use crate::run::{LoadPlan, RunPlan};
+use crate::run::{BATCH_MAX, KEYS_MAX, LoadPlan, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
 
@@ -27,16 +27,12 @@ pub struct StoreOptions {
     pub objects: u64,
     /// Live objects in percent of our log.
     pub utilization: u8,
-    /// How long each round is.
-    pub seconds: f64,
-    /// Rounds.
-    pub rounds: usize,
+    /// How long, and how often.
+    pub rounds: Rounds,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
     /// Heads of our store.
     pub heads: Option<u16>,
-    /// Seed of values and draws.
-    pub seed: u64,
 }
 
 /// One combination.
@@ -75,23 +71,22 @@ impl StoreOptions {
         Row::new()
             .with("objects", self.objects)
             .with("utilization_percent", self.utilization)
-            .with("seconds", self.seconds)
-            .with("rounds", self.rounds)
             .with("cleaner_threads", self.cleaner_threads)
-            .with("seed", self.seed)
+            .and(self.rounds.cells())
     }
 
     fn plan(&self, case: &Case, value_size: usize, round: usize) -> RunPlan {
         RunPlan {
-            seconds: self.seconds,
+            seconds: self.rounds.seconds,
             threads: case.threads,
             objects: self.objects,
             value_size,
             get_percent: case.get_percent,
             distribution: case.distribution.name(),
             batch: case.batch,
-            seed: self.seed + round as u64,
+            seed: self.rounds.seed + round as u64,
             latencies: false,
+            measured: true,
         }
     }
 }
@@ -124,15 +119,25 @@ pub fn store(
     options: &StoreOptions,
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
-    check_rounds(options.rounds, options.seconds)?;
+    options.rounds.check()?;
     let percent = options.utilization;
-    if !(1..=95).contains(&percent) || options.objects == 0 {
-        let problem = "the utilization must be 1 to 95 %, and there must be an object";
-        return Err(ExperimentError::Parameters(problem.into()));
+    check_utilization(percent)?;
+    within("keys", options.objects, 1..=KEYS_MAX)?;
+    for &threads in &options.threads {
+        within("threads", threads, 1..=THREADS_MAX)?;
+    }
+    for &batch in &options.batches {
+        within("batch", batch, 1..=BATCH_MAX)?;
+    }
+    for &percent in &options.get_percents {
+        within("get-percent", percent, 0..=100)?;
+    }
+    for &size in &options.value_sizes {
+        check_value_size(size)?;
     }
     let overhead = Overhead::measure(program)?;
     let (cases, contenders) = (options.cases(), &options.contenders);
-    let each = contenders.len() * (1 + cases.len() * (options.rounds + 1));
+    let each = contenders.len() * (1 + cases.len() * (options.rounds.rounds + 1));
     watch(Step::Total((each * options.value_sizes.len()) as u64));
     let mut experiment = Experiment::new("store", options.parameters());
     let mut panels = Vec::new();
@@ -152,7 +157,7 @@ pub fn store(
                     objects: options.objects,
                     until: None,
                     value_size,
-                    seed: options.seed,
+                    seed: options.rounds.seed,
                 })?;
                 Ok(process)
             })?);
@@ -193,7 +198,7 @@ fn rounds(
     watch: Watch<'_>,
 ) -> Result<Vec<Vec<f64>>, ExperimentError> {
     let mut rates = vec![Vec::new(); processes.len()];
-    for round in 0..=options.rounds {
+    for round in 0..=options.rounds.rounds {
         for (process, rates) in processes.iter_mut().zip(&mut rates) {
             let name = format!("{}: {}", process.who(), case.name(value_size));
             let plan = options.plan(case, value_size, round);
@@ -244,21 +249,33 @@ fn compare(experiment: &mut Experiment, contenders: &[Contender], rates: &[Vec<f
         let those = contenders.iter().zip(rates).filter(|(who, _)| of(who.kind));
         those.map(|(_, rates)| median(rates)).fold(0.0, f64::max)
     };
-    let is_boxed = |kind: Kind| !kind.is_ours() && kind != Kind::DashmapInPlace;
+    let is_boxed = |kind: Kind| match kind {
+        Kind::Dashmap | Kind::Papaya | Kind::Scc | Kind::Malloc => true,
+        Kind::Pluvio
+        | Kind::PluvioInPlace
+        | Kind::DashmapInPlace
+        | Kind::SlabLru
+        | Kind::Redis
+        | Kind::Memcached => false,
+    };
     let ours = best(&|kind| kind == Kind::Pluvio);
     let in_place = best(&|kind| kind == Kind::PluvioInPlace);
+    let slab = best(&|kind| kind == Kind::SlabLru);
     if ours > 0.0 {
         experiment.ratio(
             format!("{case}: pluvio / best boxed map"),
             ours,
             best(&is_boxed),
         );
+        experiment.ratio(format!("{case}: pluvio / slab-lru"), ours, slab);
     }
     if in_place > 0.0 {
         let name = format!("{case}: pluvio-in-place / best boxed map");
         experiment.ratio(name, in_place, best(&is_boxed));
         let name = format!("{case}: pluvio-in-place / dashmap-in-place");
         experiment.ratio(name, in_place, best(&|kind| kind == Kind::DashmapInPlace));
+        let name = format!("{case}: pluvio-in-place / slab-lru");
+        experiment.ratio(name, in_place, slab);
     }
 }
 

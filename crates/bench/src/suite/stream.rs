@@ -1,10 +1,10 @@
 //! Streams of operations to their end: trace files, production profiles, Postmark (004 fig. 15-17).
 
-use super::{KEY, Overhead, Watch, bars, check_rounds, step};
+use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, step};
 use crate::contestant::{Contender, Process, Program, Setup};
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
-use crate::run::{ReplayPlan, Replayed};
+use crate::run::{ReplayPlan, Replayed, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Plan;
 
@@ -29,10 +29,8 @@ pub struct StreamOptions {
     pub utilization: u8,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
-    /// Rounds: each in new processes.
-    pub rounds: usize,
-    /// Seed of the streams.
-    pub seed: u64,
+    /// How often, each time in new processes; streams end when they are through, whatever the seconds.
+    pub rounds: Rounds,
 }
 
 /// Runs the experiment.
@@ -44,19 +42,17 @@ pub fn stream(
     options: &StreamOptions,
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
-    check_rounds(options.rounds, 1.0)?;
-    if !(1..=95).contains(&options.utilization) {
-        let problem = "the utilization must be 1 to 95 %";
-        return Err(ExperimentError::Parameters(problem.into()));
-    }
+    options.rounds.check()?;
+    check_utilization(options.utilization)?;
+    within("threads", options.threads, 1..=THREADS_MAX)?;
     watch(Step::Total(
-        (options.contenders.len() * options.rounds) as u64,
+        (options.contenders.len() * options.rounds.rounds) as u64,
     ));
     let overhead = Overhead::measure(program)?;
     let utilization = f64::from(options.utilization) / 100.0;
     let memory = overhead.memory(options.objects, options.bytes, utilization);
     let mut all: Vec<Vec<Replayed>> = vec![Vec::new(); options.contenders.len()];
-    for round in 0..options.rounds {
+    for round in 0..options.rounds.rounds {
         for (&who, done) in options.contenders.iter().zip(&mut all) {
             let setup = Setup {
                 cleaner_threads: options.cleaner_threads,
@@ -66,7 +62,7 @@ pub fn stream(
                 Process::start(program, who, &setup)?.replay(&ReplayPlan {
                     stream: options.plan.clone(),
                     threads: options.threads,
-                    seed: options.seed,
+                    seed: options.rounds.seed,
                     memory: true,
                     latencies: true,
                 })
@@ -84,8 +80,8 @@ fn report(options: &StreamOptions, memory: u64, all: &[Vec<Replayed>]) -> (Exper
         .with("utilization_percent", options.utilization)
         .with("memory", memory)
         .with("cleaner_threads", options.cleaner_threads)
-        .with("rounds", options.rounds)
-        .with("seed", options.seed);
+        .with("rounds", options.rounds.rounds)
+        .with("seed", options.rounds.seed);
     let mut experiment = Experiment::new(&options.name, parameters);
     let names = options.contenders.iter().map(ToString::to_string).collect();
     let mut panel = bars("throughput".into(), "", "operations/s", names);

@@ -59,8 +59,12 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             60,
         ),
         (
-            "bench breakdown --keys 2000 --seconds 0.02 --rounds 1 --heads 1,2 --get-percent 50",
-            7,
+            "bench cleaner --memory 128MiB --value-size 10000 --distribution zipfian --utilization 30,60 --level two,one --disk-bandwidth unlimited,500 --seconds 0.05 --rounds 1",
+            8,
+        ),
+        (
+            "bench breakdown --keys 2000 --seconds 0.02 --rounds 1 --heads 1,2 --cleaner-threads 2 --segment 4MiB --get-percent 50",
+            11,
         ),
         (
             "bench fragmentation --workload W2,P2 --live 8MiB --peer glibc --performance",
@@ -124,7 +128,65 @@ fn nonsense_is_refused_with_a_reason() {
         ("bench store --peer hashmap", 2, "dashmap"),
         ("bench store --peer none --seconds nan", 2, "seconds"),
         ("bench store --peer none --utilization 99", 2, "utilization"),
-        ("bench cleaner --utilization 98", 2, "94"),
+        (
+            "bench store --peer none --threads 513",
+            2,
+            "--threads 513: 1 to 512",
+        ),
+        (
+            "bench store --peer none --threads 0",
+            2,
+            "--threads 0: 1 to",
+        ),
+        ("bench store --peer none --batch 0", 2, "--batch 0: 1 to"),
+        ("bench store --peer none --keys 0", 2, "--keys 0: 1 to"),
+        (
+            "bench store --peer none --get-percent 101",
+            2,
+            "--get-percent 101: 0 to 100",
+        ),
+        (
+            "bench store --peer none --value-size 2000000",
+            2,
+            "--value-size 2000000: 0 to",
+        ),
+        (
+            "bench cleaner --utilization 99",
+            2,
+            "--utilization 99: 1 to 98",
+        ),
+        ("bench cleaner --rounds 0", 2, "--rounds 0: 1 to 1000"),
+        ("bench cleaner --disk-bandwidth 0", 2, "megabytes a second"),
+        ("bench cleaner --level three", 2, "one or two"),
+        ("bench cleaner --memory 1MiB", 1, "option memory: 1048576"),
+        ("bench cleaner --memory 200TiB", 1, "option memory: cannot"),
+        (
+            "bench cleaner --cleaner-threads 65",
+            1,
+            "option cleaner_threads: 65; 0 to 64",
+        ),
+        (
+            "bench breakdown --keys 2000 --heads 0",
+            1,
+            "option heads: 0; 1 to 256",
+        ),
+        (
+            "bench breakdown --keys 2000 --heads 250",
+            1,
+            "bytes of memory allow at most",
+        ),
+        (
+            "bench breakdown --keys 2000 --segment 1MiB",
+            1,
+            "option segment_size: 1048576",
+        ),
+        ("bench latency-cdf --seconds 3000", 2, "--cleaner-only"),
+        ("bench fragmentation --live 1MiB", 2, "--live 1 MiB"),
+        (
+            "bench postmark --peer none --threads 0",
+            2,
+            "--threads 0: 1 to 512",
+        ),
         ("bench fragmentation --peer none --workload W9", 2, "W8"),
         ("bench trace", 2, "FILE"),
         (

@@ -1,5 +1,8 @@
 //! What epochs are counted with: a counter in memory, or the processor's time stamp counter (004 §4.5).
 //!
+//! The shared counter is the same protocol with a reader that advances the counter when it loads it: what it reads is
+//! what a load at that moment gives, and more epochs than needed harm nobody. It costs a line that all processors write.
+//!
 //! Why time stamps do as well as the counter. A reader reads its stamp `e`, publishes it by a swap (a full fence,
 //! `R`), and only then reads links. A reclaimer unlinks, passes a full fence, and then reads its stamp `s`; it looks
 //! at the slots behind another fence, `L`. Cases 1 and 2 of `protocol` stand as they are, but for a look that finds
@@ -18,6 +21,8 @@ pub enum EpochClock {
     /// A counter that only the reclaimer advances. Right on every machine.
     #[default]
     Counter,
+    /// A counter that every reader advances as well: for comparison with epochs that are distributed (004 §4.5).
+    SharedCounter,
     /// The time stamp counter of the processor, which must be invariant: for comparison with Nibble.
     Tsc,
 }
@@ -31,7 +36,7 @@ impl EpochClock {
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
-            Self::Counter => true,
+            Self::Counter | Self::SharedCounter => true,
             Self::Tsc => tsc::is_invariant(),
         }
     }
@@ -42,6 +47,8 @@ impl EpochClock {
         match self {
             // Acquire: pairs with the release of the reclaimer's advance.
             Self::Counter => counter.load(Ordering::Acquire),
+            // Acquire: as above. Release keeps the reclaimers' releases visible to those who read this one's value.
+            Self::SharedCounter => counter.fetch_add(1, Ordering::AcqRel),
             Self::Tsc => tsc::now(),
         }
     }
@@ -49,7 +56,7 @@ impl EpochClock {
     /// The reclaimer's stamp for what it has unlinked.
     pub(super) fn retire(self, counter: &AtomicU64) -> u64 {
         match self {
-            Self::Counter => protocol::advance(counter),
+            Self::Counter | Self::SharedCounter => protocol::advance(counter),
             Self::Tsc => {
                 <AtomicU64 as protocol::Word>::full_fence();
                 tsc::now()
@@ -60,7 +67,7 @@ impl EpochClock {
     /// The part of a frontier that holds whatever the clocks of processors differ by.
     pub(super) fn surely(self, frontier: u64) -> u64 {
         match self {
-            Self::Counter => frontier,
+            Self::Counter | Self::SharedCounter => frontier,
             Self::Tsc => frontier.saturating_sub(SLACK),
         }
     }

@@ -192,6 +192,8 @@ fn pins_in_destructors_of_a_dying_thread_work() {
 #[test]
 fn readers_never_meet_memory_that_is_used_again() {
     scrub_behind_readers(&epochs(2), 3000);
+    let shared = ReclaimEpochs::with_clock(2, EpochClock::SharedCounter).unwrap();
+    scrub_behind_readers(&shared, 1000);
     if EpochClock::Tsc.is_available() {
         let epochs = ReclaimEpochs::with_clock(2, EpochClock::Tsc).unwrap();
         scrub_behind_readers(&epochs, 300);

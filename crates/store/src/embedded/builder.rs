@@ -2,12 +2,17 @@
 
 use crate::embedded::error::BuildError;
 use crate::embedded::heads::Heads;
-use crate::embedded::store::{Limits, Store};
+use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
 use pluvio_host::{Host, Nodes, ThisMachine};
-use pluvio_log::{CleanerOptions, Durability, EpochClock, LogOptions, OpenError, VALUE_HEAD_BYTES};
-use pluvio_units::{KEY_MAX, LOGS_PER_MASTER_MAX, Size, VALUE_MAX};
+use pluvio_log::{
+    CleanerOptions, CopyMethod, Durability, EpochClock, LogOptions, OpenError, ReplicaSink,
+    VALUE_HEAD_BYTES,
+};
+use pluvio_units::{
+    KEY_MAX, LOGS_PER_MASTER_MAX, ObjectVersion, SEGLET_BYTES, SEGMENT_BYTES, Size, VALUE_MAX,
+};
 use std::sync::Arc;
 
 /// How memory is collected.
@@ -46,8 +51,20 @@ pub enum EpochKind {
     /// A counter in memory that readers only load.
     #[default]
     Counter,
+    /// A counter that every operation advances: for comparison. All processors write its cache line.
+    SharedCounter,
     /// The processor's time stamp counter (004 §4.5).
     Tsc,
+}
+
+/// Which head a thread appends to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HeadChoice {
+    /// That of the processor it runs on.
+    #[default]
+    ByProcessor,
+    /// Any one, drawn for each append: for comparison.
+    Random,
 }
 
 impl Cleaning {
@@ -66,6 +83,7 @@ impl EpochKind {
     fn clock(self) -> EpochClock {
         match self {
             Self::Counter => EpochClock::Counter,
+            Self::SharedCounter => EpochClock::SharedCounter,
             Self::Tsc => EpochClock::Tsc,
         }
     }
@@ -82,7 +100,6 @@ pub enum KeyHashing {
 }
 
 /// Builds a [`Store`]. Every option has a default but for the memory, which is 256 MiB.
-#[derive(Clone)]
 #[must_use = "a builder does nothing before `build`"]
 pub struct StoreBuilder {
     memory: Size,
@@ -92,6 +109,11 @@ pub struct StoreBuilder {
     update: UpdatePolicy,
     topology: Topology,
     epochs: EpochKind,
+    head_choice: HeadChoice,
+    copy: CopyMethod,
+    segment: Option<Size>,
+    sink: Option<Box<dyn ReplicaSink>>,
+    first_version: ObjectVersion,
     threads_max: usize,
     key_max: usize,
     /// Default: the most that is possible.
@@ -105,6 +127,10 @@ pub struct StoreBuilder {
 
 /// Most worker threads of one store.
 const CLEANER_THREADS_MAX: u16 = 64;
+/// Largest share of the memory that live objects may be allowed.
+const LIVE_PERCENT_LIMIT: usize = 98;
+/// Sizes a segment may have; whole seglets.
+const SEGMENT_MIN: usize = 40 * SEGLET_BYTES;
 /// Most epoch slots; one takes a cache line, and each look at all of them reads those in use.
 const THREADS_MAX: usize = 1 << 16;
 
@@ -118,6 +144,11 @@ impl Default for StoreBuilder {
             update: UpdatePolicy::default(),
             topology: Topology::default(),
             epochs: EpochKind::default(),
+            head_choice: HeadChoice::default(),
+            copy: CopyMethod::default(),
+            segment: None,
+            sink: None,
+            first_version: ObjectVersion(1),
             threads_max: 512,
             key_max: KEY_MAX,
             value_max: None,
@@ -175,6 +206,70 @@ impl StoreBuilder {
         self
     }
 
+    /// Which head a thread appends to.
+    pub fn head_choice(mut self, choice: HeadChoice) -> Self {
+        self.head_choice = choice;
+        self
+    }
+
+    /// How objects are copied into the log, by writes and by the cleaner.
+    pub fn copy(mut self, method: CopyMethod) -> Self {
+        self.copy = method;
+        self
+    }
+
+    /// The size of a segment, 2.5 to 8 MiB in steps of 64 KiB: what the cleaner chooses and frees. Default: a 256th of
+    /// the memory, within these limits.
+    pub fn segment_size(mut self, size: impl Into<Size>) -> Self {
+        self.segment = Some(size.into());
+        self
+    }
+
+    /// Where the log goes: each head is a stream of its own. Objects are then written with a tombstone for what they
+    /// replace, [`Store::sync`] waits for the sink, and segments are cleaned on both levels (`docs/embedded.md`).
+    ///
+    /// ```
+    /// use pluvio_store::{LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// /// Counts what it gets, and keeps nothing.
+    /// struct Meter(Arc<AtomicUsize>);
+    ///
+    /// impl ReplicaSink for Meter {
+    ///     fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError> {
+    ///         self.0.fetch_add(write.bytes.len(), Ordering::Relaxed);
+    ///         Ok(SinkAnswer::Taken)
+    ///     }
+    ///     fn close(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+    ///         Ok(())
+    ///     }
+    ///     fn free(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let written = Arc::new(AtomicUsize::new(0));
+    /// let meter = Meter(Arc::clone(&written));
+    /// let store = Store::builder().memory(Size::mib(64)).sink(meter).build()?;
+    /// let table = store.create_table("towns")?;
+    /// table.put(b"Bern", &[0; 1000])?;
+    /// store.sync()?;
+    /// assert!(written.load(Ordering::Relaxed) > 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sink(mut self, sink: impl ReplicaSink + 'static) -> Self {
+        self.sink = Some(Box::new(sink));
+        self
+    }
+
+    /// Versions begin here: above those of a former life of the same objects
+    /// ([`Kept::next_version`](crate::Kept::next_version)). Default 1.
+    pub fn first_version(mut self, version: ObjectVersion) -> Self {
+        self.first_version = version;
+        self
+    }
+
     /// Threads that may be inside the store at once without sharing a mutex, 1 to 65536. Default 512. More
     /// threads work as well, slower.
     pub fn threads_max(mut self, threads: usize) -> Self {
@@ -189,7 +284,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Share of the memory that live objects may take, in percent, 1 to 95. Default 90.
+    /// Share of the memory that live objects may take, in percent, 1 to 98. Default 90. What the reserves leave
+    /// is the limit in any case ([`StoreStats::live_bytes_max`](crate::StoreStats)).
     pub fn live_percent_max(mut self, percent: u32) -> Self {
         self.live_percent_max = percent;
         self
@@ -246,22 +342,27 @@ impl StoreBuilder {
             value_max: self.value_max(),
             hashing: self.hashing,
         };
-        let heads = Heads::new(Arc::clone(&self.host), &nodes, heads);
+        engine.space().raise_safe_version(self.first_version);
+        let heads = Heads::new(Arc::clone(&self.host), &nodes, heads, self.head_choice);
         let cleaner = Arc::new(engine.cleaner(self.cleaning.options()));
-        Store::start(
-            engine,
-            heads,
-            limits,
-            self.host,
+        let workers = Workers {
             cleaner,
-            self.cleaner_threads,
-        )
+            cleaner_threads: self.cleaner_threads,
+            sink: self.sink,
+        };
+        Store::start(engine, heads, limits, self.host, workers)
     }
 
     fn log_options(&self, heads: u16) -> LogOptions {
         LogOptions {
             logs: heads,
-            durability: Durability::Volatile,
+            durability: match self.sink {
+                None => Durability::Volatile,
+                Some(_) => Durability::Replicated,
+            },
+            segment_seglets: self
+                .segment
+                .map(|size| size.bytes() as usize / SEGLET_BYTES),
             cleaners: self.cleaner_threads.max(1),
             live_percent_max: self.live_percent_max,
             disk_expansion_percent: (self.expansion * 100.0) as u32,
@@ -269,6 +370,7 @@ impl StoreBuilder {
             in_place: self.update == UpdatePolicy::InPlace,
             epoch_slots: self.threads_max as u32,
             epoch_clock: self.epochs.clock(),
+            copy: self.copy,
             ..LogOptions::new(self.memory)
         }
     }
@@ -296,7 +398,20 @@ impl StoreBuilder {
         within("threads_max", self.threads_max, 1, THREADS_MAX)?;
         within("limits (key)", self.key_max, 1, KEY_MAX)?;
         within("limits (value)", self.value_max(), 0, self.value_limit())?;
-        within("live_percent_max", self.live_percent_max as usize, 1, 95)?;
+        let percent = self.live_percent_max as usize;
+        within("live_percent_max", percent, 1, LIVE_PERCENT_LIMIT)?;
+        if let Some(size) = self.segment {
+            let bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
+            within("segment_size", bytes, SEGMENT_MIN, SEGMENT_BYTES)?;
+        }
+        if self.sink.is_some() && self.update == UpdatePolicy::InPlace {
+            return Err(BuildError::OutOfRange {
+                option: "update",
+                value: format!("{:?}", self.update),
+                limit: "a store with a sink appends, because the sink keeps what was written"
+                    .into(),
+            });
+        }
         if !self.epochs.clock().is_available() {
             return Err(BuildError::OutOfRange {
                 option: "epochs",

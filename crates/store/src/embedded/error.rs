@@ -8,7 +8,7 @@ use pluvio_memory::RegionError;
 use pluvio_units::{KEY_MAX, ObjectVersion, VALUE_MAX};
 
 /// Why a store cannot be built. Nothing was kept. Only with other options is a retry of use, but for
-/// [`Self::Unreservable`] and [`Self::CleanerThread`], which the system may grant later.
+/// [`Self::Unreservable`], [`Self::CleanerThread`] and [`Self::SinkThread`], which the system may grant later.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The memory is too small for its heads and reserves.
@@ -50,6 +50,9 @@ pub enum BuildError {
     /// The system does not give a thread.
     #[error("option cleaner_threads: the system refused a thread: {0}")]
     CleanerThread(#[source] std::io::Error),
+    /// The system does not give the thread that feeds the sink.
+    #[error("option sink: the system refused a thread: {0}")]
+    SinkThread(#[source] std::io::Error),
 }
 
 /// Why a call did nothing.

@@ -4,6 +4,7 @@
 //! remembers its head and asks for its processor again after some appends: threads seldom move, and a
 //! thread that has moved appends to another processor's head for a while, which is only slower.
 
+use crate::embedded::builder::HeadChoice;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_host::{Host, Nodes};
@@ -19,6 +20,27 @@ thread_local! {
     static LAST: Cell<(u64, u16, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
+thread_local! {
+    /// The thread's random numbers, for [`HeadChoice::Random`]: the number of threads that have drawn before, stirred.
+    static RANDOM: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A number below `count`.
+fn draw(count: u16) -> u16 {
+    static THREADS: AtomicU64 = AtomicU64::new(1);
+    let mut word = RANDOM.get();
+    if word == 0 {
+        let thread = THREADS.fetch_add(1, Ordering::Relaxed);
+        word = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    // xorshift64
+    word ^= word << 13;
+    word ^= word >> 7;
+    word ^= word << 17;
+    RANDOM.set(word);
+    ((u128::from(word) * u128::from(count)) >> 64) as u16
+}
+
 /// The heads of one store.
 pub(crate) struct Heads {
     /// Never given twice in a process.
@@ -27,16 +49,18 @@ pub(crate) struct Heads {
     /// Head by processor; processors that are not in the topology take them in turn.
     of_processor: Vec<u16>,
     count: u16,
+    choice: HeadChoice,
 }
 
 impl Heads {
-    pub(crate) fn new(host: Arc<dyn Host>, nodes: &Nodes, count: u16) -> Self {
+    pub(crate) fn new(host: Arc<dyn Host>, nodes: &Nodes, count: u16, choice: HeadChoice) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             host,
             of_processor: spread(nodes, count),
             count,
+            choice,
         }
     }
 
@@ -57,6 +81,13 @@ impl Heads {
 
     #[cold]
     fn look(&self) -> LogId {
+        match self.choice {
+            HeadChoice::ByProcessor => self.of_processor(),
+            HeadChoice::Random => LogId(draw(self.count)),
+        }
+    }
+
+    fn of_processor(&self) -> LogId {
         let processor = self.host.processor();
         let head = match self.of_processor.get(processor) {
             Some(head) => *head,

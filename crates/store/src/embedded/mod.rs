@@ -22,6 +22,8 @@
 //! - EMBED-3: a panic inside a closure or a thread that dies between calls leaves the store usable. A
 //!   panic of the store itself in the middle of an append (a broken invariant) poisons that head: later
 //!   appends to it panic as well, reads go on.
+//! - EMBED-4: with a sink every change is in the log with a tombstone for what it replaces, and [`Store::sync`] returns
+//!   when the sink has all changes that returned before the call.
 //!
 //! Threads: every method takes `&self`. Any number of threads may call, also more than there are epoch
 //! slots ([`StoreBuilder::threads_max`]); those beyond share a mutex. No call waits for another
@@ -34,11 +36,16 @@ mod cleaning;
 mod error;
 mod heads;
 mod iter;
+mod read_back;
+mod sink;
 mod store;
 mod table;
 
-pub use builder::{Cleaning, EpochKind, KeyHashing, StoreBuilder, Topology, UpdatePolicy};
+pub use builder::{
+    Cleaning, EpochKind, HeadChoice, KeyHashing, StoreBuilder, Topology, UpdatePolicy,
+};
 pub use error::{BuildError, IncrementError, StoreError};
 pub use iter::Iter;
+pub use read_back::{Kept, KeptObject, KeptSegment, ReadBackError, read_back};
 pub use store::{Store, StoreGuard, StoreStats};
 pub use table::{Borrowed, Condition, Table};

@@ -4,11 +4,12 @@ use crate::embedded::builder::{KeyHashing, StoreBuilder};
 use crate::embedded::cleaning;
 use crate::embedded::error::{BuildError, StoreError};
 use crate::embedded::heads::Heads;
+use crate::embedded::sink::Sink;
 use crate::embedded::table::Table;
 use crate::engine::Engine;
 use crate::table::{EngineTable, KeyHasher};
 use pluvio_host::{Host, Worker};
-use pluvio_log::{Cleaner, CleanerStats};
+use pluvio_log::{Cleaner, CleanerStats, ReplicaSink, SinkError};
 use pluvio_memory::EpochGuard;
 use pluvio_units::TableId;
 use std::collections::BTreeMap;
@@ -20,15 +21,24 @@ pub struct Store {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all handles share. Fields are dropped in their order: workers first (EMBED-2).
+/// What all handles share. Fields are dropped in their order: first the sink's thread, which has handles of the cleaners',
+/// then those (EMBED-2).
 pub(crate) struct Shared {
-    workers: Vec<Worker>,
+    pub(crate) sink: Option<Sink>,
+    cleaners: Arc<[Worker]>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) heads: Heads,
     pub(crate) limits: Limits,
     cleaner: Arc<Cleaner>,
     host: Arc<dyn Host>,
     names: Mutex<Names>,
+}
+
+/// What works beside the callers' threads.
+pub(crate) struct Workers {
+    pub cleaner: Arc<Cleaner>,
+    pub cleaner_threads: u16,
+    pub sink: Option<Box<dyn ReplicaSink>>,
 }
 
 #[derive(Default)]
@@ -68,6 +78,8 @@ pub struct StoreStats {
     pub memory_bytes: u64,
     /// Number of heads.
     pub heads: u16,
+    /// Bytes of the log at the sink, open segments counted as full; 0 without a sink.
+    pub sink_bytes: u64,
     /// The cleaner's work.
     pub cleaner: CleanerStats,
 }
@@ -96,13 +108,19 @@ impl Store {
         heads: Heads,
         limits: Limits,
         host: Arc<dyn Host>,
-        cleaner: Arc<Cleaner>,
-        cleaner_threads: u16,
+        workers: Workers,
     ) -> Result<Self, BuildError> {
         engine.space().set_time(host.unix_seconds());
-        let workers = cleaning::start(&cleaner, &host, cleaner_threads)?;
+        let cleaner = workers.cleaner;
+        let cleaners = cleaning::start(&cleaner, &host, workers.cleaner_threads)?;
+        let cleaners: Arc<[Worker]> = cleaners.into();
+        let sink = workers
+            .sink
+            .map(|sink| Sink::start(&engine, &host, sink, Arc::clone(&cleaners)))
+            .transpose()?;
         let shared = Shared {
-            workers,
+            sink,
+            cleaners,
             engine,
             heads,
             limits,
@@ -165,6 +183,19 @@ impl Store {
         StoreGuard(self.shared.engine.space().pin())
     }
 
+    /// Waits until the sink has everything that was written by calls which returned before this one. Many threads may
+    /// wait together. Without a sink there is nothing to wait for.
+    ///
+    /// # Errors
+    /// The sink failed since the call began. What was written stays, and goes to the sink when it works again; a retry
+    /// waits for that.
+    pub fn sync(&self) -> Result<(), SinkError> {
+        match &self.shared.sink {
+            Some(sink) => sink.sync(self.shared.engine.space()),
+            None => Ok(()),
+        }
+    }
+
     /// Does a bounded piece of the cleaner's work; says whether there is more. For stores without
     /// cleaner threads, and for callers who want to help.
     pub fn clean_step(&self) -> bool {
@@ -188,6 +219,10 @@ impl Store {
             free_bytes: log.free_bytes,
             memory_bytes: log.memory_bytes,
             heads: self.shared.heads.count(),
+            sink_bytes: match &self.shared.sink {
+                Some(_) => log.disk_bytes,
+                None => 0,
+            },
             cleaner: log.cleaner,
         }
     }
@@ -202,7 +237,10 @@ impl Shared {
     /// An append was refused for want of memory: the cleaner should look now.
     #[cold]
     pub(crate) fn memory_is_short(&self) {
-        self.workers.iter().for_each(Worker::wake);
+        self.cleaners.iter().for_each(Worker::wake);
+        if let Some(sink) = &self.sink {
+            sink.wake();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
 use crate::embedded::store::{Shared, StoreGuard};
-use crate::engine::{Change, Current, Update};
+use crate::engine::{Change, Current, EngineError, Update};
 use crate::read::{BATCH, Seen};
 use crate::table::EngineTable;
 use core::ops::Deref;
@@ -213,7 +213,8 @@ impl Table {
     /// Removes the object; says whether there was one.
     ///
     /// # Errors
-    /// [`StoreError::TableDropped`], [`StoreError::KeyTooLong`].
+    /// [`StoreError::TableDropped`], [`StoreError::KeyTooLong`]; [`StoreError::Full`] only in a store with a sink, for
+    /// the tombstone.
     pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         self.check(key, &[])?;
         let engine = &self.shared.engine;
@@ -223,8 +224,17 @@ impl Table {
             key,
             engine.space().time_s(),
             |_| Ok(Change::Delete),
-        )?;
-        Ok(matches!(done, Update::Done(_)))
+        );
+        let done = done.map_err(|error| self.refused(error))?;
+        match done {
+            Update::Done(appended) => {
+                if let Some(sink) = &self.shared.sink {
+                    sink.deleted(&self.table, appended);
+                }
+                Ok(true)
+            }
+            Update::Unchanged { .. } => Ok(false),
+        }
     }
 
     /// Adds to a number, which is stored as decimal text; an object that is not there counts as 0. Gives the sum.
@@ -312,13 +322,17 @@ impl Table {
                 ..
             }) => Ok(Err(refused)),
             Ok(Update::Unchanged { version, .. }) => Ok(Ok(version)),
-            Err(error) => {
-                if let crate::engine::EngineError::Full { .. } = error {
-                    self.shared.memory_is_short();
-                }
-                Err(error.into())
-            }
+            Err(error) => Err(self.refused(error)),
         }
+    }
+
+    /// Wakes those who make room when there is none.
+    #[cold]
+    fn refused(&self, error: EngineError) -> StoreError {
+        if let EngineError::Full { .. } = error {
+            self.shared.memory_is_short();
+        }
+        error.into()
     }
 }
 

@@ -1,23 +1,97 @@
 //! Arguments that several experiments have.
 
+use crate::experiment::Files;
 use clap::Args;
 use pluvio_bench::contestant::{Allocator, Contender, Kind};
+use pluvio_bench::suite;
+use pluvio_bench::workload::Distribution;
 
 /// How long, and how often.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Copy, Debug)]
 pub struct Rounds {
     /// How long each round is, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
-    pub seconds: f64,
+    seconds: f64,
     /// Rounds, taken in turn by all contestants
     #[arg(long, value_name = "N", default_value_t = 5)]
-    pub rounds: usize,
+    rounds: usize,
     /// Seed of keys, values and sizes
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    seed: u64,
 }
 
-/// Who takes part beside us. Without `--features peers` maps of others are not built in.
+impl From<Rounds> for suite::Rounds {
+    fn from(rounds: Rounds) -> Self {
+        Self {
+            seconds: rounds.seconds,
+            rounds: rounds.rounds,
+            seed: rounds.seed,
+        }
+    }
+}
+
+/// What experiments have that measure our store for a time.
+#[derive(Args, Clone, Debug)]
+pub struct Timed {
+    /// Cleaner threads of our store
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub cleaner_threads: u16,
+    #[command(flatten)]
+    pub rounds: Rounds,
+    #[command(flatten)]
+    pub files: Files,
+}
+
+/// The mixes of an experiment.
+#[derive(Args, Clone, Debug)]
+pub struct Mixes {
+    /// How many of a hundred operations read; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100, 50, 0])]
+    pub get_percent: Vec<u8>,
+    /// Which keys: uniform, zipfian, zipfian:SKEW, hot-cold, exponential; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["uniform"])]
+    pub distribution: Vec<Distribution>,
+}
+
+/// Who else takes part.
+#[derive(Args, Clone, Debug)]
+pub struct Peers {
+    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc or malloc, each with @glibc, @jemalloc, @tcmalloc
+    /// or @mimalloc behind it (an allocator alone stands for malloc); slab-lru; redis, memcached; or none
+    /// [default: what is installed and built in, as far as it fits the experiment]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
+    peer: Vec<Option<Contender>>,
+}
+
+impl Peers {
+    /// Our store, in the ways that are asked for, and then the others: those named, or `usual` ones.
+    pub fn contenders(
+        &self,
+        ours: &[Kind],
+        usual: impl FnOnce() -> Vec<Contender>,
+    ) -> Vec<Contender> {
+        let mut all: Vec<Contender> = ours.iter().copied().map(on_glibc).collect();
+        let others = match self.peer.is_empty() {
+            true => usual(),
+            false => self.peer.iter().flatten().copied().collect(),
+        };
+        for other in others {
+            if !all.contains(&other) {
+                all.push(other);
+            }
+        }
+        all
+    }
+}
+
+fn on_glibc(kind: Kind) -> Contender {
+    Contender {
+        kind,
+        allocator: Allocator::Glibc,
+    }
+}
+
+/// Maps of others and slabs. Without `--features peers` they are not built in.
 pub fn maps() -> Vec<Contender> {
     if !cfg!(feature = "peers") {
         return Vec::new();
@@ -30,51 +104,29 @@ pub fn maps() -> Vec<Contender> {
             }
         }
     }
+    all.push(on_glibc(Kind::SlabLru));
     all
 }
 
-/// The allocators that are installed.
+/// The allocators that are installed, and slabs if they are built in.
 pub fn allocators() -> Vec<Contender> {
     let installed = Allocator::ALL.into_iter().filter(|a| a.path().is_ok());
-    installed
+    let mut all: Vec<Contender> = installed
         .map(|allocator| Contender {
             kind: Kind::Malloc,
             allocator,
         })
-        .collect()
-}
-
-/// Our store, in the ways that are asked for, and then the others: those named, or `usual` ones.
-pub fn contenders(
-    ours: &[Kind],
-    named: Option<&[Contender]>,
-    usual: impl FnOnce() -> Vec<Contender>,
-) -> Vec<Contender> {
-    let mut all: Vec<Contender> = ours
-        .iter()
-        .map(|&kind| Contender {
-            kind,
-            allocator: Allocator::Glibc,
-        })
         .collect();
-    let others = named.map_or_else(usual, <[Contender]>::to_vec);
-    for other in others {
-        if !all.contains(&other) {
-            all.push(other);
-        }
+    if cfg!(feature = "peers") {
+        all.push(on_glibc(Kind::SlabLru));
     }
     all
 }
 
 /// Reads a contestant's name, or `none`, which stands for nobody.
-pub fn peer(text: &str) -> Result<Option<Contender>, String> {
+fn peer(text: &str) -> Result<Option<Contender>, String> {
     match text {
         "none" => Ok(None),
         other => other.parse().map(Some),
     }
-}
-
-/// The peers that were named, without `none`.
-pub fn named(peers: &[Option<Contender>]) -> Option<Vec<Contender>> {
-    (!peers.is_empty()).then(|| peers.iter().flatten().copied().collect())
 }

@@ -100,7 +100,9 @@ fn conduct(
 
 fn failure(error: ExperimentError) -> Failure {
     match error {
-        wrong @ ExperimentError::Parameters(_) => Failure::usage(wrong.to_string()),
+        wrong @ (ExperimentError::Parameters(_) | ExperimentError::OutOfRange { .. }) => {
+            Failure::usage(wrong.to_string())
+        }
         other => Failure::new(other.to_string()),
     }
 }

@@ -1,12 +1,12 @@
 //! `pluvio bench store|cleaner|latency-cdf|breakdown|fragmentation`: their arguments.
 
-use super::arguments::{Rounds, allocators, contenders, maps, named, peer};
+use super::arguments::{Mixes, Peers, Rounds, Timed, allocators, maps};
 use super::conduct;
 use crate::args::Global;
 use crate::experiment::Files;
 use crate::failure::Failure;
 use clap::Args;
-use pluvio_bench::contestant::{Contender, Kind};
+use pluvio_bench::contestant::{Disk, Kind};
 use pluvio_bench::suite::{
     self, BreakdownOptions, CleanerOptions, FragmentationOptions, LatencyOptions, StoreOptions,
 };
@@ -23,56 +23,43 @@ pub struct Store {
     /// Bytes of a value; several give a row each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100])]
     value_size: Vec<usize>,
-    /// How many of a hundred operations read; several give a row each
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100, 50, 0])]
-    get_percent: Vec<u8>,
-    /// Which keys: uniform, zipfian, zipfian:SKEW, hot-cold, exponential
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["uniform"])]
-    distribution: Vec<Distribution>,
+    #[command(flatten)]
+    mixes: Mixes,
     /// Reads asked for together; several give a row each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 16])]
     batch: Vec<usize>,
-    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc, each with @glibc, @jemalloc,
-    /// @tcmalloc or @mimalloc behind it; or none [default: all maps on glibc and mimalloc]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
-    peer: Vec<Option<Contender>>,
+    #[command(flatten)]
+    peers: Peers,
     /// Keys
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     keys: u64,
     /// Live objects in percent of our log
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     utilization: u8,
-    /// Cleaner threads of our store
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    cleaner_threads: u16,
     /// Heads of our store [default: one for each processor]
     #[arg(long, value_name = "N")]
     heads: Option<u16>,
     #[command(flatten)]
-    rounds: Rounds,
-    #[command(flatten)]
-    files: Files,
+    timed: Timed,
 }
 
 /// Runs `pluvio bench store`.
 pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
-    let peers = named(&store.peer);
+    let ours = [Kind::Pluvio, Kind::PluvioInPlace];
     let options = StoreOptions {
-        contenders: contenders(&[Kind::Pluvio, Kind::PluvioInPlace], peers.as_deref(), maps),
+        contenders: store.peers.contenders(&ours, maps),
         threads: store.threads.clone(),
         value_sizes: store.value_size.clone(),
-        get_percents: store.get_percent.clone(),
-        distributions: store.distribution.clone(),
+        get_percents: store.mixes.get_percent.clone(),
+        distributions: store.mixes.distribution.clone(),
         batches: store.batch.clone(),
         objects: store.keys,
         utilization: store.utilization,
-        seconds: store.rounds.seconds,
-        rounds: store.rounds.rounds,
-        cleaner_threads: store.cleaner_threads,
+        rounds: store.timed.rounds.into(),
+        cleaner_threads: store.timed.cleaner_threads,
         heads: store.heads,
-        seed: store.rounds.seed,
     };
-    conduct(global, &store.files, |program, watch| {
+    conduct(global, &store.timed.files, |program, watch| {
         suite::store(program, &options, watch)
     })
 }
@@ -83,7 +70,7 @@ pub struct Cleaner {
     /// Memory of the store
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory: Size,
-    /// Live objects in percent of the log, headers included; up to 94
+    /// Live objects in percent of the log, headers included; up to 98, as far as the store's reserves leave it
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 80, 90])]
     utilization: Vec<u8>,
     /// Bytes of a value; several give a row each
@@ -92,19 +79,18 @@ pub struct Cleaner {
     /// Which keys: uniform, hot-cold, zipfian, zipfian:SKEW, exponential
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["uniform", "hot-cold"])]
     distribution: Vec<Distribution>,
-    /// How memory is collected: two (compaction and combined cleaning), one (combined only)
+    /// How memory is collected: two (compaction and combined cleaning), one (combined only). They differ only with
+    /// --disk-bandwidth
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = level, default_values = ["two"])]
     level: Vec<bool>,
+    /// What a simulated disk takes of the log, in megabytes a second: none (there is no disk), unlimited, or numbers
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["none"])]
+    disk_bandwidth: Vec<Disk>,
     /// Threads that write
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// Threads that clean
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    cleaner_threads: u16,
     #[command(flatten)]
-    rounds: Rounds,
-    #[command(flatten)]
-    files: Files,
+    timed: Timed,
 }
 
 fn level(text: &str) -> Result<bool, String> {
@@ -123,13 +109,12 @@ pub fn cleaner(global: &Global, cleaner: &Cleaner) -> Result<ExitCode, Failure> 
         value_sizes: cleaner.value_size.clone(),
         distributions: cleaner.distribution.clone(),
         two_level: cleaner.level.clone(),
+        disks: cleaner.disk_bandwidth.clone(),
         threads: cleaner.threads,
-        cleaner_threads: cleaner.cleaner_threads,
-        seconds: cleaner.rounds.seconds,
-        rounds: cleaner.rounds.rounds,
-        seed: cleaner.rounds.seed,
+        cleaner_threads: cleaner.timed.cleaner_threads,
+        rounds: cleaner.timed.rounds.into(),
     };
-    conduct(global, &cleaner.files, |program, watch| {
+    conduct(global, &cleaner.timed.files, |program, watch| {
         suite::cleaner(program, &options, watch)
     })
 }
@@ -149,16 +134,11 @@ pub struct LatencyCdf {
     /// Threads that write
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// Threads that clean
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    cleaner_threads: u16,
     /// Leave out the store without a cleaner, which needs memory for all that is written: for long runs
     #[arg(long)]
     cleaner_only: bool,
     #[command(flatten)]
-    rounds: Rounds,
-    #[command(flatten)]
-    files: Files,
+    timed: Timed,
 }
 
 /// Runs `pluvio bench latency-cdf`.
@@ -168,13 +148,11 @@ pub fn latency_cdf(global: &Global, latency: &LatencyCdf) -> Result<ExitCode, Fa
         utilization: latency.utilization,
         value_size: latency.value_size,
         threads: latency.threads,
-        cleaner_threads: latency.cleaner_threads,
+        cleaner_threads: latency.timed.cleaner_threads,
         baseline: !latency.cleaner_only,
-        seconds: latency.rounds.seconds,
-        rounds: latency.rounds.rounds,
-        seed: latency.rounds.seed,
+        rounds: latency.timed.rounds.into(),
     };
-    conduct(global, &latency.files, |program, watch| {
+    conduct(global, &latency.timed.files, |program, watch| {
         suite::latency(program, &options, watch)
     })
 }
@@ -188,12 +166,8 @@ pub struct Breakdown {
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     value_size: usize,
-    /// How many of a hundred operations read; several give a row each
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100, 50, 0])]
-    get_percent: Vec<u8>,
-    /// Which keys: uniform, zipfian, zipfian:SKEW, hot-cold, exponential
-    #[arg(long, value_name = "NAME", default_value = "uniform")]
-    distribution: Distribution,
+    #[command(flatten)]
+    mixes: Mixes,
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
@@ -201,8 +175,11 @@ pub struct Breakdown {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4])]
     heads: Vec<u16>,
     /// Numbers of cleaner threads to compare
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 4])]
     cleaner_threads: Vec<u16>,
+    /// Sizes of segments to compare
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["4MiB", "8MiB"])]
+    segment: Vec<Size>,
     /// Live objects in percent of the log
     #[arg(long, value_name = "PERCENT", default_value_t = 70)]
     utilization: u8,
@@ -217,15 +194,14 @@ pub fn breakdown(global: &Global, breakdown: &Breakdown) -> Result<ExitCode, Fai
     let options = BreakdownOptions {
         objects: breakdown.keys,
         value_size: breakdown.value_size,
-        get_percents: breakdown.get_percent.clone(),
-        distribution: breakdown.distribution,
+        get_percents: breakdown.mixes.get_percent.clone(),
+        distributions: breakdown.mixes.distribution.clone(),
         threads: breakdown.threads,
         heads: breakdown.heads.clone(),
         cleaner_threads: breakdown.cleaner_threads.clone(),
+        segments: breakdown.segment.iter().map(|size| size.bytes()).collect(),
         utilization: breakdown.utilization,
-        seconds: breakdown.rounds.seconds,
-        rounds: breakdown.rounds.rounds,
-        seed: breakdown.rounds.seed,
+        rounds: breakdown.rounds.into(),
     };
     conduct(global, &breakdown.files, |program, watch| {
         suite::breakdown(program, &options, watch)
@@ -241,10 +217,8 @@ pub struct Fragmentation {
     /// Live bytes of values
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     live: Size,
-    /// Who else takes part: glibc, jemalloc, tcmalloc, mimalloc, redis, memcached, or maps as for
-    /// `pluvio bench store`; or none [default: all allocators that are installed]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
-    peer: Vec<Option<Contender>>,
+    #[command(flatten)]
+    peers: Peers,
     /// Live objects in percent of our log, where a workload has most of them
     #[arg(long, value_name = "PERCENT", default_value_t = 90)]
     utilization: u8,
@@ -263,9 +237,8 @@ pub struct Fragmentation {
 
 /// Runs `pluvio bench fragmentation`.
 pub fn fragmentation(global: &Global, all: &Fragmentation) -> Result<ExitCode, Failure> {
-    let peers = named(&all.peer);
     let options = FragmentationOptions {
-        contenders: contenders(&[Kind::Pluvio], peers.as_deref(), allocators),
+        contenders: all.peers.contenders(&[Kind::Pluvio], allocators),
         workloads: all.workload.clone(),
         live: all.live.bytes(),
         utilization: all.utilization,

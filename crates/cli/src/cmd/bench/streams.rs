@@ -1,16 +1,19 @@
 //! `pluvio bench trace|postmark`: their arguments.
 
-use super::arguments::{contenders, maps, named, peer};
+use super::arguments::{Peers, maps};
 use super::{conduct, failure};
 use crate::args::Global;
 use crate::experiment::Files;
 use crate::failure::Failure;
 use clap::Args;
-use pluvio_bench::contestant::{Contender, Kind};
+use pluvio_bench::contestant::Kind;
 use pluvio_bench::experiment::Row;
 use pluvio_bench::suite::{self, StreamOptions};
 use pluvio_bench::workload::{Plan, Postmark as PostmarkPlan, ProfilePlan, TracePlan};
 use std::process::ExitCode;
+
+/// Streams end when they are through: of the length of a round nothing depends.
+const STREAM_SECONDS: f64 = 1.0;
 
 /// What both have.
 #[derive(Args, Clone, Debug)]
@@ -18,10 +21,8 @@ struct Common {
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
-    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc, malloc, each with @glibc, @jemalloc,
-    /// @tcmalloc or @mimalloc behind it; redis, memcached; or none [default: all maps on glibc and mimalloc]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
-    peer: Vec<Option<Contender>>,
+    #[command(flatten)]
+    peers: Peers,
     /// Live objects in percent of our log, where there are most
     #[arg(long, value_name = "PERCENT", default_value_t = 70)]
     utilization: u8,
@@ -173,19 +174,21 @@ fn replay(
     objects: u64,
     bytes: u64,
 ) -> Result<ExitCode, Failure> {
-    let peers = named(&common.peer);
     let options = StreamOptions {
         name: name.to_owned(),
         parameters,
         plan,
-        contenders: contenders(&[Kind::Pluvio], peers.as_deref(), maps),
+        contenders: common.peers.contenders(&[Kind::Pluvio], maps),
         threads: common.threads,
         objects,
         bytes,
         utilization: common.utilization,
         cleaner_threads: common.cleaner_threads,
-        rounds: common.rounds,
-        seed: common.seed,
+        rounds: suite::Rounds {
+            seconds: STREAM_SECONDS,
+            rounds: common.rounds,
+            seed: common.seed,
+        },
     };
     conduct(global, &common.files, |program, watch| {
         suite::stream(program, &options, watch)

@@ -1,0 +1,136 @@
+//! How a contestant is set up.
+
+use super::Kind;
+use core::fmt;
+use core::str::FromStr;
+use serde::{Deserialize, Serialize};
+
+/// How a contestant is set up. What it has no option for it ignores.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// Who.
+    pub kind: Kind,
+    /// Most objects at a time: maps are sized for them.
+    pub objects: u64,
+    /// Memory of our store in bytes.
+    pub memory: u64,
+    /// Number of heads; by default one for each processor.
+    pub heads: Option<u16>,
+    /// Whether each append goes to a head drawn at random, and not to that of its processor.
+    pub random_heads: bool,
+    /// Cleaner threads.
+    pub cleaner_threads: u16,
+    /// Whether segments are compacted by themselves too, where there is a disk.
+    pub two_level: bool,
+    /// What reclaim epochs are counted with.
+    pub epochs: Epochs,
+    /// Bytes of a segment; by default what fits the memory.
+    pub segment: Option<u64>,
+    /// How objects are copied into the log.
+    pub copying: Copying,
+    /// What the log is written to beside memory.
+    pub disk: Disk,
+}
+
+/// What reclaim epochs are counted with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Epochs {
+    /// A counter that is rarely written.
+    #[default]
+    Counter,
+    /// A counter that every operation advances.
+    SharedCounter,
+    /// The processor's time stamp counter.
+    Tsc,
+}
+
+/// How objects are copied into the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Copying {
+    /// `memcpy`.
+    #[default]
+    Library,
+    /// Stores around the caches.
+    Streaming,
+    /// `rep movsb`.
+    StringMove,
+}
+
+/// What our store's log is written to beside memory.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub enum Disk {
+    /// Nothing: the store is volatile, and there is no disk to spare.
+    #[default]
+    None,
+    /// A sink that takes everything at once: what is written to it is counted.
+    Unlimited,
+    /// A sink that takes so many bytes a second while it is measured.
+    Limited(f64),
+}
+
+/// Bytes of a megabyte, as disks are sold.
+const MEGABYTE: f64 = 1e6;
+
+impl Setup {
+    /// The usual options.
+    #[must_use]
+    pub fn new(kind: Kind, objects: u64, memory: u64) -> Self {
+        Self {
+            kind,
+            objects,
+            memory,
+            heads: None,
+            random_heads: false,
+            cleaner_threads: 1,
+            two_level: true,
+            epochs: Epochs::default(),
+            segment: None,
+            copying: Copying::default(),
+            disk: Disk::default(),
+        }
+    }
+}
+
+impl fmt::Display for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Limited(rate) => write!(f, "{}", rate / MEGABYTE),
+        }
+    }
+}
+
+impl FromStr for Disk {
+    type Err = String;
+
+    /// `none`, `unlimited`, or megabytes a second.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "unlimited" => Ok(Self::Unlimited),
+            number => match number.parse::<f64>() {
+                // At least a segment in a quarter of an hour; NaN is refused too.
+                Ok(rate) if (0.01..=1e6).contains(&rate) => Ok(Self::Limited(rate * MEGABYTE)),
+                Ok(_) | Err(_) => {
+                    Err("give none, unlimited, or 0.01 to 1000000 megabytes a second".into())
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_read_back() {
+        for text in ["none", "unlimited", "233", "0.5"] {
+            assert_eq!(text.parse::<Disk>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "0", "-1", "nan", "fast", "1e9"] {
+            assert!(wrong.parse::<Disk>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes a quarter of an hour on two
+//! processors, written to `docs/measurements/`: a picture and the rows of each, and one page with all tables.
+//!
+//! The machine should be quiet. An experiment that fails is told of and left out; the others go on. What they cannot
+//! compare with (`cargo xtask setup --peers`) they leave out themselves.
+
+use crate::cargo::{Metadata, program};
+use crate::process::{now, succeeds};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An experiment: the name of its files, and the arguments of `pluvio`.
+struct Experiment {
+    name: &'static str,
+    arguments: &'static str,
+}
+
+/// Rounds are so short that all of them take about 15 minutes.
+const EXPERIMENTS: [Experiment; 10] = [
+    Experiment {
+        name: "store",
+        arguments: "bench store --seconds 0.25 --rounds 3",
+    },
+    Experiment {
+        name: "store-zipfian",
+        arguments: "bench store --distribution zipfian --threads 2 --get-percent 50 --batch 1 --seconds 0.25 --rounds 3",
+    },
+    Experiment {
+        name: "cleaner",
+        arguments: "bench cleaner --utilization 30,80,90,98 --distribution uniform,hot-cold --seconds 0.5 --rounds 2",
+    },
+    Experiment {
+        name: "cleaner-disk",
+        arguments: "bench cleaner --utilization 50,80,90 --distribution uniform --level two,one --disk-bandwidth 233 --seconds 0.5 --rounds 2",
+    },
+    Experiment {
+        name: "latency-cdf",
+        arguments: "bench latency-cdf --seconds 1 --rounds 5",
+    },
+    Experiment {
+        name: "fragmentation",
+        arguments: "bench fragmentation --live 64MiB --workload W2,W5,W8,P2 --peer glibc,jemalloc,tcmalloc,mimalloc,slab-lru,redis,memcached",
+    },
+    Experiment {
+        name: "breakdown",
+        arguments: "bench breakdown --get-percent 100,0 --seconds 0.25 --rounds 3",
+    },
+    Experiment {
+        name: "postmark",
+        arguments: "bench postmark --transactions 240000 --rounds 1",
+    },
+    Experiment {
+        name: "trace-twitter",
+        arguments: "bench trace --profile twitter:14 --keys 100000 --operations 500000 --rounds 1",
+    },
+    Experiment {
+        name: "simulated-cleaner",
+        arguments: "simulate cleaner --turnovers 20",
+    },
+];
+
+/// What was asked for.
+struct Asked {
+    /// Names of experiments; none means all.
+    only: Vec<String>,
+    folder: PathBuf,
+    /// A program that is built already.
+    binary: Option<PathBuf>,
+}
+
+/// Runs the experiments; gives whether all succeeded.
+///
+/// # Errors
+/// The flags are wrong, the binary cannot be built, or a file cannot be written.
+pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
+    let asked = asked(root, flags)?;
+    let binary = match &asked.binary {
+        Some(binary) => binary.clone(),
+        None => build(root)?,
+    };
+    std::fs::create_dir_all(&asked.folder)?;
+    let date = date()?;
+    let mut page = format!("# The storage engine measured, {date}\n\n{INTRODUCTION}\n");
+    let mut failed = Vec::new();
+    for experiment in EXPERIMENTS {
+        if !asked.only.is_empty() && !asked.only.iter().any(|name| name == experiment.name) {
+            continue;
+        }
+        let begin = now();
+        println!("pluvio {}", experiment.arguments);
+        match section(&binary, &asked.folder, &date, &experiment)? {
+            Some(text) => page.push_str(&text),
+            None => failed.push(experiment.name),
+        }
+        let took = begin.elapsed().as_secs_f64();
+        println!("{}: {took:.0} s", experiment.name);
+    }
+    let path = asked.folder.join(format!("{date}-engine.md"));
+    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("tables: {}", path.display());
+    for name in &failed {
+        println!("FAILED: {name}");
+    }
+    Ok(failed.is_empty())
+}
+
+/// What stands above the tables.
+const INTRODUCTION: &str = "\
+Written by `cargo xtask measure-engine`: each section is one command, with its picture, its rows and their ratios. A cell with three
+numbers is the median of the rounds, with the least and the most. What the columns mean is in [benchmarks](../benchmarks.md).
+";
+
+fn asked(root: &Path, mut flags: &[&str]) -> Result<Asked> {
+    let mut asked = Asked {
+        only: Vec::new(),
+        folder: root.join("docs/measurements"),
+        binary: None,
+    };
+    while let [flag, rest @ ..] = flags {
+        let [value, rest @ ..] = rest else {
+            bail!("{flag} needs a value");
+        };
+        match *flag {
+            "--only" => asked.only = names(value)?,
+            "--folder" => asked.folder = PathBuf::from(value),
+            "--binary" => asked.binary = Some(PathBuf::from(value)),
+            _ => bail!("no flag {flag}; give --only NAMES, --folder FOLDER or --binary FILE"),
+        }
+        flags = rest;
+    }
+    Ok(asked)
+}
+
+/// Names with commas, each one of an experiment.
+fn names(list: &str) -> Result<Vec<String>> {
+    let names: Vec<String> = list.split(',').map(str::to_owned).collect();
+    for name in &names {
+        if !EXPERIMENTS.iter().any(|known| known.name == name) {
+            let known: Vec<&str> = EXPERIMENTS.iter().map(|known| known.name).collect();
+            bail!("no experiment {name}; give {}", known.join(", "));
+        }
+    }
+    Ok(names)
+}
+
+fn build(root: &Path) -> Result<PathBuf> {
+    let mut build = Command::new(program());
+    build
+        .current_dir(root)
+        .args(["build", "--release", "--locked"]);
+    build.args(["--package", "pluvio", "--features", "peers"]);
+    if !succeeds(&mut build) {
+        bail!("the binary could not be built");
+    }
+    Ok(Metadata::load(root)?.target.join("release/pluvio"))
+}
+
+/// Runs an experiment; gives its part of the page, or nothing when it failed.
+fn section(
+    binary: &Path,
+    folder: &Path,
+    date: &str,
+    experiment: &Experiment,
+) -> Result<Option<String>> {
+    let file = |end: &str| format!("{date}-engine-{}.{end}", experiment.name);
+    let table = std::env::temp_dir().join(format!("{}-{}", std::process::id(), file("md")));
+    let mut command = Command::new(binary);
+    command.args(experiment.arguments.split_whitespace());
+    command.arg("--csv").arg(folder.join(file("csv")));
+    command.arg("--plot").arg(folder.join(file("svg")));
+    command.arg("--markdown").arg(&table);
+    // The table on standard output is the one on the page.
+    command.stdout(std::process::Stdio::null());
+    if !succeeds(&mut command) {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(&table).context("an experiment wrote no table")?;
+    std::fs::remove_file(&table).context("cannot remove a file of our own")?;
+    let body = text.split_once('\n').map_or("", |(_, body)| body);
+    Ok(Some(format!(
+        "\n## {}\n\n`pluvio {}`; all rows: [csv]({})\n\n![{0}]({})\n{body}",
+        experiment.name,
+        experiment.arguments,
+        file("csv"),
+        file("svg"),
+    )))
+}
+
+/// Today.
+fn date() -> Result<String> {
+    let output = Command::new("date").arg("+%F").output();
+    let output = output.context("cannot run date")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_and_unknown_ones_refused() {
+        let root = Path::new("root");
+        let all = asked(root, &[]).expect("no flags");
+        assert!(all.only.is_empty() && all.folder.ends_with("docs/measurements"));
+        let some = asked(root, &["--only", "store,cleaner", "--folder", "f"]).expect("known names");
+        assert_eq!(some.only, ["store", "cleaner"]);
+        assert_eq!(some.folder, Path::new("f"));
+        for wrong in [&["--only", "shop"][..], &["--only"], &["--fast", "1"]] {
+            assert!(asked(root, wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_files_differ() {
+        let mut names: Vec<&str> = EXPERIMENTS.iter().map(|one| one.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), EXPERIMENTS.len());
+    }
+}
