@@ -1,28 +1,28 @@
 //! The public face of the index: hashes, entries and closures.
 
-use crate::bucket::Locked;
+use crate::block::Locked;
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
 use crate::table::Table;
 use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
-use pluvio_memory::{CACHE_LINE_BYTES, Region, RegionError};
+use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, RegionError, WordRegion};
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
-/// Buckets of a new index: one kilobyte. At least as many as there are entry counters.
-const BUCKETS_AT_FIRST: u64 = 16;
+/// Lines of a new index, and of the smallest: one kilobyte.
+const LINES_AT_FIRST: u64 = 16;
 
-/// Overflow buckets have 32-bit numbers, and so have lines.
+/// Overflow lines have 32-bit numbers, and so have all.
 const LINES_MAX: u64 = 1 << 32;
 
 /// How an index is made.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexOptions {
-    /// Entries it must be able to hold. Reserves address space, 43 bytes each, not memory.
+    /// Entries it must be able to hold. Reserves address space, 44 bytes each, not memory.
     pub entries_max: u64,
     /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
-    /// gather in two buckets.
+    /// gather in two blocks of lines.
     pub expected: HashRange,
     /// Ask for huge pages: fewer TLB misses, but a small index then takes a few MiB.
     pub huge_pages: bool,
@@ -49,7 +49,7 @@ pub enum IndexError {
     },
 }
 
-/// The index has no bucket left for the entry; nothing has changed. Retryable once entries were
+/// The index has no line left for the entry; nothing has changed. Retryable once entries were
 /// removed. Cannot happen before it holds `entries_max` entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the index is full")]
@@ -61,8 +61,8 @@ pub struct IndexFull;
 /// `hash_of` computes an entry's key hash from there. Under a lock they must be quick and must not
 /// use the index.
 pub struct Index {
-    table: Table<Region>,
-    spread: Spread,
+    pub(crate) table: Table<WordRegion>,
+    pub(crate) spread: Spread,
 }
 
 impl Index {
@@ -72,20 +72,24 @@ impl Index {
     /// [`IndexError::TooLarge`] and [`IndexError::Memory`]; nothing stays reserved.
     pub fn new(options: IndexOptions) -> Result<Self, IndexError> {
         let entries = options.entries_max;
-        // A dense chain of n entries has less than n / 7 overflow buckets (X2). A sixth also leaves
-        // room for the buckets of two splits.
-        // Twice the buckets that evenly spread hashes need.
-        let buckets_max = (entries / 2 + 1).max(BUCKETS_AT_FIRST);
-        let overflow_max = entries / 6 + BUCKETS_AT_FIRST;
-        let lines = buckets_max + overflow_max + 1;
+        // Three times the lines that evenly spread hashes need.
+        let lines_max = (entries / 2 + 1).max(LINES_AT_FIRST);
+        // The chain of a block has the less than n / 7 + 1 lines that its n entries would have without the block (X2). A
+        // sixth also leaves room for the new chains of a step.
+        let overflow_max = entries / 6 + LINES_AT_FIRST;
+        let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
         if lines > LINES_MAX {
-            let max = LINES_MAX / 2 * 3 - 1024;
+            let max = LINES_MAX / 8 * 11 - (1 << 20);
             return Err(IndexError::TooLarge { entries, max });
         }
-        let region = Region::anonymous(lines * CACHE_LINE_BYTES, options.huge_pages)
+        let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)
             .map_err(|source| IndexError::Memory { entries, source })?;
+        let table = Table::new(region, LINES_AT_FIRST, lines_max);
+        if options.huge_pages {
+            table.prefer_huge_pages();
+        }
         Ok(Self {
-            table: Table::new(region, BUCKETS_AT_FIRST, buckets_max),
+            table,
             spread: Spread::new(options.expected),
         })
     }
@@ -136,12 +140,20 @@ impl Index {
         self.lock(hash).replace(old, new, false)
     }
 
-    /// Splits a bucket or two if the index has become crowded; costs one load otherwise. To be called
-    /// after inserts, with no bucket locked. An index that does not grow stays correct and gets slow.
-    /// `hash_of` is called for entries of the index while the bucket that holds them is locked.
+    /// Makes the index a line or two longer or shorter if it has become crowded or sparse, and gives back memory that
+    /// nobody can be using; costs one load otherwise. To be called after inserts and removals, with no bucket locked.
+    /// An index for which it is not called stays correct and gets slow, or too large. `guard` is of the epochs that
+    /// everybody who uses this index holds guards of. `hash_of` is called for entries of the index while the bucket
+    /// that holds them is locked. Returns the number of lines that came or went.
     #[inline]
-    pub fn grow(&self, mut hash_of: impl FnMut(EntryRef) -> KeyHash) -> u32 {
-        self.table.grow(|entry| self.spread.place(hash_of(entry)))
+    pub fn resize(
+        &self,
+        guard: &EpochGuard<'_>,
+        mut hash_of: impl FnMut(EntryRef) -> KeyHash,
+    ) -> u32 {
+        self.table.resize(guard.epochs(), |entry| {
+            self.spread.place(hash_of(entry))
+        })
     }
 
     /// Asks the processor for the bucket of `hash`, for batches of lookups.
@@ -150,7 +162,7 @@ impl Index {
         self.table.prefetch(self.spread.place(hash));
     }
 
-    /// An entry that the bucket of `hash` holds with its tag, if one is among the first seven: whose bytes to
+    /// An entry that the line of `hash` holds with its tag: whose bytes to
     /// prefetch. Nothing says that it is the wanted one, or still readable.
     #[must_use]
     #[inline]
@@ -170,10 +182,17 @@ impl Index {
         self.len() == 0
     }
 
-    /// Memory the index has touched, in bytes.
+    /// Memory the index has touched and not given back, in bytes. Rounded up to pages by the system: up to three pages
+    /// more, of 2 MiB for the largest part of it where there are huge pages.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.table.lines_used() * CACHE_LINE_BYTES
+        self.table.lines_touched() * CACHE_LINE_BYTES
+    }
+
+    /// Entries it has slots for before it needs more memory; overflow is not counted.
+    #[must_use]
+    pub fn slots(&self) -> u64 {
+        self.table.lines() * <WordRegion as crate::words::Lines>::SLOTS as u64
     }
 
     /// Appends to `slots` what the bucket that covers `from` holds, in no order and also hashes below
@@ -214,7 +233,7 @@ impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Index")
             .field("len", &self.len())
-            .field("buckets", &self.table.buckets())
+            .field("lines", &self.table.lines())
             .field("overflow", &self.table.overflow_used())
             .finish_non_exhaustive()
     }
@@ -222,7 +241,7 @@ impl fmt::Debug for Index {
 
 /// A locked bucket. Stays in its thread; unlocks when dropped.
 pub struct BucketGuard<'a> {
-    locked: Locked<'a, Region>,
+    locked: Locked<'a, WordRegion>,
     /// Not `Send`: a lock that spins must not be held over an `await`.
     thread: PhantomData<*mut ()>,
 }
@@ -278,6 +297,6 @@ impl BucketGuard<'_> {
 
 impl fmt::Debug for BucketGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BucketGuard(bucket {})", self.locked.address().bucket)
+        write!(f, "BucketGuard(block {})", self.locked.address().block.number)
     }
 }

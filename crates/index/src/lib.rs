@@ -19,11 +19,11 @@
 //! What it does not do: it reads no log, compares no keys, knows no versions, and never shrinks. See
 //! `docs/index.md`.
 
-mod bucket;
-mod grow;
+mod block;
 mod index;
 #[cfg(test)]
 mod model;
+mod resize;
 mod scan;
 mod slot;
 mod spread;

@@ -1,14 +1,22 @@
-//! The bucket protocol under the loom model checker: the index's own code on loom's words, with one
-//! slot per bucket, so that two entries already make a chain.
+//! The block protocol under the loom model checker: the index's own code on loom's words, with blocks of two or
+//! three lines of one or two slots, so that two entries already are in each other's way and three make a chain.
+//!
+//! ```text
+//! lines    homes of tops 0 to 15
+//! 2        0-7 | 8-15                    one block
+//! 3        0-5 | 6-10 | 11-15            one block
+//! 4        0-3 | 4-7 || 8-11 | 12-15     two blocks
+//! ```
 
+use crate::resize::Resizer;
 use crate::slot::{Slot, pack};
-use crate::spread::{self, tag};
+use crate::spread::{Address, Spread, tag};
 use crate::table::Table;
 use crate::words::{Lines, Word};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use pluvio_units::EntryRef;
+use pluvio_units::{EntryRef, HashRange, KeyHash};
 
 impl Word for AtomicU64 {
     fn get(&self) -> u64 {
@@ -30,6 +38,9 @@ struct ModelLines<const SLOTS: usize>(Vec<[AtomicU64; 8]>);
 impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
     type Word = AtomicU64;
     const SLOTS: usize = SLOTS;
+    const OVERFLOW_SLOTS: usize = 1;
+    const BLOCK_LOG: u32 = 1;
+    const GRANULE: u64 = 1;
 
     fn count(&self) -> u64 {
         self.0.len() as u64
@@ -37,6 +48,10 @@ impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
 
     fn line(&self, number: u64) -> &[AtomicU64; 8] {
         &self.0[usize::try_from(number).unwrap()]
+    }
+
+    fn give_back(&self, _lines: core::ops::Range<u64>) -> bool {
+        false
     }
 
     fn prefetch(&self, _number: u64) {}
@@ -56,11 +71,41 @@ impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
 
 type ModelTable<const SLOTS: usize> = Table<ModelLines<SLOTS>>;
 
-const BUCKETS: u64 = 1;
+const LINES: u64 = 2;
 
 fn table<const SLOTS: usize>() -> Arc<ModelTable<SLOTS>> {
-    let lines = (0..8).map(|_| Default::default()).collect();
-    Arc::new(Table::new(ModelLines(lines), BUCKETS, 4))
+    let lines = (0..12).map(|_| Default::default()).collect();
+    Arc::new(Table::new(ModelLines(lines), LINES, 4))
+}
+
+/// A table with these entries that has grown to `lines` lines.
+fn table_with<const SLOTS: usize>(lines: u64, tops: &[u64]) -> Arc<ModelTable<SLOTS>> {
+    let table = table::<SLOTS>();
+    while table.lines() < lines {
+        grow(&table);
+    }
+    for &top in tops {
+        insert(&table, top);
+    }
+    table
+}
+
+fn grow<const SLOTS: usize>(table: &ModelTable<SLOTS>) {
+    assert!(table.grow(&mut Resizer::new(LINES), &mut no_keys));
+}
+
+fn shrink<const SLOTS: usize>(table: &ModelTable<SLOTS>) {
+    assert!(table.shrink(&mut Resizer::new(LINES), &mut no_keys));
+}
+
+/// Grows or shrinks the table to `lines`.
+fn resize<const SLOTS: usize>(table: &ModelTable<SLOTS>, lines: u64) {
+    while table.lines() < lines {
+        grow(table);
+    }
+    while table.lines() > lines {
+        shrink(table);
+    }
 }
 
 /// An entry is named by its place, whose top bits are what counts.
@@ -74,8 +119,8 @@ fn entry(top: u64) -> EntryRef {
 
 fn insert<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) {
     let mut bucket = table.lock(place(top));
-    let word = pack(tag(place(top), bucket.address().bits), entry(top), false);
-    bucket.insert(word).expect("there are overflow buckets");
+    let word = pack(tag(place(top), bucket.address().block.bits), entry(top), false);
+    bucket.insert(word).expect("there are overflow lines");
 }
 
 fn finds<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) -> bool {
@@ -84,9 +129,27 @@ fn finds<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) -> bool {
         .is_some()
 }
 
+/// The tops of the entries that a scan of all hashes meets.
+fn walk<const SLOTS: usize>(table: &ModelTable<SLOTS>) -> Vec<u64> {
+    let spread = Spread::new(HashRange::ALL);
+    let (mut slots, mut from) = (Vec::new(), KeyHash(0));
+    loop {
+        let last = table.scan(&spread, from, &mut slots);
+        match last.0.checked_add(1) {
+            Some(next) => from = KeyHash(next),
+            None => return slots.iter().map(|slot| slot.entry.offset() - 1).collect(),
+        }
+    }
+}
+
 fn explore(f: impl Fn() + Send + Sync + 'static) {
+    explore_with(2, f);
+}
+
+/// With so many switches of threads that did not ask for it.
+fn explore_with(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
+    model.preemption_bound = Some(preemptions);
     model.check(f);
 }
 
@@ -94,32 +157,88 @@ fn no_keys(_: EntryRef) -> u64 {
     panic!("these splits need no keys")
 }
 
+/// From so many lines to so many: within a block, a split, and both back.
+const STEPS: [(u64, u64); 4] = [(2, 3), (3, 4), (3, 2), (4, 3)];
+
 #[test]
-fn a_split_hides_neither_what_stays_nor_what_goes() {
-    // Tops 0 and 1 stay, 8 goes, in a chain of three buckets.
-    for sought in [0, 1, 8] {
-        explore(move || {
-            let table = table::<1>();
-            for top in [8, 0, 1] {
-                insert(&table, top);
-            }
+fn no_step_hides_an_entry_from_a_reader() {
+    for (from, to) in STEPS {
+        // At home, behind its home, in the chain, alone.
+        for sought in [0, 1, 2, 8] {
+            explore(move || {
+                let table = table_with::<1>(from, &[0, 1, 2, 8]);
+                let reader = Arc::clone(&table);
+                let reader = thread::spawn(move || assert!(finds(&reader, sought)));
+                resize(&table, to);
+                reader.join().unwrap();
+                for top in [0, 1, 2, 8] {
+                    assert!(finds(&table, top));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn no_step_hides_an_entry_from_a_scan() {
+    for (from, to) in STEPS {
+        explore_with(1, move || {
+            let tops = [0, 3, 9];
+            let table = table_with::<1>(from, &tops);
             let reader = Arc::clone(&table);
-            let reader = thread::spawn(move || assert!(finds(&reader, sought)));
-            assert!(table.split(&mut no_keys));
+            let reader = thread::spawn(move || {
+                let met = walk(&reader);
+                assert!(tops.iter().all(|top| met.contains(top)), "{met:?}");
+            });
+            resize(&table, to);
             reader.join().unwrap();
-            assert!(finds(&table, sought));
+            let mut met = walk(&table);
+            met.sort_unstable();
+            assert_eq!(met, tops, "each once when nothing changes");
         });
     }
 }
 
 #[test]
-fn a_removal_hides_no_neighbour_that_moves_up() {
+fn shrinking_and_growing_again_deceives_no_reader() {
+    for sought in [1, 8, 9] {
+        explore(move || {
+            let table = table_with::<1>(4, &[0, 1, 8, 9]);
+            let reader = Arc::clone(&table);
+            let reader = thread::spawn(move || assert!(finds(&reader, sought)));
+            resize(&table, 3);
+            resize(&table, 4);
+            reader.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_reader_a_writer_and_a_step_go_together() {
+    for (from, to) in STEPS {
+        explore_with(1, move || {
+            let table = table_with::<1>(from, &[0, 1]);
+            let [reader, writer] = [(); 2].map(|()| Arc::clone(&table));
+            let reader = thread::spawn(move || assert!(finds(&reader, 1)));
+            // Takes the place of what was there, and comes to a block that may go away.
+            let writer = thread::spawn(move || {
+                assert!(writer.lock(place(0)).remove(entry(0)));
+                insert(&writer, 8);
+            });
+            resize(&table, to);
+            reader.join().unwrap();
+            writer.join().unwrap();
+            assert!(finds(&table, 1) && finds(&table, 8) && !finds(&table, 0));
+            assert_eq!(table.len(), 2);
+        });
+    }
+}
+
+#[test]
+fn a_removal_hides_no_neighbour_that_comes_home() {
     for sought in [1, 2] {
         explore(move || {
-            let table = table::<1>();
-            for top in [0, 1, 2] {
-                insert(&table, top);
-            }
+            let table = table_with::<1>(2, &[0, 1, 2]);
             let reader = Arc::clone(&table);
             let reader = thread::spawn(move || assert!(finds(&reader, sought)));
             assert!(table.lock(place(0)).remove(entry(0)));
@@ -129,24 +248,22 @@ fn a_removal_hides_no_neighbour_that_moves_up() {
 }
 
 #[test]
-fn an_overflow_bucket_used_again_elsewhere_leads_no_reader_astray() {
-    explore(|| {
-        let table = table::<1>();
-        assert!(table.split(&mut no_keys));
-        for top in [0, 1, 8] {
-            insert(&table, top);
-        }
-        let reader = Arc::clone(&table);
-        let reader = thread::spawn(move || assert!(finds(&reader, 1)));
-        // Frees the overflow bucket of 0's chain; 9 puts it into the chain of 8.
-        assert!(table.lock(place(0)).remove(entry(0)));
-        insert(&table, 9);
-        reader.join().unwrap();
-    });
+fn an_overflow_line_used_again_elsewhere_leads_no_reader_astray() {
+    for sought in [1, 2] {
+        explore(move || {
+            let table = table_with::<1>(4, &[0, 1, 2, 8, 9]);
+            let reader = Arc::clone(&table);
+            let reader = thread::spawn(move || assert!(finds(&reader, sought)));
+            // Frees the overflow line of the one block; 10 puts it into the chain of the other.
+            assert!(table.lock(place(0)).remove(entry(0)));
+            insert(&table, 10);
+            reader.join().unwrap();
+        });
+    }
 }
 
 #[test]
-fn two_writers_of_a_bucket_do_not_lose_each_others_entries() {
+fn two_writers_of_a_block_do_not_lose_each_others_entries() {
     explore(|| {
         let table = table::<2>();
         let other = Arc::clone(&table);
@@ -159,15 +276,17 @@ fn two_writers_of_a_bucket_do_not_lose_each_others_entries() {
 }
 
 #[test]
-fn a_writer_follows_a_split_of_its_bucket() {
-    explore(|| {
-        let table = table::<2>();
-        let writer = Arc::clone(&table);
-        let writer = thread::spawn(move || insert(&writer, 8));
-        assert!(table.split(&mut no_keys));
-        writer.join().unwrap();
-        assert!(finds(&table, 8));
-    });
+fn a_writer_follows_its_block_through_a_step() {
+    for (from, to) in STEPS {
+        explore(move || {
+            let table = table_with::<2>(from, &[]);
+            let writer = Arc::clone(&table);
+            let writer = thread::spawn(move || insert(&writer, 8));
+            resize(&table, to);
+            writer.join().unwrap();
+            assert!(finds(&table, 8));
+        });
+    }
 }
 
 /// The reader is the spawned thread, as in all these models: with the lookup in the main thread, loom
@@ -251,7 +370,15 @@ fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
 }
 
 #[test]
-fn the_models_tops_go_where_the_tests_say() {
-    let goes = |top| spread::goes_to_new(tag(place(top), 0), 0);
-    assert!(!goes(0) && !goes(1) && !goes(2) && goes(8) && goes(9));
+fn the_models_tops_have_the_homes_that_its_head_says() {
+    let homes = |lines| {
+        let line = |top| {
+            let address = Address::of(place(top), lines, 1);
+            address.block.line(address.home)
+        };
+        (0..16).map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(homes(2), [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(homes(3), [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
+    assert_eq!(homes(4), [0, 0, 0, 0, 2, 2, 2, 2, 1, 1, 1, 1, 3, 3, 3, 3]);
 }

@@ -1,4 +1,4 @@
-//! Walking the index in hash order, bucket by bucket, and emptying ranges of it.
+//! Walking the index in hash order, line by line, and emptying ranges of it.
 
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
@@ -7,28 +7,29 @@ use crate::words::Lines;
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
 impl<M: Lines> Table<M> {
-    /// Appends the slots of the bucket that covers `from`, and says the last hash it covers.
+    /// Appends the slots of the entries whose home covers `from`, and says the last hash that home covers.
     pub(crate) fn scan(&self, spread: &Spread, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
         let place = spread.place(from);
         let begin = slots.len();
         // Two closures share the vector: one forgets what an attempt found, one adds to it.
         let found = core::cell::RefCell::new(&mut *slots);
-        let Err(address) = self.read_chain(
+        let Err(address) = self.read_all(
             place,
             || found.borrow_mut().truncate(begin),
-            |word, _| -> Option<core::convert::Infallible> {
-                if word != slot::EMPTY {
+            |word, address| -> Option<core::convert::Infallible> {
+                if word != slot::EMPTY && address.block.home(slot::tag_of(word)) == address.home {
                     found.borrow_mut().push(Slot::of(word));
                 }
                 None
             },
         );
-        spread.hashes(place, address.bits).last
+        let (first, last) = address.places(place);
+        spread.hashes(first, last).last
     }
 
-    /// Removes the entries of `range` from the bucket that covers its first hash, appends their slots
-    /// to `removed`, and says the last hash the bucket covers. `hash_of` is called for the entries of
-    /// a bucket that lies partly in the range.
+    /// Removes the entries of `range` from the home that covers its first hash, appends their slots
+    /// to `removed`, and says the last hash that home covers. `hash_of` is called for the entries of
+    /// a home that lies partly in the range.
     pub(crate) fn remove_in_first_bucket(
         &self,
         spread: &Spread,
@@ -37,25 +38,19 @@ impl<M: Lines> Table<M> {
         removed: &mut Vec<Slot>,
     ) -> KeyHash {
         let place = spread.place(range.first);
-        let (mut words, mut stay) = (Vec::new(), Vec::new());
+        let mut words = Vec::new();
         let mut locked = self.lock(place);
-        let address = locked.address();
-        let hashes = spread.hashes(place, address.bits);
+        let (first, last) = locked.address().places(place);
+        let hashes = spread.hashes(first, last);
         let whole = range.first <= hashes.first && hashes.last <= range.last;
-        locked.entries(&mut words);
-        let before = removed.len();
+        locked.entries_of_home(&mut words);
         for &word in &words {
-            if whole || range.contains(hash_of(slot::entry_of(word))) {
+            let entry = slot::entry_of(word);
+            if whole || range.contains(hash_of(entry)) {
+                let was_there = locked.remove(entry);
+                assert!(was_there, "X1: an entry is where its home says");
                 removed.push(Slot::of(word));
-            } else {
-                stay.push(word);
             }
-        }
-        if removed.len() > before {
-            locked.begin_move();
-            locked.rewrite(&stay);
-            locked.end_move();
-            self.count_out(address.bucket, (removed.len() - before) as u64);
         }
         hashes.last
     }

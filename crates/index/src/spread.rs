@@ -1,18 +1,29 @@
 //! From hashes to buckets: pure arithmetic.
 //!
 //! A hash becomes a *place*: the same order, but with the expected range of hashes stretched over
-//! all 64 bits. The bucket count `n = 2^level + split` says how places map to buckets: the bucket's
-//! number is made of the place's top bits, reversed, so that a split of bucket `split` appends one
-//! bucket at the end (linear hashing) and every bucket holds one contiguous range of places (X4).
+//! all 64 bits. The number of lines alone says how places map to lines. Lines belong to *blocks* of 8 to 15; a
+//! block's number is made of the place's top bits, reversed, and the bits that follow, as a fraction of the block, say
+//! which of its lines is the *home* of the place. So a block, and a home, is one contiguous range of places (X4).
+//!
+//! ```text
+//! lines = k * 2^level + s, 8 <= k < 16: blocks 0..s have k + 1 lines, blocks s..2^level have k; line i of block b is
+//! line i * 2^level + b of all. A block of 16 lines is two blocks of 8 instead: b, and b + 2^level.
+//! ```
+//!
+//! One line more is appended at the end of all and belongs to block `s`, whose entries it shares out anew (linear
+//! hashing with partial expansions); one line less is the reverse.
 
 use crate::slot::TAG_BITS;
 use pluvio_units::{HashRange, KeyHash};
 
-/// A tag is refreshed from the key each time a bucket's address has grown by so many bits. In
-/// between, it loses a bit of its worth per split: 15 down to 8 bits that tell entries apart.
-/// A power of two. Eight: one split in eight reads keys, and a full bucket gives at worst 3 % of
-/// the lookups one needless look at the log.
-const TAG_STEP: u32 = 8;
+/// A tag is refreshed from the key each time a block's address has grown by so many bits. In between, it loses a bit
+/// of its worth per split. A power of two. Four: one split in four reads keys, and 15 - 3 - 4 = 8 bits at least tell
+/// the entries of a line apart, so that a full line gives at worst 3 % of the lookups one needless look at the log.
+const TAG_STEP: u32 = 4;
+
+/// How many bits behind those of the block say which of its lines a place belongs to. Always within the tag. With so
+/// many, the lines of a block differ by less than 1 % in the places they hold.
+const FRACTION_BITS: u32 = TAG_BITS - TAG_STEP;
 
 /// The order-preserving map from hashes to places.
 #[derive(Debug, Clone, Copy)]
@@ -25,15 +36,35 @@ pub(crate) struct Spread {
     stretch: u64,
 }
 
-/// Where a place lives, given a number of buckets.
+/// A block, as it is at some number of lines: the contiguous range of places that share its bits, cut into lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Its number: the top bits of its places, reversed.
+    pub(crate) number: u64,
+    /// How many of their top bits its places share.
+    pub(crate) bits: u32,
+    /// How many lines it has.
+    pub(crate) lines: u64,
+}
+
+/// Where a place lives, given a number of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// The bucket's number.
-    pub(crate) bucket: u64,
-    /// How many of the place's top bits the bucket's entries share.
-    pub(crate) bits: u32,
-    /// The tag of this place in that bucket.
+    /// Its block.
+    pub(crate) block: Block,
+    /// Which of the block's lines is its home.
+    pub(crate) home: u64,
+    /// Its tag in that block.
     pub(crate) tag: u64,
+}
+
+/// One block, or the two that it is split into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    /// The one, or the one whose number stays.
+    pub(crate) low: Block,
+    /// The other one.
+    pub(crate) high: Option<Block>,
 }
 
 impl Spread {
@@ -76,10 +107,8 @@ impl Spread {
         KeyHash(low)
     }
 
-    /// All hashes of the bucket that holds `place`, sharing its top `bits` bits.
-    pub(crate) fn hashes(&self, place: u64, bits: u32) -> HashRange {
-        let below = u64::MAX.checked_shr(bits).unwrap_or(0);
-        let (first, last) = (place & !below, place | below);
+    /// All hashes whose places lie between these two.
+    pub(crate) fn hashes(&self, first: u64, last: u64) -> HashRange {
         HashRange {
             first: first.checked_sub(1).map_or(KeyHash(0), |before| {
                 KeyHash(self.last_hash(before).0.saturating_add(1))
@@ -89,46 +118,158 @@ impl Spread {
     }
 }
 
-impl Address {
-    /// # Panics
-    /// When there are no buckets.
+impl Block {
+    /// The block of a place in an index of `lines` lines; a block has `1 << log` of them at least.
     #[inline]
-    pub(crate) fn of(place: u64, buckets: u64) -> Self {
-        let level = buckets.ilog2();
-        let split = buckets - (1 << level);
+    fn of(place: u64, lines: u64, log: u32) -> Self {
+        let level = lines.ilog2() - log;
+        let grown = lines & ((1 << level) - 1);
         let reversed = place.reverse_bits();
         let low = reversed & ((1 << level) - 1);
-        let bits = level + u32::from(low < split);
+        let own = (lines >> level) + u64::from(low < grown);
+        // One with twice the lines that it began with is two blocks.
+        let split = (own >> (log + 1)) as u32;
+        let bits = level + split;
         Self {
-            bucket: reversed & ((1 << bits) - 1),
+            number: reversed & ((1 << bits) - 1),
             bits,
-            tag: tag(place, bits),
+            lines: own >> split,
         }
+    }
+
+    /// The number of one of its lines among all.
+    #[inline]
+    pub(crate) fn line(&self, of_block: u64) -> u64 {
+        of_block << self.bits | self.number
+    }
+
+    /// The line that is the home of entries with this tag.
+    #[inline]
+    pub(crate) fn home(&self, tag: u64) -> u64 {
+        let into_tag = self.bits & (TAG_STEP - 1);
+        let fraction = tag >> (TAG_BITS - FRACTION_BITS - into_tag) & ((1 << FRACTION_BITS) - 1);
+        (fraction * self.lines) >> FRACTION_BITS
+    }
+
+    /// The line `step` behind that of an entry, where it may be if its home is full.
+    #[inline]
+    pub(crate) fn behind(&self, home: u64, step: u64) -> u64 {
+        let line = home + step;
+        if line < self.lines {
+            line
+        } else {
+            line - self.lines
+        }
+    }
+
+    /// How far `line` is behind `home`.
+    #[inline]
+    pub(crate) fn distance(&self, home: u64, line: u64) -> u64 {
+        if line < home {
+            line + self.lines - home
+        } else {
+            line - home
+        }
+    }
+
+    /// The tag of a place in this block.
+    #[inline]
+    pub(crate) fn tag(&self, place: u64) -> u64 {
+        tag(place, self.bits)
     }
 }
 
-/// The tag of a place in a bucket of `bits` bits: the 15 bits of the place from the last multiple of
-/// [`TAG_STEP`] on.
+impl Address {
+    /// An index has `1 << log` lines at least.
+    #[inline]
+    pub(crate) fn of(place: u64, lines: u64, log: u32) -> Self {
+        let block = Block::of(place, lines, log);
+        let tag = block.tag(place);
+        Self {
+            block,
+            home: block.home(tag),
+            tag,
+        }
+    }
+
+    /// The first and the last place that share block and home with `place`, whose address this is.
+    pub(crate) fn places(&self, place: u64) -> (u64, u64) {
+        let Block { bits, lines, .. } = self.block;
+        let below = u64::MAX.checked_shr(bits).unwrap_or(0);
+        let shift = 64 - bits - FRACTION_BITS;
+        let begin = |line: u64| (line << FRACTION_BITS).div_ceil(lines) << shift;
+        // The end of the last line is the block's: a carry out of 64 bits when it is the only block.
+        let (first, end) = (begin(self.home), begin(self.home + 1));
+        (place & !below | first, place & !below | end.wrapping_sub(1) & below)
+    }
+}
+
+impl Blocks {
+    /// What becomes of one block, or of two, when an index of `lines` lines gets one more.
+    pub(crate) fn before_and_after(lines: u64, log: u32) -> (Self, Self) {
+        let level = lines.ilog2() - log;
+        let low = Block {
+            number: lines & ((1 << level) - 1),
+            bits: level,
+            lines: lines >> level,
+        };
+        let after = if low.lines + 1 == 2 << log {
+            let half = |number| Block {
+                number,
+                bits: level + 1,
+                lines: 1 << log,
+            };
+            Self {
+                low: half(low.number),
+                high: Some(half(low.number | 1 << level)),
+            }
+        } else {
+            let lines = low.lines + 1;
+            Self {
+                low: Block { lines, ..low },
+                high: None,
+            }
+        };
+        (Self { low, high: None }, after)
+    }
+
+    /// How many blocks an index of `lines` lines has.
+    pub(crate) fn count(lines: u64, log: u32) -> u64 {
+        let level = lines.ilog2() - log;
+        let grown = lines & ((1 << level) - 1);
+        let splitting = (lines >> level) + 1 == 2 << log;
+        (1 << level) + if splitting { grown } else { 0 }
+    }
+
+    /// Whether tags of blocks with `bits` bits say nothing of the tags in blocks with `other` bits.
+    pub(crate) fn need_keys(bits: u32, other: u32) -> bool {
+        bits / TAG_STEP != other / TAG_STEP
+    }
+
+    /// Whether an entry belongs to the higher one, by a tag that both sides of the split agree on.
+    pub(crate) fn is_high_tag(&self, tag: u64) -> bool {
+        let into_tag = (self.low.bits.wrapping_sub(1)) & (TAG_STEP - 1);
+        self.high.is_some() && tag >> (TAG_BITS - 1 - into_tag) & 1 == 1
+    }
+
+    /// Whether a place belongs to the higher one.
+    pub(crate) fn is_high_place(&self, place: u64) -> bool {
+        self.high.is_some() && place >> (64 - self.low.bits) & 1 == 1
+    }
+}
+
+/// The tag of a place in a block of `bits` bits: the 15 bits of the place from the last multiple of [`TAG_STEP`] on.
 #[inline]
 pub(crate) fn tag(place: u64, bits: u32) -> u64 {
     (place << (bits & !(TAG_STEP - 1))) >> (64 - TAG_BITS)
-}
-
-/// Whether the tags of a bucket of `bits` bits say nothing of the tags after its split.
-pub(crate) fn split_needs_keys(bits: u32) -> bool {
-    (bits + 1).is_multiple_of(TAG_STEP)
-}
-
-/// Whether an entry of a bucket of `bits` bits, with this tag, goes to the new bucket of its split.
-pub(crate) fn goes_to_new(tag: u64, bits: u32) -> bool {
-    let into_tag = bits & (TAG_STEP - 1);
-    tag >> (TAG_BITS - 1 - into_tag) & 1 == 1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const LOG: u32 = 3;
 
     fn ranges() -> impl Strategy<Value = HashRange> {
         let tablets = (0_u64..7, 1_u64..8).prop_map(|(at, parts)| {
@@ -159,16 +300,20 @@ mod tests {
         }
 
         #[test]
-        fn a_bucket_holds_exactly_the_hashes_of_its_range(
-            range in ranges(), hash: u64, other: u64, buckets in 1_u64..5000,
+        fn a_line_is_home_of_exactly_the_hashes_of_its_range(
+            range in ranges(), hash: u64, other: u64, lines in 8_u64..50_000,
         ) {
             let spread = Spread::new(range);
-            let address = |hash| Address::of(spread.place(hash), buckets);
+            let address = |hash| Address::of(spread.place(hash), lines, LOG);
             let here = address(KeyHash(hash));
-            prop_assert!(here.bucket < buckets);
-            let hashes = spread.hashes(spread.place(KeyHash(hash)), here.bits);
+            prop_assert!(here.block.line(here.home) < lines);
+            let (first, last) = here.places(spread.place(KeyHash(hash)));
+            let hashes = spread.hashes(first, last);
             prop_assert!(hashes.contains(KeyHash(hash)));
-            let same = |hash: KeyHash| address(hash).bucket == here.bucket;
+            let same = |hash: KeyHash| {
+                let other = address(hash);
+                (other.block, other.home) == (here.block, here.home)
+            };
             prop_assert_eq!(hashes.contains(KeyHash(other)), same(KeyHash(other)));
             prop_assert!(same(hashes.first) && same(hashes.last));
             prop_assert!(hashes.first.0 == 0 || !same(KeyHash(hashes.first.0 - 1)));
@@ -176,18 +321,40 @@ mod tests {
         }
 
         #[test]
-        fn a_split_moves_by_tag_as_the_address_says(place: u64, level in 0_u32..32) {
-            let before = Address::of(place, 1 << level);
-            let after = Address::of(place, 2 << level);
-            prop_assert_eq!(before.bits, level);
-            let moves = goes_to_new(before.tag, level);
-            prop_assert_eq!(moves, after.bucket != before.bucket);
-            if moves {
-                prop_assert_eq!(after.bucket, before.bucket + (1 << level));
+        fn one_more_line_changes_the_blocks_it_should(place: u64, lines in 8_u64..50_000) {
+            let (before, after) = Blocks::before_and_after(lines, LOG);
+            let was = Address::of(place, lines, LOG);
+            let is = Address::of(place, lines + 1, LOG);
+            if was.block != before.low {
+                prop_assert_eq!(was, is);
+            } else if after.is_high_place(place) {
+                prop_assert_eq!(Some(is.block), after.high);
+            } else {
+                prop_assert_eq!(is.block, after.low);
             }
-            if !split_needs_keys(level) {
-                prop_assert_eq!(before.tag, after.tag);
+            prop_assert!(is.block.number < Blocks::count(lines + 1, LOG));
+            if was.block == before.low && !Blocks::need_keys(was.block.bits, is.block.bits) {
+                prop_assert_eq!(was.tag, is.tag);
+                prop_assert_eq!(after.is_high_tag(is.tag), after.is_high_place(place));
             }
+            prop_assert!(was.block.bits == is.block.bits || was.block == before.low);
+        }
+    }
+
+    #[test]
+    fn every_line_belongs_to_one_block() {
+        for lines in 8..300_u64 {
+            let mut seen = std::collections::BTreeSet::new();
+            let mut place = 0_u64;
+            loop {
+                let address = Address::of(place, lines, LOG);
+                assert!(seen.insert(address.block.line(address.home)));
+                match address.places(place).1.checked_add(1) {
+                    Some(next) => place = next,
+                    None => break,
+                }
+            }
+            assert!(seen.into_iter().eq(0..lines), "{lines} lines");
         }
     }
 

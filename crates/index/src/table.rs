@@ -3,36 +3,36 @@
 //! Owns the layout of the lines:
 //!
 //! ```text
-//! line 0         | bucket count | unused ...                                     |
-//! line 1 + b     | head | slot | slot | slot | slot | slot | slot | slot |   bucket b
+//! line 0         | number of lines in use | unused ...                           |
+//! line 1 + b/4   | head b | disp. | head b+1 | disp. | ...                       |   block heads, four to a line
+//!    ...           (room for the heads of as many blocks as there may ever be)
+//! first + l      | slot | slot | slot | slot | slot | slot | slot | slot |   line l; which block's: see `spread`
 //!    ...           (untouched address space between)
-//! line end - o   | next | slot | slot | slot | slot | slot | slot | slot |   overflow bucket o >= 1
+//! line end - o   | next | slot | slot | slot | slot | slot | slot | slot |   overflow line o >= 1
 //!
-//! head:  63..32 first overflow bucket, 0 = none | 31..2 version | 1 moving | 0 locked
-//! next:  63..32 next overflow bucket, 0 = none  | unused
+//! head:   63..32 first overflow line, 0 = none | 31..2 version | 1 moving | 0 locked
+//! disp.:  4 bits for each line of the block: how many lines behind it at most its entries lie
+//! next:   63..32 next overflow line, 0 = none  | unused
 //! ```
 
+use crate::resize::Resizer;
 use crate::slot::{self, Slot};
-use crate::spread::Address;
+use crate::spread::{Address, Block, Blocks};
 use crate::words::{Lines, Word};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pluvio_units::EntryRef;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Average entries per bucket before the next split. At 4 of 7 slots, 2 to 5 % of the entries are in
-/// overflow buckets (Poisson, over one doubling); an entry costs 16 to 18 bytes.
-pub(crate) const ENTRIES_PER_BUCKET: u64 = 4;
-
-/// With more overflow buckets than one for so many entries, hashes are unevenly spread: a doubling
-/// of evenly spread ones passes one for 40 at most. Then splitting goes on beyond the average above.
-pub(crate) const ENTRIES_PER_OVERFLOW: u64 = 16;
-
-/// How far it goes on: uneven hashes may cost up to this many buckets per entry.
-pub(crate) const BUCKETS_PER_ENTRY_MAX: u64 = 2;
 
 /// The number of entries is kept in so many counters, each in a line of its own, so that inserting
 /// cores do not fight for one. A power of two.
 const STRIPES: usize = 8;
+
+/// So many changes of one counter, and somebody looks what is due even if the counter does not tell.
+const LOOK_EVERY: u64 = 256;
+
+/// Heads in a line.
+const HEADS_PER_LINE: u64 = 4;
 
 pub(crate) const LOCKED: u64 = 1;
 pub(crate) const MOVING: u64 = 2;
@@ -40,7 +40,11 @@ const VERSION_MASK: u64 = 0xffff_fffc;
 const VERSION_ONE: u64 = 4;
 const NEXT_SHIFT: u32 = 32;
 
-/// The overflow bucket a head or next word names; 0 for none.
+/// Bits of a displacement.
+const REACH_BITS: u64 = 4;
+const REACH_MASK: u64 = (1 << REACH_BITS) - 1;
+
+/// The overflow line a head or next word names; 0 for none.
 #[inline]
 pub(crate) fn next_of(head: u64) -> u64 {
     head >> NEXT_SHIFT
@@ -54,6 +58,18 @@ pub(crate) fn with_next_version(head: u64) -> u64 {
     head & !VERSION_MASK | (head + VERSION_ONE) & VERSION_MASK
 }
 
+/// How far behind `line` its entries may be, as the displacements of a block say.
+#[inline]
+pub(crate) fn reach_of(reaches: u64, line: u64) -> u64 {
+    reaches >> (REACH_BITS * line) & REACH_MASK
+}
+
+pub(crate) fn with_reach(reaches: u64, line: u64, reach: u64) -> u64 {
+    debug_assert!(reach <= REACH_MASK);
+    let shift = REACH_BITS * line;
+    reaches & !(REACH_MASK << shift) | reach << shift
+}
+
 /// Whether no entry has changed its slot since `before` was read.
 #[inline]
 fn unmoved(before: u64, now: u64) -> bool {
@@ -64,15 +80,19 @@ fn unmoved(before: u64, now: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct Table<M> {
     pub(crate) memory: M,
-    /// The bucket count never exceeds it.
-    pub(crate) buckets_max: u64,
+    /// The number of lines is never below it ...
+    pub(crate) lines_min: u64,
+    /// ... and never above this.
+    pub(crate) lines_max: u64,
+    /// Where the lines begin.
+    pub(crate) first_line: u64,
     stripes: [Stripe; STRIPES],
-    /// Set when a split is due; a hint.
-    pub(crate) split_due: AtomicBool,
-    /// Held by the one thread that splits.
-    pub(crate) splitting: AtomicBool,
+    /// Set when a change of size is due; a hint.
+    pub(crate) resize_due: AtomicBool,
+    /// Held by the one thread that changes the size.
+    pub(crate) resizer: Mutex<Resizer>,
     overflow: Mutex<Overflow>,
-    /// Overflow buckets in chains; a copy for those who do not want the mutex.
+    /// Overflow lines in chains; a copy for those who do not want the mutex.
     overflow_used: AtomicU64,
 }
 
@@ -80,65 +100,105 @@ pub(crate) struct Table<M> {
 #[repr(align(64))]
 struct Stripe(AtomicU64);
 
-/// Overflow buckets that are in no chain.
+/// Overflow lines that are in no chain.
 #[derive(Debug)]
-struct Overflow {
-    free: Vec<u64>,
-    /// Numbers from here on were never used.
-    fresh: u64,
+pub(crate) struct Overflow {
+    /// All below `fresh`. The lowest is taken first, so that memory at the end becomes free.
+    free: BTreeSet<u64>,
+    /// Those from here on are in no chain.
+    pub(crate) fresh: u64,
+    /// Those from here on are untouched memory.
+    pub(crate) touched: u64,
+    /// Whether `fresh` has grown since somebody set this to false.
+    pub(crate) grown: bool,
 }
 
 impl<M: Lines> Table<M> {
-    /// `memory` is zero and has room for `buckets` now, `buckets_max` ever, and overflow buckets.
-    pub(crate) fn new(memory: M, buckets: u64, buckets_max: u64) -> Self {
-        assert!(0 < buckets && buckets <= buckets_max && buckets_max < memory.count());
-        memory.line(0)[0].set(buckets);
+    /// `memory` is zero and has room for what [`Self::memory_lines`] says. The index has `lines` lines, and never less.
+    pub(crate) fn new(memory: M, lines: u64, lines_max: u64) -> Self {
+        let first_line = Self::first_line(lines_max);
+        assert!(1 << M::BLOCK_LOG <= lines && lines <= lines_max);
+        assert!(first_line + lines_max < memory.count());
+        memory.line(0)[0].set(lines);
         Self {
             memory,
-            buckets_max,
+            lines_min: lines,
+            lines_max,
+            first_line,
             stripes: Default::default(),
-            split_due: AtomicBool::new(false),
-            splitting: AtomicBool::new(false),
+            resize_due: AtomicBool::new(false),
+            resizer: Mutex::new(Resizer::new(lines)),
             overflow: Mutex::new(Overflow {
-                free: Vec::new(),
+                free: BTreeSet::new(),
                 fresh: 1,
+                touched: 1,
+                grown: false,
             }),
             overflow_used: AtomicU64::new(0),
         }
     }
 
+    /// Where the lines begin: behind the heads, at a piece of memory that can be given back.
+    pub(crate) fn first_line(lines_max: u64) -> u64 {
+        let heads = Blocks::count(lines_max, M::BLOCK_LOG);
+        (1 + heads.div_ceil(HEADS_PER_LINE)).next_multiple_of(M::GRANULE)
+    }
+
     #[inline]
-    pub(crate) fn buckets(&self) -> u64 {
+    pub(crate) fn lines(&self) -> u64 {
         self.memory.line(0)[0].get()
     }
 
-    pub(crate) fn set_buckets(&self, buckets: u64) {
-        self.memory.line(0)[0].set(buckets);
+    pub(crate) fn set_lines(&self, lines: u64) {
+        self.memory.line(0)[0].set(lines);
     }
 
     #[inline]
     pub(crate) fn address(&self, place: u64) -> Address {
-        Address::of(place, self.buckets())
+        Address::of(place, self.lines(), M::BLOCK_LOG)
     }
 
+    /// Asks for the home of `place`.
     #[inline]
     pub(crate) fn prefetch(&self, place: u64) {
-        self.memory.prefetch(1 + self.address(place).bucket);
+        let address = self.address(place);
+        let line = address.block.line(address.home);
+        self.memory.prefetch(self.first_line + line);
+    }
+
+    /// The line in which the head of a block is.
+    #[inline]
+    pub(crate) fn head_line(block: u64) -> u64 {
+        1 + block / HEADS_PER_LINE
+    }
+
+    /// The head of a block, and its displacements.
+    #[inline]
+    pub(crate) fn head(&self, block: u64) -> (&M::Word, &M::Word) {
+        let line = self.memory.line(Self::head_line(block));
+        let at = (block % HEADS_PER_LINE) as usize * 2;
+        (&line[at], &line[at + 1])
+    }
+
+    /// The slots of a line of a block.
+    #[inline]
+    pub(crate) fn slots(&self, block: &Block, line: u64) -> &[M::Word] {
+        &self.memory.line(self.first_line + block.line(line))[..M::SLOTS]
     }
 
     #[inline]
-    pub(crate) fn bucket(&self, number: u64) -> &[M::Word; 8] {
-        self.memory.line(1 + number)
-    }
-
-    #[inline]
-    pub(crate) fn overflow_bucket(&self, number: u64) -> &[M::Word; 8] {
+    pub(crate) fn overflow_line(&self, number: u64) -> &[M::Word; 8] {
         self.memory.line(self.memory.count() - number)
     }
 
-    /// Shows `see` every slot word of the chain of `place` until it answers something, or until all of
-    /// them were seen without one entry changing its slot meanwhile: then the answer is `None`, and
-    /// every entry that was there all the time has been seen. The address is the chain's; `restart`
+    /// The slots of an overflow line.
+    pub(crate) fn overflow_slots(&self, number: u64) -> &[M::Word] {
+        &self.overflow_line(number)[1..=M::OVERFLOW_SLOTS]
+    }
+
+    /// Shows `see` every slot word where an entry of `place` can be, until it answers something, or until all of
+    /// them were seen without one entry of the block changing its slot meanwhile: then the answer is `None`, and
+    /// every entry that was there all the time has been seen. The address is that of `place`; `restart`
     /// is called before each attempt.
     ///
     /// Why an answer needs no check: a slot is one word, so what it said was linked when it was read.
@@ -146,7 +206,7 @@ impl<M: Lines> Table<M> {
     /// already. Moving starts by storing *moving* before the first slot (X3); so a slot load
     /// (acquire) that read a moved word makes the last load of the head read *moving* or more.
     #[inline]
-    pub(crate) fn read_chain<T>(
+    pub(crate) fn read_all<T>(
         &self,
         place: u64,
         mut restart: impl FnMut(),
@@ -156,27 +216,36 @@ impl<M: Lines> Table<M> {
         let mut attempt = 0_u32;
         loop {
             restart();
-            let primary = self.bucket(address.bucket);
-            let head = primary[0].get();
-            let (mut line, mut next) = (primary, next_of(head));
-            let whole = loop {
-                for word in &line[1..=M::SLOTS] {
+            let (head_word, reaches) = self.head(address.block.number);
+            let head = head_word.get();
+            let reach = reach_of(reaches.get(), address.home);
+            // Reaches of another size of the block are noticed at the end.
+            for step in 0..=reach.min(address.block.lines - 1) {
+                let line = address.block.behind(address.home, step);
+                for word in self.slots(&address.block, line) {
                     if let Some(answer) = see(word.get(), &address) {
                         return Ok(answer);
                     }
                 }
+            }
+            let mut next = next_of(head);
+            let whole = loop {
                 // Not moved: `next` was in this chain when it was read, so chains cannot lead astray.
-                if !unmoved(head, primary[0].get()) || head & MOVING != 0 {
+                if !unmoved(head, head_word.get()) || head & MOVING != 0 {
                     break false;
                 }
                 if next == 0 {
                     break true;
                 }
-                line = self.overflow_bucket(next);
-                next = next_of(line[0].get());
+                for word in self.overflow_slots(next) {
+                    if let Some(answer) = see(word.get(), &address) {
+                        return Ok(answer);
+                    }
+                }
+                next = next_of(self.overflow_line(next)[0].get());
             };
-            // A split counts the new bucket before its version ends the move; so who saw that version
-            // sees the count here.
+            // A change of size stores the number of lines before its version ends the move; so who saw that version
+            // sees the number here.
             let now = self.address(place);
             if whole && now == address {
                 return Err(address);
@@ -187,19 +256,19 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Which slots of a bucket's first line have the tag, as bits by their place in the line. Without branches: where in
+    /// Which slots of a line have the tag, as bits by their place in the line. Without branches: where in
     /// the line the tag is, no processor foresees, and a wrong guess would keep it from going on with the next
     /// lookup while this one waits for memory.
     #[inline]
-    pub(crate) fn tagged(line: &[M::Word; 8], tag: u64) -> u32 {
+    pub(crate) fn tagged(line: &[M::Word], tag: u64) -> u32 {
         let tagged = |at: usize| u32::from(slot::has_tag(line[at].get(), tag)) << at;
-        (1..=M::SLOTS).map(tagged).fold(0, |mask, bit| mask | bit)
+        (0..M::SLOTS).map(tagged).fold(0, |mask, bit| mask | bit)
     }
 
     #[inline]
     pub(crate) fn lookup(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let address = self.address(place);
-        let line = self.bucket(address.bucket);
+        let line = self.slots(&address.block, address.home);
         let mut tagged = Self::tagged(line, address.tag);
         while tagged != 0 {
             let word = line[tagged.trailing_zeros() as usize].get();
@@ -208,13 +277,13 @@ impl<M: Lines> Table<M> {
             }
             tagged &= tagged - 1;
         }
-        self.lookup_in_chain(place, matches)
+        self.lookup_everywhere(place, matches)
     }
 
-    /// [`Self::lookup`] for what is not in its bucket's first line, or not at all.
+    /// [`Self::lookup`] for what is not at home, or not at all.
     #[inline(never)]
-    fn lookup_in_chain(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
-        self.read_chain(
+    fn lookup_everywhere(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
+        self.read_all(
             place,
             || (),
             |word, address| {
@@ -226,7 +295,7 @@ impl<M: Lines> Table<M> {
     }
 
     /// [`Self::lookup`], and `take` something of what it found that writers change between
-    /// [`Locked::begin_move`](crate::bucket::Locked::begin_move) and `end_move`: the answer was true as a whole.
+    /// [`Locked::begin_move`](crate::block::Locked::begin_move) and `end_move`: the answer was true as a whole.
     #[inline]
     pub(crate) fn lookup_stable<T>(
         &self,
@@ -236,9 +305,9 @@ impl<M: Lines> Table<M> {
         let mut attempt = 0_u32;
         loop {
             let address = self.address(place);
-            let head = self.bucket(address.bucket)[0].get();
+            let head = self.head(address.block.number).0.get();
             if head & MOVING == 0 {
-                let found = self.read_chain(
+                let found = self.read_all(
                     place,
                     || (),
                     |word, address| {
@@ -252,7 +321,7 @@ impl<M: Lines> Table<M> {
                 // Pairs with the fence in `change_in_place`: who took something of a change sees *moving* or
                 // a newer version here.
                 M::fence_acquire();
-                let now = self.bucket(address.bucket)[0].get();
+                let now = self.head(address.block.number).0.get();
                 if unmoved(head, now) && self.address(place) == address {
                     return Some(taken);
                 }
@@ -262,10 +331,11 @@ impl<M: Lines> Table<M> {
         }
     }
 
+    /// The entry that a lookup of `place` would most likely look at first.
     #[inline]
     pub(crate) fn candidate(&self, place: u64) -> Option<EntryRef> {
         let address = self.address(place);
-        let line = self.bucket(address.bucket);
+        let line = self.slots(&address.block, address.home);
         let tagged = Self::tagged(line, address.tag);
         (tagged != 0).then(|| slot::entry_of(line[tagged.trailing_zeros() as usize].get()))
     }
@@ -277,29 +347,41 @@ impl<M: Lines> Table<M> {
         counts.fold(0, u64::wrapping_add)
     }
 
-    pub(crate) fn count_in(&self, bucket: u64) {
-        let stripe = &self.stripes[bucket as usize % STRIPES].0;
+    pub(crate) fn count_in(&self, block: u64) {
+        let stripe = &self.stripes[block as usize % STRIPES].0;
         let here = stripe.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let due = self.buckets() * ENTRIES_PER_BUCKET;
-        if here.saturating_mul(STRIPES as u64) > due && !self.split_due.load(Ordering::Relaxed) {
-            self.note_split_due();
+        self.counted(here, |all| self.is_crowded(all));
+    }
+
+    pub(crate) fn count_out(&self, block: u64) {
+        let stripe = &self.stripes[block as usize % STRIPES].0;
+        let here = stripe.fetch_sub(1, Ordering::Relaxed).wrapping_sub(1);
+        self.counted(here, |all| self.is_sparse(all));
+    }
+
+    /// Sets the hint that a change of size is due, if it may be.
+    #[inline]
+    fn counted(&self, here: u64, is_due: impl Fn(u64) -> bool) {
+        // A stripe tells of all, nearly: blocks are spread over them.
+        let likely = is_due(here.saturating_mul(STRIPES as u64)) || here.is_multiple_of(LOOK_EVERY);
+        if likely && !self.resize_due.load(Ordering::Relaxed) {
+            self.note_resize_due(here.is_multiple_of(LOOK_EVERY));
         }
     }
 
-    pub(crate) fn count_out(&self, bucket: u64, entries: u64) {
-        let stripe = &self.stripes[bucket as usize % STRIPES].0;
-        stripe.fetch_sub(entries, Ordering::Relaxed);
-    }
-
-    /// Takes an overflow bucket, empty and in no chain; none when the memory is used up.
-    pub(crate) fn take_overflow(&self) -> Option<u64> {
+    /// Takes an overflow line, empty and in no chain; none when the memory is used up.
+    fn take_overflow(&self) -> Option<u64> {
         let number = {
             let mut overflow = self.lock_overflow();
-            let number = match overflow.free.pop() {
+            let number = match overflow.free.pop_first() {
                 Some(number) => number,
-                // Line 0, the buckets there may ever be, and the fresh one itself.
-                None if overflow.fresh + 1 + self.buckets_max <= self.memory.count() => {
+                // The lines there may ever be, and the fresh one itself.
+                None if overflow.fresh + self.first_line + self.lines_max
+                    <= self.memory.count() =>
+                {
                     overflow.fresh += 1;
+                    overflow.touched = overflow.touched.max(overflow.fresh);
+                    overflow.grown = true;
                     overflow.fresh - 1
                 }
                 None => return None,
@@ -307,22 +389,50 @@ impl<M: Lines> Table<M> {
             self.overflow_used.fetch_add(1, Ordering::Relaxed);
             number
         };
-        for word in self.overflow_bucket(number) {
+        for word in self.overflow_line(number) {
             word.set(slot::EMPTY);
         }
-        if !self.split_due.load(Ordering::Relaxed) {
-            self.note_split_due();
-        }
+        self.note_resize_due(false);
         Some(number)
     }
 
-    /// Gives back overflow buckets that no chain refers to any more. Readers may be looking still:
-    /// they find out by the version of the chain they came from.
-    pub(crate) fn free_overflow(&self, numbers: impl IntoIterator<Item = u64>) {
+    /// A chain of overflow lines with these words, that no head leads to yet: its first line, 0 for no words. `None`
+    /// when the memory is used up.
+    pub(crate) fn make_chain(&self, words: &[u64]) -> Option<u64> {
+        let mut first = 0;
+        for chunk in words.chunks(M::OVERFLOW_SLOTS).rev() {
+            let Some(number) = self.take_overflow() else {
+                self.free_chain(first);
+                return None;
+            };
+            for (slot, &word) in self.overflow_slots(number).iter().zip(chunk) {
+                slot.set(word);
+            }
+            self.overflow_line(number)[0].set(with_next(0, first));
+            first = number;
+        }
+        Some(first)
+    }
+
+    /// Gives back the overflow lines from `first` on, which no head leads to any more. Readers may be looking still:
+    /// they find out by the version of the block they came from.
+    pub(crate) fn free_chain(&self, first: u64) {
+        if first == 0 {
+            return;
+        }
+        let mut numbers = Vec::new();
+        let mut number = first;
+        while number != 0 {
+            numbers.push(number);
+            number = next_of(self.overflow_line(number)[0].get());
+        }
+        self.overflow_used
+            .fetch_sub(numbers.len() as u64, Ordering::Relaxed);
         let mut overflow = self.lock_overflow();
-        for number in numbers {
-            overflow.free.push(number);
-            self.overflow_used.fetch_sub(1, Ordering::Relaxed);
+        overflow.free.extend(numbers);
+        while overflow.fresh > 1 && overflow.free.last() == Some(&(overflow.fresh - 1)) {
+            overflow.fresh -= 1;
+            overflow.free.pop_last();
         }
     }
 
@@ -330,13 +440,21 @@ impl<M: Lines> Table<M> {
         self.overflow_used.load(Ordering::Relaxed)
     }
 
-    /// Lines that have been touched.
-    pub(crate) fn lines_used(&self) -> u64 {
-        self.buckets() + self.lock_overflow().fresh
+    /// Lines of all kinds that were touched and not given back.
+    pub(crate) fn lines_touched(&self) -> u64 {
+        let (lines, head_lines) = self.lock_resizer().touched();
+        // Line 0 counts as one.
+        let overflow = self.lock_overflow().touched;
+        lines.max(self.lines()) + head_lines + overflow
     }
 
-    fn lock_overflow(&self) -> MutexGuard<'_, Overflow> {
+    pub(crate) fn lock_overflow(&self) -> MutexGuard<'_, Overflow> {
         // Nothing in the critical sections can panic half way.
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_resizer(&self) -> MutexGuard<'_, Resizer> {
+        // What it keeps over a panic is right or not used again.
+        self.resizer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

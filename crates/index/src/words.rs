@@ -2,7 +2,7 @@
 //! runs the same protocol code on its own words.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_memory::{CACHE_LINE_BYTES, Region};
+use pluvio_memory::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, WordRegion};
 
 /// How often a waiter spins before it gives its processor away: a bucket is locked for less than a
 /// microsecond, unless its holder was preempted, and then spinning is in its way.
@@ -40,12 +40,22 @@ impl Word for AtomicU64 {
 pub(crate) trait Lines {
     /// The word.
     type Word: Word;
-    /// Slots of a bucket: seven behind the head word; fewer in models.
+    /// Slots of a line: eight; fewer in models.
     const SLOTS: usize;
+    /// Slots of an overflow line, behind its link.
+    const OVERFLOW_SLOTS: usize;
+    /// A block has `1 << BLOCK_LOG` lines, or more, but less than twice as many. Eight: the displacements of 15 lines
+    /// fit one word.
+    const BLOCK_LOG: u32;
+    /// Memory is given back in pieces of so many lines.
+    const GRANULE: u64;
     /// How many lines there are.
     fn count(&self) -> u64;
     /// One line.
     fn line(&self, number: u64) -> &[Self::Word; 8];
+    /// Gives back the memory of whole granules, which then reads as zero; false when the system refused. Nobody uses
+    /// these lines meanwhile.
+    fn give_back(&self, lines: core::ops::Range<u64>) -> bool;
     /// Asks for a line to come near.
     fn prefetch(&self, number: u64);
     /// What a waiter does between attempts.
@@ -56,9 +66,12 @@ pub(crate) trait Lines {
     fn fence_release();
 }
 
-impl Lines for Region {
+impl Lines for WordRegion {
     type Word = AtomicU64;
-    const SLOTS: usize = 7;
+    const SLOTS: usize = 8;
+    const OVERFLOW_SLOTS: usize = 7;
+    const BLOCK_LOG: u32 = 3;
+    const GRANULE: u64 = REGION_GRANULE_BYTES / CACHE_LINE_BYTES;
 
     #[inline]
     fn count(&self) -> u64 {
@@ -67,12 +80,17 @@ impl Lines for Region {
 
     #[inline]
     fn line(&self, number: u64) -> &[AtomicU64; 8] {
-        Region::line(self, number * CACHE_LINE_BYTES)
+        WordRegion::line(self, number * CACHE_LINE_BYTES)
+    }
+
+    fn give_back(&self, lines: core::ops::Range<u64>) -> bool {
+        let bytes = (lines.end - lines.start) * CACHE_LINE_BYTES;
+        self.discard(lines.start * CACHE_LINE_BYTES, bytes).is_ok()
     }
 
     #[inline]
     fn prefetch(&self, number: u64) {
-        Region::prefetch(self, number * CACHE_LINE_BYTES);
+        WordRegion::prefetch(self, number * CACHE_LINE_BYTES);
     }
 
     #[inline]

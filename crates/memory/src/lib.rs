@@ -20,8 +20,11 @@ mod epoch;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;
+#[allow(unsafe_code)] // one call: discarding words
+mod words;
 
 pub use copy::CopyMethod;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
 pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
 pub use seglets::{FreeSeglets, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError};
+pub use words::WordRegion;

@@ -142,12 +142,22 @@ impl Region {
         // `region` unmaps the reservation when this fails.
         mapped.map_err(refused)?;
         if huge {
-            // SAFETY: advice about our own mapping (R1); it changes no content. A kernel without
-            // huge pages refuses, which costs speed only.
-            let _refusal_is_harmless =
-                unsafe { rustix::mm::madvise(region.at(0), bytes, Advice::LinuxHugepage) };
+            region.prefer_huge_pages(0, rounded);
         }
         Ok(region)
+    }
+
+    /// Asks for transparent huge pages in `len` bytes from `offset` on, where the system has them.
+    ///
+    /// # Panics
+    /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
+    pub fn prefer_huge_pages(&self, offset: u64, len: u64) {
+        self.check_granules(offset, len);
+        // SAFETY: advice about our own mapping (R1, checked above); it changes no content. A kernel without huge
+        // pages refuses, which costs speed only.
+        let _refusal_is_harmless = unsafe {
+            rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxHugepage)
+        };
     }
 
     /// Bytes in the region: what was asked for, rounded up.

@@ -227,6 +227,13 @@ impl EpochGuard<'_> {
     pub fn is_of(&self, epochs: &ReclaimEpochs) -> bool {
         self.epochs.id == epochs.id
     }
+
+    /// The epochs it belongs to: who unlinks something under a guard asks them when to use it again.
+    #[must_use]
+    #[inline]
+    pub fn epochs(&self) -> &ReclaimEpochs {
+        self.epochs
+    }
 }
 
 impl Drop for EpochGuard<'_> {

@@ -1,0 +1,427 @@
+//! One locked block: how its lines and its chain are changed.
+//!
+//! Owns the lock bit and, while it holds it, the block: head, displacements, slots, overflow lines. One store to
+//! one slot (insert, replace, remove at home) needs no version: a reader sees the slot before or after, and both were
+//! true. Whatever gives an entry another slot goes between [`Locked::begin_move`] and [`Locked::end_move`] (X3).
+//!
+//! An entry is put into its home; if that is full, into the next line of the block that is not, and the home's
+//! displacement says how far that was; if all are full, into the last overflow line.
+
+use crate::slot;
+use crate::spread::{Address, Block};
+use crate::table::{
+    LOCKED, MOVING, Table, next_of, reach_of, with_next, with_next_version, with_reach,
+};
+use crate::words::{Lines, Word};
+use pluvio_units::EntryRef;
+
+/// No overflow line is left.
+#[derive(Debug)]
+pub(crate) struct NoLineLeft;
+
+/// A block whose lock we hold until this is dropped.
+pub(crate) struct Locked<'a, M: Lines> {
+    table: &'a Table<M>,
+    head_word: &'a M::Word,
+    reaches: &'a M::Word,
+    /// The head as it will be unlocked.
+    head: u64,
+    /// Of the place that was asked for.
+    address: Address,
+}
+
+/// Where an entry was found.
+struct Found<'a, W> {
+    word: &'a W,
+    value: u64,
+    /// The line of the block, or none for the chain.
+    line: Option<u64>,
+}
+
+impl<M: Lines> Table<M> {
+    /// Locks the block of `place`. Spins, then yields, while another thread holds it.
+    #[inline]
+    pub(crate) fn lock(&self, place: u64) -> Locked<'_, M> {
+        loop {
+            let address = self.address(place);
+            let mut locked = self.lock_block(address);
+            // The block cannot change any more: a change of its size needs its lock, and one before is visible
+            // through the lock.
+            let now = self.address(place);
+            if now.block.number == address.block.number {
+                locked.address = now;
+                return locked;
+            }
+        }
+    }
+
+    /// Locks the block of an address, whether or not there is such a block.
+    #[inline]
+    pub(crate) fn lock_block(&self, address: Address) -> Locked<'_, M> {
+        let (head_word, reaches) = self.head(address.block.number);
+        let mut attempt = 0_u32;
+        loop {
+            let head = head_word.get();
+            if head & LOCKED == 0 && head_word.try_swap(head, head | LOCKED) {
+                return Locked {
+                    table: self,
+                    head_word,
+                    reaches,
+                    head,
+                    address,
+                };
+            }
+            M::wait(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+}
+
+impl<'a, M: Lines> Locked<'a, M> {
+    #[inline]
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn block(&self) -> Block {
+        self.address.block
+    }
+
+    #[inline]
+    fn reach(&self, line: u64) -> u64 {
+        reach_of(self.reaches.get(), line)
+    }
+
+    fn set_reach(&self, line: u64, reach: u64) {
+        let before = self.reaches.get();
+        self.reaches.set(with_reach(before, line, reach));
+    }
+
+    #[inline]
+    fn slots(&self, line: u64) -> &'a [M::Word] {
+        self.table.slots(&self.address.block, line)
+    }
+
+    /// The first slot where an entry of the address can be whose word is wanted.
+    #[inline]
+    fn find(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<Found<'a, M::Word>> {
+        let home = self.address.home;
+        for step in 0..=self.reach(home) {
+            let line = self.block().behind(home, step);
+            for word in self.slots(line) {
+                let value = word.get();
+                if wanted(value) {
+                    let line = Some(line);
+                    return Some(Found { word, value, line });
+                }
+            }
+        }
+        self.find_in_chain(wanted)
+    }
+
+    fn find_in_chain(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<Found<'a, M::Word>> {
+        let mut next = next_of(self.head);
+        while next != 0 {
+            for word in self.table.overflow_slots(next) {
+                let value = word.get();
+                if wanted(value) {
+                    let line = None;
+                    return Some(Found { word, value, line });
+                }
+            }
+            next = next_of(self.table.overflow_line(next)[0].get());
+        }
+        None
+    }
+
+    /// The first slot with the address's tag whose word is wanted.
+    #[inline]
+    pub(crate) fn find_tagged(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<u64> {
+        let Address { home, tag, .. } = self.address;
+        let line = self.slots(home);
+        let mut tagged = Table::<M>::tagged(line, tag);
+        while tagged != 0 {
+            let word = line[tagged.trailing_zeros() as usize].get();
+            if wanted(word) {
+                return Some(word);
+            }
+            tagged &= tagged - 1;
+        }
+        if self.reach(home) == 0 && next_of(self.head) == 0 {
+            return None;
+        }
+        let found = self.find(|word| slot::has_tag(word, tag) && wanted(word));
+        found.map(|found| found.value)
+    }
+
+    /// The slot of an entry of the address, and its word.
+    #[inline]
+    pub(crate) fn find_entry(&self, entry: EntryRef) -> Option<(&'a M::Word, u64)> {
+        let found = self.find(|word| slot::refers_to(word, entry))?;
+        Some((found.word, found.value))
+    }
+
+    /// The words of all entries of the block.
+    pub(crate) fn entries(&self, into: &mut Vec<u64>) {
+        for line in 0..self.block().lines {
+            let words = self.slots(line).iter().map(Word::get);
+            into.extend(words.filter(|&word| word != slot::EMPTY));
+        }
+        self.find_in_chain(|word| {
+            if word != slot::EMPTY {
+                into.push(word);
+            }
+            false
+        });
+    }
+
+    /// The words of the entries that share the home of the address.
+    pub(crate) fn entries_of_home(&self, into: &mut Vec<u64>) {
+        let Address { block, home, .. } = self.address;
+        self.find(|word| {
+            if word != slot::EMPTY && block.home(slot::tag_of(word)) == home {
+                into.push(word);
+            }
+            false
+        });
+    }
+
+    /// Puts a word of the address, which must not be in the block, into an empty slot.
+    ///
+    /// # Errors
+    /// When the block is full and there is no overflow line; nothing has changed.
+    pub(crate) fn insert(&mut self, word: u64) -> Result<(), NoLineLeft> {
+        let Address { block, home, .. } = self.address;
+        if !self.insert_in_lines(home, word) {
+            self.insert_in_chain(word)?;
+        }
+        self.table.count_in(block.number);
+        Ok(())
+    }
+
+    fn insert_in_lines(&self, home: u64, word: u64) -> bool {
+        let block = self.block();
+        for step in 0..block.lines {
+            let slots = self.slots(block.behind(home, step));
+            if let Some(empty) = slots.iter().find(|slot| slot.get() == slot::EMPTY) {
+                // First this: who sees the entry in its slot and not how far that is must not come later.
+                if step > self.reach(home) {
+                    self.set_reach(home, step);
+                }
+                empty.set(word);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// All lines are full (X2).
+    fn insert_in_chain(&mut self, word: u64) -> Result<(), NoLineLeft> {
+        if let Some(empty) = self.find_in_chain(|word| word == slot::EMPTY) {
+            empty.word.set(word);
+            return Ok(());
+        }
+        let number = self.table.make_chain(&[word]).ok_or(NoLineLeft)?;
+        match self.last_overflow() {
+            None => {
+                self.head = with_next(self.head, number);
+                self.head_word.set(self.head | LOCKED);
+            }
+            Some((_, last)) => {
+                let next = &self.table.overflow_line(last)[0];
+                next.set(with_next(next.get(), number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the entry of the address at `entry`; false when it is not there. Others take its slot if they are
+    /// not at home but could be, or lie in the chain (X2).
+    pub(crate) fn remove(&mut self, entry: EntryRef) -> bool {
+        let Some(found) = self.find(|word| slot::refers_to(word, entry)) else {
+            return false;
+        };
+        let Address { block, home, .. } = self.address;
+        self.table.count_out(block.number);
+        let no_chain = next_of(self.head) == 0;
+        if no_chain && found.line == Some(home) && self.reach(home) == 0 {
+            found.word.set(slot::EMPTY);
+            return true;
+        }
+        self.begin_move();
+        found.word.set(slot::EMPTY);
+        let hole = match found.line {
+            None => None,
+            Some(line) => self.bring_home(line, found.word),
+        };
+        if !no_chain {
+            self.take_from_chain(hole, found.word);
+        }
+        if found.line != Some(home) {
+            self.tighten(home);
+        }
+        self.end_move();
+        true
+    }
+
+    /// There is a hole in a line: brings the entry home that is farthest from there, which leaves another hole, and
+    /// so on. Gives the last hole, in a line that has no entries elsewhere. Each step shortens the way of an entry.
+    fn bring_home(&self, line: u64, hole: &'a M::Word) -> Option<(u64, &'a M::Word)> {
+        let (mut line, mut hole) = (line, hole);
+        loop {
+            self.tighten(line);
+            let reach = self.reach(line);
+            if reach == 0 {
+                return Some((line, hole));
+            }
+            let from = self.block().behind(line, reach);
+            let word = self
+                .of_home(from, line)
+                .expect("tightened: there is one so far away");
+            hole.set(word.get());
+            word.set(slot::EMPTY);
+            self.tighten(line);
+            (line, hole) = (from, word);
+        }
+    }
+
+    /// An entry in line `line` whose home is `home`.
+    fn of_home(&self, line: u64, home: u64) -> Option<&'a M::Word> {
+        let is_of = |word: u64| {
+            word != slot::EMPTY && self.address.block.home(slot::tag_of(word)) == home
+        };
+        self.slots(line).iter().find(|word| is_of(word.get()))
+    }
+
+    /// Makes the displacement of a home what it is.
+    fn tighten(&self, home: u64) {
+        let before = self.reach(home);
+        let mut reach = before;
+        while reach > 0 && self.of_home(self.block().behind(home, reach), home).is_none() {
+            reach -= 1;
+        }
+        if reach < before {
+            self.set_reach(home, reach);
+        }
+    }
+
+    /// Moves the last entry of the chain to `hole`, a slot of a line; or, when there is none, to `in_chain`, a slot of
+    /// the chain that has become empty.
+    fn take_from_chain(&mut self, hole: Option<(u64, &'a M::Word)>, in_chain: &'a M::Word) {
+        let (before, last) = self
+            .last_overflow()
+            .expect("asked only when there is a chain");
+        let slots = self.table.overflow_slots(last);
+        // The emptied slot may be among these.
+        let used = slots.iter().rposition(|w| w.get() != slot::EMPTY);
+        let now_empty = match used {
+            None => true,
+            Some(used) => {
+                let moved = &slots[used];
+                let word = moved.get();
+                match hole {
+                    Some((line, hole)) => {
+                        let home = self.block().home(slot::tag_of(word));
+                        let distance = self.block().distance(home, line);
+                        if distance > self.reach(home) {
+                            self.set_reach(home, distance);
+                        }
+                        hole.set(word);
+                        moved.set(slot::EMPTY);
+                        used == 0
+                    }
+                    None => {
+                        let behind = slots.iter().position(|slot| core::ptr::eq(slot, in_chain));
+                        // A hole behind the last entry is no hole.
+                        if behind.is_none_or(|hole| hole < used) {
+                            in_chain.set(word);
+                            moved.set(slot::EMPTY);
+                            used == 0
+                        } else {
+                            false
+                        }
+                    }
+                }
+            }
+        };
+        if now_empty {
+            self.cut_behind(before);
+            self.table.free_chain(last);
+        }
+    }
+
+    /// Makes the block what the arguments say: words of the slots line by line, displacements, chain. The old chain
+    /// is freed. Only between `begin_move` and `end_move`. Does not count.
+    pub(crate) fn rewrite(&mut self, block: Block, slots: &[[u64; 8]], reaches: u64, chain: u64) {
+        debug_assert!(self.head & MOVING != 0, "X3");
+        self.address.block = block;
+        for (line, new) in (0..block.lines).zip(slots) {
+            for (word, &new) in self.slots(line).iter().zip(new) {
+                if word.get() != new {
+                    word.set(new);
+                }
+            }
+        }
+        self.reaches.set(reaches);
+        let old = next_of(self.head);
+        self.head = with_next(self.head, chain);
+        self.head_word.set(self.head | LOCKED);
+        self.table.free_chain(old);
+    }
+
+    /// From now on readers that find nothing look again.
+    #[inline]
+    pub(crate) fn begin_move(&mut self) {
+        self.head |= MOVING;
+        self.head_word.set(self.head | LOCKED);
+    }
+
+    /// Changes something behind an entry that stable lookups take: they see it as it was before, or after.
+    #[inline]
+    pub(crate) fn change_in_place<R>(&mut self, change: impl FnOnce() -> R) -> R {
+        self.begin_move();
+        // Nothing of the change is seen before *moving* is.
+        M::fence_release();
+        let result = change();
+        self.end_move();
+        result
+    }
+
+    #[inline]
+    pub(crate) fn end_move(&mut self) {
+        self.head = with_next_version(self.head) & !MOVING;
+        self.head_word.set(self.head | LOCKED);
+    }
+
+    /// Ends the chain behind overflow line `last`, or has none when that is 0.
+    fn cut_behind(&mut self, last: u64) {
+        if last == 0 {
+            self.head = with_next(self.head, 0);
+            self.head_word.set(self.head | LOCKED);
+        } else {
+            let next = &self.table.overflow_line(last)[0];
+            next.set(with_next(next.get(), 0));
+        }
+    }
+
+    /// The last overflow line and the one before it (0 = the head).
+    fn last_overflow(&self) -> Option<(u64, u64)> {
+        let (mut before, mut last) = (0, next_of(self.head));
+        if last == 0 {
+            return None;
+        }
+        loop {
+            match next_of(self.table.overflow_line(last)[0].get()) {
+                0 => return Some((before, last)),
+                next => (before, last) = (last, next),
+            }
+        }
+    }
+}
+
+impl<M: Lines> Drop for Locked<'_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        self.head_word.set(self.head & !LOCKED);
+    }
+}
