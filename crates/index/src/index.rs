@@ -162,12 +162,18 @@ impl Index {
         self.table.prefetch(self.spread.place(hash));
     }
 
-    /// An entry that the line of `hash` holds with its tag: whose bytes to
-    /// prefetch. Nothing says that it is the wanted one, or still readable.
+    /// An entry that the home of `hash` holds with its tag: whose bytes to prefetch. Nothing says that it is the wanted
+    /// one, or still readable. If there is none, the processor is asked for the line that comes next.
     #[must_use]
     #[inline]
     pub fn candidate(&self, hash: KeyHash) -> Option<EntryRef> {
         self.table.candidate(self.spread.place(hash))
+    }
+
+    /// The same for lines behind the home: for a batch, after all of its hashes were looked for at home.
+    #[must_use]
+    pub fn candidate_away(&self, hash: KeyHash) -> Option<EntryRef> {
+        self.table.candidate_away(self.spread.place(hash))
     }
 
     /// Entries in the index; while others write, some number it had.

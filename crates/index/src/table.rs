@@ -230,12 +230,12 @@ impl<M: Lines> Table<M> {
             }
             let mut next = next_of(head);
             let whole = loop {
-                // Not moved: `next` was in this chain when it was read, so chains cannot lead astray.
-                if !unmoved(head, head_word.get()) || head & MOVING != 0 {
-                    break false;
-                }
                 if next == 0 {
                     break true;
+                }
+                // Not moved: `next` was in this chain when it was read, so chains cannot lead astray.
+                if !unmoved(head, head_word.get()) {
+                    break false;
                 }
                 for word in self.overflow_slots(next) {
                     if let Some(answer) = see(word.get(), &address) {
@@ -244,10 +244,11 @@ impl<M: Lines> Table<M> {
                 }
                 next = next_of(self.overflow_line(next)[0].get());
             };
-            // A change of size stores the number of lines before its version ends the move; so who saw that version
-            // sees the number here.
+            // The number of lines, then the head. A step stores the number between *moving* and the new version: who
+            // saw that version at first sees the number here; and if the number went and came back, the head tells.
             let now = self.address(place);
-            if whole && now == address {
+            let at_rest = head & MOVING == 0 && unmoved(head, head_word.get());
+            if whole && now == address && at_rest {
                 return Err(address);
             }
             address = now;
@@ -321,8 +322,10 @@ impl<M: Lines> Table<M> {
                 // Pairs with the fence in `change_in_place`: who took something of a change sees *moving* or
                 // a newer version here.
                 M::fence_acquire();
+                // In this order, as in `read_all`.
+                let same = self.address(place) == address;
                 let now = self.head(address.block.number).0.get();
-                if unmoved(head, now) && self.address(place) == address {
+                if same && unmoved(head, now) {
                     return Some(taken);
                 }
             }
@@ -331,11 +334,36 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// The entry that a lookup of `place` would most likely look at first.
+    /// The entry at home that a lookup of `place` would look at first. If there is none, asks for the next line where it
+    /// may be.
     #[inline]
     pub(crate) fn candidate(&self, place: u64) -> Option<EntryRef> {
         let address = self.address(place);
-        let line = self.slots(&address.block, address.home);
+        let found = self.tagged_in(&address, address.home);
+        if found.is_none() {
+            let reaches = self.head(address.block.number).1.get();
+            if reach_of(reaches, address.home) > 0 {
+                let line = address.block.behind(address.home, 1);
+                self.memory
+                    .prefetch(self.first_line + address.block.line(line));
+            }
+        }
+        found
+    }
+
+    /// The entry behind its home that a lookup of `place` would look at first.
+    pub(crate) fn candidate_away(&self, place: u64) -> Option<EntryRef> {
+        let address = self.address(place);
+        let reaches = self.head(address.block.number).1.get();
+        let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
+        (1..=reach).find_map(|step| {
+            self.tagged_in(&address, address.block.behind(address.home, step))
+        })
+    }
+
+    #[inline]
+    fn tagged_in(&self, address: &Address, line: u64) -> Option<EntryRef> {
+        let line = self.slots(&address.block, line);
         let tagged = Self::tagged(line, address.tag);
         (tagged != 0).then(|| slot::entry_of(line[tagged.trailing_zeros() as usize].get()))
     }

@@ -42,6 +42,9 @@ impl StatusSource {
         status.memory_log = log.log_bytes;
         status.memory_live = log.live_bytes;
         status.memory_index = store.index_bytes + log.table_bytes;
+        status.index_bytes = store.index_bytes;
+        status.index_entries = store.index_entries;
+        status.index_slots = store.index_slots;
         status.objects = store.objects;
         status.object_bytes = store.object_bytes;
         status.tablets = master.tablets().serving();

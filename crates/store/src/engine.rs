@@ -132,6 +132,10 @@ pub struct EngineStats {
     pub object_bytes: u64,
     /// Bytes of the indexes.
     pub index_bytes: u64,
+    /// Entries in the indexes: objects, and deletions that are not durable yet.
+    pub index_entries: u64,
+    /// Entries the indexes have slots for.
+    pub index_slots: u64,
 }
 
 /// The storage engine; see the crate's text.
@@ -276,6 +280,10 @@ impl Engine {
                     |entry| self.hash_of(table, entry, &guard),
                     |slot| self.uncount(table, slot.entry, &self.view(slot.entry, &guard), &guard),
                 );
+                // As many lines go as were emptied.
+                let hash_of = |entry| self.hash_of(table, entry, &guard);
+                let steps = (0..FORGET_SLICE).map(|_| index.resize(&guard, hash_of));
+                steps.take_while(|&steps| steps > 0).for_each(drop);
             }
         }
         table.indexes.uncover(range);
@@ -288,7 +296,10 @@ impl Engine {
         for table in self.tables.read().values() {
             stats.objects += table.objects();
             stats.object_bytes += table.object_bytes();
-            stats.index_bytes += table.index_bytes();
+            let index = table.indexes.sizes();
+            stats.index_bytes += index.bytes;
+            stats.index_entries += index.entries;
+            stats.index_slots += index.slots;
         }
         stats
     }
@@ -382,13 +393,16 @@ impl Engine {
             Change::Put(value) => {
                 let done = self.put(&place, &mut bucket, old.as_ref(), &value, once, &guard)?;
                 drop(bucket);
-                index.grow(|entry| self.hash_of(table, entry, &guard));
+                index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
                 Ok(Update::Done(done))
             }
             Change::Delete => match old {
-                Some(old) if version > ObjectVersion(0) => self
-                    .delete(&place, &mut bucket, &old, once, &guard)
-                    .map(Update::Done),
+                Some(old) if version > ObjectVersion(0) => {
+                    let done = self.delete(&place, &mut bucket, &old, once, &guard)?;
+                    drop(bucket);
+                    index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
+                    Ok(Update::Done(done))
+                }
                 Some(_) | None => unchanged(once, None),
             },
         }
@@ -603,12 +617,13 @@ impl Engine {
             entry,
             tombstone,
         } = updated.value().settle;
-        let _guard = self.space.pin();
+        let guard = self.space.pin();
         let Some(index) = table.indexes.of(hash) else {
             return;
         };
         if tombstone {
             index.lock(hash).remove(entry);
+            index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
         } else {
             index.clear_pending(hash, entry);
         }

@@ -36,6 +36,17 @@ pub(crate) struct Indexes {
     entries_max: u64,
 }
 
+/// Sizes of some indexes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct IndexSizes {
+    /// Memory touched and not given back, in bytes.
+    pub(crate) bytes: u64,
+    /// Entries.
+    pub(crate) entries: u64,
+    /// Entries there are slots for.
+    pub(crate) slots: u64,
+}
+
 /// An index that cannot go away while this is held.
 pub(crate) enum IndexRef<'a> {
     Whole(&'a Index),
@@ -187,12 +198,18 @@ impl Indexes {
         sharing.map(shared).collect()
     }
 
-    /// Bytes of all indexes.
-    pub(crate) fn memory_bytes(&self) -> u64 {
+    /// Sizes of all indexes together.
+    pub(crate) fn sizes(&self) -> IndexSizes {
         let parts = self.parts.load();
         let parts = parts.iter().map(|part| &part.index);
         let whole = self.whole.iter().map(|whole| &whole.index);
-        whole.chain(parts).map(|index| index.memory_bytes()).sum()
+        let mut sizes = IndexSizes::default();
+        for index in whole.chain(parts) {
+            sizes.bytes += index.memory_bytes();
+            sizes.entries += index.len();
+            sizes.slots += index.slots();
+        }
+        sizes
     }
 }
 

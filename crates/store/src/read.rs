@@ -219,8 +219,19 @@ impl Engine {
             index.prefetch(*hash);
             count += 1;
         }
+        let mut away = [KeyHash(0); BATCH];
+        let mut away_count = 0;
         for hash in &hashes[..count] {
-            if let Some(entry) = index.candidate(*hash) {
+            match index.candidate(*hash) {
+                Some(entry) => self.space.prefetch(entry, PREFETCH_LINES),
+                None => {
+                    away[away_count] = *hash;
+                    away_count += 1;
+                }
+            }
+        }
+        for hash in &away[..away_count] {
+            if let Some(entry) = index.candidate_away(*hash) {
                 self.space.prefetch(entry, PREFETCH_LINES);
             }
         }

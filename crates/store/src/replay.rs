@@ -218,7 +218,7 @@ impl Replay {
                 .insert(new, false)
                 .expect("the index has room for as many entries as fit the log");
             drop(bucket);
-            index.grow(|entry| store.hash_of(&table, entry, &guard));
+            index.resize(&guard, |entry| store.hash_of(&table, entry, &guard));
             self.count(&table, new, &guard);
             return Ok(());
         };
@@ -263,7 +263,7 @@ impl Replay {
                 .insert(new, false)
                 .expect("the index has room for as many entries as fit the log");
             drop(bucket);
-            index.grow(|entry| store.hash_of(&table, entry, &guard));
+            index.resize(&guard, |entry| store.hash_of(&table, entry, &guard));
             self.tombstones.push((table.id(), hash, new));
             return Ok(());
         };
@@ -378,12 +378,14 @@ impl Replay {
     /// to be committed once its segments are durable.
     #[must_use]
     pub fn finish(mut self) -> (SideLog, Vec<Arc<Segment>>) {
-        let _guard = self.store.space().pin();
+        let store = &*self.store;
         for (table, hash, entry) in self.tombstones.drain(..) {
+            let guard = store.space().pin();
             if let Some(table) = self.tables.get(&table)
                 && let Some(index) = table.indexes.of(hash)
             {
                 index.lock(hash).remove(entry);
+                index.resize(&guard, |entry| store.hash_of(table, entry, &guard));
             }
         }
         let segments = self.side.close();

@@ -133,7 +133,7 @@ impl EngineTable {
     /// Bytes of the table's indexes.
     #[must_use]
     pub fn index_bytes(&self) -> u64 {
-        self.indexes.memory_bytes()
+        self.indexes.sizes().bytes
     }
 
     /// What heads record of this table.

@@ -332,8 +332,14 @@ pub struct ServerStatus {
     pub memory_log: u64,
     /// Log memory of live entries.
     pub memory_live: u64,
-    /// Memory of the indexes.
+    /// Memory of the indexes and of the log's tables.
     pub memory_index: u64,
+    /// Memory of the indexes alone.
+    pub index_bytes: u64,
+    /// Entries in the indexes: objects, and deletions that are not durable yet.
+    pub index_entries: u64,
+    /// Entries the indexes have slots for.
+    pub index_slots: u64,
     /// Objects.
     pub objects: u64,
     /// Keys' and values' bytes of those objects.

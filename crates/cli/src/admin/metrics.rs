@@ -95,8 +95,15 @@ impl Metrics {
         );
         self.gauge(
             "memory_index_bytes",
-            "Memory of the indexes.",
+            "Memory of the indexes and of the log's tables.",
             s.memory_index,
+        );
+        self.gauge("index_bytes", "Memory of the indexes.", s.index_bytes);
+        self.gauge("index_entries", "Entries in the indexes.", s.index_entries);
+        self.gauge(
+            "index_slots",
+            "Entries the indexes have slots for.",
+            s.index_slots,
         );
         self.gauge("objects", "Objects this server owns.", s.objects);
         self.gauge(

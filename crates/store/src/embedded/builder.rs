@@ -162,7 +162,7 @@ impl Default for StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// Memory of the log: reserved at once, touched as the store fills. Indexes come on top, with 17 to 18 bytes for each
+    /// Memory of the log: reserved at once, touched as the store fills. Indexes come on top, with 10 to 11 bytes for each
     /// object ([`StoreStats::index_bytes`](crate::StoreStats)).
     pub fn memory(mut self, memory: impl Into<Size>) -> Self {
         self.memory = memory.into();

@@ -68,8 +68,10 @@ pub struct StoreStats {
     pub live_bytes_max: u64,
     /// Bytes of log memory in use, live or dead.
     pub log_bytes: u64,
-    /// Bytes of all indexes.
+    /// Bytes of all indexes: memory touched and not given back.
     pub index_bytes: u64,
+    /// Entries the indexes have slots for.
+    pub index_slots: u64,
     /// Memory that was ever touched and not given back: log, indexes and tables.
     pub resident_bytes: u64,
     /// Log memory that is free for appends.
@@ -89,6 +91,12 @@ impl StoreStats {
     #[must_use]
     pub fn index_bytes_per_object(&self) -> Option<f64> {
         (self.objects > 0).then(|| self.index_bytes as f64 / self.objects as f64)
+    }
+
+    /// How full the slots of the indexes are, from 0 to 1; more when hashes collide. `None` when there are no tables.
+    #[must_use]
+    pub fn index_load(&self) -> Option<f64> {
+        (self.index_slots > 0).then(|| self.objects as f64 / self.index_slots as f64)
     }
 }
 
@@ -215,6 +223,7 @@ impl Store {
             live_bytes_max: log.live_bytes_max,
             log_bytes,
             index_bytes: engine.index_bytes,
+            index_slots: engine.index_slots,
             resident_bytes: log_bytes + engine.index_bytes + log.table_bytes,
             free_bytes: log.free_bytes,
             memory_bytes: log.memory_bytes,
