@@ -83,6 +83,10 @@ impl<'a, M: Lines> Locked<'a, M> {
         &self.address
     }
 
+    pub(crate) fn has_no_chain(&self) -> bool {
+        next_of(self.head) == 0
+    }
+
     fn block(&self) -> Block {
         self.address.block
     }

@@ -79,7 +79,7 @@ impl Index {
         let overflow_max = entries / 6 + LINES_AT_FIRST;
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
         if lines > LINES_MAX {
-            let max = LINES_MAX / 8 * 11 - (1 << 20);
+            let max = LINES_MAX / 8 * 11;
             return Err(IndexError::TooLarge { entries, max });
         }
         let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)

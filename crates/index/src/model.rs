@@ -41,6 +41,7 @@ impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
     const OVERFLOW_SLOTS: usize = 1;
     const BLOCK_LOG: u32 = 1;
     const GRANULE: u64 = 1;
+    const ALIGN: u64 = 1;
 
     fn count(&self) -> u64 {
         self.0.len() as u64

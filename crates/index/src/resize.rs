@@ -43,6 +43,10 @@ const LINES_PER_ENTRY_MAX: u64 = 1;
 /// with a backlog.
 const STEPS_PER_CALL: u32 = 2;
 
+/// So many calls of [`Table::resize`] that had something to do come between two questions whether memory can be given
+/// back.
+const CALLS_PER_LOOK: u32 = 16;
+
 /// Most lines of a block.
 const BLOCK_LINES_MAX: usize = 16;
 
@@ -76,6 +80,8 @@ struct Leaving {
     lines_from: u64,
     heads_from: u64,
     overflow_from: u64,
+    /// Calls until somebody asks the epochs, which takes a microsecond or some.
+    calls_left: u32,
 }
 
 /// Where the entries of a block are to lie.
@@ -312,6 +318,10 @@ impl<M: Lines> Table<M> {
             let both = locked_high.as_ref().expect("locked above");
             both.entries(words);
         }
+        debug_assert!(
+            before.high.is_some() || locked_high.as_ref().is_none_or(Locked::has_no_chain),
+            "X2: a block that is not there has a chain"
+        );
         let keys = Blocks::need_keys(before.low.bits, after.low.bits);
         for &word in &*words {
             let (is_high, word) = if keys {
@@ -368,6 +378,13 @@ impl<M: Lines> Table<M> {
     /// Gives memory back that is behind the end, as far as nobody can be looking there.
     fn give_back(&self, resizer: &mut Resizer, epochs: &ReclaimEpochs) {
         let granule = |line: u64| line.next_multiple_of(M::GRANULE);
+        if let Some(leaving) = &mut resizer.leaving {
+            leaving.calls_left -= 1;
+            if leaving.calls_left > 0 {
+                return;
+            }
+            leaving.calls_left = CALLS_PER_LOOK;
+        }
         if let Some(leaving) = &resizer.leaving
             && epochs.is_quiesced(leaving.stamp)
         {
@@ -396,6 +413,7 @@ impl<M: Lines> Table<M> {
                 lines_from,
                 heads_from: granule(1 + self.head_lines()),
                 overflow_from,
+                calls_left: CALLS_PER_LOOK,
             });
         }
     }

@@ -138,10 +138,10 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Where the lines begin: behind the heads, at a piece of memory that can be given back.
+    /// Where the lines begin: behind the heads, where a huge page can.
     pub(crate) fn first_line(lines_max: u64) -> u64 {
         let heads = Blocks::count(lines_max, M::BLOCK_LOG);
-        (1 + heads.div_ceil(HEADS_PER_LINE)).next_multiple_of(M::GRANULE)
+        (1 + heads.div_ceil(HEADS_PER_LINE)).next_multiple_of(M::ALIGN)
     }
 
     #[inline]

@@ -49,6 +49,8 @@ pub(crate) trait Lines {
     const BLOCK_LOG: u32;
     /// Memory is given back in pieces of so many lines.
     const GRANULE: u64;
+    /// The lines of the index begin at a multiple of this: where a huge page can.
+    const ALIGN: u64;
     /// How many lines there are.
     fn count(&self) -> u64;
     /// One line.
@@ -72,6 +74,7 @@ impl Lines for WordRegion {
     const OVERFLOW_SLOTS: usize = 7;
     const BLOCK_LOG: u32 = 3;
     const GRANULE: u64 = REGION_GRANULE_BYTES / CACHE_LINE_BYTES;
+    const ALIGN: u64 = (2 << 20) / CACHE_LINE_BYTES;
 
     #[inline]
     fn count(&self) -> u64 {
