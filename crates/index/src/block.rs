@@ -291,9 +291,8 @@ impl<'a, M: Lines> Locked<'a, M> {
 
     /// An entry in line `line` whose home is `home`.
     fn of_home(&self, line: u64, home: u64) -> Option<&'a M::Word> {
-        let is_of = |word: u64| {
-            word != slot::EMPTY && self.address.block.home(slot::tag_of(word)) == home
-        };
+        let is_of =
+            |word: u64| word != slot::EMPTY && self.address.block.home(slot::tag_of(word)) == home;
         self.slots(line).iter().find(|word| is_of(word.get()))
     }
 
@@ -301,7 +300,11 @@ impl<'a, M: Lines> Locked<'a, M> {
     fn tighten(&self, home: u64) {
         let before = self.reach(home);
         let mut reach = before;
-        while reach > 0 && self.of_home(self.block().behind(home, reach), home).is_none() {
+        while reach > 0
+            && self
+                .of_home(self.block().behind(home, reach), home)
+                .is_none()
+        {
             reach -= 1;
         }
         if reach < before {

@@ -151,9 +151,8 @@ impl Index {
         guard: &EpochGuard<'_>,
         mut hash_of: impl FnMut(EntryRef) -> KeyHash,
     ) -> u32 {
-        self.table.resize(guard.epochs(), |entry| {
-            self.spread.place(hash_of(entry))
-        })
+        self.table
+            .resize(guard.epochs(), |entry| self.spread.place(hash_of(entry)))
     }
 
     /// Asks the processor for the bucket of `hash`, for batches of lookups.
@@ -303,6 +302,10 @@ impl BucketGuard<'_> {
 
 impl fmt::Debug for BucketGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BucketGuard(block {})", self.locked.address().block.number)
+        write!(
+            f,
+            "BucketGuard(block {})",
+            self.locked.address().block.number
+        )
     }
 }

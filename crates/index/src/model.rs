@@ -120,7 +120,11 @@ fn entry(top: u64) -> EntryRef {
 
 fn insert<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) {
     let mut bucket = table.lock(place(top));
-    let word = pack(tag(place(top), bucket.address().block.bits), entry(top), false);
+    let word = pack(
+        tag(place(top), bucket.address().block.bits),
+        entry(top),
+        false,
+    );
     bucket.insert(word).expect("there are overflow lines");
 }
 

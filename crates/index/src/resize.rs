@@ -221,11 +221,7 @@ impl<M: Lines> Table<M> {
     }
 
     #[cold]
-    fn resize_now(
-        &self,
-        epochs: &ReclaimEpochs,
-        mut place_of: impl FnMut(EntryRef) -> u64,
-    ) -> u32 {
+    fn resize_now(&self, epochs: &ReclaimEpochs, mut place_of: impl FnMut(EntryRef) -> u64) -> u32 {
         let mut resizer = match self.resizer.try_lock() {
             Ok(resizer) => resizer,
             Err(TryLockError::WouldBlock) => return 0,

@@ -200,7 +200,10 @@ impl Address {
         let begin = |line: u64| (line << FRACTION_BITS).div_ceil(lines) << shift;
         // The end of the last line is the block's: a carry out of 64 bits when it is the only block.
         let (first, end) = (begin(self.home), begin(self.home + 1));
-        (place & !below | first, place & !below | end.wrapping_sub(1) & below)
+        (
+            place & !below | first,
+            place & !below | end.wrapping_sub(1) & below,
+        )
     }
 }
 

@@ -356,9 +356,8 @@ impl<M: Lines> Table<M> {
         let address = self.address(place);
         let reaches = self.head(address.block.number).1.get();
         let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
-        (1..=reach).find_map(|step| {
-            self.tagged_in(&address, address.block.behind(address.home, step))
-        })
+        (1..=reach)
+            .find_map(|step| self.tagged_in(&address, address.block.behind(address.home, step)))
     }
 
     #[inline]

@@ -157,13 +157,21 @@ fn check(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> u64 {
         away += (all.len() - in_lines) as u64;
         entries += all.len() as u64;
         for (line, (&needed, &full)) in needed.iter().zip(full).enumerate() {
-            assert_eq!(reach_of(reaches, line as u64), needed, "{block:?} line {line}");
+            assert_eq!(
+                reach_of(reaches, line as u64),
+                needed,
+                "{block:?} line {line}"
+            );
             assert!(needed == 0 || full, "X2: away from a home with room");
         }
         for word in all {
             let place = index.spread.place(hash_of(slot::entry_of(word)));
             let address = table.address(place);
-            assert_eq!((address.block, address.tag), (block, slot::tag_of(word)), "X1");
+            assert_eq!(
+                (address.block, address.tag),
+                (block, slot::tag_of(word)),
+                "X1"
+            );
         }
         let below = u64::MAX.checked_shr(block.bits).unwrap_or(0);
         match (from | below).checked_add(1) {
@@ -404,19 +412,31 @@ fn memory_is_given_back_only_when_no_guard_is_older() {
 #[test]
 fn colliding_keys_cost_memory_in_proportion_and_others_nothing() {
     let index = index(1 << 18);
-    let hash = |key: u64| if key < 3000 { KeyHash(77 << 40) } else { hash_of_key(key) };
+    let hash = |key: u64| {
+        if key < 3000 {
+            KeyHash(77 << 40)
+        } else {
+            hash_of_key(key)
+        }
+    };
     let hash_of = |entry| hash(key_of(entry));
     for key in 0..40_000 {
         put(&index, key, 0, hash_of);
     }
     check(&index, hash_of);
-    assert!(index.bytes_per_entry() < 12.0, "{}", index.bytes_per_entry());
+    assert!(
+        index.bytes_per_entry() < 12.0,
+        "{}",
+        index.bytes_per_entry()
+    );
     let (mut slots, mut long, mut from) = (Vec::new(), 0, KeyHash(0));
     loop {
         slots.clear();
         let last = index.scan(from, &mut slots);
         long += u32::from(slots.len() > 24);
-        let Some(next) = last.0.checked_add(1) else { break };
+        let Some(next) = last.0.checked_add(1) else {
+            break;
+        };
         from = KeyHash(next);
     }
     assert_eq!(long, 1, "lines with many entries");

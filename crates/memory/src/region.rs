@@ -155,9 +155,8 @@ impl Region {
         self.check_granules(offset, len);
         // SAFETY: advice about our own mapping (R1, checked above); it changes no content. A kernel without huge
         // pages refuses, which costs speed only.
-        let _refusal_is_harmless = unsafe {
-            rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxHugepage)
-        };
+        let _refusal_is_harmless =
+            unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxHugepage) };
     }
 
     /// Bytes in the region: what was asked for, rounded up.
