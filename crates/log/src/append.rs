@@ -32,6 +32,9 @@ pub enum AppendClass {
     Replace {
         /// `EntryView::total_len` of the objects replaced.
         old_bytes: u32,
+        /// Bytes of the graves of the new ones: they count for that limit alone, so that while memory is short
+        /// overwrites have graves as always.
+        graves_bytes: u32,
     },
     /// Objects of a crashed master's log of which it is known that they live: as replacements that are no
     /// larger. They lived in as much memory before.
@@ -273,7 +276,9 @@ impl LogSpace {
         let geometry = &self.geometry;
         match class {
             AppendClass::Normal => geometry.delete_reserve + geometry.overwrite_reserve,
-            AppendClass::Replace { .. } if growth(class, encoded) > 0 => {
+            AppendClass::Replace { graves_bytes, .. }
+                if growth(class, encoded) > u64::from(graves_bytes) =>
+            {
                 geometry.delete_reserve + geometry.overwrite_reserve
             }
             AppendClass::Replace { .. } | AppendClass::Replay => geometry.delete_reserve,
@@ -344,7 +349,7 @@ impl LogSpace {
 fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     let replaced = match class {
         AppendClass::Normal => 0,
-        AppendClass::Replace { old_bytes } => old_bytes as usize,
+        AppendClass::Replace { old_bytes, .. } => old_bytes as usize,
         AppendClass::Replay | AppendClass::Delete | AppendClass::Internal => return 0,
     };
     let added: usize = encoded

@@ -1,5 +1,6 @@
 //! Options of a log space and the numbers that follow from them.
 
+use crate::dead::Tombstones;
 use crate::durable::Durability;
 use crate::error::OpenError;
 use pluvio_memory::EpochClock;
@@ -43,6 +44,8 @@ pub struct LogOptions {
     /// log memory. At least 100. More makes combined cleaning cheaper, and recovery read more. Means
     /// nothing without replicas.
     pub disk_expansion_percent: u32,
+    /// What keeps overwritten objects dead on disk. Means nothing without replicas.
+    pub tombstones: Tombstones,
     /// Passes of the cleaner that may go on at once, each stepped by a thread; each gets a reserve of its
     /// own for survivors. 1 to 64.
     pub cleaners: u16,
@@ -70,6 +73,7 @@ impl LogOptions {
             live_percent_max: 90,
             segment_seglets: None,
             disk_expansion_percent: 200,
+            tombstones: Tombstones::default(),
             cleaners: 1,
             huge_pages: false,
             in_place: false,

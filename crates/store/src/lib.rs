@@ -25,6 +25,7 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
+mod bury;
 mod completions;
 mod embedded;
 mod engine;

@@ -224,6 +224,7 @@ fn an_aborted_replay_leaves_nothing() {
         table: TableId(1),
         version: ObjectVersion(3),
         timestamp_s: 1,
+        graves: pluvio_format::Graves::NONE,
         key: b"k",
         value: b"v",
     });
@@ -251,6 +252,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
             table: TableId(1),
             version: ObjectVersion(version),
             timestamp_s: 1,
+            graves: pluvio_format::Graves::NONE,
             key: &key.to_le_bytes(),
             value: &value,
         });
