@@ -274,6 +274,14 @@ impl Store {
         Some((object.version.0, object.value.len()))
     }
 
+    /// How many segments a key's object names, if there is one.
+    pub fn graves_of(&self, key: u32) -> Option<usize> {
+        let guard = self.space.pin();
+        let entry = self.index.lock()[key as usize]?;
+        let view = self.space.entry(entry, &guard).expect("memory is right");
+        Some(view.object()?.graves.segments().count())
+    }
+
     /// Steps the cleaner until it has nothing to do.
     pub fn clean(&self, now_s: u32) {
         for _ in 0..100_000 {
