@@ -2,7 +2,7 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{Durability, Tombstones, Global, Server as Arguments};
+use crate::args::{Durability, Global, Server as Arguments, Tombstones};
 use crate::failure::Failure;
 use crate::process::{self, Announcement, Parts};
 use pluvio_env::{Address, BoxFuture};

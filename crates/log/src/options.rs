@@ -127,6 +127,8 @@ pub(crate) struct Geometry {
     pub disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub live_bytes_max: u64,
+    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves.
+    pub live_bytes_with_graves_max: u64,
     /// Epoch slots.
     pub epoch_slots: u32,
 }
@@ -167,6 +169,7 @@ impl Geometry {
                 segment_bytes: (segment_seglets * SEGLET_BYTES) as u32,
             });
         }
+        let live_seglets = usable - delete_reserve - overwrite_reserve;
         Ok(Self {
             seglets,
             segment_seglets,
@@ -184,7 +187,8 @@ impl Geometry {
                     u64::try_from(bytes).unwrap_or(u64::MAX)
                 }
             },
-            live_bytes_max: live_bytes_max(options, usable - delete_reserve - overwrite_reserve),
+            live_bytes_max: live_bytes_max(options, live_seglets),
+            live_bytes_with_graves_max: (live_seglets * SEGLET_BYTES) as u64,
             epoch_slots: options.epoch_slots,
         })
     }

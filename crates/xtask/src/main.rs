@@ -14,12 +14,13 @@ mod setup;
 mod test;
 mod tidy;
 mod tree;
+mod tsan;
 
 use anyhow::Result;
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 7] = [
+const TASKS: [(&str, &str); 8] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -35,6 +36,10 @@ const TASKS: [(&str, &str); 7] = [
     (
         "beside-redis",
         "measure the Redis port beside redis-server: --rounds N (3), --seconds N (1), --keys N (100000)",
+    ),
+    (
+        "tsan",
+        "the engine's tests under the thread sanitizer; takes flags of `cargo test` to run only those",
     ),
     (
         "tidy",
@@ -73,6 +78,7 @@ fn run(words: &[&str]) -> Result<bool> {
         }
         ["soak", flags @ ..] => example::run(&root, "soak", flags),
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
+        ["tsan", words @ ..] => tsan::run(&root, words),
         ["tidy"] => tidy::run(&root),
         ["arrows"] => {
             tidy::print_table(&cargo::Metadata::load(&root)?);
