@@ -131,6 +131,15 @@ impl Durability {
     }
 }
 
+/// What keeps an overwritten object dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Tombstones {
+    /// A tombstone for every overwrite, as for every delete
+    Every,
+    /// The new object, which says where the dead ones lie; only deletes write tombstones
+    Deletes,
+}
+
 /// `pluvio dev`.
 #[derive(Args, Clone, Debug)]
 pub struct Dev {
@@ -224,6 +233,9 @@ pub struct Server {
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
+    /// What keeps an overwritten object dead when the log is recovered
+    #[arg(long, value_enum, env = "PLUVIO_TOMBSTONES", default_value_t = Tombstones::Deletes)]
+    pub tombstones: Tombstones,
     /// Most connections of Redis clients
     #[arg(
         long,

@@ -2,7 +2,7 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{Durability, Global, Server as Arguments};
+use crate::args::{Durability, Global, Server as Arguments, Tombstones};
 use crate::failure::Failure;
 use crate::process::{self, Announcement, Parts};
 use pluvio_env::{Address, BoxFuture};
@@ -94,6 +94,10 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
     options.replicas = arguments.replicas;
     options.min_replicas = arguments.min_replicas;
     options.synced = arguments.durability == Durability::Synced;
+    options.tombstones = match arguments.tombstones {
+        Tombstones::Every => pluvio_server::Tombstones::Every,
+        Tombstones::Deletes => pluvio_server::Tombstones::Deletes,
+    };
     options.rack = arguments.rack.clone();
     options.redis_connections_max = arguments.redis_connections_max;
     options.pid = std::process::id();

@@ -32,6 +32,9 @@ pub enum AppendClass {
     Replace {
         /// `EntryView::total_len` of the objects replaced.
         old_bytes: u32,
+        /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit, as far as there is memory
+        /// beside the reserves, and leaves others no more than what does not grow.
+        graves_bytes: u32,
     },
     /// Objects of a crashed master's log of which it is known that they live: as replacements that are no
     /// larger. They lived in as much memory before.
@@ -40,6 +43,15 @@ pub enum AppendClass {
     Delete,
     /// What the master itself needs (completion records, ...): as `Delete`.
     Internal,
+}
+
+impl AppendClass {
+    fn graves_bytes(self) -> u32 {
+        match self {
+            Self::Replace { graves_bytes, .. } => graves_bytes,
+            Self::Normal | Self::Replay | Self::Delete | Self::Internal => 0,
+        }
+    }
 }
 
 /// References of the entries of one group, in their order. Up to four need no heap.
@@ -273,7 +285,9 @@ impl LogSpace {
         let geometry = &self.geometry;
         match class {
             AppendClass::Normal => geometry.delete_reserve + geometry.overwrite_reserve,
-            AppendClass::Replace { .. } if growth(class, encoded) > 0 => {
+            AppendClass::Replace { .. }
+                if growth(class, encoded) > u64::from(class.graves_bytes()) =>
+            {
                 geometry.delete_reserve + geometry.overwrite_reserve
             }
             AppendClass::Replace { .. } | AppendClass::Replay => geometry.delete_reserve,
@@ -289,7 +303,12 @@ impl LogSpace {
         encoded: &[Encoded<'_>],
     ) -> Result<(), AppendError> {
         let growth = growth(class, encoded);
-        let fits = || self.live_bytes() + growth <= self.geometry.live_bytes_max;
+        let limit = if growth <= u64::from(class.graves_bytes()) {
+            self.geometry.live_bytes_with_graves_max
+        } else {
+            self.geometry.live_bytes_max
+        };
+        let fits = || self.live_bytes() + growth <= limit;
         if growth == 0 || fits() {
             return Ok(());
         }
@@ -344,7 +363,7 @@ impl LogSpace {
 fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     let replaced = match class {
         AppendClass::Normal => 0,
-        AppendClass::Replace { old_bytes } => old_bytes as usize,
+        AppendClass::Replace { old_bytes, .. } => old_bytes as usize,
         AppendClass::Replay | AppendClass::Delete | AppendClass::Internal => return 0,
     };
     let added: usize = encoded

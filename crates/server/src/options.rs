@@ -2,6 +2,7 @@
 
 use crate::membership::PingOptions;
 use pluvio_env::Address;
+use pluvio_log::Tombstones;
 use pluvio_units::Size;
 
 /// How a server runs.
@@ -24,6 +25,8 @@ pub struct ServerOptions {
     pub min_replicas: Option<u32>,
     /// Acknowledge when replicas are on their devices, instead of with the operating system.
     pub synced: bool,
+    /// What keeps overwritten objects dead on disk.
+    pub tombstones: Tombstones,
     /// The rack or power domain this server stands in.
     pub rack: Option<String>,
     /// Most connections of Redis clients.
@@ -47,6 +50,7 @@ impl ServerOptions {
             replicas: 3,
             min_replicas: None,
             synced: false,
+            tombstones: Tombstones::default(),
             rack: None,
             redis_connections_max: 10_000,
             pings: PingOptions::default(),

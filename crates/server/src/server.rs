@@ -234,6 +234,7 @@ fn store_options(
             server,
             logs,
             durability,
+            tombstones: options.tombstones,
             cleaners: cleaners(logs),
             ..LogOptions::new(options.memory)
         },

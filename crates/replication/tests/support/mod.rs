@@ -5,7 +5,7 @@
 
 use pluvio_backup::{Backup, BackupOptions};
 use pluvio_env::{Address, Env, Frame, Handled, Listening, Peer, Service};
-use pluvio_format::{Check, Entry, Object, Parsed};
+use pluvio_format::{Check, Entry, Graves, Object, Parsed};
 use pluvio_log::{AppendClass, AppendError, Durability, LogOptions, LogSpace};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_sim::{ProcessId, Sim, SimOptions};
@@ -386,6 +386,7 @@ pub fn append(
         table: TableId(1),
         version: ObjectVersion(version),
         timestamp_s: 1,
+        graves: Graves::NONE,
         key: key.as_bytes(),
         value: &value,
     };

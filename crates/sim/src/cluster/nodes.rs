@@ -10,7 +10,7 @@ use crate::state::ProcessId;
 use core::time::Duration;
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, Env};
-use pluvio_server::{Server, ServerOptions};
+use pluvio_server::{Server, ServerOptions, Tombstones};
 use pluvio_units::Size;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -93,6 +93,9 @@ impl Nodes {
         options.replicas = self.plan.replicas;
         options.min_replicas = self.plan.min_replicas;
         options.synced = self.plan.synced;
+        if self.plan.every_tombstone {
+            options.tombstones = Tombstones::Every;
+        }
         options.pid = number as u32;
         options.rack =
             (self.plan.racks > 0).then(|| format!("rack {}", number as u32 % self.plan.racks));

@@ -108,6 +108,8 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
+    /// Overwrites append tombstones too.
+    pub every_tombstone: bool,
 }
 
 impl Plan {
@@ -184,6 +186,7 @@ impl Plan {
             downtime_max: Duration::from_millis(draw.between(500, 6_000)),
             everybody_percent: [0, 10, 40][draw.below(3) as usize],
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
+            every_tombstone: draw.below(4) == 0,
         }
     }
 
