@@ -175,6 +175,9 @@ impl LogSpace {
     ) -> Result<Appended<EntryRef>, AppendError> {
         self.set_time(object.timestamp_s);
         let encoded = Encoded::object(object, false, self.memory.check())?;
+        if self.at_live_limit.load(Ordering::Relaxed) {
+            return self.append_object_slowly(log, object, &encoded, class, guard);
+        }
         let state = self.log(log);
         let mut head = state.head();
         let writer = current(&mut head);
@@ -231,8 +234,10 @@ impl LogSpace {
         }
         let writer = current(&mut head);
         let missing = writer.missing_seglets(end);
-        if missing > 0 {
+        if missing > 0 || self.at_live_limit.load(Ordering::Relaxed) {
             self.check_live_limit(class, encoded)?;
+        }
+        if missing > 0 {
             let seglets = self
                 .take_default(missing, self.seglets_left_by(class, encoded))
                 .ok_or_else(|| self.full(FullReason::Seglets))?;
@@ -295,25 +300,30 @@ impl LogSpace {
         }
     }
 
-    /// Live objects are looked at only when a seglet is taken: the limit holds to 64 KiB a log, and
-    /// the usual append does not read every log's counter.
+    /// Live objects are looked at only when a seglet is taken, or when they were at the limit at the last look: the
+    /// limit holds to 64 KiB a log, and the usual append does not read every log's counter.
     pub(crate) fn check_live_limit(
         &self,
         class: AppendClass,
         encoded: &[Encoded<'_>],
     ) -> Result<(), AppendError> {
+        let live = self.live_bytes();
+        let at_limit = live >= self.geometry.live_bytes_max;
+        // The load keeps the line shared.
+        if self.at_live_limit.load(Ordering::Relaxed) != at_limit {
+            self.at_live_limit.store(at_limit, Ordering::Relaxed);
+        }
         let growth = growth(class, encoded);
         let limit = if growth <= u64::from(class.graves_bytes()) {
             self.geometry.live_bytes_with_graves_max
         } else {
             self.geometry.live_bytes_max
         };
-        let fits = || self.live_bytes() + growth <= limit;
-        if growth == 0 || fits() {
+        if growth == 0 || live + growth <= limit {
             return Ok(());
         }
         // What is left in dropped segments (an aborted side log's) counts until they are freed.
-        if self.reclaim() > 0 && fits() {
+        if self.reclaim() > 0 && self.live_bytes() + growth <= limit {
             return Ok(());
         }
         Err(self.full(FullReason::LiveObjects))

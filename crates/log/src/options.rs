@@ -133,7 +133,8 @@ pub(crate) struct Geometry {
     pub disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub live_bytes_max: u64,
-    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves.
+    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves and, once
+    /// more, a seglet for each segment. A log with two levels has more segments than memory has room for full ones.
     pub live_bytes_with_graves_max: u64,
     /// Epoch slots.
     pub epoch_slots: u32,
@@ -194,7 +195,10 @@ impl Geometry {
                 }
             },
             live_bytes_max: live_bytes_max(options, live_seglets),
-            live_bytes_with_graves_max: (live_seglets * SEGLET_BYTES) as u64,
+            live_bytes_with_graves_max: {
+                let spare = live_seglets.saturating_sub(usable / segment_seglets);
+                live_bytes_max(options, live_seglets).max((spare * SEGLET_BYTES) as u64)
+            },
             epoch_slots: options.epoch_slots,
         })
     }

@@ -64,6 +64,8 @@ pub struct LogSpace {
     disk_bytes: AtomicU64,
     /// Seglets that passes under way will free beyond those they take.
     pub(crate) gains: AtomicUsize,
+    /// Live objects were at their limit when a seglet was taken last: what makes them more is looked at each time.
+    pub(crate) at_live_limit: AtomicBool,
     /// Heads opened by appends: how busy the log is.
     pub(crate) heads_filled: AtomicU64,
     safe_version: AtomicU64,
@@ -105,6 +107,7 @@ impl LogSpace {
             retired: Mutex::default(),
             disk_bytes: AtomicU64::new(0),
             gains: AtomicUsize::new(0),
+            at_live_limit: AtomicBool::new(false),
             heads_filled: AtomicU64::new(0),
             safe_version: AtomicU64::new(1),
             newest_s: AtomicU32::new(0),
