@@ -212,7 +212,9 @@ impl Pages {
 impl Subject for Pages {
     fn readiness(&self) -> (bool, String) {
         match (self.candidate.standing(), self.candidate.trouble()) {
-            (Standing::Looking, _) => (false, "no coordinator leads yet".into()),
+            (Standing::Looking | Standing::Deciding, _) => {
+                (false, "no coordinator leads yet".into())
+            }
             (Standing::Waiting(_) | Standing::Leading(_), None) => (true, String::new()),
             (Standing::Waiting(_) | Standing::Leading(_), Some(trouble)) => (false, trouble),
         }

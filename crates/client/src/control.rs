@@ -9,8 +9,8 @@ use pluvio_env::{Address, CallError};
 use pluvio_units::{KeyHash, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
-    GetServerList, GetServerStatus, GetTable, Header, ListTables, Request, RetryReason, RpcError,
-    ServerList, ServerStatus, SplitTablet, TableInfo, TableRef, check_table_name,
+    GetServerList, GetServerStatus, GetTable, Header, ListTables, Refusal, Request, RetryReason,
+    RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef, check_table_name,
 };
 
 impl Client {
@@ -242,9 +242,19 @@ impl Client {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            if let RpcError::Call(call) = &error
-                && !matches!(call, CallError::Unreachable(..))
-            {
+            let maybe_done = match &error {
+                RpcError::Call(CallError::Unreachable(..)) => false,
+                RpcError::Call(_) | RpcError::BadReply(..) => true,
+                // It may have led when it began.
+                RpcError::Refused(refusal) => matches!(
+                    refusal,
+                    Refusal::Retry {
+                        why: RetryReason::NotLeader,
+                        ..
+                    }
+                ),
+            };
+            if maybe_done {
                 attempts.ambiguous();
             }
             let again = self.judge(error, false, attempts)?;

@@ -20,8 +20,10 @@ const READ_RETRY: Duration = Duration::from_millis(500);
 /// What a candidate does.
 #[derive(Clone)]
 pub enum Standing {
-    /// It does not know yet who leads.
+    /// It does not know who leads, and does nothing about it: it does not run yet, or the store fails.
     Looking,
+    /// The leader does not answer. It takes over, or hears from the leader, within seconds.
+    Deciding,
     /// Another one leads, at this address.
     Waiting(String),
     /// It leads.
@@ -60,7 +62,10 @@ impl Candidate {
     /// Waits until it leads, or knows who does.
     pub async fn settled(&self) -> Standing {
         let mut standing = self.standing.subscribe();
-        let settled = standing.wait_for(|now| !matches!(now, Standing::Looking));
+        let settled = standing.wait_for(|now| match now {
+            Standing::Looking | Standing::Deciding => false,
+            Standing::Waiting(_) | Standing::Leading(_) => true,
+        });
         settled.await.expect("the sender lives as long as this");
         self.standing()
     }
@@ -69,7 +74,7 @@ impl Candidate {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match &*self.standing.borrow() {
-            Standing::Looking | Standing::Waiting(_) => None,
+            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => None,
             Standing::Leading(coordinator) => coordinator.tenure().trouble(),
         }
     }
@@ -91,9 +96,7 @@ impl Candidate {
         };
         let (mut seen, mut known) = (false, None);
         loop {
-            let won = campaign
-                .run(&mut seen, |leader| self.wait_for(leader))
-                .await;
+            let won = campaign.run(&mut seen, |now| self.stands(now)).await;
             let tenure = won.map_err(|error| CoordinatorError::after(error, known))?;
             let keeping = tenure.clone().keep();
             self.env.tasks.spawn(LOOP, "keep", keeping);
@@ -136,13 +139,13 @@ impl Candidate {
         }
     }
 
-    fn wait_for(&self, leader: Option<&str>) {
+    fn stands(&self, next: Standing) {
         self.standing.send_if_modified(|now| {
-            let next = leader.map_or(Standing::Looking, |l| Standing::Waiting(l.to_owned()));
             let same = match (&*now, &next) {
-                (Standing::Looking, Standing::Looking) => true,
+                (Standing::Looking, Standing::Looking)
+                | (Standing::Deciding, Standing::Deciding) => true,
                 (Standing::Waiting(a), Standing::Waiting(b)) => a == b,
-                (Standing::Looking | Standing::Waiting(_) | Standing::Leading(_), _) => false,
+                (_, _) => false,
             };
             if !same {
                 *now = next;
@@ -162,10 +165,11 @@ impl Candidate {
 impl Service for Candidate {
     fn handle(&self, peer: Peer, request: Frame) -> Handled {
         let standing = self.standing();
-        let leader = match standing {
+        let (leader, deciding) = match standing {
             Standing::Leading(coordinator) => return coordinator.handle(peer, request),
-            Standing::Waiting(leader) => Some(leader),
-            Standing::Looking => None,
+            Standing::Waiting(leader) => (Some(leader), false),
+            Standing::Deciding => (None, true),
+            Standing::Looking => (None, false),
         };
         if request.opcode != Opcode::GetLeader as u16 {
             return refuse_as_not_leader(request.opcode);
@@ -174,6 +178,7 @@ impl Service for Candidate {
             candidate: self.id,
             leads: false,
             leader,
+            deciding,
         });
         Handled::Now(reply::<GetLeader>(&answer))
     }

@@ -281,7 +281,7 @@ impl Service for Coordinator {
                 Ok(GetLeaderReply {
                     candidate: self.candidate,
                     leads: self.shared.tenure.leads(),
-                    leader: None,
+                    ..GetLeaderReply::default()
                 })
             }),
             Opcode::Ping => Self::now::<Ping>(&request, |ping| {

@@ -329,6 +329,10 @@ pub struct GetLeaderReply {
     pub leads: bool,
     /// Where the leader answers, when that is known.
     pub leader: Option<String>,
+    /// The leader does not answer, and this one is about to take over or to hear from it: it is
+    /// best asked again.
+    #[serde(default)]
+    pub deciding: bool,
 }
 impl Body for GetLeaderReply {}
 

@@ -2,7 +2,8 @@
 //! find it.
 //!
 //! - LEADER-1: an address that failed, or that answers that it does not lead, is left for another one:
-//!   for the leader that it names, else for the next of the list. So whoever knows one coordinator that
+//!   for the leader that it names, else for the next of the list; but one that is about to take over is
+//!   asked again. So whoever knows one coordinator that
 //!   runs finds the one that leads.
 //!
 //! Not here: trying again. One call is one attempt; callers have their own pauses and limits.
@@ -79,8 +80,7 @@ impl Coordinators {
                 why: RetryReason::NotLeader,
                 ..
             })) => {
-                let leader = self.ask_who_leads(network, &to, limit).await;
-                self.leave(&to, leader);
+                self.follow(network, &to, limit).await;
             }
             Err(RpcError::Call(_) | RpcError::BadReply(..)) => self.leave(&to, None),
             Ok(_) | Err(RpcError::Refused(_)) => {}
@@ -88,17 +88,16 @@ impl Coordinators {
         result
     }
 
-    async fn ask_who_leads(
-        &self,
-        network: &dyn Network,
-        at: &Address,
-        limit: Duration,
-    ) -> Option<Address> {
+    /// Goes where one that does not lead says.
+    async fn follow(&self, network: &dyn Network, at: &Address, limit: Duration) {
         let limit = limit.min(LEADER_LIMIT);
         let asked = call(network, at, Header::default(), &GetLeader {}, limit).await;
-        let leader = asked.ok()?.leader?;
-        let leader = Address::from(leader.as_str());
-        (leader != *at).then_some(leader)
+        let reply = asked.unwrap_or_default();
+        if reply.deciding || reply.leads {
+            return;
+        }
+        let leader = reply.leader.map(|leader| Address::from(leader.as_str()));
+        self.leave(at, leader.filter(|leader| leader != at));
     }
 
     /// Goes on from `from` to `leader`, or to the next of the list; unless others have already.

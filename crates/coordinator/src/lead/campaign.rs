@@ -11,6 +11,7 @@ use super::tenure::limited;
 use super::{
     CHALLENGE, Challenge, LEADER, LeaderRecord, STORE_RETRY, TAKEOVER, Tenure, decode, encode,
 };
+use crate::candidate::Standing;
 use crate::detect::{Sign, Suspicion, Verdict};
 use crate::store::{Change, Condition, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
@@ -55,15 +56,14 @@ pub(crate) enum CampaignError {
 }
 
 impl Campaign {
-    /// Waits until this candidate leads. `tell` hears of the leader's address meanwhile, and `None` when it
-    /// is not known; `seen` says whether this process has seen a leader's record already.
+    /// Waits until this candidate leads. `tell` hears how it stands meanwhile; `seen` says whether this process has seen a leader's record already.
     ///
     /// # Errors
     /// See [`CampaignError`].
     pub(crate) async fn run(
         &self,
         seen: &mut bool,
-        tell: impl Fn(Option<&str>),
+        tell: impl Fn(Standing),
     ) -> Result<Arc<Tenure>, CampaignError> {
         let clock = &self.env.clock;
         let give_up = clock.now() + FIRST_ANSWER;
@@ -71,7 +71,10 @@ impl Campaign {
         let mut reported = false;
         loop {
             match self.round(seen, &tell).await {
-                Ok(Some(tenure)) => return Ok(tenure),
+                Ok(Some(tenure)) => {
+                    *seen = true;
+                    return Ok(tenure);
+                }
                 Ok(None) => (answered, reported) = (true, false),
                 Err(Trouble::Final(error)) => return Err(error),
                 Err(Trouble::Store(error)) => {
@@ -82,7 +85,7 @@ impl Campaign {
                         tracing::warn!(%error, "asking again until it answers");
                         reported = true;
                     }
-                    tell(None);
+                    tell(Standing::Looking);
                     clock.sleep(STORE_RETRY).await;
                 }
             }
@@ -97,7 +100,7 @@ impl Campaign {
     async fn round(
         &self,
         seen: &mut bool,
-        tell: &impl Fn(Option<&str>),
+        tell: &impl Fn(Standing),
     ) -> Result<Option<Arc<Tenure>>, Trouble> {
         let Some(found) = self.get(LEADER).await? else {
             if *seen {
@@ -110,8 +113,8 @@ impl Campaign {
         if record.released || self.store.is_exclusive() {
             return self.take_over(Some((found, record))).await;
         }
-        tell(Some(&record.address));
         if self.lives(&record).await {
+            tell(Standing::Waiting(record.address));
             self.env.clock.sleep(WATCH).await;
             return Ok(None);
         }
@@ -119,12 +122,20 @@ impl Campaign {
             leader = record.address,
             "the leading coordinator does not answer"
         );
-        if !self.challenge(&found).await? {
-            tracing::info!(leader = record.address, "it answered through the store");
-            self.env.clock.sleep(ANSWERED_PAUSE).await;
-            return Ok(None);
+        tell(Standing::Deciding);
+        if self.challenge(&found).await? {
+            return self.take_over(Some((found, record))).await;
         }
-        self.take_over(Some((found, record))).await
+        let Some(found) = self.get(LEADER).await? else {
+            return Err(Trouble::Final(CampaignError::Lost));
+        };
+        let now: LeaderRecord = decode(LEADER, &found)?;
+        if now.candidate == record.candidate {
+            tracing::info!(leader = record.address, "it answered through the store");
+            tell(Standing::Waiting(record.address));
+            self.env.clock.sleep(ANSWERED_PAUSE).await;
+        }
+        Ok(None)
     }
 
     /// There is no record: the store is empty, or of a version without leaders, or somebody else's.
