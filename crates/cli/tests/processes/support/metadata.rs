@@ -93,7 +93,7 @@ impl MetadataServer {
             assert!(self.running.is_alive(), "{}", self.running.stderr());
             let (question, wanted) = match self.kind {
                 Kind::Etcd => ("GET /health HTTP/1.0\r\n\r\n", "\"health\":\"true\""),
-                Kind::ZooKeeper => ("ruok", "imok"),
+                Kind::ZooKeeper => ("srvr", "Mode: standalone"),
             };
             let answer = ask(self.port, question).unwrap_or_default();
             answer
@@ -145,7 +145,7 @@ fn zookeeper(directory: &Path, port: u16) -> Command {
         format!("clientPort={port}"),
         "clientPortAddress=127.0.0.1".to_owned(),
         "admin.enableServer=false".to_owned(),
-        "4lw.commands.whitelist=ruok".to_owned(),
+        "4lw.commands.whitelist=srvr".to_owned(),
     ];
     std::fs::write(&file, lines.join("\n")).unwrap();
     let mut command = Command::new("java");
