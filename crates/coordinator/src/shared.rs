@@ -202,7 +202,7 @@ impl Shared {
 
 /// The refusal of a coordinator that is ending.
 pub(crate) fn stopping() -> Refusal {
-    Refusal::retry(Duration::from_millis(100), RetryReason::NotServing)
+    Refusal::retry(Duration::from_millis(100), RetryReason::NotLeader)
 }
 
 /// The refusal of a coordinator that does not lead.
