@@ -105,7 +105,7 @@ impl Cluster {
             let env = process.env;
             let network = env.network.clone();
             let candidate = Arc::new(Candidate::new(env, options));
-            *slot.lock().unwrap() = Arc::downgrade(&candidate);
+            *lock(&slot) = Arc::downgrade(&candidate);
             let name = coordinator_address(number);
             let address = Address::from(name.as_str());
             let open = network.listen(&address, candidate.clone()).await;
@@ -118,7 +118,7 @@ impl Cluster {
     /// The coordinators that take themselves for the leader.
     pub fn leaders(&self) -> Vec<usize> {
         let leads = |number: &usize| {
-            let candidate = self.candidates[*number].lock().unwrap().upgrade();
+            let candidate = lock(&self.candidates[*number]).upgrade();
             let up = self.sim.is_up(self.coordinators[*number]);
             candidate
                 .is_some_and(|c| up && matches!(c.standing(), Standing::Leading(c) if c.leads()))
@@ -353,6 +353,12 @@ impl Cluster {
 fn is_dropping(record: &Bytes) -> bool {
     let marker = b"\xa8dropping\xc3";
     record.windows(marker.len()).any(|w| w == marker)
+}
+
+fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
+    shared
+        .lock()
+        .expect("one thread; the first panic ends the test")
 }
 
 /// Shared by a test and a server's handlers.

@@ -1,6 +1,6 @@
 //! One scripted server.
 
-use super::{Net, Shared};
+use super::{Net, Shared, lock};
 use pluvio_env::{Address, Clock, Env, Frame, Handled, Peer, Service};
 use pluvio_sim::{ProcessId, Sim};
 use pluvio_units::{
@@ -17,12 +17,6 @@ use pluvio_wire::{
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
-
-fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
-    shared
-        .lock()
-        .expect("one thread; the first panic ends the test")
-}
 
 /// How a machine's server behaves.
 #[derive(Clone, Debug, Default)]
