@@ -8,8 +8,8 @@ use pluvio_units::Size;
 /// How a server runs.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where the coordinator is.
-    pub coordinator: Address,
+    /// Where the coordinators are; one that runs is enough to find the one that leads.
+    pub coordinators: Vec<Address>,
     /// Where to listen for requests of clients and other servers; port 0 takes any. The host must be
     /// one that others can reach.
     pub listen: Address,
@@ -42,7 +42,7 @@ impl ServerOptions {
     #[must_use]
     pub fn new(coordinator: Address, listen: Address) -> Self {
         Self {
-            coordinator,
+            coordinators: vec![coordinator],
             listen,
             redis: None,
             admin: None,

@@ -60,6 +60,8 @@ impl OperationKind {
 pub struct Plan {
     /// Servers.
     pub servers: u32,
+    /// Coordinators. One has the metadata store alone, several share one.
+    pub coordinators: u32,
     /// Event loops, and so logs, of each process.
     pub cores: u16,
     /// Replicas of each segment.
@@ -152,8 +154,11 @@ impl Plan {
         let think_max = (length / u32::try_from(each).unwrap_or(u32::MAX) * 2)
             .clamp(Duration::from_micros(100), Duration::from_secs(1));
         let fault_pause_min = Duration::from_millis(draw.between(20, 500));
+        // Drawn apart, so that it changes nothing else.
+        let several = Stream::new(seed, "coordinators").below(3) == 0;
         Self {
             servers,
+            coordinators: if several { 2 } else { 1 },
             cores,
             replicas,
             min_replicas,
