@@ -3,6 +3,7 @@
 //! Options that a configuration file may set too are found by their long names; see `config`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pluvio_metadata::Place as MetadataPlace;
 use pluvio_units::Size;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,14 +35,15 @@ pub struct Cli {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options of all commands")]
 pub struct Global {
-    /// Where the cluster's coordinator listens
+    /// Where the cluster's coordinator listens; several with commas. One that runs is enough to find
+    /// the one that leads
     #[arg(
         long,
         global = true,
         value_name = "ADDR",
         env = "PLUVIO_COORDINATOR",
         default_value = "127.0.0.1:7700",
-        value_parser = address
+        value_parser = addresses
     )]
     pub coordinator: String,
     /// How long an operation may take, all retries included
@@ -131,6 +133,15 @@ impl Durability {
     }
 }
 
+/// What keeps an overwritten object dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Tombstones {
+    /// A tombstone for every overwrite, as for every delete
+    Every,
+    /// The new object, which says where the dead ones lie; only deletes write tombstones
+    Deletes,
+}
+
 /// `pluvio dev`.
 #[derive(Args, Clone, Debug)]
 pub struct Dev {
@@ -169,6 +180,13 @@ pub struct Dev {
     /// Port of the coordinator [default: 7700, or any when that is taken]
     #[arg(long, value_name = "P", env = "PLUVIO_COORDINATOR_PORT")]
     pub coordinator_port: Option<u16>,
+    /// Coordinators; one leads, the others take over when it dies
+    #[arg(long, value_name = "N", env = "PLUVIO_COORDINATORS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub coordinators: u32,
+    /// Where to keep the cluster's metadata, as of `pluvio coordinator`; other places than a directory
+    /// need --data [default: a directory below --data]
+    #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
+    pub metadata: Option<MetadataPlace>,
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
@@ -224,6 +242,9 @@ pub struct Server {
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
+    /// What keeps an overwritten object dead when the log is recovered
+    #[arg(long, value_enum, env = "PLUVIO_TOMBSTONES", default_value_t = Tombstones::Deletes)]
+    pub tombstones: Tombstones,
     /// Most connections of Redis clients
     #[arg(
         long,
@@ -248,9 +269,17 @@ pub struct Coordinator {
         default_value = "127.0.0.1:7700"
     )]
     pub listen: String,
-    /// Where to keep the cluster's metadata
+    /// Where to keep the cluster's metadata: short for --metadata embedded:DIR
     #[arg(long, value_name = "DIR", env = "PLUVIO_DATA")]
-    pub data: PathBuf,
+    pub data: Option<PathBuf>,
+    /// Where to keep the cluster's metadata: embedded:DIR, etcd://HOST:PORT,...[/PATH] or
+    /// zookeeper://HOST:PORT,...[/PATH]. Coordinators of one cluster name the same place: one leads,
+    /// the others wait
+    #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
+    pub metadata: Option<MetadataPlace>,
+    /// With metadata in a directory: wait while another coordinator uses it
+    #[arg(long)]
+    pub standby: bool,
     /// Where to answer HTTP for metrics and health [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN")]
     pub admin: Option<String>,
@@ -324,6 +353,12 @@ fn time_limit(text: &str) -> Result<Duration, String> {
         return Err("nothing can be done in no time; give more than 0".into());
     }
     Ok(limit)
+}
+
+/// One address or several with commas.
+fn addresses(text: &str) -> Result<String, String> {
+    let all: Result<Vec<String>, String> = text.split(',').map(address).collect();
+    Ok(all?.join(","))
 }
 
 /// An address as it has to look; whether the host exists is found out when it is used.

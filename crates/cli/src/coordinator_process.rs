@@ -1,20 +1,25 @@
 //! `pluvio coordinator`: the coordinator as a process.
+//!
+//! It listens before it leads: one that waits for its turn says who leads.
 
 use crate::admin::metrics::Metrics;
 use crate::admin::{Admin, Subject};
 use crate::args::{Coordinator as Arguments, Global};
 use crate::failure::Failure;
-use crate::process::{self, Announcement, Parts};
+use crate::process::{self, Announcement, DISK_PATIENCE, Parts};
 use pluvio_client::{Client, ClientOptions};
-use pluvio_coordinator::{Coordinator, CoordinatorOptions, RedbStore};
-use pluvio_env::{Address, BoxFuture};
+use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Standing};
+use pluvio_env::{Address, BoxFuture, DiskError, Env};
+use pluvio_env_os::DiskOpener;
+use pluvio_metadata::Place;
 use pluvio_net::TcpNetwork;
+use std::convert::Infallible;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 
-/// The metadata below the data directory.
-const METADATA: &str = "metadata.redb";
 /// How long a metrics page waits for what the servers say. Scrapers give up after 10 s.
 const STATUS_LIMIT: Duration = Duration::from_secs(3);
 
@@ -23,72 +28,174 @@ const STATUS_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// It cannot start.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let place = place(arguments)?;
     let (given, json) = (arguments.clone(), global.json);
-    process::run(
-        global,
-        &arguments.process,
-        1,
-        &arguments.data,
-        move |parts| serve(parts, given, json),
-    )
+    process::run(global, &arguments.process, 1, None, move |parts| {
+        serve(parts, place, given, json)
+    })
 }
 
-async fn serve(parts: Parts, arguments: Arguments, json: bool) -> Result<(), Failure> {
+/// Where the metadata is.
+fn place(arguments: &Arguments) -> Result<Place, Failure> {
+    match (&arguments.data, &arguments.metadata) {
+        (Some(directory), None) => Ok(Place::Embedded(directory.clone())),
+        (None, Some(place)) => Ok(place.clone()),
+        (None, None) => Err(Failure::usage(
+            "the coordinator needs a place for the cluster's metadata: give --data DIR, or --metadata PLACE",
+        )),
+        (Some(_), Some(_)) => Err(Failure::usage(
+            "--data and --metadata both say where the cluster's metadata is: give one of them",
+        )),
+    }
+}
+
+async fn serve(
+    parts: Parts,
+    place: Place,
+    arguments: Arguments,
+    json: bool,
+) -> Result<(), Failure> {
     let Parts {
         env,
         network,
         mut signals,
+        open_disk,
     } = parts;
-    let fail = |what: &dyn std::fmt::Display| {
-        Failure::new(format!(
-            "data directory {}: {what}",
-            arguments.data.display()
-        ))
-    };
+    let mut options = CoordinatorOptions::default();
+    options.dead_server_timeout = arguments.dead_server_timeout;
+    let candidate = Arc::new(Candidate::new(env.clone(), options));
     let subject = Arc::new(Pages {
         client: Mutex::new(None),
+        candidate: Arc::clone(&candidate),
         network,
     });
     let admin = match &arguments.admin {
         Some(address) => Some(Admin::start(&env, address, subject.clone()).await?),
         None => None,
     };
-    let store = RedbStore::open(arguments.data.join(METADATA), env.tasks.clone())
-        .map_err(|error| fail(&error))?;
-    let mut options = CoordinatorOptions::default();
-    options.dead_server_timeout = arguments.dead_server_timeout;
-    let coordinator = Coordinator::start(env.clone(), Arc::new(store), options)
-        .await
-        .map_err(|error| fail(&error))?;
-    let address = Address::from(arguments.listen.as_str());
     let port = env
         .network
-        .listen(&address, Arc::new(coordinator))
+        .listen(&Address::from(arguments.listen.as_str()), candidate.clone())
         .await
         .map_err(|error| Failure::new(error.to_string()))?;
     let own = ClientOptions::new([port.address.clone()])
         .timeout(STATUS_LIMIT)
         .attempt_timeout(STATUS_LIMIT);
     *subject.place() = Some(Client::new(&env, own));
+    let office = Office {
+        env,
+        place,
+        standby: arguments.standby,
+        candidate: Arc::clone(&candidate),
+        address: port.address.to_string(),
+        waits: Notify::new(),
+    };
+    let mut running = Box::pin(office.run(&open_disk));
+    let settled = async {
+        tokio::select! {
+            biased;
+            () = office.waits.notified() => false,
+            standing = candidate.settled() => matches!(standing, Standing::Leading(_)),
+        }
+    };
+    let leads = tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::info!(%signal, "stopped before it led or knew who does");
+            return Ok(());
+        }
+        failed = &mut running => return failed.map(|never| match never {}),
+        leads = settled => leads,
+    };
     Announcement {
         ready: true,
         role: "coordinator".into(),
         id: None,
         pid: std::process::id(),
+        leads: Some(leads),
         addr: port.address.to_string(),
         redis: None,
         admin: admin.as_ref().map(|a| a.address.clone()),
     }
     .tell(json)?;
-    let signal = signals.next().await;
-    tracing::info!(%signal, "stopping");
-    Ok(())
+    tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::info!(%signal, "stopping");
+            candidate.resign().await;
+            Ok(())
+        }
+        failed = &mut running => failed.map(|never| match never {}),
+    }
+}
+
+/// What it takes to lead.
+struct Office {
+    env: Env,
+    place: Place,
+    standby: bool,
+    candidate: Arc<Candidate>,
+    /// Where others reach this process.
+    address: String,
+    /// Told when another process has the directory.
+    waits: Notify,
+}
+
+impl Office {
+    /// Leads whenever it can.
+    async fn run(&self, open_disk: &DiskOpener) -> Result<Infallible, Failure> {
+        // Held to the end: no other process uses the directory meanwhile.
+        let _lock = match self.place.directory() {
+            Some(directory) => Some(self.lock(open_disk, directory).await?),
+            None => None,
+        };
+        let store = self.place.open(&self.env);
+        let store = store.map_err(|error| self.failure(&error.into()))?;
+        let led = self.candidate.run(store, &self.address).await;
+        led.map_err(|error| self.failure(&error))
+    }
+
+    async fn lock(
+        &self,
+        open_disk: &DiskOpener,
+        directory: &Path,
+    ) -> Result<Arc<dyn pluvio_env::Disk>, DiskError> {
+        let wait = |patience| {
+            process::wait_for_disk(self.env.clock.clone(), open_disk, directory, patience)
+        };
+        if !self.standby {
+            return wait(Some(DISK_PATIENCE)).await;
+        }
+        match wait(Some(Duration::ZERO)).await {
+            Err(DiskError::InUse { .. }) => {
+                tracing::info!(directory = %directory.display(), "waits while another coordinator uses it");
+                self.waits.notify_one();
+                wait(None).await
+            }
+            other => other,
+        }
+    }
+
+    fn failure(&self, error: &CoordinatorError) -> Failure {
+        match (&self.place, error) {
+            (Place::Embedded(directory), _) => {
+                Failure::new(format!("data directory {}: {error}", directory.display()))
+            }
+            (Place::Etcd(_) | Place::ZooKeeper(_), CoordinatorError::Store(_)) => {
+                Failure::new(format!("{error}; is it running, and is --metadata right?"))
+            }
+            (Place::Etcd(_) | Place::ZooKeeper(_), _) => {
+                Failure::new(format!("{}: {error}", self.place))
+            }
+        }
+    }
 }
 
 /// What the admin port tells of this process.
 struct Pages {
     /// Asks this very process, as others do; `None` until it listens.
     client: Mutex<Option<Client>>,
+    candidate: Arc<Candidate>,
     network: Arc<TcpNetwork>,
 }
 
@@ -96,20 +203,30 @@ impl Pages {
     fn place(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn leads(&self) -> bool {
+        matches!(self.candidate.standing(), Standing::Leading(_))
+    }
 }
 
 impl Subject for Pages {
     fn readiness(&self) -> (bool, String) {
-        match &*self.place() {
-            Some(_) => (true, String::new()),
-            None => (false, "the metadata is being read".into()),
+        match (self.candidate.standing(), self.candidate.trouble()) {
+            (Standing::Looking | Standing::Deciding, _) => {
+                (false, "no coordinator leads yet".into())
+            }
+            (Standing::Waiting(_) | Standing::Leading(_), None) => (true, String::new()),
+            (Standing::Waiting(_) | Standing::Leading(_), Some(trouble)) => (false, trouble),
         }
     }
 
     fn metrics(&self) -> BoxFuture<'static, Metrics> {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
-        let client = self.place().clone();
+        let leads = self.leads();
+        metrics.coordinator(leads);
+        // One coordinator tells of the cluster.
+        let client = self.place().clone().filter(|_| leads);
         Box::pin(async move {
             if let Some(client) = client {
                 match client.cluster_status().await {

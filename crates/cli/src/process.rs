@@ -4,8 +4,10 @@
 use crate::args::{Global, Process};
 use crate::failure::Failure;
 use crate::output::{print_json, print_line};
-use pluvio_env::{Disk, DiskError, Env};
-use pluvio_env_os::{OsOptions, OsRuntime, StopSignals, current_core, die_with_parent};
+use pluvio_env::{Clock, Disk, DiskError, Env};
+use pluvio_env_os::{
+    DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
+};
 use pluvio_net::{TcpNetwork, TcpOptions};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -30,6 +32,9 @@ pub struct Announcement {
     pub id: Option<u64>,
     /// Its process.
     pub pid: u32,
+    /// Of a coordinator: whether it leads; otherwise it waits while another one does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub leads: Option<bool>,
     /// Where it answers requests.
     pub addr: String,
     /// Where it speaks the Redis protocol.
@@ -50,6 +55,9 @@ impl Announcement {
             return print_json(self);
         }
         let mut line = format!("{} ready, requests on {}", self.role, self.addr);
+        if self.leads == Some(false) {
+            line += ", another one leads";
+        }
         for (what, at) in [("Redis", &self.redis), ("metrics", &self.admin)] {
             if let Some(at) = at {
                 line += &format!(", {what} on {at}");
@@ -67,9 +75,11 @@ pub struct Parts {
     pub network: Arc<TcpNetwork>,
     /// Asks it to stop.
     pub signals: StopSignals,
+    /// Opens data directories, for a process that does not have one from the start.
+    pub open_disk: DiskOpener,
 }
 
-/// Runs a process of the cluster until it ends.
+/// Runs a process of the cluster until it ends; on a data directory if it has one from the start.
 ///
 /// # Errors
 /// What `work` gives, or why it could not begin.
@@ -77,7 +87,7 @@ pub fn run<F>(
     global: &Global,
     process: &Process,
     cores: u16,
-    data: &Path,
+    data: Option<&Path>,
     work: impl FnOnce(Parts) -> F + Send + 'static,
 ) -> Result<ExitCode, Failure>
 where
@@ -94,7 +104,17 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
-    let disk = open_disk(&runtime, data)?;
+    let open_disk = runtime.disk_opener();
+    let disk = match data {
+        Some(data) => {
+            let (clock, open_disk) = (runtime.clock(), Arc::clone(&open_disk));
+            let data = data.to_owned();
+            runtime.block_on(async move {
+                wait_for_disk(clock, &open_disk, &data, Some(DISK_PATIENCE)).await
+            })?
+        }
+        None => Arc::new(NoDisk),
+    };
     let network = Arc::new(TcpNetwork::new(
         TcpOptions::default(),
         runtime.tasks(),
@@ -109,6 +129,7 @@ where
             env,
             network,
             signals,
+            open_disk,
         })
         .await
     });
@@ -118,20 +139,28 @@ where
 
 /// How long a data directory may still be held by a process that was killed: its end takes a moment
 /// when the machine is busy, and whoever starts it again at once should not meet an error.
-const DISK_PATIENCE: Duration = Duration::from_secs(5);
+pub const DISK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two looks.
 const DISK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Opens the data directory; waits a moment for its former user to be gone.
-fn open_disk(runtime: &OsRuntime, data: &Path) -> Result<Arc<dyn Disk>, DiskError> {
-    let clock = runtime.clock();
-    let give_up = clock.now() + DISK_PATIENCE;
+/// Opens a data directory; waits for its user to be gone, for as long as `patience` or for ever.
+///
+/// # Errors
+/// It is in use longer than that, or cannot be used.
+pub async fn wait_for_disk(
+    clock: Arc<dyn Clock>,
+    open_disk: &DiskOpener,
+    data: &Path,
+    patience: Option<Duration>,
+) -> Result<Arc<dyn Disk>, DiskError> {
+    let began = clock.now();
     loop {
-        match runtime.open_disk(data) {
+        match open_disk(data) {
             Ok(disk) => return Ok(disk),
-            Err(DiskError::InUse { .. }) if clock.now() < give_up => {
-                let clock = runtime.clock();
-                runtime.block_on(async move { clock.sleep(DISK_PAUSE).await });
+            Err(DiskError::InUse { .. })
+                if patience.is_none_or(|patience| clock.now().since(began) < patience) =>
+            {
+                clock.sleep(DISK_PAUSE).await;
             }
             Err(error) => return Err(error),
         }

@@ -2,7 +2,7 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{Durability, Global, Server as Arguments};
+use crate::args::{Durability, Global, Server as Arguments, Tombstones};
 use crate::failure::Failure;
 use crate::process::{self, Announcement, Parts};
 use pluvio_env::{Address, BoxFuture};
@@ -22,7 +22,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         global,
         &arguments.process,
         0,
-        &arguments.data,
+        Some(&arguments.data),
         move |parts| serve(parts, coordinator, given, json),
     )
 }
@@ -37,6 +37,7 @@ async fn serve(
         env,
         network,
         mut signals,
+        ..
     } = parts;
     let subject = Arc::new(Pages {
         server: Mutex::new(Weak::new()),
@@ -62,6 +63,7 @@ async fn serve(
         ready: true,
         role: "server".into(),
         id: Some(server.id().0),
+        leads: None,
         pid: std::process::id(),
         addr: server.address().to_string(),
         redis: server.redis_address().map(ToString::to_string),
@@ -84,16 +86,19 @@ async fn serve(
 }
 
 fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> ServerOptions {
-    let mut options = ServerOptions::new(
-        Address::from(coordinator),
-        Address::from(arguments.listen.as_str()),
-    );
+    let mut options =
+        ServerOptions::new(Address::default(), Address::from(arguments.listen.as_str()));
+    options.coordinators = coordinator.split(',').map(Address::from).collect();
     options.redis = arguments.redis.as_deref().map(Address::from);
     options.admin = admin;
     options.memory = arguments.memory;
     options.replicas = arguments.replicas;
     options.min_replicas = arguments.min_replicas;
     options.synced = arguments.durability == Durability::Synced;
+    options.tombstones = match arguments.tombstones {
+        Tombstones::Every => pluvio_server::Tombstones::Every,
+        Tombstones::Deletes => pluvio_server::Tombstones::Deletes,
+    };
     options.rack = arguments.rack.clone();
     options.redis_connections_max = arguments.redis_connections_max;
     options.pid = std::process::id();

@@ -12,12 +12,11 @@ use core::time::Duration;
 use pluvio_env::{CallError, timeout};
 use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, OperationId, ServerId, TableId};
 use pluvio_wire::{
-    Answer, Delete, DeleteReply, Header, Increment, IncrementReply, Number, Read, ReadReply,
-    Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply, check_key,
-    check_value,
+    Answer, Coordinators, Delete, DeleteReply, Header, Increment, IncrementReply, Number, Read,
+    ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply,
+    check_key, check_value,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An object as it was read.
@@ -51,8 +50,8 @@ pub(crate) struct Shared {
     pub(crate) local: Option<Arc<dyn LocalMaster>>,
     pub(crate) sequence: Sequence,
     windows: Windows,
-    /// Index of the coordinator that answered last.
-    pub(crate) coordinator: AtomicUsize,
+    /// Where the coordinators are, and which of them led last.
+    pub(crate) coordinators: Coordinators,
     /// Tables this client has handles of. Bounded by the number of tables of the cluster.
     tables: Mutex<BTreeMap<TableId, Table>>,
 }
@@ -96,6 +95,7 @@ impl Client {
     fn build(parts: Parts, options: ClientOptions, local: Option<Arc<dyn LocalMaster>>) -> Self {
         // Zero means "no identity".
         let id = ClientId(parts.rng.next_u64().max(1));
+        let coordinators = Coordinators::new(options.coordinators.clone());
         Self {
             shared: Arc::new(Shared {
                 parts,
@@ -103,7 +103,7 @@ impl Client {
                 local,
                 sequence: Sequence::new(id),
                 windows: Windows::default(),
-                coordinator: AtomicUsize::new(0),
+                coordinators,
                 tables: Mutex::new(BTreeMap::new()),
             }),
             core: CoreId(0),

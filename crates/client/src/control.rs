@@ -12,7 +12,6 @@ use pluvio_wire::{
     GetServerList, GetServerStatus, GetTable, Header, ListTables, Refusal, Request, RetryReason,
     RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef, check_table_name,
 };
-use std::sync::atomic::Ordering;
 
 impl Client {
     /// Creates a table, or finds the one that has this name. `span` is the number of servers to
@@ -223,45 +222,42 @@ impl Client {
         }
     }
 
-    /// Asks the coordinators, one after the other, until one answers.
+    /// Asks the coordinators until the one that leads answers.
     pub(crate) async fn ask<R: Request>(
         &self,
         request: &R,
         attempts: &mut Attempts<'_>,
     ) -> Result<R::Reply, ClientError> {
-        let coordinators = &self.shared.options.coordinators;
+        let coordinators = &self.shared.coordinators;
         if coordinators.is_empty() {
             return Err(ClientError::NoCoordinator);
         }
         let network = &*self.shared.parts.network;
         loop {
-            let which = self.shared.coordinator.load(Ordering::Relaxed) % coordinators.len();
             let limit = attempts.next_limit();
             if limit.is_zero() {
                 return Err(attempts.timed_out());
             }
-            let to = &coordinators[which];
-            let result = pluvio_wire::call(network, to, Header::default(), request, limit).await;
-            let error = match result {
+            let error = match coordinators.call(network, request, limit).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            let mut ask_another = true;
-            if let RpcError::Call(call) = &error
-                && !matches!(call, CallError::Unreachable(..))
-            {
+            let maybe_done = match &error {
+                RpcError::Call(CallError::Unreachable(..)) => false,
+                RpcError::Call(_) | RpcError::BadReply(..) => true,
+                // It may have led when it began.
+                RpcError::Refused(refusal) => matches!(
+                    refusal,
+                    Refusal::Retry {
+                        why: RetryReason::NotLeader,
+                        ..
+                    }
+                ),
+            };
+            if maybe_done {
                 attempts.ambiguous();
             }
-            if let RpcError::Refused(Refusal::Retry { .. }) = &error {
-                ask_another = false;
-            }
             let again = self.judge(error, false, attempts)?;
-            if ask_another {
-                // Lost races only make two operations try the same one.
-                self.shared
-                    .coordinator
-                    .store((which + 1) % coordinators.len(), Ordering::Relaxed);
-            }
             attempts.pause(again.after).await?;
         }
     }

@@ -14,6 +14,8 @@
 //! - COORD-4: a server id that was declared crashed is never up again, and a server is removed
 //!   from the list only when it has no tablets.
 //! - COORD-5: the tablets of a table that is not being dropped cover every hash exactly once.
+//! - LEAD-1 to LEAD-4: of several coordinators on one store one leads, and only that one changes
+//!   anything. See `lead`.
 //! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
 //!   incarnation of the coordinator, gets the same answer.
 //!
@@ -22,10 +24,11 @@
 //! Not here: reading replicas (backups), replaying (masters), placing replicas (masters).
 
 mod assign;
-
+mod candidate;
 mod cut;
 mod detect;
 mod drop_table;
+mod lead;
 mod options;
 mod push;
 mod recovery;
@@ -38,6 +41,10 @@ mod store;
 mod supervise;
 mod tables;
 
+pub use candidate::{Candidate, Standing};
 pub use options::CoordinatorOptions;
 pub use service::{Coordinator, CoordinatorError};
-pub use store::{Change, MemoryStore, MetadataStore, RedbStore, Stop, StoreError};
+pub use store::{
+    Change, Condition, Limits, MemoryStore, MetadataStore, Outcome, RedbStore, Stop, StoreError,
+    conformance,
+};

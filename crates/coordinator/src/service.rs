@@ -1,16 +1,17 @@
 //! The coordinator as others see it: starting it, and the requests it answers.
 
+use crate::lead::{Campaign, CampaignError, Tenure};
 use crate::options::CoordinatorOptions;
-use crate::shared::{Shared, stopping};
+use crate::shared::{Shared, not_leader, stopping};
 use crate::state::{LoadError, State};
 use crate::store::{MetadataStore, StoreError};
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
-    Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetServerList,
-    GetServerStatus, GetTable, HintServerCrashed, ListTables, ListTablesReply, Opcode, Ping,
-    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, ServerStatus,
+    Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader, GetLeaderReply,
+    GetServerList, GetServerStatus, GetTable, HintServerCrashed, ListTables, ListTablesReply,
+    Opcode, Ping, PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, ServerStatus,
     SetReplicationEpoch, SplitTablet, decode, handled, reply,
 };
 use std::sync::Arc;
@@ -32,9 +33,43 @@ pub enum CoordinatorError {
         "the metadata has format {0}, which this version of pluvio does not know: use the version that wrote it"
     )]
     UnknownFormat(u16),
-    /// A record of the store cannot be decoded.
+    /// A record of the store cannot be decoded, or is missing.
     #[error("the metadata is damaged: {0}: restore it from a copy")]
     Damaged(String),
+    /// The store holds what no coordinator has written.
+    #[error(
+        "the metadata store holds {0} entries at this place, and none is a coordinator's: give it another path"
+    )]
+    Foreign(usize),
+    /// The store was read before and is empty now, or holds another cluster. Nothing was written to it.
+    #[error(
+        "the metadata store {found}, but this coordinator has seen cluster {:016x} there: restore the store's data, or start the coordinator again to use it as it is", .cluster.0
+    )]
+    Lost {
+        /// The cluster that was there.
+        cluster: ClusterId,
+        /// What is there.
+        found: String,
+    },
+}
+
+impl CoordinatorError {
+    /// The same, of a process that has seen a cluster in the store.
+    pub(crate) fn after(error: CampaignError, known: Option<ClusterId>) -> Self {
+        match (error, known) {
+            (CampaignError::Store(error), _) => Self::Store(error),
+            (CampaignError::Foreign(count), _) => Self::Foreign(count),
+            (CampaignError::Lost, Some(cluster)) => Self::lost(cluster),
+            (CampaignError::Lost, None) => Self::Store(StoreError(
+                "is empty, but a leader's record was there".into(),
+            )),
+        }
+    }
+
+    pub(crate) fn lost(cluster: ClusterId) -> Self {
+        let found = "is empty".to_owned();
+        Self::Lost { cluster, found }
+    }
 }
 
 impl From<LoadError> for CoordinatorError {
@@ -51,14 +86,15 @@ impl From<LoadError> for CoordinatorError {
 /// Everything it does ends when it is dropped.
 pub struct Coordinator {
     shared: Arc<Shared>,
+    /// What its process drew at its start.
+    candidate: u64,
     in_progress: Arc<AtomicUsize>,
     requests: AtomicU64,
 }
 
 impl Coordinator {
-    /// Reads the state, or begins a new cluster in an empty store, and takes up what is unfinished.
-    ///
-    /// The caller makes sure that no other coordinator uses the store.
+    /// Leads as soon as nobody else does, and takes up what is unfinished. For stores that one process has
+    /// alone; see [`Candidate`](crate::Candidate) for others.
     ///
     /// # Errors
     /// The store cannot be read or written, or holds what this version does not understand.
@@ -67,29 +103,78 @@ impl Coordinator {
         store: Arc<dyn MetadataStore>,
         options: CoordinatorOptions,
     ) -> Result<Self, CoordinatorError> {
-        let state = match State::load(&*store).await? {
-            Some(state) => state,
+        let candidate = env.rng.next_u64().max(1);
+        let campaign = Campaign {
+            env: env.clone(),
+            store,
+            candidate,
+            address: String::new(),
+        };
+        let tenure = campaign.run(&mut false, |_| ()).await;
+        let tenure = tenure.map_err(|error| CoordinatorError::after(error, None))?;
+        env.tasks
+            .spawn(crate::shared::LOOP, "keep", tenure.clone().keep());
+        Self::take_office(env, tenure, options, candidate, None).await
+    }
+
+    /// Reads the state, or begins a new cluster in an empty store, and takes up what is unfinished.
+    ///
+    /// # Errors
+    /// As of [`Coordinator::start`]; [`CoordinatorError::Lost`] when there is another cluster than `known`.
+    pub(crate) async fn take_office(
+        env: Env,
+        tenure: Arc<Tenure>,
+        options: CoordinatorOptions,
+        candidate: u64,
+        known: Option<ClusterId>,
+    ) -> Result<Self, CoordinatorError> {
+        let deposed = |_| StoreError("has another leader meanwhile".into());
+        tenure.unpack().await?.map_err(deposed)?;
+        let state = match State::load(tenure.store()).await? {
+            Some(state) => match known.filter(|known| *known != state.globals.cluster) {
+                None => state,
+                Some(cluster) => {
+                    let found = format!("holds cluster {:016x}", state.globals.cluster.0);
+                    return Err(CoordinatorError::Lost { cluster, found });
+                }
+            },
             None => {
+                if let Some(cluster) = known {
+                    return Err(CoordinatorError::lost(cluster));
+                }
                 let state = State::new(ClusterId(env.rng.next_u64().max(1)));
-                store.apply(state.all_changes()).await?;
+                let stored = tenure.apply(state.all_changes()).await;
+                stored.map_err(deposed)?;
                 tracing::info!(cluster = %format_args!("{:016x}", state.globals.cluster.0), "new cluster");
                 state
             }
         };
         state.check();
         tracing::info!(
+            term = tenure.term(),
             servers = state.servers.len(),
             tables = state.tables.len(),
             "coordinator started"
         );
-        let shared = Shared::new(env, store, options, state);
+        let shared = Shared::new(env, tenure, options, state);
         shared.spawn("supervise", shared.clone().supervise());
         shared.spawn("watch over", shared.clone().watch_over());
         Ok(Self {
             shared,
+            candidate,
             in_progress: Arc::new(AtomicUsize::new(0)),
             requests: AtomicU64::new(0),
         })
+    }
+
+    /// Whether it leads for sure at this moment.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.shared.tenure.leads()
+    }
+
+    pub(crate) fn tenure(&self) -> &Arc<Tenure> {
+        &self.shared.tenure
     }
 
     /// The cluster's id.
@@ -167,6 +252,14 @@ fn unsupported(number: u16) -> Handled {
     })
 }
 
+/// The answer of a coordinator that does not lead.
+pub(crate) fn refuse_as_not_leader(opcode: u16) -> Handled {
+    Handled::Now(Frame {
+        opcode,
+        ..reply::<Ping>(&Err(not_leader()))
+    })
+}
+
 impl Service for Coordinator {
     fn handle(&self, _: Peer, request: Frame) -> Handled {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -179,8 +272,18 @@ impl Service for Coordinator {
                 ..reply::<Ping>(&Err(stopping()))
             });
         }
+        if !self.shared.tenure.leads() && opcode != Opcode::GetLeader {
+            return refuse_as_not_leader(request.opcode);
+        }
         let state = || self.shared.state();
         match opcode {
+            Opcode::GetLeader => Self::now::<GetLeader>(&request, |_| {
+                Ok(GetLeaderReply {
+                    candidate: self.candidate,
+                    leads: self.shared.tenure.leads(),
+                    ..GetLeaderReply::default()
+                })
+            }),
             Opcode::Ping => Self::now::<Ping>(&request, |ping| {
                 let state = state();
                 Ok(PingReply {

@@ -1,9 +1,9 @@
 //! What all parts of the coordinator share: the state, the one way to change it, and calls.
 
+use crate::lead::Tenure;
 use crate::options::CoordinatorOptions;
 use crate::recovery::{Attempts, History};
 use crate::state::State;
-use crate::store::MetadataStore;
 use crate::supervise::Work;
 use core::time::Duration;
 use pluvio_env::{Address, Env, Moment, watch};
@@ -15,14 +15,13 @@ use tokio::sync::{Notify, oneshot};
 
 /// The event loop on which everything runs.
 pub(crate) const LOOP: CoreId = CoreId(0);
-/// The pause before a batch that the store did not take is given to it again.
-const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// The coordinator, as its tasks hold it.
 pub(crate) struct Shared {
     pub(crate) env: Env,
     pub(crate) options: CoordinatorOptions,
-    store: Arc<dyn MetadataStore>,
+    /// The right to change the state (LEAD-1).
+    pub(crate) tenure: Arc<Tenure>,
     /// The stored state (COORD-1).
     state: watch::Sender<Arc<State>>,
     /// Held while a change is stored.
@@ -54,14 +53,14 @@ pub(crate) struct Memory {
 impl Shared {
     pub(crate) fn new(
         env: Env,
-        store: Arc<dyn MetadataStore>,
+        tenure: Arc<Tenure>,
         options: CoordinatorOptions,
         state: State,
     ) -> Arc<Self> {
         Arc::new(Self {
             env,
             options,
-            store,
+            tenure,
             state: watch::Sender::new(Arc::new(state)),
             writer: tokio::sync::Mutex::new(()),
             stop: watch::Sender::new(false),
@@ -135,7 +134,8 @@ impl Shared {
     /// however long the store fails; dropping the future does not stop the change.
     ///
     /// # Errors
-    /// What `alter` refuses; nothing is changed then.
+    /// What `alter` refuses; nothing is changed then. Another coordinator leads: the change is stored and
+    /// known to that one, or not stored.
     pub(crate) async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         alter: impl FnOnce(&mut State) -> Result<T, Refusal> + Send + 'static,
@@ -159,22 +159,22 @@ impl Shared {
         if batch.is_empty() {
             return Ok(value);
         }
-        while let Err(error) = self.store.apply(batch.clone()).await {
-            // Whether it was applied is unknown: only the same batch again can settle that.
-            tracing::error!(%error, "cannot store a change; trying again, nothing else is changed before");
-            self.env.clock.sleep(STORE_RETRY).await;
+        if self.tenure.apply(batch).await.is_err() {
+            self.end();
+            return Err(not_leader());
         }
         self.state.send_replace(Arc::new(after));
         Ok(value)
     }
 
-    /// Sends a request to one life of a server.
+    /// Sends a request to one life of a server, once this coordinator may act (LEAD-2).
     pub(crate) async fn call<R: Request>(
         &self,
         to: &ServerInfo,
         request: &R,
         limit: Duration,
     ) -> Result<R::Reply, RpcError> {
+        self.tenure.until_it_leads().await;
         let address = Address::from(to.address.as_str());
         let network = &*self.env.network;
         pluvio_wire::call(network, &address, Header::to(to.id), request, limit).await
@@ -202,7 +202,12 @@ impl Shared {
 
 /// The refusal of a coordinator that is ending.
 pub(crate) fn stopping() -> Refusal {
-    Refusal::retry(Duration::from_millis(100), RetryReason::NotServing)
+    Refusal::retry(Duration::from_millis(100), RetryReason::NotLeader)
+}
+
+/// The refusal of a coordinator that does not lead.
+pub(crate) fn not_leader() -> Refusal {
+    Refusal::retry(Duration::from_millis(50), RetryReason::NotLeader)
 }
 
 /// The refusal of requests by servers that are not members (any more).

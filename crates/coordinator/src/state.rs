@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Version of the stored records. Another one is refused at start.
 const FORMAT: u16 = 1;
 
-const GLOBALS: &str = "globals";
+pub(crate) const GLOBALS: &str = "globals";
 const SERVERS: &str = "server/";
 const TABLES: &str = "table/";
 
@@ -288,7 +288,13 @@ impl State {
     /// Reads a state; `None` from an empty store.
     pub(crate) async fn load(store: &dyn MetadataStore) -> Result<Option<Self>, LoadError> {
         let Some(bytes) = store.get(GLOBALS).await? else {
-            return Ok(None);
+            let rest = store.list_prefix(SERVERS).await?.len();
+            return match rest {
+                0 => Ok(None),
+                _ => Err(LoadError::Damaged(format!(
+                    "{GLOBALS} is missing, but {rest} servers are there"
+                ))),
+            };
         };
         let globals: Globals = get(GLOBALS, &bytes)?;
         if globals.format != FORMAT {

@@ -36,6 +36,6 @@ pub use limits::raise_open_files;
 pub use no_disk::NoDisk;
 pub use parent::die_with_parent;
 pub use rng::OsRng;
-pub use runtime::{OsOptions, OsRuntime, StartError, current_core};
+pub use runtime::{DiskOpener, OsOptions, OsRuntime, StartError, current_core};
 pub use signals::{StopSignal, StopSignals};
 pub use tasks::OsTasks;

@@ -110,6 +110,9 @@ struct EventLoop {
     thread: JoinHandle<()>,
 }
 
+/// Opens and holds a directory, as [`OsRuntime::open_disk`] does.
+pub type DiskOpener = Arc<dyn Fn(&Path) -> Result<Arc<dyn Disk>, DiskError> + Send + Sync>;
+
 impl OsRuntime {
     /// Starts the event loops, and raises the process's limit of open files.
     ///
@@ -228,6 +231,12 @@ impl OsRuntime {
     pub fn open_disk(&self, directory: &Path) -> Result<Arc<dyn Disk>, DiskError> {
         let fallback = self.tasks.handle(CoreId(0)).clone();
         Ok(Arc::new(OsDisk::open(directory, fallback)?))
+    }
+
+    /// [`OsRuntime::open_disk`] for code that runs on this runtime.
+    pub fn disk_opener(&self) -> DiskOpener {
+        let fallback = self.tasks.handle(CoreId(0)).clone();
+        Arc::new(move |directory| Ok(Arc::new(OsDisk::open(directory, fallback.clone())?)))
     }
 
     /// Ends everything: background workers after their current step, tasks at their current

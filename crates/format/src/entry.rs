@@ -3,13 +3,15 @@
 //! ```text
 //!  kind 1 B          length         crc 4 B            body
 //! ┌──────────────┬──────────────┬──────────────────┬───────────────────────┐
-//! │ c 0 0 kkkkk  │ varint 1-4 B │ CRC-32C, LE      │ as the kind says      │
+//! │ c g 0 kkkkk  │ varint 1-4 B │ CRC-32C, LE      │ as the kind says      │
 //! └──────────────┴──────────────┴──────────────────┴───────────────────────┘
-//!   c = the next entry belongs to the same group; the CRC covers kind, length and body
+//!   c = the next entry belongs to the same group; g = an object's body begins with its graves;
+//!   the CRC covers kind, length and body
 //! ```
 
 use crate::completion::Completion;
 use crate::digest::LogDigest;
+use crate::graves::Graves;
 use crate::kind::EntryKind;
 use crate::stats::TableStats;
 use crate::varint::{Fields, VarintError, get_varint, put_varint, varint_len};
@@ -24,12 +26,14 @@ use pluvio_units::{
 pub const GROUP_MAX: usize = 256;
 
 const GROUP_CONTINUES: u8 = 0x80;
+/// The body of an object begins with its [`Graves`].
+const HAS_GRAVES: u8 = 0x40;
 const KIND_MASK: u8 = 0x1f;
 const CRC_BYTES: usize = 4;
 /// Longest part of an entry before the key: kind, length (≤ 4), crc, and of an object table, version,
-/// segment, timestamp and key length, or a whole completion record, which is longer.
+/// segment, timestamp, key length and graves, or a whole completion record, which is longer.
 const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::BODY_MAX;
-const _: () = assert!(Completion::BODY_MAX >= 3 * 10 + 4 + 3);
+const _: () = assert!(Completion::BODY_MAX >= 3 * 10 + 4 + 3 + Graves::BYTES_MAX);
 /// Longest body; bounds the length field to four bytes.
 const BODY_MAX: u64 = SEGMENT_BYTES as u64;
 
@@ -42,6 +46,8 @@ pub struct Object<'a> {
     pub version: ObjectVersion,
     /// Seconds of the cluster's time when it was written. Sorts survivors by age (000 §5.2).
     pub timestamp_s: u32,
+    /// Segments in which dead versions of it lie that no tombstone names.
+    pub graves: Graves<'a>,
     /// At most `KEY_MAX` bytes.
     pub key: &'a [u8],
     /// At most `VALUE_MAX` bytes.
@@ -249,13 +255,16 @@ impl<'a> Encoded<'a> {
             return Err(EncodeError::ValueTooLong(object.value.len()));
         }
         let key_len = object.key.len() as u64;
-        let small = varint_len(object.table.0) + varint_len(object.version.0) + 4;
-        let body_len = small + varint_len(key_len) + object.key.len() + object.value.len();
+        let body_len = Self::object_body_len(object);
         let mut head = [0u8; HEAD_MAX];
         head[0] = EntryKind::Object.code() | if group_continues { GROUP_CONTINUES } else { 0 };
+        if !object.graves.is_empty() {
+            head[0] |= HAS_GRAVES;
+        }
         let crc_at = 1 + put_varint(&mut head[1..], body_len as u64);
         let small_at = crc_at + CRC_BYTES;
         let mut at = small_at;
+        at += object.graves.put(&mut head[at..]);
         at += put_varint(&mut head[at..], object.table.0);
         at += put_varint(&mut head[at..], object.version.0);
         at += put_u32(&mut head[at..], object.timestamp_s);
@@ -343,21 +352,23 @@ impl<'a> Encoded<'a> {
         self.parts().concat()
     }
 
-    /// Bytes that an object with these sizes takes in the log.
+    /// Bytes that an object takes in the log.
     #[must_use]
-    pub fn object_len(
-        table: TableId,
-        version: ObjectVersion,
-        key_len: usize,
-        value_len: usize,
-    ) -> usize {
-        let body = varint_len(table.0)
-            + varint_len(version.0)
-            + 4
-            + varint_len(key_len as u64)
-            + key_len
-            + value_len;
+    #[inline]
+    pub fn object_len(object: &Object<'_>) -> usize {
+        let body = Self::object_body_len(object);
         1 + varint_len(body as u64) + CRC_BYTES + body
+    }
+
+    #[inline]
+    fn object_body_len(object: &Object<'_>) -> usize {
+        object.graves.encoded_len()
+            + varint_len(object.table.0)
+            + varint_len(object.version.0)
+            + 4
+            + varint_len(object.key.len() as u64)
+            + object.key.len()
+            + object.value.len()
     }
 }
 
@@ -391,20 +402,35 @@ impl ObjectFront<'_> {
     pub const BYTES_MIN: usize = 1 + 1 + CRC_BYTES + 1 + 1 + 4 + 1;
 }
 
+/// The sizes of an object's entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectLens {
+    /// Bytes before the body.
+    pub header_len: usize,
+    /// Bytes of the entry.
+    pub total_len: usize,
+    /// Whether the body begins with graves.
+    pub has_graves: bool,
+}
+
 impl<'a> Object<'a> {
-    /// Reads header and total length of the object at the start of `bytes`; [`EntryHead::BYTES_MAX`] of them
+    /// Reads the sizes of the object at the start of `bytes`; [`EntryHead::BYTES_MAX`] of them
     /// (or all there are) are enough. `None` when it is no object, or has a length that only
     /// [`EntryHead::read`] explains.
     #[must_use]
     #[inline]
-    pub fn lens(bytes: &[u8]) -> Option<(usize, usize)> {
+    pub fn lens(bytes: &[u8]) -> Option<ObjectLens> {
         let (&first, rest) = bytes.split_first()?;
-        if first & !GROUP_CONTINUES != EntryKind::Object.code() {
+        if first & !(GROUP_CONTINUES | HAS_GRAVES) != EntryKind::Object.code() {
             return None;
         }
         let (body_len, varint) = get_varint(rest).ok()?;
         let header_len = 1 + varint + CRC_BYTES;
-        (body_len <= BODY_MAX).then_some((header_len, header_len + body_len as usize))
+        (body_len <= BODY_MAX).then_some(ObjectLens {
+            header_len,
+            total_len: header_len + body_len as usize,
+            has_graves: first & HAS_GRAVES != 0,
+        })
     }
 
     /// Reads what lies before the value of the object at the start of `bytes`: version and key, and how many bytes
@@ -413,8 +439,10 @@ impl<'a> Object<'a> {
     /// # Errors
     /// `Some(n)` when `bytes` are too few: `n` bytes at least lie before the value. `None` when it is no object.
     pub fn front(bytes: &[u8]) -> Result<ObjectFront<'_>, Option<usize>> {
-        let (header_len, total_len) = Self::lens(bytes).ok_or(None)?;
-        let mut at = header_len;
+        let lens = Self::lens(bytes).ok_or(None)?;
+        // Only logs without replicas are read so, and there is nothing for graves in those.
+        let total_len = (!lens.has_graves).then_some(lens.total_len).ok_or(None)?;
+        let mut at = lens.header_len;
         let varint = |at: &mut usize| {
             let rest = bytes.get(*at..).unwrap_or(&[]);
             match get_varint(rest) {
@@ -444,12 +472,19 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads the object from a body. `None` when it is malformed.
+    /// Reads the object from a body, which begins with graves if the header says so. `None` when it is malformed.
     #[must_use]
     #[inline]
-    pub fn of_body(body: &'a [u8]) -> Option<Self> {
+    pub fn of_body(body: &'a [u8], has_graves: bool) -> Option<Self> {
+        let (graves, body) = if has_graves {
+            let (graves, len) = Graves::take(body)?;
+            (graves, body.get(len..)?)
+        } else {
+            (Graves::NONE, body)
+        };
         let mut fields = Fields::new(body);
         let object = Self {
+            graves,
             table: TableId(fields.varint()?),
             version: ObjectVersion(fields.varint()?),
             timestamp_s: fields.u32()?,
@@ -562,6 +597,8 @@ pub struct EntryHead {
     pub kind: EntryKind,
     /// Whether the next entry belongs to the same group.
     pub group_continues: bool,
+    /// Whether the body of this object begins with its graves.
+    pub has_graves: bool,
     /// Bytes before the body.
     pub header_len: usize,
     /// Bytes of the body.
@@ -587,7 +624,9 @@ impl EntryHead {
     pub fn read(bytes: &[u8]) -> Result<Self, ParseError> {
         let fail = |kind| ParseError::new(0, kind);
         let (&first, rest) = bytes.split_first().ok_or(fail(ParseErrorKind::Truncated))?;
-        let kind = EntryKind::from_code(first & !GROUP_CONTINUES)
+        let has_graves = first & HAS_GRAVES != 0;
+        let kind = EntryKind::from_code(first & !(GROUP_CONTINUES | HAS_GRAVES))
+            .filter(|kind| !has_graves || *kind == EntryKind::Object)
             .ok_or(fail(ParseErrorKind::BadKind(first)))?;
         debug_assert_eq!(kind.code() & !KIND_MASK, 0);
         let (body_len, varint) = get_varint(rest).map_err(|e| match e {
@@ -604,6 +643,7 @@ impl EntryHead {
         Ok(Self {
             kind,
             group_continues: first & GROUP_CONTINUES != 0,
+            has_graves,
             header_len: 1 + varint + CRC_BYTES,
             body_len: body_len as usize,
             crc: u32::from_le_bytes(*crc),
@@ -653,15 +693,15 @@ impl<'a> Parsed<'a> {
                 }
             }
         }
-        let entry = decode_body(head.kind, body).ok_or(fail(ParseErrorKind::BadBody(head.kind)))?;
+        let entry = decode_body(&head, body).ok_or(fail(ParseErrorKind::BadBody(head.kind)))?;
         Ok(Self { head, entry })
     }
 }
 
-fn decode_body(kind: EntryKind, body: &[u8]) -> Option<Entry<'_>> {
+fn decode_body<'a>(head: &EntryHead, body: &'a [u8]) -> Option<Entry<'a>> {
     let mut fields = Fields::new(body);
-    match kind {
-        EntryKind::Object => Object::of_body(body).map(Entry::Object),
+    match head.kind {
+        EntryKind::Object => Object::of_body(body, head.has_graves).map(Entry::Object),
         EntryKind::Tombstone => {
             let table = TableId(fields.varint()?);
             let version = ObjectVersion(fields.varint()?);

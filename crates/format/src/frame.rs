@@ -4,9 +4,9 @@
 //! slots of 512 bytes (one sector, written whole by every disk), used in turn: a torn write
 //! destroys the slot being written, never the one before.
 
-use crate::FORMAT_VERSION;
 use crate::entry::SegmentKind;
 use crate::varint::Fields;
+use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId, crc32c};
 
 /// Bytes of one slot.
@@ -56,7 +56,9 @@ pub enum FrameError {
     #[error("no frame header here")]
     BadMagic,
     /// Written by another version of the program.
-    #[error("frame format version {0} is not the {FORMAT_VERSION} of this program")]
+    #[error(
+        "frame format version {0} is none of the {FORMAT_VERSION_MIN} to {FORMAT_VERSION} that this program reads"
+    )]
     BadVersion(u32),
     /// Torn or rotten.
     #[error("the checksum of a frame header is wrong")]
@@ -112,7 +114,7 @@ impl FrameHeader {
         }
         let mut fields = Fields::new(&content[MAGIC.len()..FIELDS_BYTES]);
         let version = fields.u32().ok_or(FrameError::BadField)?;
-        if version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Err(FrameError::BadVersion(version));
         }
         Self::decode_fields(fields).ok_or(FrameError::BadField)
@@ -216,12 +218,18 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
-        let mut bytes = header(1).encode();
-        bytes[8] = 99;
-        let crc = crc32c(&[&bytes[..FRAME_SLOT_BYTES - 4]]);
-        bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(FrameHeader::decode(&bytes), Err(FrameError::BadVersion(99)));
+    fn older_versions_are_read_and_others_are_named() {
+        let of_version = |version: u8| {
+            let mut bytes = header(1).encode();
+            bytes[8] = version;
+            let crc = crc32c(&[&bytes[..FRAME_SLOT_BYTES - 4]]);
+            bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            FrameHeader::decode(&bytes)
+        };
+        assert_eq!(of_version(1), Ok(header(1)));
+        assert_eq!(of_version(2), Ok(header(1)));
+        assert_eq!(of_version(0), Err(FrameError::BadVersion(0)));
+        assert_eq!(of_version(99), Err(FrameError::BadVersion(99)));
     }
 
     proptest! {

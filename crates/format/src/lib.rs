@@ -18,6 +18,7 @@ mod completion;
 mod digest;
 mod entry;
 mod frame;
+mod graves;
 mod kind;
 mod segment;
 mod stats;
@@ -26,16 +27,20 @@ mod varint;
 pub use completion::{Completion, Outcome};
 pub use digest::LogDigest;
 pub use entry::{
-    Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ObjectFront, ParseError,
-    ParseErrorKind, Parsed, SegmentHeader, SegmentKind, Tombstone,
+    Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ObjectFront, ObjectLens,
+    ParseError, ParseErrorKind, Parsed, SegmentHeader, SegmentKind, Tombstone,
 };
 pub use frame::{
     FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, newest_frame_header,
 };
+pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
 pub use segment::{Group, GroupEntries, SegmentIter};
 pub use stats::{TableStat, TableStats};
 
 /// The version of everything this crate lays out. Written to every segment and frame; a reader
-/// refuses a version it does not know.
-pub const FORMAT_VERSION: u32 = 1;
+/// refuses a version it does not know. Version 2 added [`Graves`].
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The oldest version that is read: what it lays out means the same in all since.
+pub const FORMAT_VERSION_MIN: u32 = 1;

@@ -3,8 +3,8 @@
 
 use pluvio_format::{
     Check, Completion, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION,
-    LogDigest, Object, Outcome, ParseErrorKind, Parsed, SegmentHeader, SegmentIter, SegmentKind,
-    TableStat, TableStats, Tombstone,
+    GraveList, Graves, LogDigest, Object, Outcome, ParseErrorKind, Parsed, SegmentHeader,
+    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone,
 };
 use pluvio_units::{
     ClientId, ClusterId, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId, SequenceNumber,
@@ -19,6 +19,7 @@ fn example(kind: EntryKind) -> Entry<'static> {
             table: TableId(7),
             version: ObjectVersion(12345),
             timestamp_s: 77,
+            graves: Graves::NONE,
             key: b"key",
             value: b"a value",
         }),
@@ -169,21 +170,99 @@ fn every_kind_comes_back_and_no_flipped_bit_or_cut_passes() {
     }
 }
 
+fn object_with_graves(graves: Graves<'_>) -> Entry<'_> {
+    let Entry::Object(object) = example(EntryKind::Object) else {
+        unreachable!("asked for an object");
+    };
+    Entry::Object(Object { graves, ..object })
+}
+
+#[test]
+fn the_bytes_of_an_object_with_graves_are_these() {
+    let (list, left_out) = GraveList::of(&[SegmentId(5), SegmentId(300), SegmentId(301)]).unwrap();
+    assert_eq!(left_out, 0);
+    let entry = object_with_graves(list.graves());
+    let bytes = Encoded::new(&entry, false).unwrap().to_vec();
+    #[rustfmt::skip]
+    let front = [
+        4, 5, 0xa7, 0x02, 1, // graves: four bytes, 5, 295 more, 1 more
+        7,    // table
+        0xb9, 0x60, // version 12345
+        77, 0, 0, 0, // timestamp
+        3, // key length
+    ];
+    assert_eq!(bytes[0], 0x41, "an object, and its graves come first");
+    assert_eq!(bytes[6..6 + front.len()], front);
+    let plain = Encoded::new(&example(EntryKind::Object), false).unwrap();
+    assert_eq!(bytes.len(), plain.len() + list.graves().encoded_len());
+}
+
+#[test]
+fn objects_with_graves_come_back_and_no_flipped_bit_or_cut_passes() {
+    let ids: Vec<SegmentId> = (1..=40).map(|i| SegmentId(i * 90)).collect();
+    for count in [1, 2, 7, 40] {
+        let (list, _) = GraveList::of(&ids[..count]).unwrap();
+        let entry = object_with_graves(list.graves());
+        for group_continues in [false, true] {
+            let mut bytes = Encoded::new(&entry, group_continues).unwrap().to_vec();
+            let parsed = Parsed::read(&bytes, Check::Checksum).unwrap();
+            assert_eq!(parsed.entry, entry);
+            assert_eq!(parsed.head.group_continues, group_continues);
+            let lens = Object::lens(&bytes).unwrap();
+            assert!(lens.has_graves);
+            let body = &bytes[lens.header_len..lens.total_len];
+            let object = Object::of_body(body, true).unwrap();
+            assert_eq!(Entry::Object(object), entry);
+            assert!(
+                Object::front(&bytes).is_err(),
+                "not in a log that is changed in place"
+            );
+            for cut in 0..bytes.len() {
+                let error = Parsed::read(&bytes[..cut], Check::Checksum).unwrap_err();
+                assert_eq!(error.kind, ParseErrorKind::Truncated, "cut at {cut}");
+            }
+            for bit in 0..bytes.len() * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(Parsed::read(&bytes, Check::Checksum).is_err(), "bit {bit}");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_objects_have_graves() {
+    for kind in EntryKind::ALL {
+        let mut bytes = Encoded::new(&example(kind), false).unwrap().to_vec();
+        bytes[0] |= 0x40;
+        let error = Parsed::read(&bytes, Check::Structure).unwrap_err().kind;
+        match kind {
+            // Its body does not begin with graves.
+            EntryKind::Object => assert_eq!(error, ParseErrorKind::BadBody(kind)),
+            EntryKind::Tombstone
+            | EntryKind::SegmentHeader
+            | EntryKind::LogDigest
+            | EntryKind::SafeVersion
+            | EntryKind::TableStats
+            | EntryKind::Completion => assert_eq!(error, ParseErrorKind::BadKind(bytes[0])),
+        }
+    }
+}
+
 #[test]
 fn the_header_of_a_small_object_takes_at_most_16_bytes() {
-    let object = Entry::Object(Object {
+    let object = Object {
         table: TableId(100),
         version: ObjectVersion(100),
         timestamp_s: u32::MAX,
+        graves: Graves::NONE,
         key: &[1; 30],
         value: &[2; 100],
-    });
-    let overhead = Encoded::new(&object, false).unwrap().len() - 130;
+    };
+    let encoded = Encoded::new(&Entry::Object(object), false).unwrap();
+    let overhead = encoded.len() - 130;
     assert!(overhead <= 16, "{overhead}");
-    assert_eq!(
-        Encoded::object_len(TableId(100), ObjectVersion(100), 30, 100),
-        overhead + 130
-    );
+    assert_eq!(Encoded::object_len(&object), overhead + 130);
 }
 
 #[test]
@@ -195,6 +274,7 @@ fn what_is_too_long_or_out_of_order_is_refused_and_the_longest_is_not() {
                 table: TableId(1),
                 version: ObjectVersion(1),
                 timestamp_s: 0,
+                graves: Graves::NONE,
                 key: &key[..key_len],
                 value: &value[..value_len],
             }),
@@ -256,6 +336,7 @@ fn object(key: &[u8]) -> Entry<'_> {
         table: TableId(1),
         version: ObjectVersion(1),
         timestamp_s: 5,
+        graves: Graves::NONE,
         key,
         value: b"",
     })
@@ -321,12 +402,16 @@ proptest! {
     #[test]
     fn objects_and_tombstones_round_trip(
         table: u64, version: u64, segment: u64, timestamp_s: u32,
+        graves in proptest::collection::btree_set(1u64.., 0..30),
         key in proptest::collection::vec(any::<u8>(), 0..300),
         value in proptest::collection::vec(any::<u8>(), 0..5000),
     ) {
         let (table, version, segment) = (TableId(table), ObjectVersion(version), SegmentId(segment));
+        let graves: Vec<SegmentId> = graves.into_iter().map(SegmentId).collect();
+        let (list, left_out) = GraveList::of(&graves).unwrap();
+        prop_assert!(list.graves().segments().eq(graves[left_out..].iter().copied()));
         for entry in [
-            Entry::Object(Object { table, version, timestamp_s, key: &key, value: &value }),
+            Entry::Object(Object { table, version, timestamp_s, graves: list.graves(), key: &key, value: &value }),
             Entry::Tombstone(Tombstone { table, version, segment, timestamp_s, key: &key }),
         ] {
             let bytes = Encoded::new(&entry, false).unwrap().to_vec();

@@ -32,6 +32,9 @@ pub enum AppendClass {
     Replace {
         /// `EntryView::total_len` of the objects replaced.
         old_bytes: u32,
+        /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit, as far as there is memory
+        /// beside the reserves, and leaves others no more than what does not grow.
+        graves_bytes: u32,
     },
     /// Objects of a crashed master's log of which it is known that they live: as replacements that are no
     /// larger. They lived in as much memory before.
@@ -40,6 +43,15 @@ pub enum AppendClass {
     Delete,
     /// What the master itself needs (completion records, ...): as `Delete`.
     Internal,
+}
+
+impl AppendClass {
+    fn graves_bytes(self) -> u32 {
+        match self {
+            Self::Replace { graves_bytes, .. } => graves_bytes,
+            Self::Normal | Self::Replay | Self::Delete | Self::Internal => 0,
+        }
+    }
 }
 
 /// References of the entries of one group, in their order. Up to four need no heap.
@@ -163,6 +175,9 @@ impl LogSpace {
     ) -> Result<Appended<EntryRef>, AppendError> {
         self.set_time(object.timestamp_s);
         let encoded = Encoded::object(object, false, self.memory.check())?;
+        if self.at_live_limit.load(Ordering::Relaxed) {
+            return self.append_object_slowly(log, object, &encoded, class, guard);
+        }
         let state = self.log(log);
         let mut head = state.head();
         let writer = current(&mut head);
@@ -219,8 +234,10 @@ impl LogSpace {
         }
         let writer = current(&mut head);
         let missing = writer.missing_seglets(end);
-        if missing > 0 {
+        if missing > 0 || self.at_live_limit.load(Ordering::Relaxed) {
             self.check_live_limit(class, encoded)?;
+        }
+        if missing > 0 {
             let seglets = self
                 .take_default(missing, self.seglets_left_by(class, encoded))
                 .ok_or_else(|| self.full(FullReason::Seglets))?;
@@ -273,7 +290,9 @@ impl LogSpace {
         let geometry = &self.geometry;
         match class {
             AppendClass::Normal => geometry.delete_reserve + geometry.overwrite_reserve,
-            AppendClass::Replace { .. } if growth(class, encoded) > 0 => {
+            AppendClass::Replace { .. }
+                if growth(class, encoded) > u64::from(class.graves_bytes()) =>
+            {
                 geometry.delete_reserve + geometry.overwrite_reserve
             }
             AppendClass::Replace { .. } | AppendClass::Replay => geometry.delete_reserve,
@@ -281,20 +300,30 @@ impl LogSpace {
         }
     }
 
-    /// Live objects are looked at only when a seglet is taken: the limit holds to 64 KiB a log, and
-    /// the usual append does not read every log's counter.
+    /// Live objects are looked at only when a seglet is taken, or when they were at the limit at the last look: the
+    /// limit holds to 64 KiB a log, and the usual append does not read every log's counter.
     pub(crate) fn check_live_limit(
         &self,
         class: AppendClass,
         encoded: &[Encoded<'_>],
     ) -> Result<(), AppendError> {
+        let live = self.live_bytes();
+        let at_limit = live >= self.geometry.live_bytes_max;
+        // The load keeps the line shared.
+        if self.at_live_limit.load(Ordering::Relaxed) != at_limit {
+            self.at_live_limit.store(at_limit, Ordering::Relaxed);
+        }
         let growth = growth(class, encoded);
-        let fits = || self.live_bytes() + growth <= self.geometry.live_bytes_max;
-        if growth == 0 || fits() {
+        let limit = if growth <= u64::from(class.graves_bytes()) {
+            self.geometry.live_bytes_with_graves_max
+        } else {
+            self.geometry.live_bytes_max
+        };
+        if growth == 0 || live + growth <= limit {
             return Ok(());
         }
         // What is left in dropped segments (an aborted side log's) counts until they are freed.
-        if self.reclaim() > 0 && fits() {
+        if self.reclaim() > 0 && self.live_bytes() + growth <= limit {
             return Ok(());
         }
         Err(self.full(FullReason::LiveObjects))
@@ -344,7 +373,7 @@ impl LogSpace {
 fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     let replaced = match class {
         AppendClass::Normal => 0,
-        AppendClass::Replace { old_bytes } => old_bytes as usize,
+        AppendClass::Replace { old_bytes, .. } => old_bytes as usize,
         AppendClass::Replay | AppendClass::Delete | AppendClass::Internal => return 0,
     };
     let added: usize = encoded

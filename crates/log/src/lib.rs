@@ -5,7 +5,7 @@
 //! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
 //! [`Cleaner`] collects dead entries, step by step.
 //!
-//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-13 and CLEAN-1 to
+//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-14 and CLEAN-1 to
 //! CLEAN-8, which `docs/log.md` and `docs/cleaning.md` list.
 //!
 //! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
@@ -17,6 +17,7 @@
 
 mod append;
 mod cleaner;
+mod dead;
 mod durable;
 mod error;
 #[allow(unsafe_code)] // reads what lies before a value
@@ -25,6 +26,7 @@ mod log_state;
 #[allow(unsafe_code)] // all access to the bytes of log memory goes through here
 mod memory;
 mod options;
+mod presence;
 mod roll;
 #[allow(unsafe_code)] // copies bytes out of log memory
 mod segment;
@@ -39,6 +41,7 @@ mod writer;
 
 pub use append::{AppendClass, EntryRefs};
 pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
+pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
 pub use in_place::{MutableObject, VALUE_HEAD_BYTES};

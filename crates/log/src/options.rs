@@ -1,5 +1,6 @@
 //! Options of a log space and the numbers that follow from them.
 
+use crate::dead::Tombstones;
 use crate::durable::Durability;
 use crate::error::OpenError;
 use pluvio_memory::{CopyMethod, EpochClock};
@@ -46,6 +47,8 @@ pub struct LogOptions {
     /// log memory. At least 100. More makes combined cleaning cheaper, and recovery read more. Means
     /// nothing without replicas.
     pub disk_expansion_percent: u32,
+    /// What keeps overwritten objects dead on disk. Means nothing without replicas.
+    pub tombstones: Tombstones,
     /// Passes of the cleaner that may go on at once, each stepped by a thread; each gets a reserve of its
     /// own for survivors. 1 to 64.
     pub cleaners: u16,
@@ -75,6 +78,7 @@ impl LogOptions {
             live_percent_max: 90,
             segment_seglets: None,
             disk_expansion_percent: 200,
+            tombstones: Tombstones::default(),
             cleaners: 1,
             huge_pages: false,
             in_place: false,
@@ -129,6 +133,9 @@ pub(crate) struct Geometry {
     pub disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub live_bytes_max: u64,
+    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves and, once
+    /// more, a seglet for each segment. A log with two levels has more segments than memory has room for full ones.
+    pub live_bytes_with_graves_max: u64,
     /// Epoch slots.
     pub epoch_slots: u32,
 }
@@ -169,6 +176,7 @@ impl Geometry {
                 segment_bytes: (segment_seglets * SEGLET_BYTES) as u32,
             });
         }
+        let live_seglets = usable - delete_reserve - overwrite_reserve;
         Ok(Self {
             seglets,
             segment_seglets,
@@ -186,7 +194,11 @@ impl Geometry {
                     u64::try_from(bytes).unwrap_or(u64::MAX)
                 }
             },
-            live_bytes_max: live_bytes_max(options, usable - delete_reserve - overwrite_reserve),
+            live_bytes_max: live_bytes_max(options, live_seglets),
+            live_bytes_with_graves_max: {
+                let spare = live_seglets.saturating_sub(usable / segment_seglets);
+                live_bytes_max(options, live_seglets).max((spare * SEGLET_BYTES) as u64)
+            },
             epoch_slots: options.epoch_slots,
         })
     }

@@ -15,6 +15,7 @@ use crate::error::{Corruption, OpenError};
 use crate::log_state::{Hook, LogState, Members};
 use crate::memory::LogMemory;
 use crate::options::{Geometry, LogOptions};
+use crate::presence::Presence;
 use crate::segment::Segment;
 use crate::stats::LogStats;
 use crate::view::EntryView;
@@ -55,12 +56,16 @@ pub struct LogSpace {
     next_segment: AtomicU64,
     free_slots: Mutex<Vec<u32>>,
     /// Every segment that exists on disk, or would if there were replicas (LOG-4).
-    on_disk: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    pub(crate) on_disk: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    /// The ids of `on_disk`.
+    pub(crate) presence: Presence,
     retired: Mutex<Vec<(ReclaimStamp, Retired)>>,
     /// Bytes of the log on disk: what `on_disk` takes there (LOG-4), open segments counted as full.
     disk_bytes: AtomicU64,
     /// Seglets that passes under way will free beyond those they take.
     pub(crate) gains: AtomicUsize,
+    /// Live objects were at their limit when a seglet was taken last: what makes them more is looked at each time.
+    pub(crate) at_live_limit: AtomicBool,
     /// Heads opened by appends: how busy the log is.
     pub(crate) heads_filled: AtomicU64,
     safe_version: AtomicU64,
@@ -98,9 +103,11 @@ impl LogSpace {
             next_segment: AtomicU64::new(1),
             free_slots: Mutex::new((0..count(geometry.slots)).rev().collect()),
             on_disk: RwLock::default(),
+            presence: Presence::new(geometry.slots),
             retired: Mutex::default(),
             disk_bytes: AtomicU64::new(0),
             gains: AtomicUsize::new(0),
+            at_live_limit: AtomicBool::new(false),
             heads_filled: AtomicU64::new(0),
             safe_version: AtomicU64::new(1),
             newest_s: AtomicU32::new(0),
@@ -403,10 +410,9 @@ impl LogSpace {
     pub(crate) fn register(&self, segment: &Arc<Segment>) {
         self.disk_bytes
             .fetch_add(u64::from(segment.disk_len()), Ordering::Relaxed);
-        self.on_disk
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(segment.id(), Arc::clone(segment));
+        let mut on_disk = self.on_disk.write().unwrap_or_else(PoisonError::into_inner);
+        on_disk.insert(segment.id(), Arc::clone(segment));
+        self.presence.add(segment.id());
     }
 
     /// Nothing more is appended to the segment; the log on disk is charged with what it has.
@@ -462,6 +468,7 @@ impl LogSpace {
         {
             let mut on_disk = self.on_disk.write().unwrap_or_else(PoisonError::into_inner);
             on_disk.remove(&segment.id());
+            self.presence.remove(segment.id(), on_disk.keys().copied());
             for other in on_disk.values() {
                 other.tombstones().forget(segment.id());
             }

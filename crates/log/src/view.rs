@@ -49,8 +49,8 @@ impl EntryView<'_> {
     /// The object, borrowed from the view; `None` for other kinds.
     #[must_use]
     pub fn object(&self) -> Option<Object<'_>> {
-        let (header_len, _) = Object::lens(self.bytes())?;
-        Object::of_body(&self.bytes()[header_len..])
+        let lens = Object::lens(self.bytes())?;
+        Object::of_body(&self.bytes()[lens.header_len..], lens.has_graves)
     }
 
     /// The key of an object or a tombstone; empty for other kinds.
@@ -125,13 +125,14 @@ impl LogMemory {
         let left = SEGLET_BYTES - within;
         // SAFETY: as in `view`.
         let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
-        let (header_len, total_len) = Object::lens(start)?;
+        let lens = Object::lens(start)?;
+        let total_len = lens.total_len;
         if total_len > left {
             return None;
         }
         // SAFETY: as in `view`.
         let bytes = unsafe { self.bytes(seglet, within, total_len, guard) };
-        let object = Object::of_body(&bytes[header_len..])?;
+        let object = Object::of_body(&bytes[lens.header_len..], lens.has_graves)?;
         Some((object, total_len as u32))
     }
 
@@ -224,6 +225,7 @@ impl LogMemory {
 mod tests {
     use super::*;
     use crate::{AppendClass, Durability, LogOptions, LogSpace};
+    use pluvio_format::Graves;
     use pluvio_units::{LogId, ObjectVersion, Size, TableId};
 
     #[test]
@@ -237,6 +239,7 @@ mod tests {
             table: TableId(1),
             version: ObjectVersion(1),
             timestamp_s: 1,
+            graves: Graves::NONE,
             key: b"key",
             value: &[7; 50],
         });

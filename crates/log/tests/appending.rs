@@ -2,7 +2,7 @@
 
 mod support;
 
-use pluvio_format::{EncodeError, Entry, GROUP_MAX, Object, SegmentIter, SegmentKind};
+use pluvio_format::{EncodeError, Entry, GROUP_MAX, Graves, Object, SegmentIter, SegmentKind};
 use pluvio_log::{AppendClass, AppendError, CommitError, Durability, EntryRefs, LogSpace, SideLog};
 use pluvio_units::{LogId, LogPosition, ObjectVersion, SEGLET_BYTES, TableId, VALUE_MAX};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ fn object<'a>(key: &'a [u8], value: &'a [u8]) -> Entry<'a> {
         table: TableId(1),
         version: ObjectVersion(1),
         timestamp_s: 3,
+        graves: Graves::NONE,
         key,
         value,
     })

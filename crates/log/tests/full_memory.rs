@@ -185,6 +185,31 @@ fn small_objects_are_overwritten_for_ever_at_90_percent_with_replicas() {
     overwrite_for_ever(driver, 90, 1, |_| 100);
 }
 
+/// Filled until new objects are refused, then overwritten: the graves go beyond the limit, as far as there is memory.
+#[test]
+fn overwrites_at_the_limit_of_live_objects_have_graves_as_long_as_there_is_memory() {
+    let graves = |driver: &Driver, keys: u32| {
+        let with = (0..keys).filter(|&key| driver.store.graves_of(key).is_some_and(|n| n > 0));
+        with.count() as u32
+    };
+    let (keys_max, size) = (400_000, 100);
+    let mut driver = Driver::new(48, 1, Durability::Replicated, 80, keys_max);
+    let fill = |driver: &mut Driver| {
+        let mut keys = 0;
+        while driver.change(keys, Some(size)).is_ok() {
+            keys += 1;
+        }
+        keys
+    };
+    let keys = fill(&mut driver);
+    assert!(keys < keys_max, "the limit was met");
+    driver.overwrite(keys, 48 << 20);
+    assert!(graves(&driver, keys) > keys / 4);
+    let stats = driver.store.space.stats();
+    assert!(stats.live_bytes > stats.live_bytes_max, "{stats:?}");
+    driver.finish();
+}
+
 fn fill_delete_and_write_again(mut driver: Driver, size: fn(&mut Random) -> usize) {
     let mut keys = 0u32;
     let refused = loop {

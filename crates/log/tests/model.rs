@@ -3,7 +3,7 @@
 
 mod support;
 
-use pluvio_log::{AppendError, Appended, Durability};
+use pluvio_log::{AppendError, Appended, Durability, LogOptions, Tombstones};
 use pluvio_units::LogId;
 use std::collections::BTreeMap;
 use support::replication::Replication;
@@ -68,12 +68,20 @@ struct Run {
     history: History,
     waiting: Vec<Appended<Done>>,
     keys: u32,
+    /// So many keys get half of all changes.
+    hot: u32,
     now_s: u32,
 }
 
+const BOTH: [Tombstones; 2] = [Tombstones::Every, Tombstones::Deletes];
+
 impl Run {
-    fn new(seed: u64, logs: u16, mib: u64, keys: u32) -> Self {
-        let store = Store::new(options(mib, logs, Durability::Replicated), keys);
+    fn new(seed: u64, logs: u16, mib: u64, keys: u32, tombstones: Tombstones) -> Self {
+        let options = LogOptions {
+            tombstones,
+            ..options(mib, logs, Durability::Replicated)
+        };
+        let store = Store::new(options, keys);
         let replication = Replication::new(&store.space, 300_000);
         Self {
             store,
@@ -82,6 +90,7 @@ impl Run {
             history: History::default(),
             waiting: Vec::new(),
             keys,
+            hot: 0,
             now_s: 1,
         }
     }
@@ -89,8 +98,14 @@ impl Run {
     fn change(&mut self, size: impl Fn(&mut Random) -> usize) {
         let logs = self.store.space.logs().count() as u64;
         let log = LogId(self.random.below(logs) as u16);
-        let key = self.random.below(u64::from(self.keys)) as u32;
-        let delete = self.random.below(5) == 0;
+        let among = match self.hot {
+            0 => self.keys,
+            hot if self.random.below(2) == 0 => hot,
+            _ => self.keys,
+        };
+        let key = self.random.below(u64::from(among)) as u32;
+        // Keys that are deleted seldom have many dead versions.
+        let delete = self.random.below(if key < self.hot { 100 } else { 5 }) == 0;
         let len = (!delete).then(|| size(&mut self.random));
         match self.store.change(log, key, len, self.now_s) {
             Ok(None) => {}
@@ -180,21 +195,33 @@ fn large(random: &mut Random) -> usize {
 
 #[test]
 fn what_was_durable_survives_a_power_cut_with_one_log() {
-    let mut run = Run::new(1, 1, 32, 150);
-    run.go(3000, large);
-    let cleaner = run.store.space.stats().cleaner;
-    assert!(cleaner.passes > 5 && cleaner.compactions > 2, "{cleaner:?}");
-    assert!(
-        run.replication.replaced > 20,
-        "{}",
-        run.replication.replaced
-    );
+    for tombstones in BOTH {
+        let mut run = Run::new(1, 1, 32, 150, tombstones);
+        run.go(3000, large);
+        let cleaner = run.store.space.stats().cleaner;
+        assert!(cleaner.passes > 5 && cleaner.compactions > 2, "{cleaner:?}");
+        let replaced = run.replication.replaced;
+        assert!(replaced > 20, "{replaced}");
+    }
+}
+
+/// More dead versions of a key than its graves can name: the oldest get tombstones.
+#[test]
+fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
+    for seed in 10..13 {
+        let mut run = Run::new(seed, 2, 64, 300, Tombstones::Deletes);
+        run.hot = 3;
+        run.go(6000, large);
+        let graves = (0..3).filter_map(|key| run.store.graves_of(key));
+        let most = graves.max().unwrap_or(0);
+        assert!(most > 10, "keys had {most} graves at most");
+    }
 }
 
 #[test]
 fn what_was_durable_survives_a_power_cut_with_three_logs() {
-    for seed in 2..5 {
-        let mut run = Run::new(seed, 3, 40, 150);
+    for (seed, tombstones) in (2..6).zip(BOTH.into_iter().cycle()) {
+        let mut run = Run::new(seed, 3, 40, 150, tombstones);
         run.go(2000, large);
         let cleaner = run.store.space.stats().cleaner;
         assert!(cleaner.passes > 2 && cleaner.compactions > 0, "{cleaner:?}");
@@ -203,8 +230,8 @@ fn what_was_durable_survives_a_power_cut_with_three_logs() {
 
 #[test]
 fn sizes_of_all_orders_survive_a_power_cut() {
-    for seed in 5..8 {
-        let mut run = Run::new(seed, 2, 32, 400);
+    for (seed, tombstones) in (5..9).zip(BOTH.into_iter().cycle()) {
+        let mut run = Run::new(seed, 2, 32, 400, tombstones);
         run.go(3000, Random::mixed_size);
     }
 }
@@ -215,7 +242,7 @@ fn sizes_of_all_orders_survive_a_power_cut() {
 fn a_value_is_not_cleaned_away_while_its_successor_can_be_lost() {
     const KEYS: u32 = 1100;
     let (old_log, stuck_log) = (LogId(0), LogId(1));
-    let mut run = Run::new(9, 2, 32, KEYS);
+    let mut run = Run::new(9, 2, 32, KEYS, Tombstones::Deletes);
     let clean = |run: &mut Run| {
         for _ in 0..300 {
             let _pace = run.store.cleaner.step(run.now_s).expect("memory is right");

@@ -4,12 +4,12 @@ use crate::attempts::Attempts;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
 use arc_swap::Guard;
-use pluvio_env::{Address, Env, Moment, timeout};
+use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
 use pluvio_replication::Replication;
 use pluvio_store::{Engine, EngineTable, Pending};
 use pluvio_units::{KeyHash, ServerId, TableId};
-use pluvio_wire::{Answer, FatalKind, Header, Refusal, RetryReason, TabletSpec};
+use pluvio_wire::{Answer, Coordinators, FatalKind, Header, Refusal, RetryReason, TabletSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,8 +37,8 @@ pub struct MasterParts {
     pub store: Arc<Engine>,
     /// The replicas of the store's logs.
     pub replication: Replication,
-    /// Where the coordinator is.
-    pub coordinator: Address,
+    /// Where the coordinators are.
+    pub coordinators: Arc<Coordinators>,
     /// Where other servers are.
     pub addresses: AddressBook,
     /// Bounds of recoveries.
@@ -52,7 +52,7 @@ pub struct Master {
     store: Arc<Engine>,
     pub(crate) replication: Replication,
     tablets: TabletMap,
-    pub(crate) coordinator: Address,
+    pub(crate) coordinators: Arc<Coordinators>,
     pub(crate) addresses: AddressBook,
     pub(crate) recovery_options: RecoveryOptions,
     pub(crate) attempts: Attempts,
@@ -74,7 +74,7 @@ impl Master {
             store: parts.store,
             replication: parts.replication,
             tablets: TabletMap::default(),
-            coordinator: parts.coordinator,
+            coordinators: parts.coordinators,
             addresses: parts.addresses,
             recovery_options: parts.recovery,
             attempts: Attempts::default(),

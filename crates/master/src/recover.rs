@@ -469,8 +469,7 @@ impl Master {
         };
         loop {
             let network = &*self.env.network;
-            let to = &self.coordinator;
-            let answer = call(network, to, Header::default(), &report, REPORT_LIMIT).await;
+            let answer = self.coordinators.call(network, &report, REPORT_LIMIT).await;
             if let Err(RpcError::Refused(Refusal::Fatal { message, .. })) = &answer {
                 tracing::warn!(message, "the coordinator refuses a recovery report");
                 return false;

@@ -59,7 +59,8 @@ impl Master {
             | Opcode::DropTable
             | Opcode::ListTables
             | Opcode::SplitTablet
-            | Opcode::GetClusterStatus => return None,
+            | Opcode::GetClusterStatus
+            | Opcode::GetLeader => return None,
         })
     }
 }

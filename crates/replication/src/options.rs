@@ -1,8 +1,9 @@
 //! What can be set.
 
 use core::time::Duration;
-use pluvio_env::Address;
 use pluvio_units::{ClusterId, ServerId};
+use pluvio_wire::Coordinators;
+use std::sync::Arc;
 
 /// What can be set, and who this master is.
 #[derive(Clone, Debug)]
@@ -19,8 +20,8 @@ pub struct ReplicationOptions {
     pub min_replicas: u32,
     /// Replicas are on their devices when acknowledged, instead of in page caches.
     pub synced: bool,
-    /// Where coordinators are; tried in turn.
-    pub coordinators: Vec<Address>,
+    /// Where the coordinators are.
+    pub coordinators: Arc<Coordinators>,
     /// How long to wait for a backup's answer before the same is sent again. Generous: sending
     /// again does not help a slow disk, and who is dead is decided elsewhere.
     pub write_limit: Duration,
@@ -39,7 +40,7 @@ impl ReplicationOptions {
             replicas: 3,
             min_replicas: 2,
             synced: true,
-            coordinators: Vec::new(),
+            coordinators: Arc::new(Coordinators::new(Vec::new())),
             write_limit: Duration::from_secs(2),
             full_pause: Duration::from_secs(10),
         }

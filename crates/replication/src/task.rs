@@ -374,28 +374,22 @@ impl Inner {
         }
     }
 
-    /// Records an epoch at the first coordinator that answers (REP-5).
+    /// Records an epoch at the coordinator (REP-5).
     async fn tell_coordinator(&self, request: &SetReplicationEpoch) -> bool {
-        for coordinator in &self.options.coordinators {
-            match call(
-                &*self.env.network,
-                coordinator,
-                Header::default(),
-                request,
-                SMALL_LIMIT,
-            )
+        let network = &*self.env.network;
+        match self
+            .options
+            .coordinators
+            .call(network, request, SMALL_LIMIT)
             .await
+        {
+            Ok(()) => return true,
+            Err(RpcError::Refused(refusal))
+                if refusal.fatal_kind() == Some(FatalKind::NotInCluster) =>
             {
-                Ok(()) => return true,
-                Err(RpcError::Refused(refusal))
-                    if refusal.fatal_kind() == Some(FatalKind::NotInCluster) =>
-                {
-                    self.doubt(format!("the coordinator refuses us: {refusal}"));
-                }
-                Err(error) => {
-                    tracing::info!(%coordinator, %error, "cannot record a replication epoch")
-                }
+                self.doubt(format!("the coordinator refuses us: {refusal}"));
             }
+            Err(error) => tracing::info!(%error, "cannot record a replication epoch"),
         }
         false
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use pluvio_format::{Entry, Object};
+use pluvio_format::{Entry, Graves, Object};
 use pluvio_log::{AppendClass, SideLog};
 use pluvio_replication::Replication;
 use pluvio_sim::{DiskFaults, NetworkFaults};
@@ -275,6 +275,7 @@ async fn commit_and_drop(space: &Arc<pluvio_log::LogSpace>, replication: &Replic
             table: TableId(1),
             version,
             timestamp_s: 1,
+            graves: Graves::NONE,
             key: key.as_bytes(),
             value: &value,
         };

@@ -9,8 +9,9 @@ use pluvio_env::{Disk, DiskError, OpenMode};
 use pluvio_units::{ClusterId, ServerId};
 use serde::{Deserialize, Serialize};
 
-/// Version of everything below the data directory. Raised when an older program could not read it.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of everything below the data directory. Raised when an older program could not read it: 2 has objects with
+/// graves. Older ones are read.
+pub const FORMAT_VERSION: u32 = 2;
 const FILE: &str = "identity.json";
 const FILE_NEW: &str = "identity.json.new";
 /// Far more than the file ever has; a longer one is not ours.

@@ -24,7 +24,7 @@ use pluvio_env::{Address, Env, Moment, TaskHandle, watch};
 use pluvio_master::Master;
 use pluvio_replication::Replication;
 use pluvio_units::{CoreId, ServerId};
-use pluvio_wire::{Header, Ping, call};
+use pluvio_wire::{Coordinators, Header, Ping, call};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_millis(250);
 pub(crate) struct Lease {
     pub(crate) env: Env,
     pub(crate) membership: Arc<Membership>,
-    pub(crate) coordinator: Address,
+    pub(crate) coordinators: Arc<Coordinators>,
     pub(crate) backup: Backup,
     pub(crate) master: Arc<Master>,
 }
@@ -86,7 +86,7 @@ impl Lease {
                 return true;
             }
         }
-        ask_coordinator(&self.env, &self.coordinator, &self.membership).await
+        ask_coordinator(&self.env, &self.coordinators, &self.membership).await
     }
 
     async fn ask(&self, witness: ServerId) -> bool {
@@ -105,7 +105,7 @@ impl Lease {
             Ok(reply) if reply.server != witness => false,
             Ok(reply) => {
                 if !reply.caller_is_member {
-                    ask_coordinator(&self.env, &self.coordinator, &self.membership).await;
+                    ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
                 }
                 reply.caller_is_member
             }
@@ -116,7 +116,7 @@ impl Lease {
     /// A backup or the coordinator refused us: the server list must tell whether that is the end.
     async fn doubt(&self, mut doubt: watch::Receiver<Option<String>>) {
         while doubt.changed().await.is_ok() {
-            ask_coordinator(&self.env, &self.coordinator, &self.membership).await;
+            ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
         }
     }
 

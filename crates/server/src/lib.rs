@@ -26,5 +26,6 @@ pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
 pub use membership::{Membership, PingOptions, Standing};
 pub use options::ServerOptions;
+pub use pluvio_log::Tombstones;
 pub use server::{Server, ServerError};
 pub use status::Readiness;

@@ -10,7 +10,8 @@
 use pluvio_env::{Address, CallError, Env, TaskHandle, watch};
 use pluvio_units::{ClusterId, CoreId, ServerId};
 use pluvio_wire::{
-    GetServerList, Header, HintServerCrashed, Ping, PingReply, RpcError, ServerList, call,
+    Coordinators, GetServerList, Header, HintServerCrashed, Ping, PingReply, RpcError, ServerList,
+    call,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -179,7 +180,7 @@ pub struct Watcher {
     /// What is known.
     pub membership: Arc<Membership>,
     /// Where the coordinator is.
-    pub coordinator: Address,
+    pub coordinators: Arc<Coordinators>,
     /// How to look after others.
     pub options: PingOptions,
 }
@@ -205,7 +206,7 @@ impl Watcher {
                     failed.remove(&suspect);
                     if !reply.caller_is_member || reply.server_list > self.membership.list().version
                     {
-                        ask_coordinator(&self.env, &self.coordinator, &self.membership).await;
+                        ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
                     }
                 }
                 // Another life answers at the address: the one in the list is over.
@@ -220,7 +221,7 @@ impl Watcher {
                         self.hint(suspect).await;
                     }
                     if failed_in_a_row >= self.options.doubt_self_after {
-                        ask_coordinator(&self.env, &self.coordinator, &self.membership).await;
+                        ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
                     }
                 }
             }
@@ -257,14 +258,11 @@ impl Watcher {
 
     async fn hint(&self, suspect: ServerId) {
         let hint = HintServerCrashed { suspect };
-        let sent = call(
-            &*self.env.network,
-            &self.coordinator,
-            Header::default(),
-            &hint,
-            COORDINATOR_LIMIT,
-        )
-        .await;
+        let network = &*self.env.network;
+        let sent = self
+            .coordinators
+            .call(network, &hint, COORDINATOR_LIMIT)
+            .await;
         if let Err(error) = sent {
             tracing::info!(%suspect, %error, "the coordinator cannot be told of a suspect");
         }
@@ -274,12 +272,14 @@ impl Watcher {
 /// Asks the coordinator for the server list: it says whether this server still belongs (MEM-3).
 pub(crate) async fn ask_coordinator(
     env: &Env,
-    coordinator: &Address,
+    coordinators: &Coordinators,
     membership: &Membership,
 ) -> bool {
     let ask = GetServerList {};
-    let header = Header::default();
-    match call(&*env.network, coordinator, header, &ask, COORDINATOR_LIMIT).await {
+    match coordinators
+        .call(&*env.network, &ask, COORDINATOR_LIMIT)
+        .await
+    {
         Ok(list) => {
             let up = list.is_up(membership.id());
             membership.update(list);

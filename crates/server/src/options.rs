@@ -2,13 +2,14 @@
 
 use crate::membership::PingOptions;
 use pluvio_env::Address;
+use pluvio_log::Tombstones;
 use pluvio_units::Size;
 
 /// How a server runs.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where the coordinator is.
-    pub coordinator: Address,
+    /// Where the coordinators are; one that runs is enough to find the one that leads.
+    pub coordinators: Vec<Address>,
     /// Where to listen for requests of clients and other servers; port 0 takes any. The host must be
     /// one that others can reach.
     pub listen: Address,
@@ -24,6 +25,8 @@ pub struct ServerOptions {
     pub min_replicas: Option<u32>,
     /// Acknowledge when replicas are on their devices, instead of with the operating system.
     pub synced: bool,
+    /// What keeps overwritten objects dead on disk.
+    pub tombstones: Tombstones,
     /// The rack or power domain this server stands in.
     pub rack: Option<String>,
     /// Most connections of Redis clients.
@@ -39,7 +42,7 @@ impl ServerOptions {
     #[must_use]
     pub fn new(coordinator: Address, listen: Address) -> Self {
         Self {
-            coordinator,
+            coordinators: vec![coordinator],
             listen,
             redis: None,
             admin: None,
@@ -47,6 +50,7 @@ impl ServerOptions {
             replicas: 3,
             min_replicas: None,
             synced: false,
+            tombstones: Tombstones::default(),
             rack: None,
             redis_connections_max: 10_000,
             pings: PingOptions::default(),

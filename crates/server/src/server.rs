@@ -18,8 +18,8 @@ use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions, Fatal};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, ServerId, ServerListVersion};
 use pluvio_wire::{
-    Enlist, EnlistReply, FatalKind, Header, PROTOCOL_VERSION, RpcError, ServerInfo, ServerList,
-    ServerState, ServerStatus, call,
+    Coordinators, Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, RpcError, ServerInfo,
+    ServerList, ServerState, ServerStatus,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -83,6 +83,7 @@ pub struct Server {
 /// What the parts of a starting server share.
 struct Starting {
     env: Env,
+    coordinators: Arc<Coordinators>,
     options: ServerOptions,
     membership: Arc<Membership>,
     local: Local,
@@ -113,6 +114,7 @@ impl Server {
         };
         let backup = Backup::start(env.clone(), backup_options).await?;
         let starting = Starting {
+            coordinators: Arc::new(Coordinators::new(options.coordinators.clone())),
             membership: Membership::new(),
             local: Local::default(),
             backup,
@@ -234,6 +236,7 @@ fn store_options(
             server,
             logs,
             durability,
+            tombstones: options.tombstones,
             cleaners: cleaners(logs),
             ..LogOptions::new(options.memory)
         },
@@ -301,7 +304,7 @@ impl Starting {
         let Some(address) = &self.options.redis else {
             return Ok(None);
         };
-        let mut client_options = ClientOptions::new([self.options.coordinator.clone()]);
+        let mut client_options = ClientOptions::new(self.options.coordinators.clone());
         client_options.timeout = REDIS_PATIENCE;
         client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
@@ -361,10 +364,13 @@ impl Starting {
         };
         let mut attempts = 0;
         loop {
-            let to = &self.options.coordinator;
+            let to = self.coordinators.current();
             let network = &*self.env.network;
-            let answer = call(network, to, Header::default(), &request, ENLIST_LIMIT).await;
-            let error = match answer {
+            let error = match self
+                .coordinators
+                .call(network, &request, ENLIST_LIMIT)
+                .await
+            {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
@@ -394,7 +400,7 @@ impl Starting {
             replicas: options.replicas,
             min_replicas: options.needed(),
             synced: options.synced,
-            coordinators: vec![options.coordinator.clone()],
+            coordinators: Arc::clone(&self.coordinators),
             ..ReplicationOptions::new(reply.cluster, reply.server)
         };
         let replication =
@@ -405,7 +411,7 @@ impl Starting {
             id: reply.server,
             store: Arc::clone(&store),
             replication: replication.clone(),
-            coordinator: options.coordinator.clone(),
+            coordinators: Arc::clone(&self.coordinators),
             addresses: Arc::new(move |id| {
                 members
                     .list()
@@ -419,7 +425,7 @@ impl Starting {
         let lease = Lease {
             env: env.clone(),
             membership: Arc::clone(&self.membership),
-            coordinator: options.coordinator.clone(),
+            coordinators: Arc::clone(&self.coordinators),
             backup: self.backup.clone(),
             master: Arc::clone(&master),
         };
@@ -436,7 +442,7 @@ impl Starting {
         let watcher = Watcher {
             env: env.clone(),
             membership: Arc::clone(&self.membership),
-            coordinator: options.coordinator.clone(),
+            coordinators: Arc::clone(&self.coordinators),
             options: options.pings,
         };
         tasks.push(watcher.start());

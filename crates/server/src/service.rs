@@ -153,7 +153,8 @@ impl ServerService {
             | Opcode::DropTable
             | Opcode::ListTables
             | Opcode::SplitTablet
-            | Opcode::GetClusterStatus => {
+            | Opcode::GetClusterStatus
+            | Opcode::GetLeader => {
                 let what = format!(
                     "{} is answered by the coordinator; this is a server",
                     opcode.name()

@@ -55,6 +55,22 @@ fn every_fault_is_injected_and_survived_alone() {
     }
 }
 
+/// A third of the clusters have two coordinators on one store, and the one that leads dies.
+#[test]
+fn clusters_survive_the_deaths_of_leaders() {
+    let faults: Faults = [Fault::Coordinator, Fault::Crash].into_iter().collect();
+    let mut takeovers = 0;
+    for seed in 0..8 {
+        let report = run(&options(seed, 150, faults.clone()));
+        expect_ok(&report);
+        let deaths = report.faults_injected.get(Fault::Coordinator.name());
+        if report.plan.coordinators > 1 {
+            takeovers += deaths.copied().unwrap_or(0);
+        }
+    }
+    assert!(takeovers > 0, "no leader of several died");
+}
+
 #[test]
 fn a_report_survives_json() {
     let report = run(&options(1, 50, Faults::none()));

@@ -14,6 +14,8 @@
 //! | `--memory` | 512 | log memory in MiB |
 //! | `--seconds` | 5 | of measuring, after every byte of memory was overwritten once |
 //! | `--expansion` | 200 | disk expansion factor in percent |
+//! | `--tombstones` | deletes | or `every`: one for each overwrite too; both, with commas, are measured in turns |
+//! | `--rounds` | 1 | how often all is measured |
 //! | `--idle` | default | share of the memory beside live objects that lies idle, in percent |
 //!
 //! `write_amplification` is what went to the backups, or would, for each byte of the writers' objects.
@@ -24,7 +26,7 @@
 use pluvio_format::SegmentKind;
 use pluvio_log::{
     Cleaner, CleanerOptions, CleanerPace, Cleaning, Durability, LogOptions, LogSpace, LogStats,
-    Segment,
+    Segment, Tombstones,
 };
 use pluvio_store::{Change, Engine, EngineError, EngineOptions, EngineTable};
 use pluvio_units::{HashRange, LogId, LogPosition, Size, TableId};
@@ -44,6 +46,8 @@ struct Setup {
     memory: Size,
     seconds: u64,
     expansion: u32,
+    tombstones: Vec<Tombstones>,
+    rounds: u32,
     idle: Option<u32>,
 }
 
@@ -85,6 +89,15 @@ fn arguments() -> Setup {
         memory: Size::mib(number(&take("memory", "512"))),
         seconds: number(&take("seconds", "5")),
         expansion: number(&take("expansion", "200")),
+        tombstones: take("tombstones", "deletes")
+            .split(',')
+            .map(|name| match name {
+                "every" => Tombstones::Every,
+                "deletes" => Tombstones::Deletes,
+                other => panic!("{other} is neither `every` nor `deletes`"),
+            })
+            .collect(),
+        rounds: number(&take("rounds", "1")),
         idle: given.remove("--idle").map(|text| number(&text)),
     };
     assert!(given.is_empty(), "unknown options: {given:?}");
@@ -240,13 +253,14 @@ impl Run<'_> {
     }
 }
 
-fn measure(setup: &Setup, utilization: u64) {
+fn measure(setup: &Setup, utilization: u64, tombstones: Tombstones) {
     let log = LogOptions {
         logs: setup.threads,
         durability: setup.durability,
         cleaners: setup.cleaners,
         live_percent_max: 95,
         disk_expansion_percent: setup.expansion,
+        tombstones,
         huge_pages: true,
         ..LogOptions::new(setup.memory)
     };
@@ -279,7 +293,7 @@ fn measure(setup: &Setup, utilization: u64) {
     let (before, after, ops, sent, refused, time) = overwrite(&run);
     report(
         setup,
-        utilization,
+        (utilization, tombstones),
         &before,
         &after,
         [ops, sent, refused],
@@ -328,7 +342,7 @@ fn overwrite(run: &Run<'_>) -> (LogStats, LogStats, u64, u64, u64, Duration) {
 
 fn report(
     setup: &Setup,
-    utilization: u64,
+    (utilization, tombstones): (u64, Tombstones),
     before: &LogStats,
     after: &LogStats,
     [ops, sent, refused]: [u64; 3],
@@ -344,8 +358,8 @@ fn report(
         Durability::Replicated => sent as f64 / written,
     };
     println!(
-        "{utilization},{},{},{},{:?},{:?},{},{},{:.0},{moved},{compacted},{:.2},{amplification:.2},{:.2},{},{},{},{refused}",
-        after.live_bytes * 100 / after.memory_bytes,
+        "{utilization},{tombstones:?},{:.1},{},{},{:?},{:?},{},{},{:.0},{moved},{compacted},{:.2},{amplification:.2},{:.2},{},{},{},{refused}",
+        after.live_bytes as f64 * 100.0 / after.memory_bytes as f64,
         setup.size,
         if setup.hot_cold { "hotcold" } else { "uniform" },
         setup.durability,
@@ -364,9 +378,13 @@ fn report(
 fn main() {
     let setup = arguments();
     println!(
-        "utilization,live,size,distribution,mode,cleaning,threads,cleaners,ops_per_s,bytes_moved,bytes_compacted,copied_per_byte,write_amplification,disk_per_memory,passes,compactions,barren,refused"
+        "utilization,tombstones,live,size,distribution,mode,cleaning,threads,cleaners,ops_per_s,bytes_moved,bytes_compacted,copied_per_byte,write_amplification,disk_per_memory,passes,compactions,barren,refused"
     );
-    for &utilization in &setup.utilization {
-        measure(&setup, utilization);
+    for _ in 0..setup.rounds {
+        for &utilization in &setup.utilization {
+            for &tombstones in &setup.tombstones {
+                measure(&setup, utilization, tombstones);
+            }
+        }
     }
 }

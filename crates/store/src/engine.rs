@@ -1,15 +1,16 @@
 //! Reads and updates of single objects.
 
+use crate::bury::Written;
 use crate::completions::Completions;
 use crate::in_place::ValueHead;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
-use crate::once::{Effect, Kept, Once};
+use crate::once::{Effect, Once};
 use crate::options::EngineOptions;
 use crate::read::{Pending, Seen};
 use crate::table::{EngineTable, Growth, KeyHasher};
 use core::time::Duration;
-use pluvio_format::{Encoded, Entry, Object, TableStats, Tombstone};
+use pluvio_format::{Entry, Graves, Object, TableStats};
 use pluvio_index::{BucketGuard, IndexError, Slot};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, Durable,
@@ -380,6 +381,7 @@ impl Engine {
             len: seen.total_len(),
             object_bytes: current.map_or(0, |c| key.len() + c.value.len()),
             version,
+            graves: seen.object().map_or(Graves::NONE, |object| object.graves),
         });
         let place = Place {
             log,
@@ -408,12 +410,12 @@ impl Engine {
         }
     }
 
-    /// Appends the new value, with a tombstone for the object it replaces (STORE-3), and swings the slot.
+    /// Appends the new value, with what keeps the object dead that it replaces (STORE-3), and swings the slot.
     fn put<E>(
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
-        old: Option<&Old>,
+        old: Option<&Old<'_>>,
         value: &[u8],
         once: Option<Once<'_, E>>,
         guard: &EpochGuard<'_>,
@@ -458,45 +460,17 @@ impl Engine {
             table: at.table.id(),
             version,
             timestamp_s: at.now_s,
+            graves: Graves::NONE,
             key: at.key,
             value,
-        };
-        let class = match replaced {
-            Some(old) => AppendClass::Replace { old_bytes: old.len },
-            None => AppendClass::Normal,
         };
         let effect = Effect::Put {
             version,
             replaced: replaced.map_or(ObjectVersion(0), |old| old.version),
         };
         let kept = once.and_then(|once| once.keep(effect));
+        let Written { appended, len } = self.append_put(at, object, replaced, kept, guard)?;
         let durable = self.is_durable_store();
-        let record = kept.as_ref().filter(|_| durable).map(Kept::record);
-        let tombstone = replaced
-            .filter(|_| durable)
-            .map(|old| self.tombstone(at, old, guard));
-        let whole = Entry::Object(object);
-        let group = |group: &[Entry<'_>]| self.append(at.log, group, class, guard);
-        let appended = match (tombstone, record) {
-            (None, None) => {
-                let appended = self.space.append_object(at.log, &object, class, guard)?;
-                if let Some(kept) = kept {
-                    kept.volatile();
-                }
-                appended
-            }
-            (Some(tombstone), None) => group(&[whole, tombstone])?.map(|refs| refs[0]),
-            (tombstone, Some(record)) => {
-                let appended = match tombstone {
-                    Some(tombstone) => group(&[whole, tombstone, record])?,
-                    None => group(&[whole, record])?,
-                };
-                if let Some(kept) = kept {
-                    kept.appended(&appended);
-                }
-                appended.map(|refs| refs[0])
-            }
-        };
         let entry = *appended.pending();
         match old {
             Some(old) => assert!(
@@ -507,8 +481,7 @@ impl Engine {
                 .insert(entry, durable)
                 .expect("the index has room for as many entries as fit the log"),
         }
-        let len = Encoded::object_len(at.table.id(), version, at.key.len(), value.len());
-        let mut growth = Growth::by(at.key.len() + value_len, len as u32);
+        let mut growth = Growth::by(at.key.len() + value_len, len);
         if let Some(old) = replaced {
             growth = growth.without(self.bury(at, old, guard));
         }
@@ -526,12 +499,12 @@ impl Engine {
         }))
     }
 
-    /// Appends a tombstone and swings the slot to it; without replicas the slot is just emptied.
+    /// Appends tombstones and swings the slot to the first; without replicas the slot is just emptied.
     fn delete<E>(
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
-        old: &Old,
+        old: &Old<'_>,
         once: Option<Once<'_, E>>,
         guard: &EpochGuard<'_>,
     ) -> Result<Appended<Updated>, EngineError> {
@@ -547,20 +520,9 @@ impl Engine {
         };
         let kept = once.and_then(|once| once.keep(effect));
         let appended = if self.is_durable_store() {
-            let tombstone = self.tombstone(at, old, guard);
-            let append =
-                |group: &[Entry<'_>]| self.append(at.log, group, AppendClass::Delete, guard);
-            let appended = match kept {
-                None => append(&[tombstone])?,
-                Some(kept) => {
-                    let appended = append(&[tombstone, kept.record()])?;
-                    kept.appended(&appended);
-                    appended
-                }
-            };
-            let entry = appended.pending()[0];
-            bucket.replace(old.entry, entry, true);
-            appended.map(|_| settle(entry))
+            let appended = self.append_delete(at, old, kept, guard)?;
+            bucket.replace(old.entry, *appended.pending(), true);
+            appended.map(settle)
         } else {
             bucket.remove(old.entry);
             if let Some(kept) = kept {
@@ -580,21 +542,9 @@ impl Engine {
     /// The log counts an object as dead that the index does not point to any more; gives what the table
     /// is to count.
     #[inline]
-    fn bury(&self, at: &Place<'_>, old: &Old, guard: &EpochGuard<'_>) -> Growth {
+    fn bury(&self, at: &Place<'_>, old: &Old<'_>, guard: &EpochGuard<'_>) -> Growth {
         self.space.mark_dead_by(at.log, old.entry, old.len, guard);
         Growth::by(old.object_bytes, old.len)
-    }
-
-    /// The tombstone of an object that is in the log (e6): it names the segment of the dead copy.
-    fn tombstone<'k>(&self, at: &Place<'k>, old: &Old, guard: &EpochGuard<'_>) -> Entry<'k> {
-        let (_, position) = self.space.position_of(old.entry, guard);
-        Entry::Tombstone(Tombstone {
-            table: at.table.id(),
-            version: old.version,
-            segment: position.segment,
-            timestamp_s: at.now_s,
-            key: at.key,
-        })
     }
 
     pub(crate) fn append(
@@ -698,14 +648,16 @@ impl Engine {
 const FORGET_SLICE: u32 = 256;
 
 /// The entry that an update finds.
-pub(crate) struct Old {
+pub(crate) struct Old<'o> {
     pub(crate) entry: EntryRef,
     /// Bytes in the log.
-    len: u32,
+    pub(crate) len: u32,
     /// Bytes of key and value; 0 for a tombstone.
     object_bytes: usize,
     /// 0 for a tombstone.
     pub(crate) version: ObjectVersion,
+    /// Where dead versions of it lie.
+    pub(crate) graves: Graves<'o>,
 }
 
 /// Where an update happens.
@@ -714,7 +666,13 @@ pub(crate) struct Place<'k> {
     pub(crate) table: &'k EngineTable,
     key: &'k [u8],
     hash: KeyHash,
-    now_s: u32,
+    pub(crate) now_s: u32,
+}
+
+impl<'k> Place<'k> {
+    pub(crate) fn key(&self) -> &'k [u8] {
+        self.key
+    }
 }
 
 /// The key of an entry that the index may point to.

@@ -181,7 +181,7 @@ impl Engine {
         &self,
         at: &Place<'_>,
         bucket: &mut BucketGuard<'_>,
-        old: &Old,
+        old: &Old<'_>,
         value: &[u8],
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {

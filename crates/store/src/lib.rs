@@ -10,10 +10,10 @@
 //! - STORE-2: an index slot is *pending* from the append of its entry until [`Engine::settle`]; what a
 //!   reader learns from a pending slot carries the position to wait for. That holds for absence too: the
 //!   slot of a deleted key points to its tombstone until that is durable.
-//! - STORE-3: every entry that replaces an object in a durable store is appended in one group with a
-//!   tombstone that names the segment of the object it replaces, under the lock of the key's bucket; the
-//!   cleaner relocates under the same lock. So each dead copy on disk has a tombstone that lives as
-//!   long as the copy's segment.
+//! - STORE-3: every entry that replaces an object in a durable store says, in its graves or by tombstones in
+//!   its group, in which segments on disk dead versions of its key lie, under the lock of the key's bucket; the
+//!   cleaner relocates under the same lock. So each dead copy on disk has a newer version that lives, or a tombstone
+//!   that lives as long as the copy's segment (LOG-14 in crate `log`).
 //! - STORE-4: bytes found corrupt stop the process ([`Fatal`]): the replicas are right, and another
 //!   server recovers from them (003 §6).
 //! - STORE-5: what a change rests on is never durable later than the change: while an entry is pending, the
@@ -25,6 +25,7 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
+mod bury;
 mod completions;
 mod embedded;
 mod engine;

@@ -4,9 +4,9 @@ use crate::completions::Execution;
 use crate::engine::{Engine, EngineError};
 use crate::read::Pending;
 use pluvio_format::{Entry, Outcome};
-use pluvio_log::{AppendClass, Appended, EntryRefs};
+use pluvio_log::{AppendClass, Appended};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{LogId, ObjectVersion};
+use pluvio_units::{EntryRef, LogId, ObjectVersion};
 
 /// What an update comes to, before its result is known to be durable.
 #[derive(Clone, Copy, Debug)]
@@ -64,13 +64,13 @@ impl Kept {
     }
 
     /// The group with the record was appended; its guard is still held (COMP-5).
-    pub(crate) fn appended(self, group: &Appended<EntryRefs>) {
+    pub(crate) fn appended<T>(self, group: &Appended<T>, record: EntryRef) {
         let pending = Pending {
             log: group.log(),
             position: group.position(),
         };
-        let entry = group.pending().last().copied();
-        self.execution.complete(self.outcome, entry, Some(pending));
+        self.execution
+            .complete(self.outcome, Some(record), Some(pending));
     }
 
     /// The result of a store without replicas, or one that is kept in memory only.
@@ -102,7 +102,7 @@ impl Engine {
             log,
             position: group.position(),
         };
-        kept.appended(&group);
+        kept.appended(&group, group.pending()[0]);
         Ok(Some(pending))
     }
 }

@@ -16,7 +16,7 @@
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
-use pluvio_format::{Check, Completion, Entry, Object, ParseError, Parsed, Tombstone};
+use pluvio_format::{Check, Completion, Entry, Graves, Object, ParseError, Parsed, Tombstone};
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
@@ -173,7 +173,11 @@ impl Replay {
         self.load.entries += 1;
         match entry {
             Entry::Object(object) if self.is_surveyed_dead(object) => Ok(()),
-            Entry::Object(object) => self.object(object),
+            // Its graves are in the log of the other master, and so are the dead that come with it.
+            Entry::Object(object) => self.object(&Object {
+                graves: Graves::NONE,
+                ..*object
+            }),
             Entry::Tombstone(tombstone) if self.survey.is_some() => {
                 let next = tombstone.version.next();
                 self.store.space().raise_safe_version(next);

@@ -5,7 +5,7 @@
 mod support;
 
 use pluvio_format::Entry;
-use pluvio_log::{CleanerOptions, Durability, LogOptions};
+use pluvio_log::{CleanerOptions, Durability, LogOptions, Tombstones};
 use pluvio_store::{
     Change, Current, Engine, EngineError, EngineOptions, EngineTable, Replay, Update,
 };
@@ -22,9 +22,19 @@ const NOW: core::time::Duration = core::time::Duration::ZERO;
 type Model = BTreeMap<Vec<u8>, (ObjectVersion, Vec<u8>)>;
 
 fn open(durability: Durability, logs: u16, memory: Size) -> Arc<Engine> {
+    open_with(Tombstones::default(), durability, logs, memory)
+}
+
+fn open_with(
+    tombstones: Tombstones,
+    durability: Durability,
+    logs: u16,
+    memory: Size,
+) -> Arc<Engine> {
     let log = LogOptions {
         durability,
         logs,
+        tombstones,
         ..LogOptions::new(memory)
     };
     Engine::open(EngineOptions { log }).unwrap()
@@ -92,8 +102,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(durability: Durability, seed: u8) -> Self {
-        let store = open(durability, 2, Size::mib(64));
+    fn new(durability: Durability, tombstones: Tombstones, seed: u8) -> Self {
+        let store = open_with(tombstones, durability, 2, Size::mib(64));
         let table = table(&store);
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         Self {
@@ -152,7 +162,7 @@ impl Run {
 
 #[test]
 fn random_updates_with_cleaning_equal_the_model() {
-    let mut run = Run::new(Durability::Volatile, 1);
+    let mut run = Run::new(Durability::Volatile, Tombstones::default(), 1);
     let cleaner = run.store.cleaner(CleanerOptions::default());
     for i in 0..20_000 {
         run.step(if i % 100 == 0 { 200_000 } else { 20_000 });
@@ -168,8 +178,9 @@ fn random_updates_with_cleaning_equal_the_model() {
 
 #[test]
 fn what_was_durable_is_recovered_in_any_order() {
-    for seed in 0..4 {
-        let mut run = Run::new(Durability::Replicated, seed);
+    let both = [Tombstones::Every, Tombstones::Deletes].into_iter().cycle();
+    for (seed, tombstones) in (0..6).zip(both) {
+        let mut run = Run::new(Durability::Replicated, tombstones, seed);
         let cleaner = run.store.cleaner(CleanerOptions::default());
         for i in 0..12_000 {
             run.step(20_000);
@@ -224,6 +235,7 @@ fn an_aborted_replay_leaves_nothing() {
         table: TableId(1),
         version: ObjectVersion(3),
         timestamp_s: 1,
+        graves: pluvio_format::Graves::NONE,
         key: b"k",
         value: b"v",
     });
@@ -251,6 +263,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
             table: TableId(1),
             version: ObjectVersion(version),
             timestamp_s: 1,
+            graves: pluvio_format::Graves::NONE,
             key: &key.to_le_bytes(),
             value: &value,
         });

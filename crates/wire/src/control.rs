@@ -314,6 +314,28 @@ pub struct SplitTablet {
 impl Body for SplitTablet {}
 request!(SplitTablet => TableInfo);
 
+/// Which coordinator leads? Coordinators that do not lead answer it, too.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetLeader {}
+impl Body for GetLeader {}
+request!(GetLeader => GetLeaderReply);
+
+/// Which coordinator leads, as far as the one that answers knows.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct GetLeaderReply {
+    /// What the process that answers drew at its start.
+    pub candidate: u64,
+    /// Whether it leads itself, for sure.
+    pub leads: bool,
+    /// Where the leader answers, when that is known.
+    pub leader: Option<String>,
+    /// The leader does not answer, and this one is about to take over or to hear from it: it is
+    /// best asked again.
+    #[serde(default)]
+    pub deciding: bool,
+}
+impl Body for GetLeaderReply {}
+
 /// What a server has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GetServerStatus {}

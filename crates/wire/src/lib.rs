@@ -15,6 +15,7 @@
 
 mod codec;
 mod control;
+mod coordinators;
 mod data;
 mod header;
 mod limits;
@@ -25,6 +26,7 @@ mod replication;
 
 pub use codec::{Answer, Body, Request, RpcError, call, decode, encode, handled, reply};
 pub use control::*;
+pub use coordinators::Coordinators;
 pub use data::*;
 pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};

@@ -158,6 +158,8 @@ opcodes! {
     SplitTablet = 68, Coordinator, Control, true;
     /// What the whole cluster has and does.
     GetClusterStatus = 69, Coordinator, Control, true;
+    /// Which coordinator leads; answered by those that do not, too.
+    GetLeader = 70, Coordinator, Ping, true;
 }
 
 #[cfg(test)]

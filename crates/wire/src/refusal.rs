@@ -25,6 +25,8 @@ pub enum RetryReason {
     NoSpace,
     /// The data is not ready yet.
     NotReady,
+    /// This coordinator does not lead, or not for sure: another one may.
+    NotLeader,
 }
 
 impl fmt::Display for RetryReason {
@@ -38,6 +40,7 @@ impl fmt::Display for RetryReason {
             Self::Busy => "the server is busy",
             Self::NoSpace => "the backup has no space left",
             Self::NotReady => "not ready yet",
+            Self::NotLeader => "this coordinator does not lead",
         })
     }
 }

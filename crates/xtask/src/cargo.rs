@@ -129,7 +129,10 @@ impl Metadata {
 }
 
 /// The platform this compiler builds for.
-fn host() -> Result<String> {
+///
+/// # Errors
+/// There is no rustc.
+pub fn host() -> Result<String> {
     let output = Command::new("rustc")
         .arg("-vV")
         .output()

@@ -15,12 +15,13 @@ mod setup;
 mod test;
 mod tidy;
 mod tree;
+mod tsan;
 
 use anyhow::Result;
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 8] = [
+const TASKS: [(&str, &str); 9] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -42,6 +43,10 @@ const TASKS: [(&str, &str); 8] = [
     (
         "beside-redis",
         "measure the Redis port beside redis-server: --rounds N (3), --seconds N (1), --keys N (100000)",
+    ),
+    (
+        "tsan",
+        "the engine's tests under the thread sanitizer; takes flags of `cargo test` to run only those",
     ),
     (
         "tidy",
@@ -82,6 +87,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["measure-engine", flags @ ..] => measure::run(&root, flags),
         ["soak", flags @ ..] => example::run(&root, "soak", flags),
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
+        ["tsan", words @ ..] => tsan::run(&root, words),
         ["tidy"] => tidy::run(&root),
         ["arrows"] => {
             tidy::print_table(&cargo::Metadata::load(&root)?);

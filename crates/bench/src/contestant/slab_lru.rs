@@ -8,6 +8,11 @@
 //!
 //! - SLAB-1: a chunk is free, in its class's list, or the one that the map has for its key.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "nothing walks over the map, and it hashes as those of the other contestants do"
+)]
+
 use super::{KeyValue, Refusal};
 use foldhash::fast::RandomState;
 use pluvio_units::VALUE_MAX;

@@ -57,14 +57,15 @@ pub fn latency(
     check_utilization(options.utilization)?;
     check_value_size(options.value_size)?;
     within("threads", options.threads, 1..=THREADS_MAX)?;
+    // Before anything is loaded: it may be refused.
+    let room = options.baseline.then(|| room(options)).transpose()?;
     let stores = if options.baseline { 2 } else { 1 };
     let total = stores + (stores + 1) * (options.rounds.rounds + 1);
     watch(Step::Total(total as u64));
     let mut sides = vec![step(watch, "the store with a cleaner loads", || {
         start(program, options, "cleaner", options.memory, None)
     })?];
-    if options.baseline {
-        let room = room(options)?;
+    if let Some(room) = room {
         let objects = sides[0].objects;
         sides.push(step(watch, "the store without a cleaner loads", || {
             start(program, options, "no cleaner", room, Some(objects))

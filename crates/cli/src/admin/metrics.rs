@@ -166,6 +166,12 @@ impl Metrics {
         }
     }
 
+    /// Of a coordinator's process: whether it leads.
+    pub fn coordinator(&mut self, leads: bool) {
+        let help = "Whether this coordinator leads (1) or waits (0).";
+        self.gauge("coordinator_leads", help, u64::from(leads));
+    }
+
     /// What the Redis front end counted.
     pub fn redis(&mut self, numbers: &RedisNumbers) {
         let n = numbers;

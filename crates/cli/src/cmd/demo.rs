@@ -75,6 +75,8 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
         redis_port: 0,
         admin_port: None,
         coordinator_port: Some(0),
+        coordinators: 1,
+        metadata: None,
         durability: Durability::Buffered,
         log: global.log.clone(),
         verbose: false,

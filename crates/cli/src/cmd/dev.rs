@@ -8,6 +8,7 @@ use crate::process::Announcement;
 use crate::session::with_runtime;
 use pluvio_env::Env;
 use pluvio_env_os::StopSignals;
+use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,6 +22,12 @@ const RESPAWN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs the cluster until SIGINT or SIGTERM.
 pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
+    let outside = |place: &Place| place.directory().is_none();
+    if dev.data.is_none() && dev.metadata.as_ref().is_some_and(outside) {
+        return Err(Failure::usage(
+            "--metadata: the metadata would outlive the data, which is temporary without --data; give --data DIR",
+        ));
+    }
     // Kept until the end: dropping it removes the directory.
     let (data, temporary) = data_directory(dev)?;
     let (dev, json) = (dev.clone(), global.json);
@@ -72,6 +79,8 @@ fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
         redis_port: dev.redis_port,
         admin_port: dev.admin_port,
         coordinator_port: dev.coordinator_port,
+        coordinators: dev.coordinators,
+        metadata: dev.metadata.clone(),
         durability: dev.durability,
         log,
         verbose: dev.verbose,
@@ -125,17 +134,25 @@ async fn foreground(
 
 fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
     if json {
-        let Some(coordinator) = cluster.announced(Which::Coordinator) else {
+        let Some(coordinator) = cluster.announced(Which::Coordinator(0)) else {
             return Err(Failure::new("the coordinator is gone"));
         };
+        let coordinators: Vec<_> = cluster.coordinators().map(entry).collect();
         let servers: Vec<_> = cluster.servers().map(entry).collect();
         return print_json(&json!({
             "ready": true,
             "coordinator": entry(coordinator),
+            "coordinators": coordinators,
             "servers": servers,
         }));
     }
-    print_line(&format!("coordinator  {}", cluster.coordinator_address()))?;
+    for coordinator in cluster.coordinators() {
+        let waits = match coordinator.leads {
+            Some(false) => "  waits",
+            Some(true) | None => "",
+        };
+        print_line(&format!("coordinator  {}{waits}", coordinator.addr))?;
+    }
     for server in cluster.servers() {
         let redis = server.redis.as_deref().unwrap_or("-");
         let id = server.id.unwrap_or_default();

@@ -9,6 +9,7 @@ use crate::session::Session;
 use futures_util::future::join_all;
 use pluvio_client::ClusterStatus;
 use pluvio_env::{Address, Env};
+use pluvio_metadata::Place;
 use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::TabletState;
@@ -51,6 +52,10 @@ pub struct LocalOptions {
     pub admin_port: Option<u16>,
     /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
     pub coordinator_port: Option<u16>,
+    /// Coordinators; the first is tried first.
+    pub coordinators: u32,
+    /// Where the metadata is kept; below `data` when `None`.
+    pub metadata: Option<Place>,
     /// When writes are acknowledged.
     pub durability: Durability,
     /// Traces of children: what, and whether here or in files.
@@ -62,8 +67,8 @@ pub struct LocalOptions {
 /// Names a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// The coordinator.
-    Coordinator,
+    /// The n-th coordinator, from 0.
+    Coordinator(usize),
     /// The n-th server, from 0.
     Server(usize),
 }
@@ -73,9 +78,9 @@ pub struct LocalCluster {
     env: Env,
     program: PathBuf,
     options: LocalOptions,
-    /// Where the coordinator listens; kept over its restarts.
-    coordinator_address: String,
-    coordinator: Option<Child>,
+    /// Where the coordinators listen, with commas; kept over their restarts.
+    coordinator_addresses: Vec<String>,
+    coordinators: Vec<Option<Child>>,
     servers: Vec<Option<Child>>,
     /// Redis ports that servers have taken, 0 before.
     redis_ports: Vec<u16>,
@@ -97,9 +102,9 @@ impl LocalCluster {
         let mut this = Self {
             env,
             program,
-            coordinator_address: coordinator_address(&options)?,
+            coordinator_addresses: coordinator_addresses(&options),
+            coordinators: (0..options.coordinators).map(|_| None).collect(),
             options,
-            coordinator: None,
             servers: (0..count).map(|_| None).collect(),
             redis_ports: (0..count).map(|_| 0).collect(),
             left_out: (count + 1..=there).map(|n| format!("server-{n}")).collect(),
@@ -124,7 +129,11 @@ impl LocalCluster {
         let admin = self.options.admin_port.map_or(0, u32::from);
         for (flag, first, last) in [
             ("--redis-port", redis, redis + servers - 1),
-            ("--admin-port", admin, admin + servers),
+            (
+                "--admin-port",
+                admin,
+                admin + servers + self.options.coordinators - 1,
+            ),
         ] {
             if first != 0 && last > most {
                 return Err(Failure::usage(format!(
@@ -157,9 +166,11 @@ impl LocalCluster {
     async fn start_all(&mut self) -> Result<(), Failure> {
         let progress = spinner("starting the coordinator");
         progress.enable_steady_tick(Duration::from_millis(100));
-        self.launch(Which::Coordinator)?;
-        let announced = self.child_mut(Which::Coordinator)?.ready().await?;
-        self.coordinator_address = announced.addr.clone();
+        for index in 0..self.coordinators.len() {
+            self.launch(Which::Coordinator(index))?;
+            let announced = self.child_mut(Which::Coordinator(index))?.ready().await?;
+            self.coordinator_addresses[index] = announced.addr.clone();
+        }
         progress.set_message("starting servers");
         for index in 0..self.servers.len() {
             self.launch(Which::Server(index))?;
@@ -241,12 +252,20 @@ impl LocalCluster {
 
     /// A client of this cluster.
     pub fn session(&self, timeout: Duration) -> Session {
-        Session::new(self.env.clone(), &self.coordinator_address, timeout)
+        Session::new(self.env.clone(), &self.coordinator_address(), timeout)
     }
 
-    /// Where the coordinator listens.
-    pub fn coordinator_address(&self) -> &str {
-        &self.coordinator_address
+    /// Where the coordinators listen, with commas.
+    pub fn coordinator_address(&self) -> String {
+        self.coordinator_addresses.join(",")
+    }
+
+    /// What the coordinators that are ready announced.
+    pub fn coordinators(&self) -> impl Iterator<Item = &Announcement> {
+        self.coordinators
+            .iter()
+            .flatten()
+            .filter_map(Child::announced)
     }
 
     /// What a child announced; `None` when it is not there or not ready.
@@ -281,9 +300,10 @@ impl LocalCluster {
     pub async fn death(&mut self) -> (Which, Option<ExitStatus>) {
         std::future::poll_fn(|cx| {
             let servers = self.servers.iter_mut().enumerate();
+            let coordinators = self.coordinators.iter_mut().enumerate();
             let all = servers
                 .map(|(index, slot)| (Which::Server(index), slot))
-                .chain([(Which::Coordinator, &mut self.coordinator)]);
+                .chain(coordinators.map(|(index, slot)| (Which::Coordinator(index), slot)));
             for (which, slot) in all {
                 if let Some(child) = slot
                     && let Poll::Ready(status) = pin!(child.ended()).poll(cx)
@@ -315,7 +335,8 @@ impl LocalCluster {
 
     /// Whether no child is left.
     pub fn is_empty(&self) -> bool {
-        self.coordinator.is_none() && self.servers.iter().all(Option::is_none)
+        let mut all = self.coordinators.iter().chain(&self.servers);
+        all.all(Option::is_none)
     }
 
     /// Starts a child again, on the same data and ports. Gives what it announces.
@@ -331,19 +352,14 @@ impl LocalCluster {
         result
     }
 
-    /// Stops all children: the coordinator, then the servers.
+    /// Stops all children: the coordinators, then the servers.
     pub async fn stop(&mut self) {
         let clock = self.env.clock.clone();
-        if let Some(mut child) = self.coordinator.take() {
-            child.stop(&*clock, STOP_LIMIT).await;
+        for children in [&mut self.coordinators, &mut self.servers] {
+            let mut children: Vec<Child> = children.iter_mut().filter_map(Option::take).collect();
+            let stops = children.iter_mut().map(|c| c.stop(&*clock, STOP_LIMIT));
+            join_all(stops).await;
         }
-        let mut children: Vec<Child> = self.servers.iter_mut().filter_map(Option::take).collect();
-        join_all(
-            children
-                .iter_mut()
-                .map(|child| child.stop(&*clock, STOP_LIMIT)),
-        )
-        .await;
     }
 
     /// Kills all children at once.
@@ -351,7 +367,7 @@ impl LocalCluster {
         for child in self
             .servers
             .iter_mut()
-            .chain([&mut self.coordinator])
+            .chain(&mut self.coordinators)
             .flatten()
         {
             child.kill();
@@ -360,14 +376,14 @@ impl LocalCluster {
 
     fn child(&self, which: Which) -> Option<&Child> {
         match which {
-            Which::Coordinator => self.coordinator.as_ref(),
+            Which::Coordinator(index) => self.coordinators.get(index)?.as_ref(),
             Which::Server(index) => self.servers.get(index)?.as_ref(),
         }
     }
 
     fn slot(&mut self, which: Which) -> &mut Option<Child> {
         match which {
-            Which::Coordinator => &mut self.coordinator,
+            Which::Coordinator(index) => &mut self.coordinators[index],
             Which::Server(index) => &mut self.servers[index],
         }
     }
@@ -379,7 +395,13 @@ impl LocalCluster {
 
     fn launch(&mut self, which: Which) -> Result<(), Failure> {
         let (name, arguments) = match which {
-            Which::Coordinator => ("coordinator".to_owned(), self.coordinator_arguments()),
+            Which::Coordinator(index) => (
+                match index {
+                    0 => "coordinator".to_owned(),
+                    _ => format!("coordinator-{}", index + 1),
+                },
+                self.coordinator_arguments(index),
+            ),
             Which::Server(index) => (
                 format!("server-{}", index + 1),
                 self.server_arguments(index),
@@ -391,13 +413,7 @@ impl LocalCluster {
         Ok(())
     }
 
-    fn common_arguments(
-        &self,
-        role: &str,
-        directory: &str,
-        listen: &str,
-        admin: usize,
-    ) -> Vec<OsString> {
+    fn common_arguments(&self, role: &str, listen: &str, admin: usize) -> Vec<OsString> {
         let port = match self.options.admin_port {
             None | Some(0) => 0,
             Some(first) => first.saturating_add(u16::try_from(admin).unwrap_or(0)),
@@ -405,7 +421,6 @@ impl LocalCluster {
         let mut arguments: Vec<OsString> = vec![role.into(), "--json".into()];
         let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
         add("--listen", listen.into());
-        add("--data", self.options.data.join(directory).into());
         add("--admin", format!("127.0.0.1:{port}").into());
         if let Some(log) = &self.options.log {
             add("--log", log.into());
@@ -413,14 +428,36 @@ impl LocalCluster {
         arguments
     }
 
-    fn coordinator_arguments(&self) -> Vec<OsString> {
-        self.common_arguments("coordinator", "coordinator", &self.coordinator_address, 0)
+    fn coordinator_arguments(&self, index: usize) -> Vec<OsString> {
+        let admin = match index {
+            0 => 0,
+            _ => self.servers.len() + index,
+        };
+        let listen = &self.coordinator_addresses[index];
+        let mut arguments = self.common_arguments("coordinator", listen, admin);
+        let place = match &self.options.metadata {
+            Some(place) => place.clone(),
+            None => Place::Embedded(self.options.data.join("coordinator")),
+        };
+        match place {
+            Place::Embedded(directory) => {
+                arguments.extend(["--data".into(), directory.into()]);
+                if index > 0 {
+                    arguments.push("--standby".into());
+                }
+            }
+            Place::Etcd(_) | Place::ZooKeeper(_) => {
+                arguments.extend(["--metadata".into(), place.to_string().into()]);
+            }
+        }
+        arguments
     }
 
     fn server_arguments(&self, index: usize) -> Vec<OsString> {
         let options = &self.options;
         let directory = format!("server-{}", index + 1);
-        let mut arguments = self.common_arguments("server", &directory, "127.0.0.1:0", index + 1);
+        let mut arguments = self.common_arguments("server", "127.0.0.1:0", index + 1);
+        arguments.extend(["--data".into(), options.data.join(directory).into()]);
         let redis = match options.redis_port {
             // A free one that was taken once is kept, so that clients find a respawned server.
             0 => self.redis_ports[index],
@@ -429,7 +466,7 @@ impl LocalCluster {
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
         let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
-        add("--coordinator", self.coordinator_address.clone());
+        add("--coordinator", self.coordinator_address());
         add("--redis", format!("127.0.0.1:{redis}"));
         add("--memory", options.memory.bytes().to_string());
         add("--replicas", options.replicas.to_string());
@@ -472,20 +509,21 @@ fn servers_there(data: &Path) -> u32 {
         .unwrap_or(0)
 }
 
-/// Where the coordinator will listen. The usual port when it is free: clients then find the
-/// cluster without being told.
-fn coordinator_address(options: &LocalOptions) -> Result<String, Failure> {
+/// Where the coordinators will listen. The first one at the usual port when it is free: clients then
+/// find the cluster without being told.
+fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
+    let mut addresses = vec!["127.0.0.1:0".to_owned(); options.coordinators as usize];
     match options.coordinator_port {
-        Some(port) => Ok(format!("127.0.0.1:{port}")),
+        Some(port) => addresses[0] = format!("127.0.0.1:{port}"),
         None => {
             // Opened for a moment only; if it is taken in between, the coordinator says so.
             let usual = format!("127.0.0.1:{COORDINATOR_PORT}");
-            match TcpListener::bind(&usual) {
-                Ok(_free) => Ok(usual),
-                Err(_taken) => Ok("127.0.0.1:0".to_owned()),
+            if TcpListener::bind(&usual).is_ok() {
+                addresses[0] = usual;
             }
         }
     }
+    addresses
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! - LOC-1: no child outlives this process: each is told to die with its parent, and is killed when
 //!   its [`Child`](child::Child) is dropped.
-//! - LOC-2: the coordinator is stopped before the servers, so that it does not recover servers that
+//! - LOC-2: the coordinators are stopped before the servers, so that they do not recover servers that
 //!   are stopped on purpose.
 
 use std::time::Duration;

@@ -181,7 +181,7 @@ fn nonsense_is_refused_with_a_reason() {
             "option segment_size: 1048576",
         ),
         ("bench latency-cdf --seconds 3000", 2, "--cleaner-only"),
-        ("bench fragmentation --live 1MiB", 2, "--live 1 MiB"),
+        ("bench fragmentation --live 1MiB", 2, "--live 1MiB: 8MiB to"),
         (
             "bench postmark --peer none --threads 0",
             2,

@@ -9,6 +9,7 @@
 
 mod broken_bytes;
 mod contract;
+mod coordinators;
 mod data_directory;
 mod data_sets;
 mod documents;
@@ -17,6 +18,7 @@ mod experiments;
 mod full;
 mod import_export;
 mod limits;
+mod metadata;
 mod replication;
 mod stock_clients;
 mod support;

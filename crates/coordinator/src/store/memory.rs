@@ -1,15 +1,30 @@
 //! A store in memory that outlives simulated crashes, for tests and the simulator.
 
-use super::{Change, MetadataStore, StoreError};
+use super::{Change, Condition, Limits, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
 use pluvio_env::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A map in memory. Clones are the same store: keep one outside of the simulated process and give
-/// it to the next incarnation. Batches are "durable" at once.
-#[derive(Clone, Default)]
-pub struct MemoryStore(Arc<Mutex<State>>);
+/// it to the next incarnation, or, if it is [shared](MemoryStore::shared), to several at a time.
+/// Batches are "durable" at once.
+#[derive(Clone)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+    exclusive: bool,
+    limits: Limits,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            exclusive: true,
+            limits: Limits::NONE,
+        }
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -29,15 +44,30 @@ pub enum Stop {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// An empty store of one process at a time.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// An empty store that several processes use at a time, as etcd and ZooKeeper are used.
+    #[must_use]
+    pub fn shared() -> Self {
+        Self {
+            exclusive: false,
+            ..Self::default()
+        }
+    }
+
+    /// The same store, with limits.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change of the state is one step, so a panic elsewhere leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many batches were applied.
@@ -74,8 +104,23 @@ impl MemoryStore {
         self.state().map.clone()
     }
 
+    /// Removes everything, as an operator's mistake would.
+    pub fn wipe(&self) {
+        self.state().map.clear();
+    }
+
     /// Applies a batch; `None` when it is never answered.
-    fn apply_now(&self, batch: Vec<Change>) -> Option<Result<(), StoreError>> {
+    fn apply_now(
+        &self,
+        condition: &Condition,
+        batch: Vec<Change>,
+    ) -> Option<Result<Outcome, StoreError>> {
+        assert!(
+            batch.len() <= self.limits.changes
+                && batch.iter().map(Change::size).sum::<usize>() <= self.limits.bytes,
+            "a batch over the limits: {} changes",
+            batch.len()
+        );
         let mut state = self.state();
         if state.failures > 0 {
             state.failures -= 1;
@@ -87,6 +132,10 @@ impl MemoryStore {
             Some(Stop::After(at)) => (number >= at, number > at),
             None => (false, false),
         };
+        let holds = state.map.get(&condition.key) == condition.value.as_ref();
+        if !lost && !holds {
+            return Some(Ok(Outcome::Refused));
+        }
         if !lost {
             state.batches += 1;
             for change in batch {
@@ -96,7 +145,7 @@ impl MemoryStore {
                 }
             }
         }
-        (!silent).then_some(Ok(()))
+        (!silent).then_some(Ok(Outcome::Applied))
     }
 }
 
@@ -117,12 +166,24 @@ impl MetadataStore for MemoryStore {
         Box::pin(async move { Ok(found) })
     }
 
-    fn apply(&self, batch: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn apply_if(
+        &self,
+        condition: Condition,
+        batch: Vec<Change>,
+    ) -> BoxFuture<'_, Result<Outcome, StoreError>> {
         Box::pin(async move {
-            match self.apply_now(batch) {
+            match self.apply_now(&condition, batch) {
                 Some(result) => result,
                 None => core::future::pending().await,
             }
         })
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.exclusive
     }
 }

@@ -5,10 +5,10 @@
 //! [`super::MemoryStore`] in its place. Every access runs through `Tasks::run_blocking`: a commit
 //! waits for the device, and pings must be answered meanwhile.
 
-use super::{Change, MetadataStore, StoreError};
+use super::{Change, Condition, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
 use pluvio_env::{BoxFuture, Tasks};
-use redb::{Database, ReadableDatabase, TableDefinition, TableError};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -88,11 +88,23 @@ impl File {
     }
 }
 
-fn apply(database: &Database, batch: &[Change]) -> Result<(), redb::Error> {
+fn apply_if(
+    database: &Database,
+    condition: &Condition,
+    batch: &[Change],
+) -> Result<Outcome, redb::Error> {
     // The default durability: when commit returns, the batch is on the device.
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(TABLE)?;
+        let holds = {
+            let found = table.get(condition.key.as_str())?;
+            found.as_ref().map(|found| found.value()) == condition.value.as_deref()
+        };
+        if !holds {
+            // Dropping the transaction undoes it.
+            return Ok(Outcome::Refused);
+        }
         for change in batch {
             match change {
                 Change::Put { key, value } => drop(table.insert(key.as_str(), value.as_ref())?),
@@ -101,7 +113,7 @@ fn apply(database: &Database, batch: &[Change]) -> Result<(), redb::Error> {
         }
     }
     transaction.commit()?;
-    Ok(())
+    Ok(Outcome::Applied)
 }
 
 fn list(database: &Database, prefix: &str) -> Result<Vec<(String, Bytes)>, redb::Error> {
@@ -142,7 +154,15 @@ impl MetadataStore for RedbStore {
         self.run(move |database| list(database, &prefix))
     }
 
-    fn apply(&self, batch: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.run(move |database| apply(database, &batch))
+    fn apply_if(
+        &self,
+        condition: Condition,
+        batch: Vec<Change>,
+    ) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        self.run(move |database| apply_if(database, &condition, &batch))
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 }

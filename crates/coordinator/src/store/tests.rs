@@ -1,4 +1,4 @@
-//! Both stores behave alike.
+//! The stores of this crate keep the promises of all stores.
 
 use super::*;
 use pluvio_env::{Env, Tasks};
@@ -8,43 +8,6 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn put(key: &str, value: &'static str) -> Change {
-    Change::Put {
-        key: key.into(),
-        value: Bytes::from_static(value.as_bytes()),
-    }
-}
-
-fn keys(found: &[(String, Bytes)]) -> Vec<&str> {
-    found.iter().map(|(key, _)| key.as_str()).collect()
-}
-
-async fn behaves_as_a_map(store: Arc<dyn MetadataStore>) {
-    assert_eq!(store.get("a").await, Ok(None));
-    assert_eq!(store.list_prefix("").await, Ok(Vec::new()));
-    let batch = vec![put("t/2", "two"), put("t/1", "one"), put("u", "other")];
-    store.apply(batch).await.unwrap();
-    assert_eq!(
-        keys(&store.list_prefix("t/").await.unwrap()),
-        ["t/1", "t/2"]
-    );
-    assert_eq!(store.get("t/2").await.unwrap().unwrap(), "two");
-    assert_eq!(store.get("t/").await, Ok(None));
-    let delete = Change::Delete { key: "t/1".into() };
-    store
-        .apply(vec![delete.clone(), put("t/2", "new"), delete])
-        .await
-        .unwrap();
-    assert_eq!(store.get("t/1").await, Ok(None));
-    store
-        .put("t/2", Bytes::from_static(b"newer"))
-        .await
-        .unwrap();
-    assert_eq!(store.get("t/2").await.unwrap().unwrap(), "newer");
-    store.delete("u").await.unwrap();
-    assert_eq!(keys(&store.list_prefix("").await.unwrap()), ["t/2"]);
-}
-
 fn in_simulation(test: impl FnOnce(Env) -> BoxFuture<'static, ()>) {
     let sim = Sim::new(1, SimOptions::default());
     let process = sim.process("store");
@@ -53,7 +16,7 @@ fn in_simulation(test: impl FnOnce(Env) -> BoxFuture<'static, ()>) {
 
 #[test]
 fn memory_store_behaves_as_a_map() {
-    in_simulation(|_| Box::pin(behaves_as_a_map(Arc::new(MemoryStore::new()))));
+    in_simulation(|_| Box::pin(async { conformance::check(&MemoryStore::new()).await }));
 }
 
 #[test]
@@ -66,11 +29,10 @@ fn redb_store_behaves_as_a_map_and_keeps_what_it_was_told() {
             let store = open(&env.tasks).unwrap();
             let in_use = open(&env.tasks).err().unwrap();
             assert!(in_use.to_string().contains("in use"), "{in_use}");
-            let store: Arc<dyn MetadataStore> = Arc::new(store);
-            behaves_as_a_map(store.clone()).await;
+            conformance::check(&store).await;
             drop(store);
             let store = open(&env.tasks).unwrap();
-            assert_eq!(store.get("t/2").await.unwrap().unwrap(), "newer");
+            conformance::check_kept(&store).await;
         })
     });
 }

@@ -10,17 +10,17 @@
 mod server;
 
 use bytes::Bytes;
-use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
+use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Frame, Network};
 use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{HashRange, ServerId, TableId};
 use pluvio_wire::{
-    ClusterStatus, CreateTable, GetClusterStatus, Header, Request, RpcError, ServerState,
+    ClusterStatus, Coordinators, CreateTable, GetClusterStatus, Request, RpcError, ServerState,
     TableInfo, TabletState,
 };
 use server::Server;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 #[allow(unused_imports, reason = "not every test file uses every helper")]
@@ -33,27 +33,57 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct Cluster {
     pub sim: Sim,
     pub store: MemoryStore,
+    /// The coordinator, or the first of them.
     pub coordinator: ProcessId,
+    /// All coordinators.
+    pub coordinators: Vec<ProcessId>,
+    candidates: Vec<Shared<Weak<Candidate>>>,
+    known: Arc<Coordinators>,
     pub client: ProcessEnv,
     pub machines: Vec<Machine>,
     options: CoordinatorOptions,
 }
 
+/// Where the coordinator with this number listens.
+fn coordinator_address(number: usize) -> String {
+    match number {
+        0 => COORDINATOR.into(),
+        _ => format!("{COORDINATOR}-{number}"),
+    }
+}
+
 impl Cluster {
     /// A coordinator and a client, no servers.
     pub fn new(seed: u64, options: SimOptions) -> Self {
+        Self::with_coordinators(seed, options, 1, MemoryStore::new())
+    }
+
+    /// So many coordinators on one store, and a client.
+    pub fn with_coordinators(
+        seed: u64,
+        options: SimOptions,
+        coordinators: usize,
+        store: MemoryStore,
+    ) -> Self {
         let sim = Sim::new(seed, options);
-        let process = sim.process(COORDINATOR);
+        let name = |number: usize| coordinator_address(number);
+        let processes: Vec<_> = (0..coordinators).map(|n| sim.process(&name(n))).collect();
+        let addresses = (0..coordinators).map(|n| Address::from(name(n).as_str()));
         let client = sim.process("client");
         let cluster = Self {
-            store: MemoryStore::new(),
-            coordinator: process.id,
+            store,
+            coordinator: processes[0].id,
+            coordinators: processes.iter().map(|p| p.id).collect(),
+            candidates: processes.iter().map(|_| Shared::default()).collect(),
+            known: Arc::new(Coordinators::new(addresses.collect())),
             client,
             machines: Vec::new(),
             options: CoordinatorOptions::default(),
             sim,
         };
-        cluster.run_coordinator(process);
+        for (number, process) in processes.into_iter().enumerate() {
+            cluster.run_coordinator(number, process);
+        }
         cluster
     }
 
@@ -68,19 +98,38 @@ impl Cluster {
         cluster
     }
 
-    fn run_coordinator(&self, process: ProcessEnv) {
+    fn run_coordinator(&self, number: usize, process: ProcessEnv) {
         let (store, options) = (self.store.clone(), self.options.clone());
+        let slot = self.candidates[number].clone();
         self.sim.spawn(process.id, "coordinator", async move {
             let env = process.env;
             let network = env.network.clone();
-            let coordinator = Coordinator::start(env, Arc::new(store), options)
-                .await
-                .expect("the memory store does not fail while reading");
-            let address = Address::from(COORDINATOR);
-            let open = network.listen(&address, Arc::new(coordinator)).await;
+            let candidate = Arc::new(Candidate::new(env, options));
+            *lock(&slot) = Arc::downgrade(&candidate);
+            let name = coordinator_address(number);
+            let address = Address::from(name.as_str());
+            let open = network.listen(&address, candidate.clone()).await;
             let _open = open.expect("the address is free");
-            std::future::pending::<()>().await;
+            let Err(error) = candidate.run(Arc::new(store), &name).await;
+            panic!("coordinator {number}: {error}");
         });
+    }
+
+    /// The coordinators that take themselves for the leader.
+    pub fn leaders(&self) -> Vec<usize> {
+        let leads = |number: &usize| {
+            let candidate = lock(&self.candidates[*number]).upgrade();
+            let up = self.sim.is_up(self.coordinators[*number]);
+            candidate
+                .is_some_and(|c| up && matches!(c.standing(), Standing::Leading(c) if c.leads()))
+        };
+        (0..self.coordinators.len()).filter(leads).collect()
+    }
+
+    /// Runs until a coordinator leads; gives which.
+    pub fn leader(&self) -> usize {
+        self.until("a coordinator leads", |c| !c.leaders().is_empty());
+        self.leaders()[0]
     }
 
     pub fn crash_coordinator(&self) {
@@ -88,14 +137,21 @@ impl Cluster {
     }
 
     pub fn restart_coordinator(&self) {
-        self.run_coordinator(self.sim.restart(self.coordinator));
+        self.restart_coordinator_number(0);
+    }
+
+    pub fn restart_coordinator_number(&self, number: usize) {
+        let process = self.sim.restart(self.coordinators[number]);
+        self.run_coordinator(number, process);
     }
 
     /// A new machine with a running server.
     pub fn add_machine(&mut self) -> usize {
         let index = self.machines.len();
         let process = self.sim.process(&format!("server-{index}"));
-        let machine = Machine::new(process.id, index, &self.machines);
+        let addresses = (0..self.coordinators.len()).map(coordinator_address);
+        let addresses = addresses.map(|name| Address::from(name.as_str()));
+        let machine = Machine::new(process.id, index, &self.machines, addresses.collect());
         machine.run(&self.sim, process.env);
         self.machines.push(machine);
         index
@@ -132,12 +188,11 @@ impl Cluster {
     {
         let network = self.client.env.network.clone();
         let clock = self.client.env.clock.clone();
+        let coordinators = self.known.clone();
         let asking = async move {
             loop {
                 let limit = Duration::from_secs(2);
-                let to = Address::from(COORDINATOR);
-                let header = Header::default();
-                match pluvio_wire::call(&*network, &to, header, &request, limit).await {
+                match coordinators.call(&*network, &request, limit).await {
                     Err(
                         RpcError::Call(_) | RpcError::Refused(pluvio_wire::Refusal::Retry { .. }),
                     ) => {
@@ -159,10 +214,10 @@ impl Cluster {
         R::Reply: 'static,
     {
         let network = self.client.env.network.clone();
+        let coordinators = self.known.clone();
         let asking = async move {
-            let to = Address::from(COORDINATOR);
             let limit = Duration::from_secs(2);
-            pluvio_wire::call(&*network, &to, Header::default(), &request, limit).await
+            coordinators.call(&*network, &request, limit).await
         };
         let asked = self.sim.block_on(self.client.id, asking, LIMIT);
         match asked.expect("a call ends at its limit") {
@@ -196,9 +251,12 @@ impl Cluster {
         self.ask(request).expect("the table is not refused")
     }
 
-    /// What the coordinator has stored, as one that starts now would see it.
+    /// What the coordinator has stored, as one that starts now would see it; without who leads.
     pub fn stored(&self) -> BTreeMap<String, Bytes> {
-        self.store.dump()
+        let mut all = self.store.dump();
+        all.remove("leader");
+        all.remove("challenge");
+        all
     }
 
     /// Whether nothing is left to do: no crashed servers, all tablets served.
@@ -295,6 +353,12 @@ impl Cluster {
 fn is_dropping(record: &Bytes) -> bool {
     let marker = b"\xa8dropping\xc3";
     record.windows(marker.len()).any(|w| w == marker)
+}
+
+fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
+    shared
+        .lock()
+        .expect("one thread; the first panic ends the test")
 }
 
 /// Shared by a test and a server's handlers.

@@ -1,27 +1,22 @@
 //! One scripted server.
 
-use super::{COORDINATOR, Net, Shared};
+use super::{Net, Shared, lock};
 use pluvio_env::{Address, Clock, Env, Frame, Handled, Peer, Service};
 use pluvio_sim::{ProcessId, Sim};
 use pluvio_units::{
     HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId,
 };
 use pluvio_wire::{
-    DropTablets, Enlist, FatalKind, GetServerStatus, HeadInfo, Header, Opcode, PROTOCOL_VERSION,
-    Ping, PingReply, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request,
-    ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal,
-    StartRecovery, StartRecoveryReply, TabletSpec, TakeTablets, UpdateServerList, decode, reply,
+    Coordinators, DropTablets, Enlist, FatalKind, GetServerStatus, HeadInfo, Opcode,
+    PROTOCOL_VERSION, Ping, PingReply, Recover, RecoveryMasterFinished, Refusal, ReplayStats,
+    ReplicaInfo, Request, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions,
+    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletSpec, TakeTablets, UpdateServerList,
+    decode, reply,
 };
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
-
-fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
-    shared
-        .lock()
-        .expect("one thread; the first panic ends the test")
-}
 
 /// How a machine's server behaves.
 #[derive(Clone, Debug, Default)]
@@ -76,10 +71,16 @@ pub struct Machine {
     state: Shared<Server>,
     /// All machines, to know whose replicas are where.
     all: Shared<Vec<Shared<Server>>>,
+    coordinators: Vec<Address>,
 }
 
 impl Machine {
-    pub fn new(process: ProcessId, index: usize, others: &[Self]) -> Self {
+    pub fn new(
+        process: ProcessId,
+        index: usize,
+        others: &[Self],
+        coordinators: Vec<Address>,
+    ) -> Self {
         let state = Shared::<Server>::default();
         let all = others
             .first()
@@ -90,6 +91,7 @@ impl Machine {
             index,
             state,
             all,
+            coordinators,
         }
     }
 
@@ -114,9 +116,11 @@ impl Machine {
 
     async fn live(self, env: Env) {
         let address = Address::from(format!("server-{}:7000", self.index).as_str());
+        let coordinators = Arc::new(Coordinators::new(self.coordinators.clone()));
         let handler = Handler {
             machine: self.clone(),
             env: env.clone(),
+            coordinators: coordinators.clone(),
         };
         let open = env.network.listen(&address, Arc::new(handler)).await;
         let _open = open.expect("the address is free");
@@ -141,7 +145,7 @@ impl Machine {
                 },
             }
         };
-        let welcome = ask(&env.network, &*env.clock, &enlist).await;
+        let welcome = ask(&coordinators, &env.network, &*env.clock, &enlist).await;
         {
             let mut state = self.state();
             state.id = welcome.server;
@@ -151,15 +155,13 @@ impl Machine {
             }
         }
         // A zombie learns from pings that it is one (003 §7.11); here the coordinator answers them.
-        let to = Address::from(COORDINATOR);
         let ping = Ping {
             from: welcome.server,
         };
         loop {
             env.clock.sleep(Duration::from_millis(200)).await;
             let limit = Duration::from_millis(200);
-            let header = Header::default();
-            let answer = pluvio_wire::call(&*env.network, &to, header, &ping, limit).await;
+            let answer = coordinators.call(&*env.network, &ping, limit).await;
             if answer.is_ok_and(|pong| !pong.caller_is_member) {
                 self.state().is_dead = true;
             }
@@ -206,12 +208,15 @@ impl Machine {
 }
 
 /// A request to the coordinator, tried until it is answered.
-async fn ask<R: Request + Sync>(network: &Net, clock: &dyn Clock, request: &R) -> R::Reply {
+async fn ask<R: Request + Sync>(
+    coordinators: &Coordinators,
+    network: &Net,
+    clock: &dyn Clock,
+    request: &R,
+) -> R::Reply {
     loop {
-        let to = Address::from(COORDINATOR);
         let limit = Duration::from_millis(500);
-        let header = Header::default();
-        if let Ok(reply) = pluvio_wire::call(&**network, &to, header, request, limit).await {
+        if let Ok(reply) = coordinators.call(&**network, request, limit).await {
             return reply;
         }
         clock.sleep(Duration::from_millis(100)).await;
@@ -221,6 +226,7 @@ async fn ask<R: Request + Sync>(network: &Net, clock: &dyn Clock, request: &R) -
 struct Handler {
     machine: Machine,
     env: Env,
+    coordinators: Arc<Coordinators>,
 }
 
 impl Handler {
@@ -270,11 +276,12 @@ impl Handler {
             },
         };
         let (machine, env) = (self.machine.clone(), self.env.clone());
+        let coordinators = self.coordinators.clone();
         let work = async move {
             env.clock
                 .sleep(Duration::from_millis(env.rng.below(50)))
                 .await;
-            let answer = ask(&env.network, &*env.clock, &report).await;
+            let answer = ask(&coordinators, &env.network, &*env.clock, &report).await;
             if answer.accepted {
                 let mut server = machine.state();
                 server.take(request.tablets);

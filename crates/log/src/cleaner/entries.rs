@@ -81,6 +81,22 @@ pub(super) struct Survivor {
 }
 
 impl Survivor {
+    /// Of an entry at `entry`; its place, and its table if it has one, are to be filled in.
+    fn new(kind: Kind, timestamp_s: u32, entry: EntryRef) -> Self {
+        Self {
+            timestamp_s,
+            source: 0,
+            offset: 0,
+            len: 0,
+            table: NO_TABLE,
+            kind,
+            entry,
+            hash: KeyHash(0),
+            named: NO_SEGMENT,
+            only_while: NO_SEGMENT,
+        }
+    }
+
     /// For a tombstone that is not in the index: it lives as long as this segment is on disk.
     pub(super) fn only_while(&self) -> Option<SegmentId> {
         (self.only_while != NO_SEGMENT).then_some(self.only_while)
@@ -152,11 +168,26 @@ impl Cleaner {
                 continue;
             }
             let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
-            let view = memory.view(entry, scan.check, &guard)?;
-            let len = view.total_len();
+            // Most entries are objects in one piece.
+            let object = match memory.possible(scan.check) {
+                Check::Structure => memory.object(entry, &guard),
+                Check::Checksum => None,
+            };
+            let (len, found) = match object {
+                Some((object, len)) => {
+                    let found = Survivor::new(Kind::Object, object.timestamp_s, entry);
+                    let found = self.look_up(found, object.table, object.key, tables);
+                    (len, Some(found))
+                }
+                None => {
+                    let view = memory.view(entry, scan.check, &guard)?;
+                    (view.total_len(), self.look_at(&view, entry, tables))
+                }
+            };
             let ahead = entry.offset() + u64::from(ENTRIES_AHEAD * len);
             memory.prefetch(EntryRef::new(ahead), 1);
-            if let Some(found) = self.look_at(&view, entry, at, scan.number, tables) {
+            if let Some(mut found) = found {
+                (found.source, found.offset, found.len) = (scan.number, at, len);
                 batch.push(found);
                 if batch.len() == BATCH {
                     keep_living(&mut batch, tables, live, scan);
@@ -177,55 +208,52 @@ impl Cleaner {
         &self,
         view: &EntryView<'_>,
         entry: EntryRef,
-        offset: u32,
-        source: u32,
         tables: &mut TableCache,
     ) -> Option<Survivor> {
-        let survivor = |kind, timestamp_s, named| Survivor {
-            timestamp_s,
-            source,
-            offset,
-            len: view.total_len(),
-            table: NO_TABLE,
-            kind,
-            entry,
-            hash: KeyHash(0),
-            named,
-            only_while: named,
-        };
-        let (id, key, found) = match view.entry() {
-            Entry::Object(object) => (
-                object.table,
-                object.key,
-                survivor(Kind::Object, object.timestamp_s, NO_SEGMENT),
-            ),
-            Entry::Tombstone(tombstone) => (
-                tombstone.table,
-                tombstone.key,
-                survivor(Kind::Tombstone, tombstone.timestamp_s, tombstone.segment),
-            ),
+        match view.entry() {
+            Entry::Object(object) => {
+                let found = Survivor::new(Kind::Object, object.timestamp_s, entry);
+                Some(self.look_up(found, object.table, object.key, tables))
+            }
+            Entry::Tombstone(tombstone) => {
+                let found = Survivor {
+                    named: tombstone.segment,
+                    only_while: tombstone.segment,
+                    ..Survivor::new(Kind::Tombstone, tombstone.timestamp_s, entry)
+                };
+                Some(self.look_up(found, tombstone.table, tombstone.key, tables))
+            }
             Entry::Completion(record) => {
                 let lives = self.liveness.needs_completion(&record, entry);
-                let found = survivor(Kind::Completion, COMPLETIONS_AGE_S, NO_SEGMENT);
-                return lives.then_some(found);
+                lives.then(|| Survivor::new(Kind::Completion, COMPLETIONS_AGE_S, entry))
             }
             // The newest head has its own.
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => return None,
-        };
+            | Entry::TableStats(_) => None,
+        }
+    }
+
+    /// Notes table and hash of an entry, and asks for its bucket.
+    fn look_up(
+        &self,
+        found: Survivor,
+        id: TableId,
+        key: &[u8],
+        tables: &mut TableCache,
+    ) -> Survivor {
         let table = tables.number(id, &*self.liveness);
         let hash = tables.get(table).map_or(KeyHash(0), |table| {
             let hash = table.hash(key);
             table.prefetch(hash);
             hash
         });
-        Some(Survivor {
+        Survivor {
             table,
             hash,
             ..found
-        })
+        }
     }
 
     /// Asks for the bytes and the bucket of an entry that will be moved soon.

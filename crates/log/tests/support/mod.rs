@@ -8,8 +8,8 @@ pub mod replication;
 
 use pluvio_format::{Completion, Entry, Object, Tombstone};
 use pluvio_log::{
-    AppendClass, AppendError, Appended, Cleaner, CleanerOptions, CleanerPace, Durability, Liveness,
-    LogOptions, LogSpace, TableLiveness,
+    AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace, Durability,
+    Liveness, LogOptions, LogSpace, TableLiveness,
 };
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, SegmentId, Size, TableId};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -166,13 +166,40 @@ impl Store {
         len: Option<usize>,
         now_s: u32,
     ) -> Result<Option<Appended<Done>>, AppendError> {
+        let with_graves = self.space.uses_graves(4);
+        match self.try_change(log, key, len, now_s, with_graves) {
+            // Graves make an object larger, tombstones do not.
+            Err(AppendError::Full { .. }) if with_graves && len.is_some() => {
+                self.try_change(log, key, len, now_s, false)
+            }
+            other => other,
+        }
+    }
+
+    fn try_change(
+        &self,
+        log: LogId,
+        key: u32,
+        len: Option<usize>,
+        now_s: u32,
+        graves: bool,
+    ) -> Result<Option<Appended<Done>>, AppendError> {
         let guard = self.space.pin();
         let mut slots = self.index.lock();
+        let mut dead = Burial::NOTHING;
         let old = slots[key as usize].map(|entry| {
             let view = self.space.entry(entry, &guard).expect("memory is right");
             let Entry::Object(object) = view.entry() else {
                 panic!("only objects are in this index");
             };
+            if self.space.durability() == Durability::Replicated {
+                let all = self.space.dead_with(entry, object.graves, &guard);
+                dead = if len.is_some() && graves {
+                    all.in_graves()
+                } else {
+                    all.all_tombstones()
+                };
+            }
             (entry, object.version, view.total_len())
         });
         let old_version = old.map_or(0, |(_, version, _)| version.0);
@@ -185,17 +212,19 @@ impl Store {
                 table: TABLE,
                 version: ObjectVersion(version),
                 timestamp_s: now_s,
+                graves: dead.graves(),
                 key: &key_bytes,
                 value,
             }));
         }
-        if let Some((entry, old_version, _)) = old
-            && (len.is_none() || self.space.durability() == Durability::Replicated)
-        {
-            let segment = match self.space.durability() {
-                Durability::Replicated => self.space.position_of(entry, &guard).1.segment,
-                Durability::Volatile => SegmentId(0),
-            };
+        let nowhere = [SegmentId(0)];
+        let named = match (self.space.durability(), old, len) {
+            (Durability::Replicated, _, _) => dead.tombstones(),
+            (Durability::Volatile, Some(_), None) => &nowhere,
+            (Durability::Volatile, _, _) => &[],
+        };
+        let old_version = ObjectVersion(old_version);
+        for &segment in named {
             group.push(Entry::Tombstone(Tombstone {
                 table: TABLE,
                 version: old_version,
@@ -208,20 +237,26 @@ impl Store {
             return Ok(None);
         }
         if len.is_none() {
-            self.space
-                .raise_safe_version(ObjectVersion(old_version + 1));
+            self.space.raise_safe_version(old_version.next());
         }
         let class = match (len, old) {
             (None, _) => AppendClass::Delete,
             (Some(_), None) => AppendClass::Normal,
-            (Some(_), Some((_, _, old_bytes))) => AppendClass::Replace { old_bytes },
+            (Some(_), Some((_, _, old_bytes))) => AppendClass::Replace {
+                old_bytes,
+                graves_bytes: dead.graves().encoded_len() as u32,
+            },
         };
         let appended = self.space.append(log, &group, class, &guard)?;
         slots[key as usize] = len.map(|_| appended.pending()[0]);
         if let Some((entry, _, bytes)) = old {
             self.space.mark_dead(entry, bytes, &guard);
         }
-        let version = if len.is_some() { version } else { old_version };
+        let version = if len.is_some() {
+            version
+        } else {
+            old_version.0
+        };
         Ok(Some(appended.map(|_| Done { key, version, len })))
     }
 
@@ -237,6 +272,14 @@ impl Store {
         let expected = value_of(key, object.version.0, object.value.len());
         assert!(object.value == expected, "key {key} has another's value");
         Some((object.version.0, object.value.len()))
+    }
+
+    /// How many segments a key's object names, if there is one.
+    pub fn graves_of(&self, key: u32) -> Option<usize> {
+        let guard = self.space.pin();
+        let entry = self.index.lock()[key as usize]?;
+        let view = self.space.entry(entry, &guard).expect("memory is right");
+        Some(view.object()?.graves.segments().count())
     }
 
     /// Steps the cleaner until it has nothing to do.

@@ -5,7 +5,7 @@
 
 use pluvio_backup::{Backup, BackupOptions};
 use pluvio_env::{Address, Env, Frame, Handled, Listening, Peer, Service};
-use pluvio_format::{Check, Entry, Object, Parsed};
+use pluvio_format::{Check, Entry, Graves, Object, Parsed};
 use pluvio_log::{AppendClass, AppendError, Durability, LogOptions, LogSpace};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_sim::{ProcessId, Sim, SimOptions};
@@ -14,8 +14,8 @@ use pluvio_units::{
     SegmentId, ServerId, ServerListVersion, Size, TableId,
 };
 use pluvio_wire::{
-    Answer, FreeReplica, GetRecoveryData, Header, IsReplicaNeeded, Opcode, Refusal, ReplicaInfo,
-    Request, ServerInfo, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
+    Answer, Coordinators, FreeReplica, GetRecoveryData, Header, IsReplicaNeeded, Opcode, Refusal,
+    ReplicaInfo, Request, ServerInfo, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
     StartRecovery, TabletSpec, WriteReplica, decode, handled,
 };
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl Setup {
         let mut replication = ReplicationOptions::new(CLUSTER, MASTER);
         replication.replicas = self.replicas;
         replication.min_replicas = self.min_replicas;
-        replication.coordinators = vec![Address::from(COORDINATOR)];
+        replication.coordinators = Arc::new(Coordinators::new(vec![Address::from(COORDINATOR)]));
         replication.full_pause = Duration::from_secs(1);
         // These networks lose messages, which TCP does not.
         replication.write_limit = Duration::from_millis(20);
@@ -386,6 +386,7 @@ pub fn append(
         table: TableId(1),
         version: ObjectVersion(version),
         timestamp_s: 1,
+        graves: Graves::NONE,
         key: key.as_bytes(),
         value: &value,
     };

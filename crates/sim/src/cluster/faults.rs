@@ -22,7 +22,7 @@ pub enum Fault {
     Crash,
     /// Servers die and come back at once, often before anybody noticed.
     Restart,
-    /// The coordinator dies and comes back.
+    /// The coordinator that leads dies and comes back. Where there are two, the other one takes over.
     Coordinator,
     /// Machines lose power, and with it what was not synced. Only in clusters that run `synced`.
     Power,

@@ -80,12 +80,14 @@ impl Nemesis {
                     nodes.power_loss(sim, server, downtime);
                 })
             }
-            Fault::Coordinator if !nodes.is_coordinator_up() => 0,
-            Fault::Coordinator => {
-                let downtime = self.below(self.plan.downtime_max);
-                nodes.crash_coordinator(sim, downtime);
-                1
-            }
+            Fault::Coordinator => match nodes.coordinator_to_crash() {
+                None => 0,
+                Some(number) => {
+                    let downtime = self.below(self.plan.downtime_max);
+                    nodes.crash_coordinator(sim, number, downtime);
+                    1
+                }
+            },
         };
         *self.injected.entry(fault).or_default() += done;
     }

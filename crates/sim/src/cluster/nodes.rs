@@ -8,14 +8,25 @@ use crate::cluster::plan::Plan;
 use crate::sim::{ProcessEnv, Sim};
 use crate::state::ProcessId;
 use core::time::Duration;
-use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
+use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Env};
-use pluvio_server::{Server, ServerOptions};
+use pluvio_server::{Server, ServerOptions, Tombstones};
 use pluvio_units::Size;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Where the coordinator listens.
-pub(super) const COORDINATOR: &str = "coordinator:1";
+/// Where the coordinator with this number listens.
+fn coordinator_address(number: u32) -> String {
+    match number {
+        0 => "coordinator:1".into(),
+        _ => format!("coordinator-{number}:1"),
+    }
+}
+
+/// Where the coordinators of a plan listen.
+pub(super) fn coordinators(plan: &Plan) -> Vec<Address> {
+    let address = |number| Address::from(coordinator_address(number).as_str());
+    (0..plan.coordinators).map(address).collect()
+}
 
 /// What the harness sees of a server's process.
 #[derive(Default)]
@@ -37,7 +48,7 @@ pub(super) struct Nodes {
     plan: Arc<Plan>,
     journal: Journal,
     store: MemoryStore,
-    coordinator: Node,
+    coordinators: Vec<(Node, Arc<Mutex<Weak<Candidate>>>)>,
     servers: Vec<(Node, Arc<Mutex<View>>)>,
     pub(super) expelled: u64,
 }
@@ -54,18 +65,26 @@ fn node(process: &ProcessEnv) -> Node {
 }
 
 impl Nodes {
-    /// Starts coordinator and servers.
+    /// Starts coordinators and servers.
     pub(super) fn start(sim: &Sim, plan: &Arc<Plan>, journal: &Journal) -> Self {
-        let first = sim.process("coordinator");
+        let store = match plan.coordinators {
+            1 => MemoryStore::new(),
+            _ => MemoryStore::shared(),
+        };
         let mut nodes = Self {
             plan: Arc::clone(plan),
             journal: journal.clone(),
-            store: MemoryStore::new(),
-            coordinator: node(&first),
+            store,
+            coordinators: Vec::new(),
             servers: Vec::new(),
             expelled: 0,
         };
-        nodes.run_coordinator(sim, &first);
+        for number in 0..plan.coordinators {
+            let name = coordinator_address(number);
+            let process = sim.process(name.trim_end_matches(":1"));
+            nodes.coordinators.push((node(&process), Arc::default()));
+            nodes.run_coordinator(sim, &process, number);
+        }
         for number in 0..plan.servers {
             let process = sim.process(&format!("server-{number}"));
             nodes.servers.push((node(&process), Arc::default()));
@@ -74,11 +93,13 @@ impl Nodes {
         nodes
     }
 
-    fn run_coordinator(&self, sim: &Sim, process: &ProcessEnv) {
+    fn run_coordinator(&self, sim: &Sim, process: &ProcessEnv, number: u32) {
         let (env, store) = (process.env.clone(), Arc::new(self.store.clone()));
         let journal = self.journal.clone();
+        let slot = Arc::clone(&self.coordinators[number as usize].1);
+        let address = coordinator_address(number);
         sim.spawn(process.id, "coordinator", async move {
-            let problem = match serve_coordinator(env, store).await {
+            let problem = match serve_coordinator(env, store, &address, &slot).await {
                 Ok(never) => match never {},
                 Err(problem) => problem,
             };
@@ -88,11 +109,15 @@ impl Nodes {
 
     fn run_server(&self, sim: &Sim, process: &ProcessEnv, number: usize) {
         let address = Address::from(format!("server-{number}:1").as_str());
-        let mut options = ServerOptions::new(Address::from(COORDINATOR), address);
+        let mut options = ServerOptions::new(Address::default(), address);
+        options.coordinators = coordinators(&self.plan);
         options.memory = Size::mib(self.plan.memory_mib);
         options.replicas = self.plan.replicas;
         options.min_replicas = self.plan.min_replicas;
         options.synced = self.plan.synced;
+        if self.plan.every_tombstone {
+            options.tombstones = Tombstones::Every;
+        }
         options.pid = number as u32;
         options.rack =
             (self.plan.racks > 0).then(|| format!("rack {}", number as u32 % self.plan.racks));
@@ -125,8 +150,20 @@ impl Nodes {
         self.servers[server].0.starts_at.is_none()
     }
 
-    pub(super) fn is_coordinator_up(&self) -> bool {
-        self.coordinator.starts_at.is_none()
+    /// The coordinator that leads, or the first one that runs.
+    pub(super) fn coordinator_to_crash(&self) -> Option<usize> {
+        let up = |number: &usize| self.coordinators[*number].0.starts_at.is_none();
+        let leads = |number: &usize| {
+            let slot = &self.coordinators[*number].1;
+            let candidate = slot
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .upgrade();
+            candidate.is_some_and(|c| matches!(c.standing(), Standing::Leading(_)))
+        };
+        let running: Vec<usize> = (0..self.coordinators.len()).filter(up).collect();
+        let leader = running.iter().copied().find(leads);
+        leader.or_else(|| running.first().copied())
     }
 
     /// Ends a server's process; it starts again after `downtime`.
@@ -143,10 +180,11 @@ impl Nodes {
         node.starts_at = Some(sim.now() + downtime);
     }
 
-    /// Ends the coordinator's process; it starts again after `downtime`.
-    pub(super) fn crash_coordinator(&mut self, sim: &Sim, downtime: Duration) {
-        sim.crash(self.coordinator.process);
-        self.coordinator.starts_at = Some(sim.now() + downtime);
+    /// Ends a coordinator's process; it starts again after `downtime`.
+    pub(super) fn crash_coordinator(&mut self, sim: &Sim, number: usize, downtime: Duration) {
+        let node = &mut self.coordinators[number].0;
+        sim.crash(node.process);
+        node.starts_at = Some(sim.now() + downtime);
     }
 
     /// Starts what is due, and servers that have ended by themselves a little later, as a process
@@ -156,10 +194,13 @@ impl Nodes {
         const RESPAWN: Duration = Duration::from_millis(200);
         let now = sim.now();
         let is_due = |node: &Node| node.starts_at.is_some_and(|at| all || at <= now);
-        if is_due(&self.coordinator) {
-            self.coordinator.starts_at = None;
-            let process = sim.restart(self.coordinator.process);
-            self.run_coordinator(sim, &process);
+        for number in 0..self.plan.coordinators {
+            let node = &mut self.coordinators[number as usize].0;
+            if is_due(node) {
+                node.starts_at = None;
+                let process = sim.restart(node.process);
+                self.run_coordinator(sim, &process, number);
+            }
         }
         for number in 0..self.servers.len() {
             if self.is_up(number) && view(&self.servers[number].1).ended {
@@ -207,13 +248,18 @@ fn not_running(what: &str, problem: String) -> Violation {
 async fn serve_coordinator(
     env: Env,
     store: Arc<MemoryStore>,
+    address: &str,
+    slot: &Mutex<Weak<Candidate>>,
 ) -> Result<std::convert::Infallible, String> {
-    let started = Coordinator::start(env.clone(), store, CoordinatorOptions::default()).await;
-    let coordinator = Arc::new(started.map_err(|e| e.to_string())?);
+    let candidate = Arc::new(Candidate::new(env.clone(), CoordinatorOptions::default()));
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&candidate);
     let listening = env
         .network
-        .listen(&Address::from(COORDINATOR), coordinator)
+        .listen(&Address::from(address), candidate.clone())
         .await;
     let _open = listening.map_err(|e| e.to_string())?;
-    std::future::pending().await
+    candidate
+        .run(store, address)
+        .await
+        .map_err(|e| e.to_string())
 }

@@ -60,6 +60,8 @@ impl OperationKind {
 pub struct Plan {
     /// Servers.
     pub servers: u32,
+    /// Coordinators. One has the metadata store alone, several share one.
+    pub coordinators: u32,
     /// Event loops, and so logs, of each process.
     pub cores: u16,
     /// Replicas of each segment.
@@ -108,6 +110,8 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
+    /// Overwrites append tombstones too.
+    pub every_tombstone: bool,
 }
 
 impl Plan {
@@ -150,8 +154,11 @@ impl Plan {
         let think_max = (length / u32::try_from(each).unwrap_or(u32::MAX) * 2)
             .clamp(Duration::from_micros(100), Duration::from_secs(1));
         let fault_pause_min = Duration::from_millis(draw.between(20, 500));
+        // Drawn apart, so that it changes nothing else.
+        let several = Stream::new(seed, "coordinators").below(3) == 0;
         Self {
             servers,
+            coordinators: if several { 2 } else { 1 },
             cores,
             replicas,
             min_replicas,
@@ -184,6 +191,7 @@ impl Plan {
             downtime_max: Duration::from_millis(draw.between(500, 6_000)),
             everybody_percent: [0, 10, 40][draw.below(3) as usize],
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
+            every_tombstone: draw.below(4) == 0,
         }
     }
 

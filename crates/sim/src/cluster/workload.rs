@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
 };
-use pluvio_env::{Address, Env};
+use pluvio_env::Env;
 use pluvio_units::ObjectVersion;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,8 +52,7 @@ pub(super) fn recorded_client(env: &Env, plan: &Plan, attempts: &Attempts) -> Cl
             attempts: attempts.clone(),
         }),
     };
-    let coordinator = Address::from(super::nodes::COORDINATOR);
-    let options = ClientOptions::new([coordinator])
+    let options = ClientOptions::new(super::nodes::coordinators(plan))
         .timeout(plan.timeout)
         .attempt_timeout(plan.attempt_timeout);
     Client::new(parts, options)

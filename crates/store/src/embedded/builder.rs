@@ -225,8 +225,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Where the log goes: each head is a stream of its own. Objects are then written with a tombstone for what they
-    /// replace, [`Store::sync`] waits for the sink, and segments are cleaned on both levels (`docs/embedded.md`).
+    /// Where the log goes: each head is a stream of its own. Objects then say where what they replace lies dead, and
+    /// deletions write tombstones; [`Store::sync`] waits for the sink, and segments are cleaned on both levels (`docs/embedded.md`).
     ///
     /// ```
     /// use pluvio_store::{LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store};

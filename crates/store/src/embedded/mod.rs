@@ -22,7 +22,7 @@
 //! - EMBED-3: a panic inside a closure or a thread that dies between calls leaves the store usable. A
 //!   panic of the store itself in the middle of an append (a broken invariant) poisons that head: later
 //!   appends to it panic as well, reads go on.
-//! - EMBED-4: with a sink every change is in the log with a tombstone for what it replaces, and [`Store::sync`] returns
+//! - EMBED-4: with a sink every change is in the log with what keeps dead what it replaces, and [`Store::sync`] returns
 //!   when the sink has all changes that returned before the call.
 //!
 //! Threads: every method takes `&self`. Any number of threads may call, also more than there are epoch

@@ -127,6 +127,13 @@ impl Cluster {
         self.ready["coordinator"]["addr"].as_str().unwrap()
     }
 
+    /// Where all its coordinators listen, with commas.
+    pub fn coordinators(&self) -> String {
+        let all = self.ready["coordinators"].as_array().unwrap();
+        let addresses: Vec<&str> = all.iter().map(|c| c["addr"].as_str().unwrap()).collect();
+        addresses.join(",")
+    }
+
     /// The coordinator's process.
     pub fn coordinator_pid(&self) -> u32 {
         number(&self.ready["coordinator"]["pid"])
@@ -161,7 +168,7 @@ impl Cluster {
     /// The binary, told where this cluster is.
     pub fn command(&self) -> std::process::Command {
         let mut command = command();
-        command.env("PLUVIO_COORDINATOR", self.coordinator());
+        command.env("PLUVIO_COORDINATOR", self.coordinators());
         command
     }
 
@@ -209,7 +216,10 @@ impl Cluster {
 
     fn pids(&self) -> Vec<u32> {
         let servers = (0..self.servers().len()).map(|s| self.pid(s));
-        servers.chain([self.coordinator_pid()]).collect()
+        let coordinators = self.ready["coordinators"].as_array().unwrap();
+        servers
+            .chain(coordinators.iter().map(|c| number(&c["pid"])))
+            .collect()
     }
 
     /// Kills a process of ours, and waits until it is gone.

@@ -9,6 +9,7 @@
 
 pub mod cluster;
 pub mod journal;
+pub mod metadata;
 pub mod native;
 pub mod patience;
 pub mod program;

@@ -2,6 +2,7 @@
 
 use pluvio_client::blocking::BlockOn;
 use pluvio_client::{Client, ClientOptions};
+use pluvio_env::Env;
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
 use pluvio_net::{TcpNetwork, TcpOptions};
 use std::sync::Arc;
@@ -19,8 +20,8 @@ impl BlockOn for Loop {
 /// The client of tests.
 pub type Native = pluvio_client::blocking::Client<Loop>;
 
-/// A client of the cluster whose coordinator listens at `coordinator`.
-pub fn native(coordinator: &str) -> Native {
+/// An event loop and what runs on it: network, no disk.
+pub fn runtime() -> (OsRuntime, Env) {
     let runtime = OsRuntime::start(&OsOptions::with_cores(1)).expect("an event loop");
     let network = TcpNetwork::new(
         TcpOptions::default(),
@@ -29,6 +30,12 @@ pub fn native(coordinator: &str) -> Native {
         current_core,
     );
     let env = runtime.env(Arc::new(network), Arc::new(NoDisk));
-    let client = Client::new(&env, ClientOptions::new([coordinator]));
+    (runtime, env)
+}
+
+/// A client of the cluster whose coordinators listen at `coordinators`, with commas.
+pub fn native(coordinators: &str) -> Native {
+    let (runtime, env) = runtime();
+    let client = Client::new(&env, ClientOptions::new(coordinators.split(',')));
     Native::new(client, Loop(Arc::new(runtime)))
 }

@@ -1,0 +1,185 @@
+//! A coordinator among several on one store: it waits while another one leads, leads when that one is
+//! gone, and waits again when it was deposed.
+//!
+//! It answers requests all the time. While it does not lead, it refuses them and says who does.
+
+use crate::lead::Campaign;
+use crate::options::CoordinatorOptions;
+use crate::service::{Coordinator, CoordinatorError, refuse_as_not_leader};
+use crate::shared::LOOP;
+use crate::store::MetadataStore;
+use core::time::Duration;
+use pluvio_env::{Env, Frame, Handled, Peer, Service, watch};
+use pluvio_units::ClusterId;
+use pluvio_wire::{GetLeader, GetLeaderReply, Opcode, decode, reply};
+use std::sync::Arc;
+
+/// The pause before a store that failed while its state was read is read again.
+const READ_RETRY: Duration = Duration::from_millis(500);
+
+/// What a candidate does.
+#[derive(Clone)]
+pub enum Standing {
+    /// It does not know who leads, and does nothing about it: it does not run yet, or the store fails.
+    Looking,
+    /// The leader does not answer. It takes over, or hears from the leader, within seconds.
+    Deciding,
+    /// Another one leads, at this address.
+    Waiting(String),
+    /// It leads.
+    Leading(Arc<Coordinator>),
+}
+
+/// One of several coordinators. Answers requests as a [`Service`]; give it to `Network::listen`, then
+/// [run](Candidate::run) it.
+pub struct Candidate {
+    env: Env,
+    options: CoordinatorOptions,
+    /// Drawn at start, so that others know one process from the next at the same address.
+    id: u64,
+    standing: watch::Sender<Standing>,
+}
+
+impl Candidate {
+    /// A candidate that does not run yet.
+    #[must_use]
+    pub fn new(env: Env, options: CoordinatorOptions) -> Self {
+        let id = env.rng.next_u64().max(1);
+        Self {
+            env,
+            options,
+            id,
+            standing: watch::Sender::new(Standing::Looking),
+        }
+    }
+
+    /// What it does now.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    /// Waits until it leads, or knows who does.
+    pub async fn settled(&self) -> Standing {
+        let mut standing = self.standing.subscribe();
+        let settled = standing.wait_for(|now| match now {
+            Standing::Looking | Standing::Deciding => false,
+            Standing::Waiting(_) | Standing::Leading(_) => true,
+        });
+        settled.await.expect("the sender lives as long as this");
+        self.standing()
+    }
+
+    /// Why the store does not do what it is asked, if this candidate leads and it does not.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        match &*self.standing.borrow() {
+            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => None,
+            Standing::Leading(coordinator) => coordinator.tenure().trouble(),
+        }
+    }
+
+    /// Waits, leads, waits again, for ever. `address` is where others reach this candidate.
+    ///
+    /// # Errors
+    /// Nobody can lead on this store: see [`CoordinatorError`].
+    pub async fn run(
+        &self,
+        store: Arc<dyn MetadataStore>,
+        address: &str,
+    ) -> Result<core::convert::Infallible, CoordinatorError> {
+        let campaign = Campaign {
+            env: self.env.clone(),
+            store,
+            candidate: self.id,
+            address: address.to_owned(),
+        };
+        let (mut seen, mut known) = (false, None);
+        loop {
+            let won = campaign.run(&mut seen, |now| self.stands(now)).await;
+            let tenure = won.map_err(|error| CoordinatorError::after(error, known))?;
+            let keeping = tenure.clone().keep();
+            self.env.tasks.spawn(LOOP, "keep", keeping);
+            let leading = async {
+                let coordinator = self.take_office(&tenure, known).await?;
+                known = Some(coordinator.cluster());
+                self.standing.send_replace(Standing::Leading(coordinator));
+                core::future::pending::<Result<(), CoordinatorError>>().await
+            };
+            tokio::select! {
+                biased;
+                why = tenure.ended() => tracing::warn!(why, "does not lead any more"),
+                failed = leading => {
+                    tenure.release().await;
+                    failed?;
+                }
+            }
+            // Dropped here, which ends its tasks.
+            self.standing.send_replace(Standing::Looking);
+        }
+    }
+
+    /// Reads the state; tries again while the store fails.
+    async fn take_office(
+        &self,
+        tenure: &Arc<crate::lead::Tenure>,
+        known: Option<ClusterId>,
+    ) -> Result<Arc<Coordinator>, CoordinatorError> {
+        loop {
+            let (env, options) = (self.env.clone(), self.options.clone());
+            let tenure = tenure.clone();
+            match Coordinator::take_office(env, tenure, options, self.id, known).await {
+                Ok(coordinator) => return Ok(Arc::new(coordinator)),
+                Err(CoordinatorError::Store(error)) => {
+                    tracing::error!(%error, "cannot read the state; trying again");
+                    self.env.clock.sleep(READ_RETRY).await;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    fn stands(&self, next: Standing) {
+        self.standing.send_if_modified(|now| {
+            let same = match (&*now, &next) {
+                (Standing::Looking, Standing::Looking)
+                | (Standing::Deciding, Standing::Deciding) => true,
+                (Standing::Waiting(a), Standing::Waiting(b)) => a == b,
+                (_, _) => false,
+            };
+            if !same {
+                *now = next;
+            }
+            !same
+        });
+    }
+
+    /// Gives up leading, so that another one need not wait; for processes that are about to end.
+    pub async fn resign(&self) {
+        if let Standing::Leading(coordinator) = self.standing() {
+            coordinator.tenure().release().await;
+        }
+    }
+}
+
+impl Service for Candidate {
+    fn handle(&self, peer: Peer, request: Frame) -> Handled {
+        let standing = self.standing();
+        let (leader, deciding) = match standing {
+            Standing::Leading(coordinator) => return coordinator.handle(peer, request),
+            Standing::Waiting(leader) => (Some(leader), false),
+            Standing::Deciding => (None, true),
+            Standing::Looking => (None, false),
+        };
+        if request.opcode != Opcode::GetLeader as u16 {
+            return refuse_as_not_leader(request.opcode);
+        }
+        let answer = decode::<GetLeader>(&request).map(|_| GetLeaderReply {
+            candidate: self.id,
+            leads: false,
+            leader,
+            deciding,
+        });
+        Handled::Now(reply::<GetLeader>(&answer))
+    }
+}

@@ -1,0 +1,104 @@
+//! Which of several coordinators on one store leads, and why no other one can change anything
+//! (003 §9).
+//!
+//! ```text
+//! leader       LeaderRecord: term, candidate, address, number of the last batch
+//! challenge    Challenge: somebody doubts that the leader lives
+//! part/<n>     the n-th part of a batch that is too large for the store
+//! ```
+//!
+//! Invariants
+//! - LEAD-1: every batch is applied only if the leader's record is exactly the one that this leader
+//!   wrote last, and writes the next one, with a number one higher. So batches of one leader are applied
+//!   in order and once, however often and late they arrive; and nothing of a former leader is applied once
+//!   there is a new one.
+//! - LEAD-2: a leader answers and acts only for [`LEASE`] after it asked the store and found its record
+//!   there and no challenge that it has not answered, or after it began a batch that was applied.
+//!   An applied batch is an answer to every challenge before it.
+//! - LEAD-3: a candidate takes over only with a record that has not changed for [`TAKEOVER`] after its
+//!   challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped by then.
+//! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one record
+//!   that says how many parts there are. Whoever leads next unpacks them first.
+//!
+//! A leader that is not challenged writes nothing: the lease costs two reads now and then. (Where every
+//! renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety needs no
+//! clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
+//!
+//! A store that is exclusive needs no lease: who has it open leads.
+
+mod campaign;
+mod tenure;
+
+pub(crate) use campaign::{Campaign, CampaignError};
+pub(crate) use tenure::Tenure;
+
+use crate::store::{Change, StoreError};
+use bytes::Bytes;
+use core::time::Duration;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// How long one look at the store lets a leader answer.
+pub(crate) const LEASE: Duration = Duration::from_millis(1000);
+/// How long a leader may leave a challenge unanswered. Longer than [`LEASE`] by a quarter, for clocks
+/// that run unevenly.
+pub(crate) const TAKEOVER: Duration = Duration::from_millis(1300);
+/// How often a leader looks at the store: three times a lease, so that a slow answer costs nothing.
+const LOOK: Duration = Duration::from_millis(300);
+/// How long a store may take for one request. Later answers are not waited for; LEAD-1 makes it safe to ask
+/// again.
+const STORE_LIMIT: Duration = Duration::from_secs(5);
+/// The pause before a store that failed is asked again.
+const STORE_RETRY: Duration = Duration::from_millis(500);
+
+pub(crate) const LEADER: &str = "leader";
+pub(crate) const CHALLENGE: &str = "challenge";
+pub(crate) const PARTS: &str = "part/";
+
+/// Who leads.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct LeaderRecord {
+    /// Every takeover adds one.
+    pub(crate) term: u64,
+    /// What the leader's process drew at its start.
+    pub(crate) candidate: u64,
+    /// Where it answers.
+    pub(crate) address: String,
+    /// Every batch adds one, over all terms.
+    pub(crate) number: u64,
+    /// Parts of a large batch that is valid and not unpacked yet.
+    pub(crate) parts: u32,
+    /// It has ended in an orderly way: anybody may take over at once.
+    pub(crate) released: bool,
+}
+
+impl LeaderRecord {
+    fn encode(&self) -> Bytes {
+        encode(self)
+    }
+
+    fn put(&self) -> Change {
+        Change::Put {
+            key: LEADER.into(),
+            value: self.encode(),
+        }
+    }
+}
+
+/// Somebody doubts that the leader lives. Each one is different.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Challenge {
+    candidate: u64,
+    nonce: u64,
+}
+
+fn encode(record: &impl Serialize) -> Bytes {
+    rmp_serde::to_vec_named(record)
+        .expect("writing msgpack to memory cannot fail: records hold no type that msgpack lacks")
+        .into()
+}
+
+fn decode<T: DeserializeOwned>(key: &str, bytes: &Bytes) -> Result<T, StoreError> {
+    rmp_serde::from_slice(bytes)
+        .map_err(|e| StoreError(format!("holds a damaged record {key:?}: {e}")))
+}

@@ -1,0 +1,392 @@
+//! What a leader does to the store, and how it notices that it does not lead any more.
+//!
+//! Locks: `chain` is held while a batch is stored, so batches follow each other. `seen` is for single
+//! steps.
+
+use super::{
+    CHALLENGE, LEADER, LEASE, LOOK, LeaderRecord, PARTS, STORE_LIMIT, STORE_RETRY, decode, encode,
+};
+use crate::store::{Change, Condition, Limits, MetadataStore, Outcome, StoreError};
+use bytes::Bytes;
+use core::time::Duration;
+use futures_util::future::join;
+use pluvio_env::{Env, Moment, timeout, watch};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Another coordinator leads. Nothing more can be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deposed;
+
+/// The time for which one coordinator leads.
+pub(crate) struct Tenure {
+    env: Env,
+    store: Arc<dyn MetadataStore>,
+    term: u64,
+    candidate: u64,
+    /// The record as it was stored last (LEAD-1).
+    chain: tokio::sync::Mutex<LeaderRecord>,
+    seen: Mutex<Seen>,
+    /// Why it ended, for people.
+    ended: watch::Sender<Option<String>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Until when this coordinator may act (LEAD-2). Not used where the store is exclusive.
+    until: Moment,
+    /// Why the store does not do what it is asked, if it does not.
+    trouble: Option<String>,
+}
+
+impl Tenure {
+    /// Begins with the record that was just stored; the batch with it was begun at `sent`.
+    pub(crate) fn begin(
+        env: Env,
+        store: Arc<dyn MetadataStore>,
+        record: LeaderRecord,
+        sent: Moment,
+    ) -> Arc<Self> {
+        let seen = Seen {
+            until: sent + LEASE,
+            trouble: None,
+        };
+        Arc::new(Self {
+            env,
+            store,
+            term: record.term,
+            candidate: record.candidate,
+            chain: tokio::sync::Mutex::new(record),
+            seen: Mutex::new(seen),
+            ended: watch::Sender::new(None),
+        })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // Held for single steps.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store, for reading.
+    pub(crate) fn store(&self) -> &dyn MetadataStore {
+        &*self.store
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Whether this coordinator may answer and act now (LEAD-2).
+    pub(crate) fn leads(&self) -> bool {
+        let ended = self.ended.borrow().is_some();
+        !ended && (self.store.is_exclusive() || self.env.clock.now() < self.seen().until)
+    }
+
+    /// Waits until [`Tenure::leads`]; for ever when it has ended.
+    pub(crate) async fn until_it_leads(&self) {
+        /// Short against a lease.
+        const PAUSE: Duration = Duration::from_millis(50);
+        while !self.leads() {
+            self.env.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Why the store does not do what it is asked, if it does not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.seen().trouble.clone()
+    }
+
+    /// Waits for the end; gives why.
+    pub(crate) async fn ended(&self) -> String {
+        let mut ended = self.ended.subscribe();
+        let end = ended.wait_for(Option::is_some).await;
+        end.expect("the sender lives as long as this");
+        self.ended.borrow().clone().unwrap_or_default()
+    }
+
+    fn end(&self, why: String) {
+        self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            if first {
+                *ended = Some(why);
+            }
+            first
+        });
+    }
+
+    fn extend(&self, from: Moment) {
+        let mut seen = self.seen();
+        seen.until = seen.until.max(from + LEASE);
+        seen.trouble = None;
+    }
+
+    /// Looks at the store now and then, and answers challenges; ends with the tenure.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        if self.store.is_exclusive() {
+            return;
+        }
+        let mut answered = None;
+        while self.ended.borrow().is_none() {
+            if let Err(error) = self.look(&mut answered).await {
+                self.troubled(&error);
+            }
+            self.env.clock.sleep(LOOK).await;
+        }
+    }
+
+    async fn look(&self, answered: &mut Option<Bytes>) -> Result<(), StoreError> {
+        let asked = self.env.clock.now();
+        let (challenge, record) = join(self.get(CHALLENGE), self.get(LEADER)).await;
+        let (challenge, record) = (challenge?, record?);
+        if !self.is_mine(record.as_ref())? {
+            return Ok(());
+        }
+        if challenge == *answered {
+            self.extend(asked);
+            return Ok(());
+        }
+        // Whoever challenged waits for another record.
+        let mut chain = self.chain.lock().await;
+        if self.step(&mut chain, Vec::new(), |_| ()).await.is_ok() {
+            *answered = challenge;
+        }
+        Ok(())
+    }
+
+    /// Whether a record that was just read is one of this tenure; ends it otherwise.
+    fn is_mine(&self, record: Option<&Bytes>) -> Result<bool, StoreError> {
+        let Some(bytes) = record else {
+            self.end("the leader's record is gone from the metadata store".into());
+            return Ok(false);
+        };
+        let record: LeaderRecord = decode(LEADER, bytes)?;
+        if (record.term, record.candidate) == (self.term, self.candidate) {
+            return Ok(true);
+        }
+        self.end(format!("the coordinator at {} took over", record.address));
+        Ok(false)
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
+        limited(&self.env, self.store.get(key)).await
+    }
+
+    fn troubled(&self, error: &StoreError) {
+        let before = self.seen().trouble.replace(error.to_string());
+        if before.as_deref() != Some(&error.to_string()) {
+            tracing::error!(%error, "asking again until it answers, nothing is changed before");
+        }
+    }
+
+    /// Stores a batch. Ends only when it is stored, however long the store fails.
+    ///
+    /// # Errors
+    /// [`Deposed`]; then it is not stored, or was taken over with everything else.
+    pub(crate) async fn apply(&self, batch: Vec<Change>) -> Result<(), Deposed> {
+        let mut chain = self.chain.lock().await;
+        let limits = self.room();
+        if fits(&batch, limits) {
+            return self.step(&mut chain, batch, |_| ()).await;
+        }
+        let parts = split(batch, limits);
+        for (number, part) in parts.iter().enumerate() {
+            let value = encode(part);
+            let key = part_key(number);
+            let put = vec![Change::Put { key, value }];
+            self.step(&mut chain, put, |_| ()).await?;
+        }
+        let count = u32::try_from(parts.len()).expect("a batch has less than 2^32 changes");
+        // From here on the batch is valid (LEAD-4).
+        self.step(&mut chain, Vec::new(), |record| record.parts = count)
+            .await?;
+        let keys = (0..parts.len()).map(part_key).collect();
+        self.unpack_parts(&mut chain, parts, keys).await
+    }
+
+    /// Finishes a large batch that a former leader has made valid. To be called before anything is read.
+    ///
+    /// # Errors
+    /// The store cannot be read, or this coordinator does not lead any more: then nothing is to be done.
+    pub(crate) async fn unpack(&self) -> Result<Result<(), Deposed>, StoreError> {
+        let mut chain = self.chain.lock().await;
+        let stored = limited(&self.env, self.store.list_prefix(PARTS)).await?;
+        let valid = chain.parts as usize;
+        let mut parts = Vec::new();
+        for (key, bytes) in stored.iter().take(valid) {
+            parts.push(decode::<Vec<Change>>(key, bytes)?);
+        }
+        if parts.len() < valid {
+            let message = format!("lacks {} parts of a batch", valid - parts.len());
+            return Err(StoreError(message));
+        }
+        // Others are of a batch that never became valid, or are left of one that is done.
+        let keys: Vec<String> = stored.into_iter().map(|(key, _)| key).collect();
+        if keys.is_empty() {
+            return Ok(Ok(()));
+        }
+        Ok(self.unpack_parts(&mut chain, parts, keys).await)
+    }
+
+    async fn unpack_parts(
+        &self,
+        chain: &mut LeaderRecord,
+        parts: Vec<Vec<Change>>,
+        keys: Vec<String>,
+    ) -> Result<(), Deposed> {
+        for part in parts {
+            self.step(chain, part, |_| ()).await?;
+        }
+        self.step(chain, Vec::new(), |record| record.parts = 0)
+            .await?;
+        // Whoever dies here leaves parts that mean nothing and are removed by the next leader.
+        let gone = keys.into_iter().map(|key| Change::Delete { key });
+        for part in split(gone.collect(), self.room()) {
+            self.step(chain, part, |_| ()).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the tenure so that others need not wait. Gives up when the store does not answer.
+    pub(crate) async fn release(&self) {
+        let releasing = async {
+            let mut chain = self.chain.lock().await;
+            self.step(&mut chain, Vec::new(), |record| record.released = true)
+                .await
+        };
+        // Late: others take over by themselves.
+        let _ = timeout(&*self.env.clock, LEASE, releasing).await;
+        self.end("it was asked to".into());
+    }
+
+    /// The room that the store's limits leave beside the leader's record, for one part's encoding too.
+    fn room(&self) -> Limits {
+        /// The leader's record, and what encoding adds to changes: some 20 bytes each.
+        const RESERVED: usize = 4096;
+        let limits = self.store.limits();
+        Limits {
+            changes: limits.changes.saturating_sub(1).max(1),
+            bytes: limits.bytes.saturating_sub(RESERVED).max(1),
+        }
+    }
+
+    /// Stores one batch that fits, with the next record (LEAD-1).
+    async fn step(
+        &self,
+        chain: &mut LeaderRecord,
+        mut batch: Vec<Change>,
+        alter: impl FnOnce(&mut LeaderRecord),
+    ) -> Result<(), Deposed> {
+        /// The pause before a batch that was refused without need is given again.
+        const AGAIN: Duration = Duration::from_millis(10);
+        let mut next = chain.clone();
+        next.number += 1;
+        alter(&mut next);
+        batch.push(next.put());
+        let condition = Condition {
+            key: LEADER.into(),
+            value: Some(chain.encode()),
+        };
+        while self.ended.borrow().is_none() {
+            let sent = self.env.clock.now();
+            let tried = self.store.apply_if(condition.clone(), batch.clone());
+            let failed = match limited(&self.env, tried).await {
+                Ok(Outcome::Applied) => {
+                    *chain = next;
+                    self.extend(sent);
+                    return Ok(());
+                }
+                // Applied by an earlier try whose answer was lost, or somebody else leads.
+                Ok(Outcome::Refused) => match self.get(LEADER).await {
+                    Ok(Some(found)) if found == next.encode() => {
+                        *chain = next;
+                        self.seen().trouble = None;
+                        return Ok(());
+                    }
+                    // Still the one before: an answer of the store came late. Asked again.
+                    Ok(found) => {
+                        self.env.clock.sleep(AGAIN).await;
+                        self.is_mine(found.as_ref()).err()
+                    }
+                    Err(error) => Some(error),
+                },
+                Err(error) => Some(error),
+            };
+            if let Some(error) = failed {
+                self.troubled(&error);
+                self.env.clock.sleep(STORE_RETRY).await;
+            }
+        }
+        Err(Deposed)
+    }
+}
+
+/// Asks the store with a limit.
+pub(super) async fn limited<T>(
+    env: &Env,
+    asked: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout(&*env.clock, STORE_LIMIT, asked)
+        .await
+        .unwrap_or_else(|_| {
+            Err(StoreError(format!(
+                "does not answer within {STORE_LIMIT:?}"
+            )))
+        })
+}
+
+fn part_key(number: usize) -> String {
+    format!("{PARTS}{number:08}")
+}
+
+fn fits(batch: &[Change], limits: Limits) -> bool {
+    batch.len() <= limits.changes && batch.iter().map(Change::size).sum::<usize>() <= limits.bytes
+}
+
+/// Cuts a batch into parts that fit, also when encoded as the value of one change.
+fn split(batch: Vec<Change>, limits: Limits) -> Vec<Vec<Change>> {
+    /// What encoding adds to a change: names of variant and fields, lengths.
+    const ENCODING: usize = 24;
+    let mut parts: Vec<Vec<Change>> = Vec::new();
+    let mut bytes = 0;
+    for change in batch {
+        let size = change.size() + ENCODING;
+        match parts.last_mut() {
+            Some(part) if part.len() < limits.changes && bytes + size <= limits.bytes => {
+                bytes += size;
+                part.push(change);
+            }
+            _ => {
+                bytes = size;
+                parts.push(vec![change]);
+            }
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_cut_into_parts_that_fit() {
+        let change = |n: usize| Change::Put {
+            key: format!("k{n}"),
+            value: vec![0; 100].into(),
+        };
+        let batch: Vec<_> = (0..10).map(change).collect();
+        let limits = |changes, bytes| Limits { changes, bytes };
+        assert!(fits(&batch, limits(10, 1020)) && !fits(&batch, limits(9, 1020)));
+        for (limits, parts) in [
+            (limits(4, 1 << 20), 3),
+            (limits(9, 256), 5),
+            (limits(1, 1), 10),
+        ] {
+            let cut = split(batch.clone(), limits);
+            assert_eq!(cut.len(), parts, "{limits:?}");
+            assert_eq!(cut.concat(), batch);
+            for part in cut.iter().filter(|part| part.len() > 1) {
+                assert!(fits(part, limits) && encode(part).len() <= limits.bytes + 64);
+            }
+        }
+    }
+}

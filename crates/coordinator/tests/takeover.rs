@@ -1,0 +1,324 @@
+//! Several coordinators on one store (003 §9): one leads, and when it is gone another one goes on
+//! exactly where it stopped.
+
+mod common;
+
+use common::Cluster;
+use pluvio_coordinator::{
+    Candidate, Change, Condition, CoordinatorError, CoordinatorOptions, Limits, MemoryStore,
+    MetadataStore, Outcome, Stop,
+};
+use pluvio_sim::SimOptions;
+use pluvio_units::KeyHash;
+use pluvio_wire::{CreateTable, DropTable, SplitTablet, TableRef};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// What takeovers are to stay below.
+const TAKEOVER_MAX: Duration = Duration::from_secs(3);
+
+fn named(name: &str) -> TableRef {
+    TableRef::Name(name.into())
+}
+
+fn create(cluster: &Cluster, name: &str) -> bool {
+    let request = CreateTable {
+        name: name.into(),
+        span: None,
+    };
+    cluster.try_ask(request).is_some()
+}
+
+fn cluster(seed: u64, coordinators: usize, servers: usize) -> Cluster {
+    let store = MemoryStore::shared();
+    let mut cluster = Cluster::with_coordinators(seed, SimOptions::default(), coordinators, store);
+    for _ in 0..servers {
+        cluster.add_machine();
+    }
+    cluster.until("all servers are up", |c| {
+        (0..servers).all(|index| c.id(index).0 != 0)
+    });
+    cluster
+}
+
+#[test]
+fn one_of_several_leads_and_all_of_them_can_be_asked() {
+    for seed in 0..10 {
+        let cluster = cluster(seed, 3, 3);
+        cluster.create_table("t");
+        cluster.calm_down();
+        for _ in 0..50 {
+            cluster.sim.run_for(Duration::from_millis(100));
+            assert_eq!(cluster.leaders().len(), 1, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_dead_leader_is_replaced_in_less_than_three_seconds() {
+    for seed in 0..20 {
+        let cluster = cluster(seed, 2, 3);
+        cluster.create_table("before");
+        // At any moment between two looks of the others.
+        cluster.sim.run_for(Duration::from_millis(37 * seed));
+        let first = cluster.leader();
+        cluster.sim.crash(cluster.coordinators[first]);
+        let crashed = cluster.sim.now();
+        cluster.create_table("after");
+        let took = cluster.sim.now() - crashed;
+        assert!(took < TAKEOVER_MAX, "seed {seed}: {took:?}");
+        assert_eq!(cluster.leaders(), [1 - first]);
+        // The former one comes back and waits.
+        cluster.restart_coordinator_number(first);
+        let status = cluster.calm_down();
+        assert_eq!(status.tables.len(), 2);
+        assert_eq!(cluster.leaders(), [1 - first], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_leader_that_stood_still_does_not_answer_and_changes_nothing() {
+    for seed in 0..20 {
+        let cluster = cluster(seed, 2, 3);
+        cluster.create_table("before");
+        let first = cluster.leader();
+        let process = cluster.coordinators[first];
+        cluster.sim.pause(process);
+        let began = cluster.sim.now();
+        cluster.create_table("meanwhile");
+        let took = cluster.sim.now() - began;
+        assert!(took < TAKEOVER_MAX, "seed {seed}: {took:?}");
+        cluster.sim.resume(process);
+        // From its first step on it does not take itself for the leader.
+        for _ in 0..100 {
+            assert_eq!(cluster.leaders(), [1 - first], "seed {seed}");
+            cluster.sim.run_for(Duration::from_millis(10));
+        }
+        assert_eq!(cluster.calm_down().tables.len(), 2);
+    }
+}
+
+/// The store is there for both: the leader answers the challenges of one that cannot reach it.
+#[test]
+fn a_leader_that_only_another_coordinator_cannot_reach_stays() {
+    let cluster = cluster(1, 2, 3);
+    let first = cluster.leader();
+    let (leader, other) = (cluster.coordinators[first], cluster.coordinators[1 - first]);
+    cluster.sim.cut(leader, other);
+    cluster.sim.cut(other, leader);
+    for _ in 0..200 {
+        cluster.sim.run_for(Duration::from_millis(100));
+        assert_eq!(cluster.leaders(), [first]);
+    }
+    assert!(
+        cluster.store.dump().contains_key("challenge"),
+        "it was challenged"
+    );
+    cluster.create_table("t");
+    cluster.calm_down();
+}
+
+#[test]
+fn a_store_that_was_emptied_begins_no_new_cluster() {
+    let store = MemoryStore::shared();
+    let sim = pluvio_sim::Sim::new(1, SimOptions::default());
+    let process = sim.process("coordinator");
+    let (env, clock) = (process.env.clone(), process.env.clock.clone());
+    let own = store.clone();
+    let running = async move {
+        let candidate = Candidate::new(env, CoordinatorOptions::default());
+        let wiping = async {
+            candidate.settled().await;
+            clock.sleep(Duration::from_secs(1)).await;
+            own.wipe();
+            core::future::pending::<()>().await;
+        };
+        let run = candidate.run(Arc::new(own.clone()), "coordinator");
+        match futures_util::future::select(std::pin::pin!(run), std::pin::pin!(wiping)).await {
+            futures_util::future::Either::Left((Err(error), _)) => error,
+            futures_util::future::Either::Right(((), _)) => unreachable!("it waits for ever"),
+        }
+    };
+    let error = sim
+        .block_on(process.id, running, Duration::from_secs(60))
+        .unwrap();
+    let CoordinatorError::Lost { .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(error.to_string().contains("is empty"), "{error}");
+    assert!(store.dump().is_empty(), "nothing was written to it");
+}
+
+#[test]
+fn a_store_of_somebody_else_is_left_alone() {
+    let store = MemoryStore::shared();
+    let sim = pluvio_sim::Sim::new(1, SimOptions::default());
+    let process = sim.process("coordinator");
+    let (env, own) = (process.env.clone(), store.clone());
+    let running = async move {
+        let key = "registry/pods".to_owned();
+        let put = Change::Put {
+            key: key.clone(),
+            value: "precious".into(),
+        };
+        let condition = Condition { key, value: None };
+        assert_eq!(
+            own.apply_if(condition, vec![put]).await,
+            Ok(Outcome::Applied)
+        );
+        let candidate = Candidate::new(env, CoordinatorOptions::default());
+        let Err(error) = candidate.run(Arc::new(own), "coordinator").await;
+        error
+    };
+    let error = sim
+        .block_on(process.id, running, Duration::from_secs(60))
+        .unwrap();
+    assert_eq!(error, CoordinatorError::Foreign(1));
+    assert_eq!(store.dump().len(), 1);
+}
+
+/// One step of the story; false when it has to be tried again.
+type Act = fn(&Cluster) -> bool;
+
+/// Tables made, cut and dropped, a crash that is recovered, and a second one meanwhile.
+const STORY: [Act; 8] = [
+    |c| create(c, "t"),
+    |c| create(c, "u"),
+    |c| {
+        let split = SplitTablet {
+            table: named("t"),
+            at: Some(KeyHash(1 << 40)),
+        };
+        c.try_ask(split).is_some()
+    },
+    |c| {
+        c.crash(0);
+        true
+    },
+    |c| c.try_ask(DropTable { table: named("u") }).is_some(),
+    |c| {
+        c.restart(0);
+        true
+    },
+    |c| {
+        c.crash(1);
+        c.restart(1);
+        true
+    },
+    |c| create(c, "v"),
+];
+
+/// Crashes the leader once the store has gone silent for it, for good; the other one goes on.
+fn crash_leader_at(cluster: &Cluster, stop: Stop) -> Arc<AtomicU32> {
+    let crashed = Arc::new(AtomicU32::new(0));
+    let (store, sim, own) = (cluster.store.clone(), cluster.sim.handle(), crashed.clone());
+    let clock = cluster.client.env.clock.clone();
+    let leader = cluster.coordinators[cluster.leader()];
+    store.set_stop(Some(stop));
+    cluster.sim.spawn(cluster.client.id, "fault", async move {
+        while !store.has_stopped() {
+            clock.sleep(Duration::from_millis(1)).await;
+        }
+        sim.crash(leader);
+        store.set_stop(None);
+        own.store(1, Ordering::SeqCst);
+    });
+    crashed
+}
+
+/// Plays the story; the leader dies at `stop`, counted from when all servers are up. Gives how many
+/// batches were stored meanwhile.
+fn play(seed: u64, limits: Limits, stop: Option<fn(u64) -> Stop>, at: u64) -> u64 {
+    let store = MemoryStore::shared().with_limits(limits);
+    let mut cluster = Cluster::with_coordinators(seed, SimOptions::default(), 2, store);
+    for _ in 0..3 {
+        cluster.add_machine();
+    }
+    cluster.server(0).behaviour.live_bytes = 64 << 20;
+    cluster.until("all servers are up", |c| (0..3).all(|i| c.id(i).0 != 0));
+    let began = cluster.store.batches();
+    let crashed = stop.map(|stop| crash_leader_at(&cluster, stop(began + at)));
+    for act in STORY {
+        let mut tries = 0;
+        while !act(&cluster) {
+            cluster.sim.run_for(Duration::from_millis(50));
+            tries += 1;
+            assert!(tries < 500, "{at}");
+        }
+    }
+    cluster.sim.run_for(Duration::from_secs(5));
+    let status = cluster.calm_down();
+    let names: Vec<_> = status.tables.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["t", "v"], "{at}");
+    assert_eq!(status.list.servers.len(), 3, "{at}");
+    let keys: BTreeSet<String> = cluster.stored().into_keys().collect();
+    assert!(keys.iter().all(|key| !key.starts_with("part/")), "{keys:?}");
+    if let Some(crashed) = crashed {
+        assert_eq!(crashed.load(Ordering::SeqCst), 1, "{at}");
+    }
+    cluster.store.batches() - began
+}
+
+fn the_leader_dies_at_every_batch(seed: u64, limits: Limits) {
+    let batches = play(seed, limits, None, 0);
+    assert!(batches > 15, "the story stores only {batches} batches");
+    // Later ones depend on what happened before.
+    for at in 0..batches * 3 / 4 {
+        play(seed, limits, Some(Stop::Before), at);
+        play(seed, limits, Some(Stop::After), at);
+    }
+}
+
+#[test]
+fn the_next_leader_goes_on_wherever_the_first_one_died() {
+    the_leader_dies_at_every_batch(1, Limits::NONE);
+}
+
+/// So small that most changes are stored in parts.
+#[test]
+fn the_next_leader_goes_on_in_the_middle_of_a_large_batch() {
+    let limits = Limits {
+        changes: 2,
+        bytes: 1 << 20,
+    };
+    the_leader_dies_at_every_batch(2, limits);
+}
+
+#[test]
+fn leaders_that_die_in_turn_lose_nothing() {
+    for seed in 0..15 {
+        let cluster = cluster(seed, 3, 4);
+        let rng = cluster.client.env.rng.clone();
+        let mut made = 0;
+        for _ in 0..8 {
+            let victim = cluster.leader();
+            match rng.below(3) {
+                0 => cluster.sim.pause(cluster.coordinators[victim]),
+                1 => cluster.sim.crash(cluster.coordinators[victim]),
+                _ => cluster.crash(rng.below(4) as usize),
+            }
+            cluster.create_table(&format!("t{made}"));
+            made += 1;
+            assert!(cluster.leaders().len() <= 1, "seed {seed}");
+            cluster.sim.run_for(Duration::from_millis(rng.below(3000)));
+            for (number, process) in cluster.coordinators.iter().enumerate() {
+                cluster.sim.resume(*process);
+                if !cluster.sim.is_up(*process) {
+                    cluster.restart_coordinator_number(number);
+                }
+            }
+            for index in 0..4 {
+                if cluster.server(index).is_dead
+                    || !cluster.sim.is_up(cluster.machines[index].process)
+                {
+                    cluster.crash(index);
+                    cluster.restart(index);
+                }
+            }
+        }
+        let status = cluster.calm_down();
+        assert_eq!(status.tables.len(), made, "seed {seed}");
+    }
+}

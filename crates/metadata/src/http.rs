@@ -1,0 +1,155 @@
+//! Requests over HTTP to one of several servers that are as good as each other.
+//!
+//! Connections are kept for the next request. A server that cannot be reached, or does not answer in time,
+//! is left for the next one of the list.
+
+use bytes::Bytes;
+use core::time::Duration;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use pluvio_env::{Env, timeout};
+use pluvio_units::CoreId;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::net::TcpStream;
+
+/// How long a connection may take to be there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// How long an answer may take. A quorum that elects a leader takes a second or so.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// Idle connections that are kept. A coordinator has three requests under way at most.
+const IDLE_MAX: usize = 4;
+
+type Connection = SendRequest<Full<Bytes>>;
+
+/// The servers and the connections to them.
+pub(crate) struct Http {
+    env: Env,
+    servers: Vec<String>,
+    place: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    /// The server that is asked.
+    current: usize,
+    /// Connections to that one.
+    idle: Vec<Connection>,
+}
+
+/// An answer: its status and body.
+pub(crate) type Answer = (StatusCode, Bytes);
+
+impl Http {
+    pub(crate) fn new(env: Env, servers: Vec<String>) -> Self {
+        Self {
+            env,
+            servers,
+            place: Mutex::default(),
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Connections> {
+        // Held for single steps.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts JSON to a path of one server; after a failure to connect, of each of the others.
+    ///
+    /// # Errors
+    /// What went wrong, for people. The request may have been executed.
+    pub(crate) async fn post(&self, path: &str, body: &Bytes) -> Result<Answer, String> {
+        let mut problem = String::new();
+        for _ in 0..self.servers.len() {
+            let (server, idle) = {
+                let mut place = self.place();
+                (place.current, place.idle.pop())
+            };
+            // A kept connection may have been closed meanwhile.
+            let kept = idle.filter(|connection| !connection.is_closed());
+            let connection = match kept {
+                Some(connection) => connection,
+                None => match self.connect(server).await {
+                    Ok(connection) => connection,
+                    Err(error) => {
+                        problem = error;
+                        self.leave(server);
+                        continue;
+                    }
+                },
+            };
+            return self.send(server, connection, path, body).await;
+        }
+        Err(problem)
+    }
+
+    async fn send(
+        &self,
+        server: usize,
+        mut connection: Connection,
+        path: &str,
+        body: &Bytes,
+    ) -> Result<Answer, String> {
+        let name = &self.servers[server];
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(HOST, name)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body.clone()))
+            .map_err(|error| error.to_string())?;
+        let asked = async {
+            let answer = connection.send_request(request).await?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await?.to_bytes();
+            Ok::<_, hyper::Error>((status, body, connection))
+        };
+        let failed = match timeout(&*self.env.clock, ANSWER_LIMIT, asked).await {
+            Ok(Ok((status, body, connection))) => {
+                let mut place = self.place();
+                if place.current == server && place.idle.len() < IDLE_MAX {
+                    place.idle.push(connection);
+                }
+                return Ok((status, body));
+            }
+            Ok(Err(error)) => format!("{name}: {error}"),
+            Err(_) => format!("{name} does not answer within {ANSWER_LIMIT:?}"),
+        };
+        self.leave(server);
+        Err(failed)
+    }
+
+    async fn connect(&self, server: usize) -> Result<Connection, String> {
+        let name = &self.servers[server];
+        let connecting = async {
+            let stream = TcpStream::connect(name).await?;
+            stream.set_nodelay(true)?;
+            Ok::<_, std::io::Error>(stream)
+        };
+        let stream = timeout(&*self.env.clock, CONNECT_LIMIT, connecting)
+            .await
+            .map_err(|_| format!("cannot connect to {name} within {CONNECT_LIMIT:?}"))?
+            .map_err(|error| format!("cannot connect to {name}: {error}"))?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| format!("{name}: {error}"))?;
+        self.env
+            .tasks
+            .spawn(CoreId(0), "metadata store", async move {
+                // Whoever waits for an answer hears of errors.
+                let _ = connection.await;
+            });
+        Ok(sender)
+    }
+
+    /// Goes on to the next server, unless that was done already.
+    fn leave(&self, server: usize) {
+        let mut place = self.place();
+        if place.current == server {
+            place.current = (server + 1) % self.servers.len();
+            place.idle.clear();
+        }
+    }
+}
