@@ -55,7 +55,7 @@ pub struct RunReport {
     pub trace_hash: String,
     /// How many things happened.
     pub events: u64,
-    /// Virtual time.
+    /// Virtual time, to the microsecond.
     pub virtual_seconds: f64,
     /// What did not hold; empty when all is well.
     pub violations: Vec<Violation>,

@@ -176,7 +176,8 @@ fn report(
         keys_undecided: verdict.undecided,
         trace_hash: format!("{:016x}", sim.trace_hash()),
         events: sim.trace_events(),
-        virtual_seconds: sim.now().as_secs_f64(),
+        // So few digits that their text gives the same number again.
+        virtual_seconds: (sim.now().as_secs_f64() * 1e6).round() / 1e6,
         violations,
         replay: options.command(),
     }
