@@ -27,6 +27,7 @@ use plan::{Inventory, LogMap, reconstruct};
 use pluvio_env::{Moment, Rng, timeout};
 use pluvio_units::{KeyHash, RecoveryId, ServerId};
 use pluvio_wire::{Recover, RecoverySegment, TabletSpec, TabletState};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -114,6 +115,13 @@ impl State {
     }
 }
 
+/// How an attempt's replay ended.
+struct Attempted {
+    outcome: Outcome,
+    /// The masters that did not recover their partitions.
+    failed: BTreeSet<ServerId>,
+}
+
 impl Shared {
     /// Recovers a crashed server; ends when it is not listed any more.
     pub(crate) async fn recover(self: &Arc<Self>, crashed: ServerId) {
@@ -125,9 +133,11 @@ impl Shared {
         let address = record.info.address.clone();
         tracing::info!(%crashed, address, "recovery started");
         self.memory().history.begin(crashed, address, began);
+        // Those that failed in the latest attempt, most often for want of memory: others come first.
+        let mut unable = BTreeSet::new();
         loop {
             let version = self.state().globals.list_version;
-            let pause = match self.attempt(crashed, began).await {
+            let pause = match self.attempt(crashed, began, &mut unable).await {
                 Outcome::Over => break,
                 Outcome::Again(pause) => pause,
             };
@@ -151,7 +161,12 @@ impl Shared {
         self.memory().history.note(crashed, |s| s.phase = phase);
     }
 
-    async fn attempt(self: &Arc<Self>, crashed: ServerId, began: Moment) -> Outcome {
+    async fn attempt(
+        self: &Arc<Self>,
+        crashed: ServerId,
+        began: Moment,
+        unable: &mut BTreeSet<ServerId>,
+    ) -> Outcome {
         let options = &self.options;
         let rng = self.env.rng.clone();
         let prepared = self.change(move |state| Ok(state.prepare_recovery(crashed, &*rng)));
@@ -175,7 +190,7 @@ impl Shared {
             Ok(map) => map,
             Err(outcome) => return outcome,
         };
-        let masters = self.choose_masters();
+        let masters = self.choose_masters(unable);
         if masters.is_empty() {
             self.phase(crashed, "waiting for a server that can recover".into());
             return Outcome::Again(options.incomplete_retry);
@@ -213,8 +228,11 @@ impl Shared {
                 result: None,
             })
             .collect();
-        self.replay(crashed, recovery, fenced, partitions, map.segments)
-            .await
+        let attempt = self
+            .replay(crashed, recovery, fenced, partitions, map.segments)
+            .await;
+        *unable = attempt.failed;
+        attempt.outcome
     }
 
     /// Proves the log complete, or says in the status what is missing.
@@ -256,7 +274,7 @@ impl Shared {
         fenced: Moment,
         partitions: Vec<Partition>,
         segments: Vec<RecoverySegment>,
-    ) -> Outcome {
+    ) -> Attempted {
         let progress = Arc::new(Notify::new());
         let requests: Vec<(ServerId, Recover)> = partitions
             .iter()
@@ -289,12 +307,13 @@ impl Shared {
             tracing::warn!(%crashed, %recovery, "the attempt took too long; what is left is tried again");
         }
         let attempt = self.memory().attempts.remove(&recovery);
-        let failed = attempt.is_some_and(|a| {
-            let results = a.partitions.iter().map(|p| &p.result);
-            results.into_iter().any(|r| !matches!(r, Some(Ok(_))))
-        });
+        let partitions = attempt.into_iter().flat_map(|a| a.partitions);
+        let failed: BTreeSet<ServerId> = partitions
+            .filter(|p| !matches!(p.result, Some(Ok(_))))
+            .map(|p| p.master)
+            .collect();
         // A crash of a master changes the list, so it need not be waited for; other failures may last.
-        if failed && !matches!(crashes, Ok(true)) {
+        let outcome = if !failed.is_empty() && !matches!(crashes, Ok(true)) {
             self.phase(
                 crashed,
                 "waiting to try again what could not be recovered".into(),
@@ -302,7 +321,8 @@ impl Shared {
             Outcome::Again(self.options.recovery_retry)
         } else {
             Outcome::Again(Duration::ZERO)
-        }
+        };
+        Attempted { outcome, failed }
     }
 }
 

@@ -85,9 +85,9 @@ impl Shared {
         told
     }
 
-    /// The servers that are up and keep replicas, in random order, those that recover nothing yet
-    /// first. What has replicas must not end on a server that keeps none.
-    pub(super) fn choose_masters(&self) -> Vec<ServerId> {
+    /// The servers that are up and keep replicas, in random order; those that are `unable` last, and
+    /// before them those that recover something already. What has replicas must not end on a server that keeps none.
+    pub(super) fn choose_masters(&self, unable: &BTreeSet<ServerId>) -> Vec<ServerId> {
         let state = self.state();
         let mut masters: Vec<ServerId> = state
             .up()
@@ -103,7 +103,7 @@ impl Shared {
             .filter(|p| p.result.is_none())
             .map(|p| p.master)
             .collect();
-        masters.sort_by_key(|master| busy.contains(master));
+        masters.sort_by_key(|master| (unable.contains(master), busy.contains(master)));
         masters
     }
 
