@@ -221,6 +221,22 @@ fn what_one_recovery_master_cannot_do_another_attempt_does() {
 }
 
 #[test]
+fn a_recovery_master_that_failed_is_not_asked_before_others() {
+    let mut failed = 0;
+    for seed in 0..10 {
+        let cluster = Cluster::with_servers(seed, SimOptions::default(), 3);
+        cluster.create_table("t");
+        cluster.server(1).behaviour.on_recover = vec![OnRecover::Fail; 100];
+        cluster.crash(0);
+        let status = cluster.calm_down();
+        let attempts = status.recoveries[0].attempts;
+        assert!(attempts <= 2, "seed {seed}: {:?}", status.recoveries);
+        failed += usize::from(attempts == 2);
+    }
+    assert!(failed > 0, "it was never asked");
+}
+
+#[test]
 fn a_recovery_master_that_crashes_is_replaced_at_once() {
     let cluster = cluster(4);
     cluster.create_table("t");

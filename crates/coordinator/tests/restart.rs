@@ -3,56 +3,12 @@
 mod common;
 
 use common::Cluster;
+use common::story::play_story;
 use pluvio_coordinator::Stop;
 use pluvio_sim::SimOptions;
-use pluvio_units::KeyHash;
-use pluvio_wire::{CreateTable, DropTable, SplitTablet, TableRef};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-fn named(name: &str) -> TableRef {
-    TableRef::Name(name.into())
-}
-
-fn create(cluster: &Cluster, name: &str) -> bool {
-    let request = CreateTable {
-        name: name.into(),
-        span: None,
-    };
-    cluster.try_ask(request).is_some()
-}
-
-/// One step of the story; false when it has to be tried again.
-type Act = fn(&Cluster) -> bool;
-
-/// Tables made, cut and dropped, a crash that is recovered, and a second one meanwhile.
-const STORY: [Act; 8] = [
-    |c| create(c, "t"),
-    |c| create(c, "u"),
-    |c| {
-        let split = SplitTablet {
-            table: named("t"),
-            at: Some(KeyHash(1 << 40)),
-        };
-        c.try_ask(split).is_some()
-    },
-    |c| {
-        c.crash(0);
-        true
-    },
-    |c| c.try_ask(DropTable { table: named("u") }).is_some(),
-    |c| {
-        c.restart(0);
-        true
-    },
-    |c| {
-        c.crash(1);
-        c.restart(1);
-        true
-    },
-    |c| create(c, "v"),
-];
 
 /// Crashes the coordinator when its store has gone silent; the test restarts it.
 struct Fault(Arc<AtomicU32>);
@@ -100,15 +56,7 @@ fn play(seed: u64, stop: Option<Stop>) -> u64 {
         cluster.add_machine();
     }
     cluster.server(0).behaviour.live_bytes = 64 << 20;
-    for act in STORY {
-        let mut tries = 0;
-        while !act(&cluster) {
-            fault.repair(&cluster);
-            cluster.sim.run_for(Duration::from_millis(50));
-            tries += 1;
-            assert!(tries < 500, "{stop:?}");
-        }
-    }
+    play_story(&cluster, &stop, || fault.repair(&cluster));
     for _ in 0..100 {
         fault.repair(&cluster);
         cluster.sim.run_for(Duration::from_millis(50));

@@ -4,13 +4,12 @@
 mod common;
 
 use common::Cluster;
+use common::story::play_story;
 use pluvio_coordinator::{
     Candidate, Change, Condition, CoordinatorError, CoordinatorOptions, Limits, MemoryStore,
     MetadataStore, Outcome, Stop,
 };
 use pluvio_sim::SimOptions;
-use pluvio_units::KeyHash;
-use pluvio_wire::{CreateTable, DropTable, SplitTablet, TableRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,18 +17,6 @@ use std::time::Duration;
 
 /// What takeovers are to stay below.
 const TAKEOVER_MAX: Duration = Duration::from_secs(3);
-
-fn named(name: &str) -> TableRef {
-    TableRef::Name(name.into())
-}
-
-fn create(cluster: &Cluster, name: &str) -> bool {
-    let request = CreateTable {
-        name: name.into(),
-        span: None,
-    };
-    cluster.try_ask(request).is_some()
-}
 
 fn cluster(seed: u64, coordinators: usize, servers: usize) -> Cluster {
     let store = MemoryStore::shared();
@@ -179,37 +166,6 @@ fn a_store_of_somebody_else_is_left_alone() {
     assert_eq!(store.dump().len(), 1);
 }
 
-/// One step of the story; false when it has to be tried again.
-type Act = fn(&Cluster) -> bool;
-
-/// Tables made, cut and dropped, a crash that is recovered, and a second one meanwhile.
-const STORY: [Act; 8] = [
-    |c| create(c, "t"),
-    |c| create(c, "u"),
-    |c| {
-        let split = SplitTablet {
-            table: named("t"),
-            at: Some(KeyHash(1 << 40)),
-        };
-        c.try_ask(split).is_some()
-    },
-    |c| {
-        c.crash(0);
-        true
-    },
-    |c| c.try_ask(DropTable { table: named("u") }).is_some(),
-    |c| {
-        c.restart(0);
-        true
-    },
-    |c| {
-        c.crash(1);
-        c.restart(1);
-        true
-    },
-    |c| create(c, "v"),
-];
-
 /// Crashes the leader once the store has gone silent for it, for good; the other one goes on.
 fn crash_leader_at(cluster: &Cluster, stop: Stop) -> Arc<AtomicU32> {
     let crashed = Arc::new(AtomicU32::new(0));
@@ -240,14 +196,7 @@ fn play(seed: u64, limits: Limits, stop: Option<fn(u64) -> Stop>, at: u64) -> u6
     cluster.until("all servers are up", |c| (0..3).all(|i| c.id(i).0 != 0));
     let began = cluster.store.batches();
     let crashed = stop.map(|stop| crash_leader_at(&cluster, stop(began + at)));
-    for act in STORY {
-        let mut tries = 0;
-        while !act(&cluster) {
-            cluster.sim.run_for(Duration::from_millis(50));
-            tries += 1;
-            assert!(tries < 500, "{at}");
-        }
-    }
+    play_story(&cluster, &at, || ());
     cluster.sim.run_for(Duration::from_secs(5));
     let status = cluster.calm_down();
     let names: Vec<_> = status.tables.iter().map(|t| t.name.as_str()).collect();

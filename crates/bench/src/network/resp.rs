@@ -95,12 +95,16 @@ impl Connection {
 
     /// The next reply.
     pub(crate) async fn reply(&mut self) -> Result<Reply, BenchError> {
+        let (reply, length) = self.whole_reply().await?;
+        self.input.advance(length);
+        Ok(reply)
+    }
+
+    /// Waits for the next reply; gives it and its length, and leaves its bytes at the front of the input.
+    async fn whole_reply(&mut self) -> Result<(Reply, usize), BenchError> {
         loop {
             match parse(&self.input, 0) {
-                Ok(Some((reply, used))) => {
-                    self.input.advance(used);
-                    return Ok(reply);
-                }
+                Ok(Some(reply)) => return Ok(reply),
                 Ok(None) if self.input.len() > REPLY_MAX => {
                     return Err(self.nonsense(format!("a reply of over {REPLY_MAX} bytes")));
                 }
@@ -127,26 +131,12 @@ impl Connection {
         self.out
             .extend_from_slice(b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n");
         self.flush().await?;
-        // The text is wanted, so it is kept until the whole reply is there.
-        loop {
-            match parse(&self.input, 0) {
-                Ok(Some((reply, used))) => {
-                    let text = String::from_utf8_lossy(&self.input[..used]).into_owned();
-                    self.input.advance(used);
-                    return Ok(match reply {
-                        Reply::Error(_) | Reply::Nil => "unknown".to_owned(),
-                        Reply::Good | Reply::Integer(_) => versions(&text),
-                    });
-                }
-                Ok(None) => {}
-                Err(message) => return Err(self.nonsense(message)),
-            }
-            match self.stream.read_buf(&mut self.input).await {
-                Ok(0) => return Err(self.broken("the server closed it")),
-                Ok(_) => {}
-                Err(error) => return Err(self.broken(error)),
-            }
-        }
+        let (reply, length) = self.whole_reply().await?;
+        let text = self.input.split_to(length);
+        Ok(match reply {
+            Reply::Error(_) | Reply::Nil => "unknown".to_owned(),
+            Reply::Good | Reply::Integer(_) => versions(&String::from_utf8_lossy(&text)),
+        })
     }
 }
 

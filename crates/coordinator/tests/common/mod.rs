@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "not every test file uses every helper")]
 
 mod server;
+pub mod story;
 
 use bytes::Bytes;
 use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
