@@ -100,8 +100,22 @@ impl Index {
     #[must_use]
     #[inline]
     pub fn lookup(&self, hash: KeyHash, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
-        self.table
-            .lookup(self.spread.place(hash), |slot| matches(slot.entry))
+        self.lookup_with(hash, |slot| matches(slot.entry).then_some(slot))
+    }
+
+    /// What `take` makes of the slot of the entry with this hash: it is asked about slots with the right tag until it
+    /// gives something. Else as [`Self::lookup`].
+    #[must_use]
+    #[inline]
+    pub fn lookup_with<T>(&self, hash: KeyHash, take: impl FnMut(Slot) -> Option<T>) -> Option<T> {
+        self.table.lookup(self.spread.place(hash), take)
+    }
+
+    /// The slots at the home of `hash` with its tag, for readers who want the code of the common case in one piece: one of
+    /// these is what nearly every lookup finds, and needs no check. When none of them is, [`Self::lookup`] has to be asked.
+    #[inline]
+    pub fn at_home(&self, hash: KeyHash) -> impl Iterator<Item = Slot> {
+        self.table.at_home(self.spread.place(hash))
     }
 
     /// What `take` makes of the entry with this hash, when what lies behind it is changed in place

@@ -130,7 +130,7 @@ fn insert<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) {
 
 fn finds<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) -> bool {
     table
-        .lookup(place(top), |slot| slot.entry == entry(top))
+        .lookup(place(top), |slot| (slot.entry == entry(top)).then_some(()))
         .is_some()
 }
 
@@ -309,7 +309,7 @@ fn who_finds_an_entry_sees_its_bytes() {
             reader.lookup(place(0), |slot: Slot| {
                 assert_eq!(read.load(Ordering::Relaxed), 7);
                 found.store(true, std::sync::atomic::Ordering::Relaxed);
-                slot.entry == entry(0)
+                (slot.entry == entry(0)).then_some(())
             })
         });
         bytes.store(7, Ordering::Relaxed);

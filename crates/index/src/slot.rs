@@ -68,8 +68,8 @@ pub(crate) fn with_tag(word: u64, tag: u64) -> u64 {
 /// Whether the word is an entry with this tag.
 #[inline]
 pub(crate) fn has_tag(word: u64, tag: u64) -> bool {
-    // Not `&&`: see `Table::tagged`.
-    (tag_of(word) == tag) & (word != EMPTY)
+    // One comparison: the words of entries with this tag follow each other, without the one whose offset is zero.
+    word.wrapping_sub((tag << TAG_SHIFT) + 1) < (1 << TAG_SHIFT) - 1
 }
 
 /// Whether the word refers to this entry.

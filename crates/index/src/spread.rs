@@ -124,7 +124,8 @@ impl Block {
     fn of(place: u64, lines: u64, log: u32) -> Self {
         let level = lines.ilog2() - log;
         let grown = lines & ((1 << level) - 1);
-        let reversed = place.reverse_bits();
+        // A block's bits are fewer than 32: lines have 32-bit numbers.
+        let reversed = u64::from(((place >> 32) as u32).reverse_bits());
         let low = reversed & ((1 << level) - 1);
         let own = (lines >> level) + u64::from(low < grown);
         // One with twice the lines that it began with is two blocks.

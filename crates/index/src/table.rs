@@ -113,6 +113,32 @@ pub(crate) struct Overflow {
     pub(crate) grown: bool,
 }
 
+/// See [`Table::at_home`].
+#[derive(Debug)]
+pub(crate) struct AtHome<'a, W> {
+    line: &'a [W],
+    tag: u64,
+    /// Which slots are still to come, as bits.
+    tagged: u32,
+}
+
+impl<W: Word> Iterator for AtHome<'_, W> {
+    type Item = Slot;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Slot> {
+        while self.tagged != 0 {
+            let word = self.line[self.tagged.trailing_zeros() as usize].get();
+            self.tagged &= self.tagged - 1;
+            // It may be another one by now.
+            if slot::has_tag(word, self.tag) {
+                return Some(Slot::of(word));
+            }
+        }
+        None
+    }
+}
+
 impl<M: Lines> Table<M> {
     /// `memory` is zero and has room for what [`Self::memory_lines`] says. The index has `lines` lines, and never less.
     pub(crate) fn new(memory: M, lines: u64, lines_max: u64) -> Self {
@@ -262,34 +288,50 @@ impl<M: Lines> Table<M> {
     /// lookup while this one waits for memory.
     #[inline]
     pub(crate) fn tagged(line: &[M::Word], tag: u64) -> u32 {
-        let tagged = |at: usize| u32::from(slot::has_tag(line[at].get(), tag)) << at;
-        (0..M::SLOTS).map(tagged).fold(0, |mask, bit| mask | bit)
+        let slots = line.iter().rev();
+        slots.fold(0, |mask, word| {
+            mask << 1 | u32::from(slot::has_tag(word.get(), tag))
+        })
     }
 
-    #[inline]
-    pub(crate) fn lookup(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
+    /// The slots at the home of `place` with its tag.
+    #[inline(always)]
+    pub(crate) fn at_home(&self, place: u64) -> AtHome<'_, M::Word> {
         let address = self.address(place);
         let line = self.slots(&address.block, address.home);
-        let mut tagged = Self::tagged(line, address.tag);
-        while tagged != 0 {
-            let word = line[tagged.trailing_zeros() as usize].get();
-            if slot::has_tag(word, address.tag) && matches(Slot::of(word)) {
-                return Some(Slot::of(word));
-            }
-            tagged &= tagged - 1;
+        AtHome {
+            line,
+            tag: address.tag,
+            tagged: Self::tagged(line, address.tag),
         }
-        self.lookup_everywhere(place, matches)
+    }
+
+    /// What `take` makes of the entry of `place`: it is asked about slots with the right tag until it gives something.
+    #[inline]
+    pub(crate) fn lookup<T>(
+        &self,
+        place: u64,
+        mut take: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<T> {
+        match self.at_home(place).find_map(&mut take) {
+            Some(taken) => Some(taken),
+            None => self.lookup_everywhere(place, take),
+        }
     }
 
     /// [`Self::lookup`] for what is not at home, or not at all.
     #[inline(never)]
-    fn lookup_everywhere(&self, place: u64, mut matches: impl FnMut(Slot) -> bool) -> Option<Slot> {
+    pub(crate) fn lookup_everywhere<T>(
+        &self,
+        place: u64,
+        mut take: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<T> {
         self.read_all(
             place,
             || (),
             |word, address| {
-                let found = slot::has_tag(word, address.tag) && matches(Slot::of(word));
-                found.then(|| Slot::of(word))
+                let tagged = slot::has_tag(word, address.tag);
+                tagged.then(|| take(Slot::of(word))).flatten()
             },
         )
         .ok()

@@ -242,6 +242,19 @@ impl LogSpace {
         self.memory.object(entry, guard)
     }
 
+    /// Version and value of the object at `entry`, which was found or appended under `guard`, if it has this key,
+    /// lies in one piece and has no graves. [`Self::entry`] tells what anything else is.
+    #[must_use]
+    #[inline(always)]
+    pub fn value_of<'g>(
+        &'g self,
+        entry: EntryRef,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(ObjectVersion, &'g [u8])> {
+        self.memory.value_of(entry, key, guard)
+    }
+
     /// Asks the processor to bring the first `lines` cache lines of an entry near.
     #[inline]
     pub fn prefetch(&self, entry: EntryRef, lines: u64) {

@@ -4,7 +4,7 @@ use crate::error::Corruption;
 use crate::memory::LogMemory;
 use pluvio_format::{Check, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, SEGLET_BYTES};
+use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES};
 
 /// An entry in log memory: borrowed where it lies in one piece, which all small ones do; copied
 /// where it crosses a seglet border.
@@ -134,6 +134,35 @@ impl LogMemory {
         let bytes = unsafe { self.bytes(seglet, within, total_len, guard) };
         let object = Object::of_body(&bytes[lens.header_len..], lens.has_graves)?;
         Some((object, total_len as u32))
+    }
+
+    /// Version and value of the object at `entry`, a reference that was found or appended under `guard`, if it
+    /// has this key, lies in one piece and has no graves; [`Self::view`] reads what does not.
+    #[inline(always)]
+    pub(crate) fn value_of<'g>(
+        &'g self,
+        entry: EntryRef,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(ObjectVersion, &'g [u8])> {
+        if self.is_in_place() {
+            return None;
+        }
+        let (seglet, within) = Self::split(entry);
+        let left = SEGLET_BYTES - within;
+        // So that the length of what is read first is known when this is compiled.
+        if left < EntryHead::BYTES_MAX {
+            return None;
+        }
+        // SAFETY: as in `view`.
+        let start = unsafe { self.bytes(seglet, within, EntryHead::BYTES_MAX, guard) };
+        let lens = Object::lens(start)?;
+        if lens.total_len > left {
+            return None;
+        }
+        // SAFETY: as in `view`.
+        let bytes = unsafe { self.bytes(seglet, within, lens.total_len, guard) };
+        Object::value_of(&bytes[lens.header_len..], lens.has_graves, key)
     }
 
     /// Reads the entry at `entry`, a reference that was found or appended under `guard`.

@@ -346,7 +346,10 @@ impl Engine {
             return Err(EngineError::NotHere);
         }
         let mut seen = None;
-        let slot = bucket.find(|entry| self.see_key(entry, key, &guard, &mut seen));
+        let slot = bucket.find(|entry| {
+            seen = self.see_key(entry, key, &guard);
+            seen.is_some()
+        });
         let current = seen.as_ref().and_then(Seen::object).map(|object| Current {
             version: object.version,
             value: object.value,

@@ -25,6 +25,13 @@ impl KeyHasher {
     }
 }
 
+#[inline(never)]
+fn keyed_hash(state: &RandomState, key: &[u8]) -> KeyHash {
+    let mut hasher = state.build_hasher();
+    hasher.write(key);
+    KeyHash(hasher.finish())
+}
+
 /// A table as this store holds it. Which ranges of its hashes belong here is the master's business.
 pub struct EngineTable {
     id: TableId,
@@ -106,15 +113,11 @@ impl EngineTable {
 
     /// The hash of a key in this table.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.hasher {
             KeyHasher::Seeded(seed) => KeyHash::of(*seed, key),
-            KeyHasher::Keyed(state) => {
-                let mut hasher = state.build_hasher();
-                hasher.write(key);
-                KeyHash(hasher.finish())
-            }
+            KeyHasher::Keyed(state) => keyed_hash(state, key),
         }
     }
 

@@ -3,6 +3,10 @@
 use core::fmt;
 use core::hash::{BuildHasher, Hasher};
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
+
+/// Keys of up to so many bytes are hashed where they are used, longer ones by a call.
+const SHORT_KEY_MAX: usize = 16;
 
 /// The 64-bit hash of a key: XXH3-64 seeded with the table's seed. Stable for ever, because
 /// tablets are ranges of it and enumeration cursors are values of it.
@@ -15,8 +19,18 @@ pub struct KeyHash(pub u64);
 impl KeyHash {
     /// Hashes `key` with the seed of its table.
     #[must_use]
+    #[inline(always)]
     pub fn of(seed: u64, key: &[u8]) -> Self {
-        Self(twox_hash::XxHash3_64::oneshot_with_seed(seed, key))
+        match key.len() {
+            // Where the length is known to be short, little is left of the hash.
+            0..=SHORT_KEY_MAX => Self(XxHash3_64::oneshot_with_seed(seed, key)),
+            _ => Self::of_long(seed, key),
+        }
+    }
+
+    #[inline(never)]
+    fn of_long(seed: u64, key: &[u8]) -> Self {
+        Self(XxHash3_64::oneshot_with_seed(seed, key))
     }
 }
 

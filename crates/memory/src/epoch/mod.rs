@@ -72,18 +72,22 @@ pub struct ReclaimEpochs {
 #[derive(Debug)]
 pub struct EpochGuard<'a> {
     epochs: &'a ReclaimEpochs,
-    place: Place,
+    place: Place<'a>,
     /// Not `Send`: the slot belongs to this thread (E1).
     thread: PhantomData<*mut ()>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Place<'a> {
     /// The thread's own slot.
-    Slot(u32),
+    Slot(&'a [AtomicU64; 8]),
     /// The shared list, where this guard is counted under the epoch it began in.
     Overflow(u64),
 }
+
+/// Where a slot lies in the region of its table.
+#[derive(Debug, Clone, Copy)]
+struct SlotOffset(u64);
 
 /// What outlives a `ReclaimEpochs` until its threads let go of it.
 #[derive(Debug)]
@@ -162,11 +166,12 @@ impl ReclaimEpochs {
     /// be nested. Costs one load of a line that is rarely written, and one store, or one
     /// swap where the system has no `membarrier`.
     #[must_use = "the protection ends when the guard is dropped"]
-    #[inline]
+    #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
         let place = match thread_slots::slot_in(self) {
             Some(slot) => {
-                let [since, _, depth, ..] = self.table.slot(slot);
+                let slot = self.table.slot_at(slot);
+                let [since, _, depth, ..] = slot;
                 let outer = depth.load(Ordering::Relaxed);
                 if outer == 0 {
                     let stamp = self.clock.stamp(self.table.counter());
@@ -239,17 +244,16 @@ impl EpochGuard<'_> {
 impl Drop for EpochGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        let table = &*self.epochs.table;
         match self.place {
             Place::Slot(slot) => {
-                let [since, _, depth, ..] = table.slot(slot);
+                let [since, _, depth, ..] = slot;
                 let left = depth.load(Ordering::Relaxed) - 1;
                 depth.store(left, Ordering::Relaxed);
                 if left == 0 {
                     protocol::end(since);
                 }
             }
-            Place::Overflow(epoch) => table.end_overflow(epoch),
+            Place::Overflow(epoch) => self.epochs.table.end_overflow(epoch),
         }
     }
 }
@@ -257,7 +261,7 @@ impl Drop for EpochGuard<'_> {
 impl Table {
     #[inline]
     fn counter(&self) -> &AtomicU64 {
-        self.region.word(self.offset)
+        &self.region.line(self.offset)[0]
     }
 
     fn high_water(&self) -> &AtomicU64 {
@@ -268,11 +272,18 @@ impl Table {
         self.region.word(self.offset + 16)
     }
 
-    #[inline]
     fn slot(&self, slot: u32) -> &[AtomicU64; 8] {
+        self.slot_at(self.slot_offset(slot))
+    }
+
+    fn slot_offset(&self, slot: u32) -> SlotOffset {
         debug_assert!(slot < self.slots, "slot {slot} of {}", self.slots);
-        self.region
-            .line(self.offset + (u64::from(slot) + 1) * CACHE_LINE_BYTES)
+        SlotOffset(self.offset + (u64::from(slot) + 1) * CACHE_LINE_BYTES)
+    }
+
+    #[inline]
+    fn slot_at(&self, offset: SlotOffset) -> &[AtomicU64; 8] {
+        self.region.line(offset.0)
     }
 
     /// Claims a free slot for the calling thread; none when all are claimed.

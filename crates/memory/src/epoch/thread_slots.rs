@@ -8,14 +8,14 @@
 //! - T2: once a thread's `CLAIMS` are destroyed, its later guards (in destructors of other
 //!   thread-locals) are overflow guards.
 
-use super::{ReclaimEpochs, Table};
+use super::{ReclaimEpochs, SlotOffset, Table};
 use core::cell::{Cell, RefCell};
 use std::sync::Weak;
 
 thread_local! {
-    /// The table pinned last and the slot in it: the fast path. Has no destructor, so reading it is
+    /// The table pinned last and where the slot in it lies: the fast path. Has no destructor, so reading it is
     /// one access. Zero is no table's id.
-    static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    static LAST: Cell<(u64, SlotOffset)> = const { Cell::new((0, SlotOffset(0))) };
     static CLAIMS: RefCell<Claims> = const { RefCell::new(Claims(Vec::new())) };
 }
 
@@ -29,7 +29,7 @@ struct Claim {
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        LAST.set((0, 0));
+        LAST.set((0, SlotOffset(0)));
         for claim in &self.0 {
             if let Some(table) = claim.table.upgrade() {
                 table.unclaim(claim.slot);
@@ -38,19 +38,19 @@ impl Drop for Claims {
     }
 }
 
-/// The calling thread's slot in the table of `epochs`; none when the table is full or the thread is
+/// Where the calling thread's slot in the table of `epochs` lies; none when the table is full or the thread is
 /// exiting.
-#[inline]
-pub(super) fn slot_in(epochs: &ReclaimEpochs) -> Option<u32> {
-    let (table_id, slot) = LAST.get();
+#[inline(always)]
+pub(super) fn slot_in(epochs: &ReclaimEpochs) -> Option<SlotOffset> {
+    let (table_id, offset) = LAST.get();
     if table_id == epochs.id {
-        return Some(slot);
+        return Some(offset);
     }
     find_or_claim(epochs)
 }
 
 #[cold]
-fn find_or_claim(epochs: &ReclaimEpochs) -> Option<u32> {
+fn find_or_claim(epochs: &ReclaimEpochs) -> Option<SlotOffset> {
     CLAIMS
         .try_with(|claims| {
             let claims = &mut claims.borrow_mut().0;
@@ -69,8 +69,9 @@ fn find_or_claim(epochs: &ReclaimEpochs) -> Option<u32> {
                     slot
                 }
             };
-            LAST.set((epochs.id, slot));
-            Some(slot)
+            let offset = epochs.table.slot_offset(slot);
+            LAST.set((epochs.id, offset));
+            Some(offset)
         })
         .ok()
         .flatten()
