@@ -33,7 +33,7 @@ const TASKS: [(&str, &str); 9] = [
     ),
     (
         "measure-engine",
-        "run every experiment of the storage engine, in a quarter of an hour, into docs/measurements: --only NAMES, \
+        "run every experiment of the storage engine, in half an hour, into docs/measurements: --only NAMES, \
          --folder FOLDER",
     ),
     (

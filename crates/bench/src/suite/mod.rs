@@ -82,14 +82,13 @@ impl Overhead {
         })
     }
 
-    /// The memory in which so many objects with so many bytes of values are this part of the log. At least
-    /// what a store needs to open.
+    /// The memory in which so many objects with so many bytes of values are this part of the log; the index is
+    /// not in it. At least what a store needs to open.
     fn memory(self, objects: u64, bytes: u64, utilization: f64) -> u64 {
         /// What heads and reserves of a small store take.
-        const LEAST: f64 = (96 << 20) as f64;
+        const LEAST: f64 = (64 << 20) as f64;
         let live = bytes as f64 + objects as f64 * self.log;
-        let index = objects as f64 * self.index;
-        (live / utilization + index).max(LEAST) as u64
+        (live / utilization).max(LEAST) as u64
     }
 }
 
