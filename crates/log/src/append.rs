@@ -13,7 +13,7 @@ use crate::writer::{SegmentWriter, end_after};
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use pluvio_format::{Encoded, Entry, EntryKind, GROUP_MAX, Object};
+use pluvio_format::{Check, Encoded, Entry, EntryKind, GROUP_MAX, Object};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, LogPosition};
 
@@ -192,6 +192,28 @@ impl LogSpace {
         self.memory.add_live(slot, log, encoded.len() as i64);
         LogState::call(&state.append_hook);
         Ok(Appended::new(log, position, entry))
+    }
+
+    /// Appends one object of a store without replicas that takes the place of another, if that needs neither a seglet nor a
+    /// look at any limit; gives it with its length in the log, which [`Self::mark_replaced`] has to count. `None`, and nothing was
+    /// appended, when it needs [`Self::append_object`]. `guard`: as for [`Self::append`].
+    #[inline]
+    pub fn append_short(
+        &self,
+        log: LogId,
+        object: &Object<'_>,
+        _guard: &EpochGuard<'_>,
+    ) -> Option<(EntryRef, u32)> {
+        self.set_time(object.timestamp_s);
+        if self.at_live_limit.load(Ordering::Relaxed) {
+            return None;
+        }
+        let encoded = Encoded::object(object, false, Check::Structure).ok()?;
+        let mut head = self.log(log).head();
+        let writer = current(&mut head);
+        let entry = writer.put_within(&encoded)?;
+        writer.publish();
+        Some((entry, encoded.len() as u32))
     }
 
     #[cold]

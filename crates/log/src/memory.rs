@@ -261,6 +261,20 @@ impl LogMemory {
         counts.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts `new` bytes more in one slot and `old` bytes fewer in another; `by` is the log that the counting thread
+    /// appends to.
+    #[inline]
+    pub(crate) fn exchange_live(&self, by: LogId, new: (u32, u32), old: (u32, u32)) {
+        let counts = &self.live[usize::from(by.0)];
+        // Relaxed: as in `add_live`.
+        counts.of_slot[new.0 as usize].fetch_add(i64::from(new.1), Ordering::Relaxed);
+        counts.of_slot[old.0 as usize].fetch_sub(i64::from(old.1), Ordering::Relaxed);
+        if new.1 != old.1 {
+            let growth = i64::from(new.1) - i64::from(old.1);
+            counts.total.fetch_add(growth, Ordering::Relaxed);
+        }
+    }
+
     /// Counts live object bytes that came to, or went from, another segment; `by` is the log of the counting cleaner.
     pub(crate) fn move_live(&self, slot: u32, by: LogId, bytes: i64) {
         self.live[usize::from(by.0)].of_slot[slot as usize].fetch_add(bytes, Ordering::Relaxed);

@@ -242,8 +242,8 @@ impl LogSpace {
         self.memory.object(entry, guard)
     }
 
-    /// Version and value of the object at `entry`, which was found or appended under `guard`, if it has this key,
-    /// lies in one piece and has no graves. [`Self::entry`] tells what anything else is.
+    /// Version and value of the object at `entry`, which was found or appended under `guard`, and its length in the log, if
+    /// it has this key, lies in one piece and has no graves. [`Self::entry`] tells what anything else is.
     #[must_use]
     #[inline(always)]
     pub fn value_of<'g>(
@@ -251,7 +251,7 @@ impl LogSpace {
         entry: EntryRef,
         key: &[u8],
         guard: &'g EpochGuard<'_>,
-    ) -> Option<(ObjectVersion, &'g [u8])> {
+    ) -> Option<(ObjectVersion, &'g [u8], u32)> {
         self.memory.value_of(entry, key, guard)
     }
 
@@ -282,6 +282,21 @@ impl LogSpace {
     pub fn mark_dead_by(&self, by: LogId, entry: EntryRef, bytes: u32, _guard: &EpochGuard<'_>) {
         let slot = self.memory.slot_of(entry);
         self.memory.add_live(slot, by, -i64::from(bytes));
+    }
+
+    /// Counts an object that [`Self::append_short`] gave as live, and the one at `old` of `old_len` bytes, which it replaces,
+    /// as dead. Both references were found under `guard`.
+    #[inline]
+    pub fn mark_replaced(
+        &self,
+        by: LogId,
+        new: (EntryRef, u32),
+        old: (EntryRef, u32),
+        _guard: &EpochGuard<'_>,
+    ) {
+        let (new_slot, old_slot) = (self.memory.slot_of(new.0), self.memory.slot_of(old.0));
+        self.memory
+            .exchange_live(by, (new_slot, new.1), (old_slot, old.1));
     }
 
     // --- durability --------------------------------------------------------------------------

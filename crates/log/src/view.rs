@@ -136,15 +136,15 @@ impl LogMemory {
         Some((object, total_len as u32))
     }
 
-    /// Version and value of the object at `entry`, a reference that was found or appended under `guard`, if it
-    /// has this key, lies in one piece and has no graves; [`Self::view`] reads what does not.
+    /// Version and value of the object at `entry`, a reference that was found or appended under `guard`, and its length
+    /// in the log, if it has this key, lies in one piece and has no graves; [`Self::view`] reads what does not.
     #[inline(always)]
     pub(crate) fn value_of<'g>(
         &'g self,
         entry: EntryRef,
         key: &[u8],
         guard: &'g EpochGuard<'_>,
-    ) -> Option<(ObjectVersion, &'g [u8])> {
+    ) -> Option<(ObjectVersion, &'g [u8], u32)> {
         if self.is_in_place() {
             return None;
         }
@@ -162,7 +162,8 @@ impl LogMemory {
         }
         // SAFETY: as in `view`.
         let bytes = unsafe { self.bytes(seglet, within, lens.total_len, guard) };
-        Object::value_of(&bytes[lens.header_len..], lens.has_graves, key)
+        let (version, value) = Object::value_of(&bytes[lens.header_len..], lens.has_graves, key)?;
+        Some((version, value, lens.total_len as u32))
     }
 
     /// Reads the entry at `entry`, a reference that was found or appended under `guard`.

@@ -34,6 +34,7 @@ mod indexes;
 mod liveness;
 mod once;
 mod options;
+mod overwrite;
 mod read;
 mod replay;
 mod scan;

@@ -101,7 +101,7 @@ impl Engine {
         })
     }
 
-    /// Version and value of an object in one piece that the home of its hash leads to, and its slot: the short way, in
+    /// Version and value of an object in one piece that the home of its hash leads to: the short way, in
     /// one piece of code, for nearly every read. [`Self::lookup`] finds what this does not.
     #[inline(always)]
     fn lookup_home<'g>(
@@ -110,11 +110,11 @@ impl Engine {
         hash: KeyHash,
         key: &[u8],
         guard: &'g EpochGuard<'_>,
-    ) -> Option<(Slot, ObjectVersion, &'g [u8])> {
+    ) -> Option<(ObjectVersion, &'g [u8])> {
         for slot in index.at_home(hash) {
             self.space.prefetch(slot.entry, PREFETCH_LINES);
-            if let Some((version, value)) = self.space.value_of(slot.entry, key, guard) {
-                return Some((slot, version, value));
+            if let Some((version, value, _)) = self.space.value_of(slot.entry, key, guard) {
+                return Some((version, value));
             }
         }
         None
@@ -182,7 +182,7 @@ impl Engine {
         let hash = table.hash(key);
         let guard = self.space.pin();
         let index = table.indexes.of(hash)?;
-        if let Some((_, version, value)) = self.lookup_home(&index, hash, key, &guard) {
+        if let Some((version, value)) = self.lookup_home(&index, hash, key, &guard) {
             return Some(see(version, value));
         }
         let (_, seen) = self.lookup(&index, hash, key, &guard)?;

@@ -172,11 +172,14 @@ impl Table {
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<ObjectVersion, StoreError> {
         self.check(key, value)?;
         let engine = &self.shared.engine;
-        if engine.space().is_in_place() {
-            let head = self.shared.heads.mine();
-            if let Some(version) = engine.put_in_place(head, &self.table, key, value) {
-                return Ok(version);
-            }
+        let head = self.shared.heads.mine();
+        let done = if engine.space().is_in_place() {
+            engine.put_in_place(head, &self.table, key, value)
+        } else {
+            engine.overwrite_short(head, &self.table, key, value, engine.space().time_s())
+        };
+        if let Some(version) = done {
+            return Ok(version);
         }
         match self.update(key, |_| Ok(Change::Put(value.into())))? {
             Ok(version) => Ok(version),

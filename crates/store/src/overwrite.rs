@@ -1,0 +1,63 @@
+//! Overwriting an object in a store without replicas: the short way, in one piece of code, for nearly every put.
+//!
+//! The same steps as [`Engine::update`] takes, without what only other stores and other changes need: nothing is
+//! pending, no graves and no tombstones are written, no result is kept for a retry, nobody decides by the old value.
+
+use crate::engine::Engine;
+use crate::table::{EngineTable, Growth};
+use pluvio_format::{Graves, Object};
+use pluvio_units::{LogId, ObjectVersion};
+
+impl Engine {
+    /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet that the head of `by` is in;
+    /// gives the new version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were checked.
+    #[inline]
+    pub(crate) fn overwrite_short(
+        &self,
+        by: LogId,
+        table: &EngineTable,
+        key: &[u8],
+        value: &[u8],
+        now_s: u32,
+    ) -> Option<ObjectVersion> {
+        if self.is_durable_store() || self.space.is_in_place() {
+            return None;
+        }
+        let hash = table.hash(key);
+        let guard = self.space.pin();
+        let index = table.indexes.of(hash)?;
+        // Nothing is on its way from memory while a lock waits for the stores before it.
+        if let Some(entry) = index.candidate(hash) {
+            self.space.prefetch(entry, 1);
+        }
+        let mut bucket = index.lock(hash);
+        if table.indexes.is_closed() {
+            return None;
+        }
+        let mut found = None;
+        let old = bucket.find(|entry| {
+            found = self.space.value_of(entry, key, &guard);
+            found.is_some()
+        })?;
+        let (old_version, old_value, old_len) = found?;
+        let object = Object {
+            table: table.id(),
+            version: old_version.next(),
+            timestamp_s: now_s,
+            graves: Graves::NONE,
+            key,
+            value,
+        };
+        let (entry, len) = self.space.append_short(by, &object, &guard)?;
+        assert!(
+            bucket.replace(old.entry, entry, false),
+            "the bucket is locked since the slot was found"
+        );
+        drop(bucket);
+        self.space
+            .mark_replaced(by, (entry, len), (old.entry, old_len), &guard);
+        let growth = Growth::by(value.len(), len).without(Growth::by(old_value.len(), old_len));
+        table.count(by, growth);
+        Some(object.version)
+    }
+}
