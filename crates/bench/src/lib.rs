@@ -6,6 +6,8 @@
 //! - `contestant`: who takes part: our store, maps of others, allocators, servers; each in its process.
 //! - `run`: runs a workload on a contestant.
 //! - `suite`: the experiments of the storage engine, put together from these.
+//! - `recovery`: what the recovery of a crashed server costs: replay here, and Redis loading its files.
+//! - `recovery_model`: a model of recovery in large clusters, independent of servers and coordinator.
 //! - `lfs`: a simulator of a log's cleaner, independent of the storage engine.
 //!
 //! Not here: command lines, and judging results.
@@ -18,6 +20,8 @@ pub mod lfs;
 mod machine;
 pub mod network;
 mod random;
+pub mod recovery;
+pub mod recovery_model;
 pub mod run;
 pub mod suite;
 pub mod workload;

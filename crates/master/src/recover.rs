@@ -96,6 +96,14 @@ impl ReplayFailure {
     }
 }
 
+/// What came from backups.
+#[derive(Clone, Copy, Default)]
+struct Fetched {
+    bytes: u64,
+    /// For how long there was nothing to replay.
+    waited: Duration,
+}
+
 /// What was replayed, durable and part of the log.
 struct Committed {
     log: LogId,
@@ -210,7 +218,7 @@ impl Master {
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
         let quick = self.replay_all(log, &request, tablets, Manner::Quick).await;
-        let (replay, bytes) = match quick {
+        let (replay, fetched) = match quick {
             Err(ReplayFailure::Full(why)) => {
                 tracing::info!(crashed = %request.crashed, why, "memory is full: replaying again, only what lives");
                 self.replay_all(log, &request, tablets, Manner::Thrifty).await
@@ -235,10 +243,11 @@ impl Master {
         let segments = self.commit(side).await;
         let total_us = micros(self.env.clock.now().since(started));
         let stats = ReplayStats {
-            bytes,
+            bytes: fetched.bytes,
             entries,
             objects,
             replay_us,
+            waiting_us: micros(fetched.waited),
             total_us,
         };
         Ok(Committed {
@@ -248,14 +257,14 @@ impl Master {
         })
     }
 
-    /// Replays everything in this manner; gives the number of bytes fetched, too. On an error nothing is left.
+    /// Replays everything in this manner; says what was fetched, too. On an error nothing is left.
     async fn replay_all(
         self: &Arc<Self>,
         log: LogId,
         request: &Recover,
         tablets: &[(Arc<EngineTable>, HashRange)],
         manner: Manner,
-    ) -> Result<(Replay, u64), ReplayFailure> {
+    ) -> Result<(Replay, Fetched), ReplayFailure> {
         let replay = Replay::new(self.store(), log, tablets.to_vec())
             .map_err(|error| ReplayFailure::Other(error.to_string()))?;
         let replay = Arc::new(Mutex::new(Some(replay)));
@@ -266,7 +275,7 @@ impl Master {
             .take()
             .ok_or_else(|| ReplayFailure::Other("the replay was lost".into()))?;
         match fetched {
-            Ok(bytes) => Ok((replay, bytes)),
+            Ok(fetched) => Ok((replay, fetched)),
             Err(why) => {
                 self.elsewhere(move || replay.abort()).await;
                 Err(why)
@@ -274,13 +283,12 @@ impl Master {
         }
     }
 
-    /// Gives the number of bytes fetched.
     async fn fetch_and_replay(
         self: &Arc<Self>,
         request: &Recover,
         replay: &Arc<Mutex<Option<Replay>>>,
         manner: Manner,
-    ) -> Result<u64, ReplayFailure> {
+    ) -> Result<Fetched, ReplayFailure> {
         if manner == Manner::Thrifty {
             self.each_segment(request, replay, manner, |replay, data, _| {
                 replay.survey(data)
@@ -291,27 +299,31 @@ impl Master {
             .await
     }
 
-    /// Does the same with all segments, in the order in which they come; gives the number of bytes fetched.
+    /// Does the same with all segments, in the order in which they come.
     async fn each_segment(
         self: &Arc<Self>,
         request: &Recover,
         replay: &Arc<Mutex<Option<Replay>>>,
         manner: Manner,
         step: Step,
-    ) -> Result<u64, ReplayFailure> {
+    ) -> Result<Fetched, ReplayFailure> {
         let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
         for segment in &request.segments {
             fetches.push(Box::pin(self.fetch(request, segment)));
         }
         let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);
-        let mut bytes = 0;
-        while let Some(data) = fetches.next().await {
+        let mut fetched = Fetched::default();
+        loop {
+            let asked = self.env.clock.now();
+            let Some(data) = fetches.next().await else {
+                return Ok(fetched);
+            };
+            fetched.waited += self.env.clock.now().since(asked);
             let data = data.map_err(ReplayFailure::Other)?;
-            bytes += data.len() as u64;
+            fetched.bytes += data.len() as u64;
             self.replay_slice(request, replay, data, manner, step)
                 .await?;
         }
-        Ok(bytes)
     }
 
     /// Replays the entries of one segment outside the event loop: that takes longer than other

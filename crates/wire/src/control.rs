@@ -3,6 +3,7 @@
 use crate::codec::{Body, Request};
 use crate::data::request;
 use crate::opcode::Opcode;
+use crate::recovery::ReplayStats;
 use pluvio_units::{
     ClusterId, HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
     ServerListVersion, TableId,
@@ -444,4 +445,11 @@ pub struct RecoveryStatus {
     pub objects: u64,
     /// Segments of the crashed log.
     pub segments: u32,
+    /// Microseconds from the crash being known until the recovery masters of the latest attempt were asked: the log
+    /// was found complete, and cut into partitions.
+    #[serde(default)]
+    pub planning_us: u64,
+    /// What the recovery master did whose report came last. The others did their part meanwhile.
+    #[serde(default)]
+    pub last_partition: ReplayStats,
 }

@@ -169,6 +169,9 @@ pub struct ReplayStats {
     pub objects: u64,
     /// Microseconds from the start to the last segment replayed.
     pub replay_us: u64,
+    /// Microseconds of these in which there was nothing to replay: backups were reading and sorting.
+    #[serde(default)]
+    pub waiting_us: u64,
     /// Microseconds from the start until everything was durable again.
     pub total_us: u64,
 }

@@ -153,6 +153,7 @@ impl Shared {
                     status.tablets += u32::try_from(tablets).unwrap_or(u32::MAX);
                     status.bytes += stats.bytes;
                     status.objects += stats.objects;
+                    status.last_partition = stats;
                     if !status.masters.contains(&server) {
                         status.masters.push(server);
                     }

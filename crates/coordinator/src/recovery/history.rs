@@ -2,7 +2,7 @@
 
 use pluvio_env::Moment;
 use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::RecoveryStatus;
+use pluvio_wire::{RecoveryStatus, ReplayStats};
 use std::collections::VecDeque;
 
 /// Finished recoveries that are kept.
@@ -33,6 +33,8 @@ impl History {
             bytes: 0,
             objects: 0,
             segments: 0,
+            planning_us: 0,
+            last_partition: ReplayStats::default(),
         };
         self.0.push_back(Entry { since: now, status });
     }

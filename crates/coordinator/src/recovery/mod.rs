@@ -210,14 +210,16 @@ impl Shared {
             Ok(map) => map,
             Err(outcome) => return outcome,
         };
+        let planning = self.env.clock.now().since(began);
         tracing::info!(
-            %crashed, %recovery, ms = self.env.clock.now().since(began).as_millis() as u64,
+            %crashed, %recovery, ms = planning.as_millis() as u64,
             segments = map.segments.len(), backups = inventories.len(), partitions = total,
             masters = masters.len(), "log complete; replay begins"
         );
         self.memory().history.note(crashed, |status| {
             status.recovery = recovery;
             status.segments = u32::try_from(map.segments.len()).unwrap_or(u32::MAX);
+            status.planning_us = u64::try_from(planning.as_micros()).unwrap_or(u64::MAX);
         });
         let partitions = partitions
             .into_iter()

@@ -1,0 +1,140 @@
+//! Backups that keep replicas of a side log in their memory: threads behind sockets, for measuring what re-replication adds
+//! to replay.
+//!
+//! As in a cluster, every replica is sent over a socket of its own, and each has one request under way: what is
+//! appended meanwhile goes with the next.
+
+use super::thread_cpu;
+use core::time::Duration;
+use pluvio_log::Segment;
+use pluvio_store::Engine;
+use pluvio_units::{LogId, SegmentId};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Most bytes of one request.
+const REQUEST_MAX: u32 = 1 << 20;
+/// How long a sender with nothing to send waits.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Segment, offset and length, before the bytes.
+const HEAD: usize = 16;
+
+/// The threads of one round.
+pub(super) struct Backups {
+    ended: Arc<AtomicBool>,
+    sender: Option<JoinHandle<io::Result<Duration>>>,
+    keepers: Vec<JoinHandle<io::Result<Duration>>>,
+}
+
+impl Backups {
+    /// Starts so many backups, and the thread that sends them what `engine` appends. None: nothing is started.
+    pub(super) fn start(engine: &Arc<Engine>, replicas: u32) -> io::Result<Self> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (mut sockets, mut keepers) = (Vec::new(), Vec::new());
+        for _ in 0..replicas {
+            let (near, far) = UnixStream::pair()?;
+            sockets.push(near);
+            keepers.push(std::thread::spawn(move || keep(far)));
+        }
+        let sender = (replicas > 0).then(|| {
+            let (engine, ended) = (Arc::clone(engine), Arc::clone(&ended));
+            std::thread::spawn(move || send(&engine, &mut sockets, &ended))
+        });
+        Ok(Self {
+            ended,
+            sender,
+            keepers,
+        })
+    }
+
+    /// Waits until everything appended so far has been acknowledged; gives the processor time of all threads.
+    pub(super) fn finish(self) -> io::Result<Duration> {
+        // Pairs with the sender's load: what was appended before is seen by its next look.
+        self.ended.store(true, Ordering::Release);
+        let mut cpu = Duration::ZERO;
+        for thread in self.sender.into_iter().chain(self.keepers) {
+            if let Some(panic) = match thread.join() {
+                Ok(took) => {
+                    cpu += took?;
+                    None
+                }
+                Err(panic) => Some(panic),
+            } {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        Ok(cpu)
+    }
+}
+
+fn send(engine: &Engine, sockets: &mut [UnixStream], ended: &AtomicBool) -> io::Result<Duration> {
+    let cpu = thread_cpu();
+    let mut open: Vec<(Arc<Segment>, u32)> = Vec::new();
+    loop {
+        let last_look = ended.load(Ordering::Acquire);
+        let new = engine.space().take_new_segments(LogId(0));
+        open.extend(new.into_iter().map(|segment| (segment, 0)));
+        let mut sent = false;
+        for (segment, at) in &mut open {
+            let to = segment.appended_len().min(*at + REQUEST_MAX);
+            // Freed: nobody needs it any more.
+            if let Some(bytes) = (to > *at).then(|| segment.copy_out(*at..to)).flatten() {
+                request(sockets, segment.id(), *at, &bytes)?;
+                sent = true;
+            }
+            *at = to;
+        }
+        open.retain(|(segment, at)| !segment.is_closed() || *at < segment.appended_len());
+        if !sent && last_look {
+            return Ok(thread_cpu().saturating_sub(cpu));
+        }
+        if !sent {
+            std::thread::park_timeout(PAUSE);
+        }
+    }
+}
+
+fn request(sockets: &mut [UnixStream], id: SegmentId, at: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&id.0.to_le_bytes());
+    head[8..12].copy_from_slice(&at.to_le_bytes());
+    head[12..].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+    for socket in &mut *sockets {
+        socket.write_all(&head)?;
+        socket.write_all(bytes)?;
+    }
+    for socket in sockets {
+        socket.read_exact(&mut [0])?;
+    }
+    Ok(())
+}
+
+/// Keeps what comes until the sender is gone.
+fn keep(mut socket: UnixStream) -> io::Result<Duration> {
+    let cpu = thread_cpu();
+    let mut replicas: BTreeMap<[u8; 8], Vec<u8>> = BTreeMap::new();
+    let mut head = [0; HEAD];
+    loop {
+        match socket.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(thread_cpu().saturating_sub(cpu));
+            }
+            other => other?,
+        }
+        let [a, b, c, d, e, f, g, h, rest @ ..] = head;
+        let [at @ .., l0, l1, l2, l3] = rest;
+        let length = u64::from(u32::from_le_bytes([l0, l1, l2, l3]));
+        let replica = replicas.entry([a, b, c, d, e, f, g, h]).or_default();
+        if replica.len() != u32::from_le_bytes(at) as usize {
+            return Err(io::Error::other("a replica has a gap"));
+        }
+        if (&mut socket).take(length).read_to_end(replica)? as u64 != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        socket.write_all(&[1])?;
+    }
+}
