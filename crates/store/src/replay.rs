@@ -53,7 +53,7 @@ pub struct Replay {
     store: Arc<Engine>,
     side: SideLog,
     tablets: Vec<(Arc<EngineTable>, HashRange)>,
-    tables: BTreeMap<TableId, Arc<EngineTable>>,
+    tables: Arc<Tables>,
     /// Tombstones that are in the index (REPLAY-3).
     tombstones: Vec<(TableId, KeyHash, EntryRef)>,
     load: ReplayLoad,
@@ -61,6 +61,64 @@ pub struct Replay {
     objects: AppendClass,
     /// What lives in the end, if that is known beforehand.
     survey: Option<Survey>,
+}
+
+/// The tables that are replayed into.
+type Tables = BTreeMap<TableId, Arc<EngineTable>>;
+
+/// What an entry is replayed on.
+struct Ground<'g> {
+    store: &'g Engine,
+    tables: &'g Tables,
+    guard: &'g EpochGuard<'g>,
+}
+
+impl<'g> Ground<'g> {
+    fn table(&self, id: TableId) -> Result<&'g EngineTable, ReplayError> {
+        let table = self.tables.get(&id);
+        table.map(|table| &**table).ok_or(ReplayError::Foreign(id))
+    }
+}
+
+/// Entries that are read before the first of them is replayed, so that the processor can bring their buckets of the
+/// index near meanwhile: as many misses as it has under way at a time. No memory is freed until they are replayed.
+const AHEAD_MAX: usize = 16;
+/// Bytes after which no more is read ahead: what was read is still in the first caches when it is copied.
+const AHEAD_BYTES: usize = 16 << 10;
+
+/// Reads some entries and asks for their buckets; `bytes` then begins behind them. On an error `next` holds those
+/// before the bad one.
+fn read_ahead<'b>(
+    tables: &Tables,
+    bytes: &mut &'b [u8],
+    next: &mut Vec<(Entry<'b>, KeyHash)>,
+) -> Result<(), ParseError> {
+    let mut read = 0;
+    while !bytes.is_empty() && next.len() < AHEAD_MAX && read < AHEAD_BYTES {
+        let parsed = Parsed::read(bytes, Check::Checksum)?;
+        let length = parsed.head.total_len();
+        let key = match &parsed.entry {
+            Entry::Object(object) => Some((object.table, object.key)),
+            Entry::Tombstone(tombstone) => Some((tombstone.table, tombstone.key)),
+            Entry::SegmentHeader(_)
+            | Entry::LogDigest(_)
+            | Entry::SafeVersion(_)
+            | Entry::TableStats(_)
+            | Entry::Completion(_) => None,
+        };
+        let table = key.and_then(|(table, key)| Some((tables.get(&table)?, key)));
+        let hash = table.map_or(KeyHash(0), |(table, key)| {
+            let hash = table.hash(key);
+            if let Some(index) = table.indexes.of(hash) {
+                index.prefetch(hash);
+            }
+            hash
+        });
+        next.push((parsed.entry, hash));
+        read += length;
+        *bytes = &bytes[length..];
+    }
+    Ok(())
 }
 
 /// The newest entry of every key.
@@ -121,10 +179,12 @@ impl Replay {
         Ok(Self {
             store: Arc::clone(store),
             side: SideLog::new(Arc::clone(store.space()), log),
-            tables: tablets
-                .iter()
-                .map(|(table, _)| (table.id(), Arc::clone(table)))
-                .collect(),
+            tables: Arc::new(
+                tablets
+                    .iter()
+                    .map(|(table, _)| (table.id(), Arc::clone(table)))
+                    .collect(),
+            ),
             tablets,
             tombstones: Vec::new(),
             load: ReplayLoad::default(),
@@ -145,10 +205,20 @@ impl Replay {
     /// # Errors
     /// See [`ReplayError`].
     pub fn replay(&mut self, mut bytes: &[u8], now: Duration) -> Result<(), ReplayError> {
+        let (store, tables) = (Arc::clone(&self.store), Arc::clone(&self.tables));
+        let mut next = Vec::with_capacity(AHEAD_MAX);
         while !bytes.is_empty() {
-            let parsed = Parsed::read(bytes, Check::Checksum)?;
-            self.entry(&parsed.entry, now)?;
-            bytes = &bytes[parsed.head.total_len()..];
+            let read = read_ahead(&tables, &mut bytes, &mut next);
+            let guard = store.space().pin();
+            let ground = Ground {
+                store: &store,
+                tables: &tables,
+                guard: &guard,
+            };
+            for (entry, hash) in next.drain(..) {
+                self.entry(&ground, &entry, hash, now)?;
+            }
+            read?;
         }
         Ok(())
     }
@@ -169,26 +239,32 @@ impl Replay {
         Ok(())
     }
 
-    fn entry(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ReplayError> {
+    fn entry(
+        &mut self,
+        ground: &Ground<'_>,
+        entry: &Entry<'_>,
+        hash: KeyHash,
+        now: Duration,
+    ) -> Result<(), ReplayError> {
         self.load.entries += 1;
         match entry {
             Entry::Object(object) if self.is_surveyed_dead(object) => Ok(()),
             // Its graves are in the log of the other master, and so are the dead that come with it.
-            Entry::Object(object) => self.object(&Object {
-                graves: Graves::NONE,
-                ..*object
-            }),
+            Entry::Object(object) => {
+                let graves = Graves::NONE;
+                self.object(ground, &Object { graves, ..*object }, hash)
+            }
             Entry::Tombstone(tombstone) if self.survey.is_some() => {
                 let next = tombstone.version.next();
                 self.store.space().raise_safe_version(next);
                 Ok(())
             }
-            Entry::Tombstone(tombstone) => self.tombstone(tombstone),
+            Entry::Tombstone(tombstone) => self.tombstone(ground, tombstone, hash),
             Entry::SafeVersion(version) => {
                 self.store.space().raise_safe_version(*version);
                 Ok(())
             }
-            Entry::Completion(record) => self.completion(record, now),
+            Entry::Completion(record) => self.completion(ground, record, now),
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => Ok(()),
         }
     }
@@ -198,59 +274,58 @@ impl Replay {
         survey.is_some_and(|survey| !survey.lives(object))
     }
 
-    fn table(&self, id: TableId) -> Result<Arc<EngineTable>, ReplayError> {
-        self.tables
-            .get(&id)
-            .cloned()
-            .ok_or(ReplayError::Foreign(id))
-    }
-
-    fn object(&mut self, object: &Object<'_>) -> Result<(), ReplayError> {
-        let table = self.table(object.table)?;
-        let hash = table.hash(object.key);
-        let store = Arc::clone(&self.store);
-        let guard = store.space().pin();
+    fn object(
+        &mut self,
+        ground: &Ground<'_>,
+        object: &Object<'_>,
+        hash: KeyHash,
+    ) -> Result<(), ReplayError> {
+        let Ground { store, guard, .. } = *ground;
+        let table = ground.table(object.table)?;
         let index = table
             .indexes
             .of(hash)
             .ok_or(ReplayError::Foreign(table.id()))?;
         let mut bucket = index.lock(hash);
-        let slot = bucket.find(|entry| store.key_is(entry, object.key, &guard));
+        let slot = bucket.find(|entry| store.key_is(entry, object.key, guard));
         let Some(slot) = slot else {
-            let new = self.append(&[Entry::Object(*object)], &guard)?;
+            let new = self.append(&[Entry::Object(*object)], guard)?;
             bucket
                 .insert(new, false)
                 .expect("the index has room for as many entries as fit the log");
             drop(bucket);
-            index.resize(&guard, |entry| store.hash_of(&table, entry, &guard));
-            self.count(&table, new, &guard);
+            index.resize(guard, |entry| store.hash_of(table, entry, guard));
+            self.count(table, new, guard);
             return Ok(());
         };
-        let view = store.view(slot.entry, &guard);
+        let view = store.view(slot.entry, guard);
         let known = view.entry();
         // A tombstone of this very version came first: the object is dead.
         if version_of(&known) >= object.version {
             return Ok(());
         }
-        let new = match self.death_of(&known, slot.entry, object.timestamp_s, &guard) {
-            Some(tombstone) => self.append(&[Entry::Object(*object), tombstone], &guard)?,
-            None => self.append(&[Entry::Object(*object)], &guard)?,
+        let new = match self.death_of(&known, slot.entry, object.timestamp_s, guard) {
+            Some(tombstone) => self.append(&[Entry::Object(*object), tombstone], guard)?,
+            None => self.append(&[Entry::Object(*object)], guard)?,
         };
         assert!(
             bucket.replace(slot.entry, new, false),
             "the bucket is locked since the slot was found"
         );
-        self.uncount(&table, slot.entry, &view, &guard);
-        self.count(&table, new, &guard);
+        self.uncount(table, slot.entry, &view, guard);
+        self.count(table, new, guard);
         Ok(())
     }
 
-    fn tombstone(&mut self, tombstone: &Tombstone<'_>) -> Result<(), ReplayError> {
-        let table = self.table(tombstone.table)?;
-        let hash = table.hash(tombstone.key);
-        let store = Arc::clone(&self.store);
+    fn tombstone(
+        &mut self,
+        ground: &Ground<'_>,
+        tombstone: &Tombstone<'_>,
+        hash: KeyHash,
+    ) -> Result<(), ReplayError> {
+        let Ground { store, guard, .. } = *ground;
+        let table = ground.table(tombstone.table)?;
         store.space().raise_safe_version(tombstone.version.next());
-        let guard = store.space().pin();
         let index = table
             .indexes
             .of(hash)
@@ -261,17 +336,17 @@ impl Replay {
             segment: SegmentId(0),
             ..*tombstone
         };
-        let Some(slot) = bucket.find(|entry| store.key_is(entry, tombstone.key, &guard)) else {
-            let new = self.append(&[Entry::Tombstone(unbound)], &guard)?;
+        let Some(slot) = bucket.find(|entry| store.key_is(entry, tombstone.key, guard)) else {
+            let new = self.append(&[Entry::Tombstone(unbound)], guard)?;
             bucket
                 .insert(new, false)
                 .expect("the index has room for as many entries as fit the log");
             drop(bucket);
-            index.resize(&guard, |entry| store.hash_of(&table, entry, &guard));
+            index.resize(guard, |entry| store.hash_of(table, entry, guard));
             self.tombstones.push((table.id(), hash, new));
             return Ok(());
         };
-        let view = store.view(slot.entry, &guard);
+        let view = store.view(slot.entry, guard);
         let known = view.entry();
         let newer = match &known {
             // An object of the same version is the one that was deleted.
@@ -282,34 +357,38 @@ impl Replay {
         if newer {
             return Ok(());
         }
-        let new = match self.death_of(&known, slot.entry, tombstone.timestamp_s, &guard) {
+        let new = match self.death_of(&known, slot.entry, tombstone.timestamp_s, guard) {
             // The version counts for what else comes in this replay; the segment for the dead copy here.
             Some(Entry::Tombstone(death)) => {
                 let bound = Tombstone {
                     version: tombstone.version,
                     ..death
                 };
-                self.append(&[Entry::Tombstone(bound)], &guard)?
+                self.append(&[Entry::Tombstone(bound)], guard)?
             }
-            Some(_) | None => self.append(&[Entry::Tombstone(unbound)], &guard)?,
+            Some(_) | None => self.append(&[Entry::Tombstone(unbound)], guard)?,
         };
         assert!(
             bucket.replace(slot.entry, new, false),
             "the bucket is locked since the slot was found"
         );
-        self.uncount(&table, slot.entry, &view, &guard);
+        self.uncount(table, slot.entry, &view, guard);
         self.tombstones.push((table.id(), hash, new));
         Ok(())
     }
 
     /// Copies the record of an operation, unless it is here or not needed.
-    fn completion(&mut self, record: &Completion, now: Duration) -> Result<(), ReplayError> {
-        self.table(record.table)?;
-        let store = Arc::clone(&self.store);
-        let guard = store.space().pin();
-        if store.completions().wants(record, now, &guard) {
-            let new = self.append(&[Entry::Completion(*record)], &guard)?;
-            store.completions().restore(record, new, &guard);
+    fn completion(
+        &mut self,
+        ground: &Ground<'_>,
+        record: &Completion,
+        now: Duration,
+    ) -> Result<(), ReplayError> {
+        let Ground { store, guard, .. } = *ground;
+        ground.table(record.table)?;
+        if store.completions().wants(record, now, guard) {
+            let new = self.append(&[Entry::Completion(*record)], guard)?;
+            store.completions().restore(record, new, guard);
         }
         Ok(())
     }

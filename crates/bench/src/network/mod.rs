@@ -23,7 +23,6 @@ mod target;
 
 pub use driver::{Progress, latency, load, throughput};
 pub use error::BenchError;
-pub(crate) use plan::key;
-pub use plan::{Sweep, Workload};
+pub use plan::{KEY_BYTES, Sweep, Workload, key};
 pub use report::{LatencyUs, Report, Row};
 pub use target::Target;

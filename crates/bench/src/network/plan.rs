@@ -100,11 +100,12 @@ impl Sweep {
 }
 
 /// Bytes of every key: 20 digits behind a prefix.
-pub(crate) const KEY_BYTES: usize = 4 + 20;
+pub const KEY_BYTES: usize = 4 + 20;
 const _: () = assert!(KEY_BYTES <= KEY_MAX);
 
 /// The key with this number.
-pub(crate) fn key(number: u64) -> [u8; KEY_BYTES] {
+#[must_use]
+pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = *b"key:00000000000000000000";
     let mut rest = number;
     for digit in key[4..].iter_mut().rev() {

@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{Scope, ScopedJoinHandle};
 
 /// Most bytes of one request.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -23,51 +23,61 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Segment, offset and length, before the bytes.
 const HEAD: usize = 16;
 
+/// What a thread gives: its processor time.
+type Thread<'s> = ScopedJoinHandle<'s, io::Result<Duration>>;
+
 /// The threads of one round.
-pub(super) struct Backups {
+pub(super) struct Backups<'s> {
     ended: Arc<AtomicBool>,
-    sender: Option<JoinHandle<io::Result<Duration>>>,
-    keepers: Vec<JoinHandle<io::Result<Duration>>>,
+    threads: Vec<Thread<'s>>,
 }
 
-impl Backups {
+impl<'s> Backups<'s> {
     /// Starts so many backups, and the thread that sends them what `engine` appends. None: nothing is started.
-    pub(super) fn start(engine: &Arc<Engine>, replicas: u32) -> io::Result<Self> {
-        let ended = Arc::new(AtomicBool::new(false));
-        let (mut sockets, mut keepers) = (Vec::new(), Vec::new());
+    pub(super) fn start(
+        scope: &'s Scope<'s, '_>,
+        engine: &Arc<Engine>,
+        replicas: u32,
+    ) -> io::Result<Self> {
+        let mut this = Self {
+            ended: Arc::default(),
+            threads: Vec::new(),
+        };
+        let mut sockets = Vec::new();
         for _ in 0..replicas {
             let (near, far) = UnixStream::pair()?;
             sockets.push(near);
-            keepers.push(std::thread::spawn(move || keep(far)));
+            this.threads.push(scope.spawn(move || keep(far)));
         }
-        let sender = (replicas > 0).then(|| {
-            let (engine, ended) = (Arc::clone(engine), Arc::clone(&ended));
-            std::thread::spawn(move || send(&engine, &mut sockets, &ended))
-        });
-        Ok(Self {
-            ended,
-            sender,
-            keepers,
-        })
+        if replicas > 0 {
+            let (engine, ended) = (Arc::clone(engine), Arc::clone(&this.ended));
+            let sender = scope.spawn(move || send(&engine, &mut sockets, &ended));
+            this.threads.push(sender);
+        }
+        Ok(this)
     }
 
     /// Waits until everything appended so far has been acknowledged; gives the processor time of all threads.
-    pub(super) fn finish(self) -> io::Result<Duration> {
-        // Pairs with the sender's load: what was appended before is seen by its next look.
-        self.ended.store(true, Ordering::Release);
+    pub(super) fn finish(mut self) -> io::Result<Duration> {
+        self.end();
         let mut cpu = Duration::ZERO;
-        for thread in self.sender.into_iter().chain(self.keepers) {
-            if let Some(panic) = match thread.join() {
-                Ok(took) => {
-                    cpu += took?;
-                    None
-                }
-                Err(panic) => Some(panic),
-            } {
-                std::panic::resume_unwind(panic);
-            }
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            cpu += ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         Ok(cpu)
+    }
+
+    fn end(&self) {
+        // Pairs with the sender's load: what was appended before is seen by its next look.
+        self.ended.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Backups<'_> {
+    fn drop(&mut self) {
+        // When a round fails, nobody else tells the sender.
+        self.end();
     }
 }
 

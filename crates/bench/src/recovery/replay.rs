@@ -184,21 +184,24 @@ impl RecoveryMaster {
         let tablets = vec![(Arc::clone(&table), HashRange::ALL)];
         let replay = Replay::new(&self.engine, LogId(0), tablets);
         let mut replay = replay.map_err(|error| failed(&error))?;
-        let backups =
-            Backups::start(&self.engine, self.replicas).map_err(|error| failed(&error))?;
-        let (start, cpu) = (clock::now(), thread_cpu());
-        for bucket in &load.buckets {
-            let replayed = replay.replay(bucket, Duration::ZERO);
-            replayed.map_err(|error| failed(&error))?;
-        }
-        let (side, _) = replay.finish();
-        let replaying = thread_cpu().saturating_sub(cpu);
-        let helping = backups.finish().map_err(|error| failed(&error))?;
-        let took = Took {
-            wall: start.elapsed(),
-            replaying,
-            all: replaying + helping,
-        };
+        let (took, side) = std::thread::scope(|scope| {
+            let backups = Backups::start(scope, &self.engine, self.replicas);
+            let backups = backups.map_err(|error| failed(&error))?;
+            let (start, cpu) = (clock::now(), thread_cpu());
+            for bucket in &load.buckets {
+                let replayed = replay.replay(bucket, Duration::ZERO);
+                replayed.map_err(|error| failed(&error))?;
+            }
+            let (side, _) = replay.finish();
+            let replaying = thread_cpu().saturating_sub(cpu);
+            let helping = backups.finish().map_err(|error| failed(&error))?;
+            let took = Took {
+                wall: start.elapsed(),
+                replaying,
+                all: replaying + helping,
+            };
+            Ok((took, side))
+        })?;
         if table.objects() != load.objects {
             return Err(ExperimentError::Run(format!(
                 "replay: {} of {} objects are there",

@@ -473,7 +473,6 @@ impl<'o> Model<'o> {
     }
 
     fn replayed(&mut self, now: Time, master: u32) {
-        let mb = self.bucket_mb();
         let segments = self.segments.len();
         let this = &mut self.masters[master as usize];
         this.replayed += 1;

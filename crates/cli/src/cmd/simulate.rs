@@ -1,5 +1,7 @@
 //! `pluvio simulate`: one mechanism by itself, in a model.
 
+mod recovery;
+
 use crate::args::Global;
 use crate::experiment::{Files, tell};
 use crate::failure::Failure;
@@ -23,6 +25,8 @@ pub struct Simulate {
 enum What {
     /// What it costs to clean a log, by utilization, policy and access pattern
     Cleaner(Cleaner),
+    /// How long recovery takes in large clusters, and how evenly replicas load the disks
+    Recovery(Box<recovery::Recovery>),
 }
 
 /// `pluvio simulate cleaner`.
@@ -61,6 +65,7 @@ struct Cleaner {
 pub fn run(global: &Global, simulate: &Simulate) -> Result<ExitCode, Failure> {
     match &simulate.what {
         What::Cleaner(cleaner) => run_cleaner(global, cleaner),
+        What::Recovery(recovery) => recovery::run(global, recovery),
     }
 }
 

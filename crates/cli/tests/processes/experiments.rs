@@ -78,6 +78,14 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none",
             1,
         ),
+        (
+            "bench recovery --part replay --value-size 1,1000 --objects 2000 --rounds 1",
+            4,
+        ),
+        (
+            "simulate recovery --servers 5,40 --data 2GB,100MB/server --recoveries 3",
+            4 + 6,
+        ),
     ];
     for (line, expected) in small {
         let mut arguments = words(line);
@@ -89,6 +97,31 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
         let json = pluvio(arguments).json();
         assert_eq!(rows(&json).len(), expected, "{line}: {json}");
     }
+}
+
+#[test]
+fn a_killed_server_comes_back_and_its_stages_add_up() {
+    let line = "bench recovery --part cluster --servers 3 --data 4MiB --rounds 1 --json";
+    let json = pluvio(words(line)).json();
+    let row = &rows(&json)[0];
+    let ms = |name: &str| row[name].as_f64().unwrap();
+    let stages = [
+        "detection_ms",
+        "planning_ms",
+        "reading_ms",
+        "replay_ms",
+        "re_replication_ms",
+        "hand_over_ms",
+    ];
+    let sum: f64 = stages.map(ms).iter().sum();
+    assert!((sum - ms("total_ms")).abs() < 1.0, "{row}");
+    assert!(stages.iter().all(|name| ms(name) >= 0.0), "{row}");
+    // What a crashed server may still answer is waited for, so its tablets cannot come sooner.
+    assert!(
+        ms("first_read_ms") > 600.0 && ms("first_read_ms") <= ms("last_read_ms"),
+        "{row}"
+    );
+    assert!(ms("mb") > 4.0 && ms("mb") < 8.0, "{row}");
 }
 
 fn block_trace() -> PathBuf {
@@ -196,6 +229,45 @@ fn nonsense_is_refused_with_a_reason() {
         ),
         ("bench trace nowhere.csv --peer none", 1, "nowhere.csv"),
         ("bench postmark --size-min 9 --size-max 8", 2, "--size-min"),
+        (
+            "bench recovery --servers 2",
+            2,
+            "--servers 2: 3 to 16 are possible with --replicas 2",
+        ),
+        (
+            "bench recovery --replicas 3 --servers 3",
+            2,
+            "--servers 3: 4 to 16",
+        ),
+        ("bench recovery --replicas 0", 2, "--replicas 0: 1 to 8"),
+        (
+            "bench recovery --data 1KiB",
+            2,
+            "--data 1KiB: 1MiB to 64GiB",
+        ),
+        (
+            "bench recovery --lost-value-size 2000000",
+            2,
+            "--lost-value-size 2000000: 1 to 1048576",
+        ),
+        ("bench recovery --rounds 0", 2, "--rounds 0: 1 to 1000"),
+        ("bench recovery --part disk", 2, "replay"),
+        (
+            "simulate recovery --servers 1",
+            2,
+            "--servers 1: 2 to 100000",
+        ),
+        ("simulate recovery --data 64GB/rack", 2, "is not a size"),
+        (
+            "simulate recovery --disk-mb-per-s 0",
+            2,
+            "--disk-mb-per-s 0: 0.1 to",
+        ),
+        (
+            "simulate recovery --part placement --disks 0",
+            2,
+            "--disks 0: 1 to 100000",
+        ),
     ] {
         pluvio(words(line)).fails(code, &[reason]);
     }

@@ -50,7 +50,7 @@ fn options(servers: usize, costs: Costs) -> ModelOptions {
         object_bytes: 1064.0,
         replicas: 2,
         cores: 8,
-        partition_mb: 500.0,
+        partition_mb: 1000.0,
         partition_objects: 2e6,
         segment_mb: 8.0,
         fetches: 4,
@@ -79,7 +79,7 @@ fn a_cluster_of_disks_reads_as_fast_as_its_slowest_share() {
         ..FREE
     };
     let found = recover(&options(21, costs)).unwrap();
-    // 16 GB, 20 disks of 100 MB/s within a tenth, 100 segments each.
+    // 16 GB in 16 partitions, 20 disks of 100 MB/s within a tenth, 100 segments each.
     assert!(found.disk_max_s >= found.disk_mean_s);
     close(found.disk_mean_s, 8.0, 0.05);
     close(found.total_s, found.disk_max_s, 0.001);
@@ -114,6 +114,7 @@ fn what_exceeds_the_partitions_of_all_servers_is_recovered_in_rounds() {
     };
     let mut two = options(3, costs);
     two.data = LostData::Fixed(Size(4_000_000_000));
+    two.partition_mb = 500.0;
     // Eight partitions of 500 MB on two servers.
     assert_eq!(recover(&two).unwrap().partitions, 8);
     close(total(&two), 4.0, 0.01);

@@ -1,7 +1,8 @@
-//! `pluvio bench`: measures servers over the network, and the storage engine inside processes of its own.
+//! `pluvio bench`: measures servers over the network, the storage engine inside processes of its own, and recovery.
 
 mod arguments;
 mod network;
+mod recovery;
 mod store;
 mod streams;
 
@@ -45,6 +46,8 @@ enum What {
     Trace(streams::Trace),
     /// Small files that are created, read, appended to and deleted, as objects
     Postmark(streams::Postmark),
+    /// Recovery: replay by object size, a killed server of a real cluster, and Redis loading as much
+    Recovery(recovery::Recovery),
     /// What takes part in an experiment; started by the experiment
     #[command(hide = true)]
     Contestant,
@@ -66,6 +69,7 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         What::Fragmentation(all) => store::fragmentation(global, all),
         What::Trace(trace) => streams::trace(global, trace),
         What::Postmark(postmark) => streams::postmark(global, postmark),
+        What::Recovery(all) => recovery::recovery(global, all),
         What::Contestant => {
             serve(std::io::stdin().lock(), std::io::stdout().lock()).map_err(failure)?;
             Ok(ExitCode::SUCCESS)
