@@ -1,5 +1,5 @@
 //! A model of recovery in clusters larger than the one at hand (003 §7.12, figures 16 and 17): event by event, from
-//! constants that were measured, without the code of servers or coordinator.
+//! constants, without the code of servers or coordinator.
 //!
 //! - [`recover`]: how long a crashed server's data takes to come back, by servers and data.
 //! - [`read_times`]: how evenly ways of placing primary replicas load the disks.

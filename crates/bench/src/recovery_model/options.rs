@@ -26,9 +26,14 @@ impl LostData {
 
 impl fmt::Display for LostData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |size: Size| match size.bytes() {
+            bytes if bytes.is_multiple_of(1_000_000_000) => format!("{}GB", bytes / 1_000_000_000),
+            bytes if bytes.is_multiple_of(1_000_000) => format!("{}MB", bytes / 1_000_000),
+            _ => size.to_string(),
+        };
         match self {
-            Self::Fixed(size) => write!(f, "{size}"),
-            Self::PerServer(size) => write!(f, "{size}/server"),
+            Self::Fixed(size) => f.write_str(&text(*size)),
+            Self::PerServer(size) => write!(f, "{}/server", text(*size)),
         }
     }
 }
@@ -45,7 +50,7 @@ impl FromStr for LostData {
     }
 }
 
-/// What things cost. Measured ones say where in `docs/measurements/`.
+/// What things cost.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
     /// Milliseconds from the first ping that a dead server does not answer to its being declared crashed.
@@ -213,6 +218,9 @@ mod tests {
         let each: LostData = "500MB/server".parse().unwrap();
         assert_eq!((fixed.mb(7), each.mb(7)), (64_000.0, 3500.0));
         assert_eq!(each, LostData::PerServer(Size(500_000_000)));
+        for text in ["64GB", "500MB/server", "1MiB"] {
+            assert_eq!(text.parse::<LostData>().unwrap().to_string(), text);
+        }
         assert!("64GB/rack".parse::<LostData>().is_err());
     }
 }

@@ -83,10 +83,11 @@ enum Part {
     Placement,
 }
 
-/// What things cost. The defaults that were measured are those of `docs/measurements/2026-11-21-recovery.md`.
+/// What things cost. The defaults of sorting, replaying, sending and storing add up, for two replicas, to the processor time a
+/// megabyte that was measured for whole recoveries (`docs/measurements/2026-11-21-recovery.md`); how it is divided is assumed.
 #[derive(Args, Clone, Copy, Debug)]
 struct Prices {
-    /// From the first ping that the dead server does not answer to its being declared crashed (measured: a killed process)
+    /// From the first ping that the dead server does not answer to its being declared crashed (a killed process, whose port refuses)
     #[arg(long, value_name = "MS", default_value_t = 20.0)]
     declare_ms: f64,
     /// Between two pings of a server
@@ -98,16 +99,16 @@ struct Prices {
     /// A message's way, one direction (assumed: one rack)
     #[arg(long, value_name = "US", default_value_t = 20.0)]
     wire_us: f64,
-    /// Processor time of a request, at each end (measured)
+    /// Processor time of a request, at each end (assumed)
     #[arg(long, value_name = "US", default_value_t = 10.0)]
     request_us: f64,
-    /// The coordinator's time for each replica that a backup lists (measured)
+    /// The coordinator's time for each replica that a backup lists (assumed)
     #[arg(long, value_name = "US", default_value_t = 1.0)]
     replica_us: f64,
-    /// A durable change at the coordinator (measured: embedded store)
+    /// A durable change at the coordinator (assumed: embedded store)
     #[arg(long, value_name = "US", default_value_t = 300.0)]
     store_us: f64,
-    /// Bytes for each segment in the request to a recovery master (measured)
+    /// Bytes for each segment in the request to a recovery master (assumed)
     #[arg(long, value_name = "N", default_value_t = 40.0)]
     segment_entry_bytes: f64,
     /// A backup's disk (assumed: one flash disk)
@@ -116,16 +117,16 @@ struct Prices {
     /// A server's link, each direction (assumed: 10 Gbit/s)
     #[arg(long, value_name = "MB/S", default_value_t = 1250.0)]
     network_mb_per_s: f64,
-    /// What one processor of a backup checks and sorts (measured)
+    /// What one processor of a backup checks and sorts (part of what was measured)
     #[arg(long, value_name = "MB/S", default_value_t = 1000.0)]
     sort_mb_per_s: f64,
-    /// What one processor of a recovery master replays, objects of 1 KB (measured)
+    /// What one processor of a recovery master replays, objects of 1 KB (part of what was measured)
     #[arg(long, value_name = "MB/S", default_value_t = 1000.0)]
     replay_mb_per_s: f64,
-    /// Processor time to send or to receive a megabyte (measured)
+    /// Processor time to send or to receive a megabyte (part of what was measured)
     #[arg(long, value_name = "MS", default_value_t = 0.5)]
     transfer_ms_per_mb: f64,
-    /// Processor time of a backup to store a megabyte of a replica (measured)
+    /// Processor time of a backup to store a megabyte of a replica (part of what was measured)
     #[arg(long, value_name = "MS", default_value_t = 0.5)]
     keep_ms_per_mb: f64,
 }

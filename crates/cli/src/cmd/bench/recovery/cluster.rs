@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::local::cluster::{LocalCluster, LocalOptions};
 use crate::output::say;
 use crate::session::{Session, with_runtime};
-use pluvio_bench::network::{Target, Workload, key, load};
+use pluvio_bench::network::{Progress, Target, Workload, key, load};
 use pluvio_client::Table;
 use pluvio_env::{Env, Moment};
 use pluvio_env_os::StopSignals;
@@ -215,7 +215,8 @@ async fn fill(session: &Session, table: &Table, scene: &Scene) -> Result<(), Fai
         warmup_seconds: 0.0,
         seed: scene.seed,
     };
-    let filled = load(&session.env, &target, &workload, &(Arc::new(|_| {}) as _)).await;
+    let nobody: Progress = Arc::new(|_| {});
+    let filled = load(&session.env, &target, &workload, &nobody).await;
     filled.map_err(|error| Failure::new(error.to_string()))?;
     Ok(())
 }
@@ -285,12 +286,11 @@ impl Readers {
     fn start(session: &Session, table: &Table, scene: &Scene, killed: Moment) -> Self {
         let ends = (0..READERS).map(|reader| {
             let (done, end) = oneshot::channel();
-            let (session, table) = (session.clone(), table.clone());
+            let (own, table) = (session.clone(), table.clone());
             let number = scene.objects * reader / READERS;
-            let tasks = Arc::clone(&session.env.tasks);
-            tasks.spawn(CoreId(0), "reader", async move {
+            session.env.tasks.spawn(CoreId(0), "reader", async move {
                 // Nobody waits when the cluster has failed.
-                let _unheard = done.send(read(&session, &table, number, killed).await);
+                let _unheard = done.send(read(&own, &table, number, killed).await);
             });
             end
         });
