@@ -133,6 +133,15 @@ impl Durability {
     }
 }
 
+/// Whether memory is to be of huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum HugePages {
+    /// Pages of 4 KiB
+    No,
+    /// Where the system has them: fewer TLB misses; memory is used in steps of 2 MiB
+    IfPossible,
+}
+
 /// What keeps an overwritten object dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Tombstones {
@@ -224,6 +233,9 @@ pub struct Server {
         default_value = "256MiB"
     )]
     pub memory: Size,
+    /// Whether to ask for huge pages, for the log and for the indexes of large tables
+    #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::IfPossible)]
+    pub huge_pages: HugePages,
     /// Where to listen for Redis clients [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS")]
     pub redis: Option<String>,

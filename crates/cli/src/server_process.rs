@@ -2,7 +2,7 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{Durability, Global, Server as Arguments, Tombstones};
+use crate::args::{Durability, Global, HugePages, Server as Arguments, Tombstones};
 use crate::failure::Failure;
 use crate::process::{self, Announcement, Parts};
 use pluvio_env::{Address, BoxFuture};
@@ -92,6 +92,7 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
     options.redis = arguments.redis.as_deref().map(Address::from);
     options.admin = admin;
     options.memory = arguments.memory;
+    options.huge_pages = arguments.huge_pages == HugePages::IfPossible;
     options.replicas = arguments.replicas;
     options.min_replicas = arguments.min_replicas;
     options.synced = arguments.durability == Durability::Synced;

@@ -21,6 +21,12 @@ pub trait Tasks: Send + Sync {
     /// Number of event loops of this process, at least one.
     fn cores(&self) -> u16;
 
+    /// The memory node of the processor that the event loop of `core` is bound to; `None` when it is bound to none, or
+    /// nothing is known of nodes.
+    fn memory_node(&self, _core: CoreId) -> Option<u32> {
+        None
+    }
+
     /// Runs `task` on the event loop of `core` until it ends or its handle is aborted.
     /// `name` shows in traces.
     fn spawn_on(

@@ -4,7 +4,7 @@
 //! loop: it waits in [`OsRuntime::block_on`] while the future runs on core 0, so that all calls
 //! that it makes start on a core.
 
-use crate::affinity::pin_current_thread;
+use crate::affinity::{self, pin_current_thread};
 use crate::clock::OsClock;
 use crate::disk::OsDisk;
 use crate::limits::raise_open_files;
@@ -134,6 +134,7 @@ impl OsRuntime {
             cores.push(Core {
                 handle: runtime.handle().clone(),
                 activity,
+                memory_node: options.pin.then(|| near(core)).flatten(),
             });
             runtimes.push(runtime);
         }
@@ -297,6 +298,12 @@ impl EventLoop {
             })?;
         Ok(Self { stop, thread })
     }
+}
+
+/// The memory node of the processor that a core's event loop is bound to.
+fn near(core: u16) -> Option<u32> {
+    let processor = affinity::processor_for(usize::from(core)).ok()?;
+    affinity::memory_node(affinity::PROCESSORS.as_ref(), processor)
 }
 
 /// A tokio runtime for one core, and what shows its activity if it is to spin.

@@ -25,6 +25,8 @@ pub(crate) struct Core {
     pub(crate) handle: Handle,
     /// Present when the loop spins.
     pub(crate) activity: Option<Arc<Activity>>,
+    /// That of the processor it is bound to, if it is and the system tells.
+    pub(crate) memory_node: Option<u32>,
 }
 
 /// Starts work on the event loops of an [`crate::OsRuntime`].
@@ -78,6 +80,10 @@ impl OsTasks {
 impl Tasks for OsTasks {
     fn cores(&self) -> u16 {
         u16::try_from(self.cores.len()).expect("made from a u16")
+    }
+
+    fn memory_node(&self, core: CoreId) -> Option<u32> {
+        self.core(core).memory_node
     }
 
     fn spawn_on(

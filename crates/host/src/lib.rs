@@ -40,6 +40,14 @@ pub trait Host: Send + Sync {
     /// See [`TopologyError`].
     fn nodes(&self) -> Result<Nodes, TopologyError>;
 
+    /// Whether the system gives huge pages to those who ask.
+    ///
+    /// # Errors
+    /// It does not, and why, for people.
+    fn huge_pages(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The processor that the calling thread runs on at this moment.
     fn processor(&self) -> usize;
 

@@ -4,7 +4,11 @@ use crate::{Host, Nodes, Pace, TopologyError, Worker};
 use core::hash::{BuildHasher, Hasher};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::hash::RandomState;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where Linux says whether it gives huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// The real machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +36,11 @@ impl Host for ThisMachine {
         )
     }
 
+    fn huge_pages(&self) -> Result<(), String> {
+        let path = Path::new(HUGE_PAGES);
+        granted(path, &std::fs::read_to_string(path))
+    }
+
     fn processor(&self) -> usize {
         rustix::thread::sched_getcpu()
     }
@@ -45,9 +54,34 @@ impl Host for ThisMachine {
     }
 }
 
+/// What the system says of transparent huge pages in this file: its choices, the current one in brackets.
+fn granted(path: &Path, said: &Result<String, std::io::Error>) -> Result<(), String> {
+    let path = path.display();
+    match said {
+        Ok(choices) if choices.contains("[never]") => Err(format!("{path} says never")),
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("the system has none ({path}: {error})")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_are_granted_unless_the_system_says_never() {
+        let granted = |text: &str| granted("enabled".as_ref(), &Ok(text.into()));
+        assert_eq!(granted("always [madvise] never\n"), Ok(()));
+        assert_eq!(granted("[always] madvise never\n"), Ok(()));
+        let refused = granted("always madvise [never]\n").unwrap_err();
+        assert_eq!(refused, "enabled says never");
+        let missing = Err(std::io::ErrorKind::NotFound.into());
+        let refused = super::granted("enabled".as_ref(), &missing).unwrap_err();
+        assert!(
+            refused.starts_with("the system has none (enabled: "),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn this_thread_runs_on_a_processor_of_this_machine() {

@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 /// The processors of each memory node, in the order of the nodes. Nodes without a processor that may be
 /// used are left out; there is at least one node, and no processor is in two.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Nodes(Vec<Vec<usize>>);
+pub struct Nodes {
+    processors: Vec<Vec<usize>>,
+    /// The system's number of each.
+    numbers: Vec<u32>,
+}
 
 /// Why the nodes of the machine are not known. Retryable; giving them as an option always works.
 #[derive(Debug, thiserror::Error)]
@@ -28,16 +32,38 @@ pub enum TopologyError {
 }
 
 impl Nodes {
+    /// Nodes with the numbers 0, 1, …
+    ///
     /// # Errors
     /// [`TopologyError::Division`].
     pub fn new(nodes: Vec<Vec<usize>>) -> Result<Self, TopologyError> {
-        let mut all: Vec<usize> = nodes.iter().flatten().copied().collect();
+        Self::numbered((0..).zip(nodes).collect())
+    }
+
+    /// Nodes with the numbers that the system gives them. Several groups of processors may be near one node.
+    ///
+    /// # Errors
+    /// [`TopologyError::Division`].
+    pub fn numbered(nodes: Vec<(u32, Vec<usize>)>) -> Result<Self, TopologyError> {
+        let lists = || nodes.iter().map(|(_, processors)| processors);
+        let mut all: Vec<usize> = lists().flatten().copied().collect();
         all.sort_unstable();
         let twice = all.windows(2).any(|pair| pair[0] == pair[1]);
         if all.is_empty() || twice {
-            return Err(TopologyError::Division(nodes));
+            return Err(TopologyError::Division(lists().cloned().collect()));
         }
-        Ok(Self(nodes.into_iter().filter(|n| !n.is_empty()).collect()))
+        let used = nodes.into_iter().filter(|(_, list)| !list.is_empty());
+        let (numbers, processors) = used.unzip();
+        Ok(Self {
+            processors,
+            numbers,
+        })
+    }
+
+    /// The system's number of each node.
+    #[must_use]
+    pub fn numbers(&self) -> &[u32] {
+        &self.numbers
     }
 
     /// How many processors there are.
@@ -70,7 +96,7 @@ impl Nodes {
         if found.iter().all(|(_, list)| list.is_empty()) {
             found = vec![(0, (0..processors_max).filter(|&p| allowed(p)).collect())];
         }
-        Self::new(found.into_iter().map(|(_, list)| list).collect())
+        Self::numbered(found)
     }
 }
 
@@ -78,11 +104,11 @@ impl Deref for Nodes {
     type Target = [Vec<usize>];
 
     fn deref(&self) -> &[Vec<usize>] {
-        &self.0
+        &self.processors
     }
 }
 
-fn node_number(name: &str) -> Option<usize> {
+fn node_number(name: &str) -> Option<u32> {
     name.strip_prefix("node")?.parse().ok()
 }
 
@@ -123,6 +149,8 @@ mod tests {
     fn nodes_are_read_as_linux_writes_them() {
         let nodes = [("node2", "4-5,7\n"), ("node0", "0-1\n"), ("power", "x")];
         assert_eq!(read(&nodes, |_| true), [vec![0, 1], vec![4, 5, 7]]);
+        let numbered = Nodes::read(machine(&nodes).path(), 8, |_| true).unwrap();
+        assert_eq!(numbered.numbers(), [0, 2]);
         assert_eq!(
             read(&nodes, |p| p > 1),
             [vec![4, 5, 7]],

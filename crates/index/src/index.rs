@@ -24,7 +24,7 @@ pub struct IndexOptions {
     /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
     /// gather in two blocks of lines.
     pub expected: HashRange,
-    /// Ask for huge pages: fewer TLB misses, but a small index then takes a few MiB.
+    /// Ask for huge pages once the index is large (32 MiB): fewer TLB misses, and at most 2 MiB more than its lines take.
     pub huge_pages: bool,
 }
 
@@ -86,7 +86,7 @@ impl Index {
             .map_err(|source| IndexError::Memory { entries, source })?;
         let table = Table::new(region, LINES_AT_FIRST, lines_max);
         if options.huge_pages {
-            table.prefer_huge_pages();
+            table.want_huge_pages();
         }
         Ok(Self {
             table,
@@ -202,7 +202,7 @@ impl Index {
     }
 
     /// Memory the index has touched and not given back, in bytes. Rounded up to pages by the system: up to three pages
-    /// more, of 2 MiB for the largest part of it where there are huge pages.
+    /// more, one of them of 2 MiB in a large index with huge pages.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.table.lines_touched() * CACHE_LINE_BYTES

@@ -13,10 +13,11 @@ use crate::slot;
 use crate::spread::{Address, Block, Blocks};
 use crate::table::Table;
 use crate::words::{Lines, Word};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use pluvio_memory::{ReclaimEpochs, ReclaimStamp};
 use pluvio_units::EntryRef;
-use std::sync::TryLockError;
+use std::sync::{PoisonError, TryLockError};
 
 /// With more entries than so many per hundred slots, the index grows: 10 bytes an entry, and 4 % of the entries lie
 /// behind their homes.
@@ -47,6 +48,13 @@ const STEPS_PER_CALL: u32 = 2;
 /// back.
 const CALLS_PER_LOOK: u32 = 16;
 
+/// From so many lines on, huge pages are asked for (32 MiB, some 3.3 million entries): the last one, which is resident as a
+/// whole, is then 6 % of the index at most, and with fewer lines the processor's TLB covers most of them.
+pub(crate) const LINES_HUGE: u64 = 1 << 19;
+
+/// With fewer again, they are not any more: so that an index that has become small takes what it needs.
+const LINES_SMALL: u64 = LINES_HUGE / 4;
+
 /// Most lines of a block.
 const BLOCK_LINES_MAX: usize = 16;
 
@@ -69,6 +77,17 @@ pub(crate) struct Resizer {
     lines_touched: u64,
     head_lines_touched: u64,
     leaving: Option<Leaving>,
+    huge_pages: HugePages,
+}
+
+/// Whether the lines are to lie on huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HugePages {
+    Never,
+    /// Once there are [`LINES_HUGE`].
+    WhenLarge,
+    /// They were asked for.
+    Asked,
 }
 
 /// Memory that will be given back.
@@ -103,6 +122,7 @@ impl Resizer {
             lines_touched: lines,
             head_lines_touched: 1,
             leaving: None,
+            huge_pages: HugePages::Never,
         }
     }
 
@@ -252,6 +272,10 @@ impl<M: Lines> Table<M> {
         place_of: &mut impl FnMut(EntryRef) -> u64,
     ) -> bool {
         let lines = self.lines();
+        if lines >= LINES_HUGE && resizer.huge_pages == HugePages::WhenLarge {
+            resizer.huge_pages = HugePages::Asked;
+            self.memory.prefer_huge_pages(self.whole_granules(), true);
+        }
         let (before, after) = Blocks::before_and_after(lines, M::BLOCK_LOG);
         if !self.change(resizer, before, after, lines + 1, place_of) {
             return false;
@@ -266,6 +290,18 @@ impl<M: Lines> Table<M> {
         true
     }
 
+    /// All memory that there is for lines, but for a last piece. Not that of the heads, which are small, and of overflow
+    /// lines, which are few.
+    fn whole_granules(&self) -> Range<u64> {
+        self.first_line..self.first_line + self.lines_max / M::GRANULE * M::GRANULE
+    }
+
+    /// Has the lines lie on huge pages once there are many.
+    pub(crate) fn want_huge_pages(&self) {
+        let mut resizer = self.resizer.lock().unwrap_or_else(PoisonError::into_inner);
+        resizer.huge_pages = HugePages::WhenLarge;
+    }
+
     /// One line less; false when there is no memory for the chain of a block that has too many entries.
     pub(crate) fn shrink(
         &self,
@@ -273,6 +309,10 @@ impl<M: Lines> Table<M> {
         place_of: &mut impl FnMut(EntryRef) -> u64,
     ) -> bool {
         let lines = self.lines() - 1;
+        if lines < LINES_SMALL && resizer.huge_pages == HugePages::Asked {
+            resizer.huge_pages = HugePages::WhenLarge;
+            self.memory.prefer_huge_pages(self.whole_granules(), false);
+        }
         let (after, before) = Blocks::before_and_after(lines, M::BLOCK_LOG);
         self.change(resizer, before, after, lines, place_of)
     }
@@ -423,18 +463,6 @@ impl<M: Lines> Table<M> {
         let end = (count + 1 - from) / M::GRANULE * M::GRANULE;
         if !overflow.grown && begin < end && self.memory.give_back(begin..end) {
             overflow.touched = count + 1 - end;
-        }
-    }
-}
-
-impl Table<pluvio_memory::WordRegion> {
-    /// Asks for huge pages under the lines. Not under the heads, which are small, and overflow lines, which are few.
-    pub(crate) fn prefer_huge_pages(&self) {
-        let granule = pluvio_memory::REGION_GRANULE_BYTES;
-        let offset = self.first_line * pluvio_memory::CACHE_LINE_BYTES;
-        let len = self.lines_max * pluvio_memory::CACHE_LINE_BYTES / granule * granule;
-        if len > 0 {
-            self.memory.prefer_huge_pages(offset, len);
         }
     }
 }

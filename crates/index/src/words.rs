@@ -58,6 +58,8 @@ pub(crate) trait Lines {
     /// Gives back the memory of whole granules, which then reads as zero; false when the system refused. Nobody uses
     /// these lines meanwhile.
     fn give_back(&self, lines: core::ops::Range<u64>) -> bool;
+    /// Asks for huge pages under these lines, or for no more of them. They are whole granules.
+    fn prefer_huge_pages(&self, _lines: core::ops::Range<u64>, _huge: bool) {}
     /// Asks for a line to come near.
     fn prefetch(&self, number: u64);
     /// What a waiter does between attempts.
@@ -89,6 +91,16 @@ impl Lines for WordRegion {
     fn give_back(&self, lines: core::ops::Range<u64>) -> bool {
         let bytes = (lines.end - lines.start) * CACHE_LINE_BYTES;
         self.discard(lines.start * CACHE_LINE_BYTES, bytes).is_ok()
+    }
+
+    fn prefer_huge_pages(&self, lines: core::ops::Range<u64>, huge: bool) {
+        let offset = lines.start * CACHE_LINE_BYTES;
+        let len = (lines.end - lines.start) * CACHE_LINE_BYTES;
+        if huge {
+            WordRegion::prefer_huge_pages(self, offset, len);
+        } else {
+            self.prefer_small_pages(offset, len);
+        }
     }
 
     #[inline]

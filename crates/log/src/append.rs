@@ -261,7 +261,7 @@ impl LogSpace {
         }
         if missing > 0 {
             let seglets = self
-                .take_default(missing, self.seglets_left_by(class, encoded))
+                .take_default(log, missing, self.seglets_left_by(class, encoded))
                 .ok_or_else(|| self.full(FullReason::Seglets))?;
             writer.extend(seglets);
         }

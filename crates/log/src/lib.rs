@@ -46,12 +46,12 @@ pub use durable::{Appended, Durability, Durable};
 pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
 pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
 pub use log_state::Hook;
-pub use options::LogOptions;
+pub use options::{LogOptions, MemoryPart};
 pub use segment::Segment;
 pub use side_log::{CommitRefused, SideLog};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
 pub use space::{LogSpace, TableStatsSource};
-pub use stats::{CleanerStats, LogStats};
+pub use stats::{CleanerStats, LogStats, MemoryBinding};
 pub use view::EntryView;
 
-pub use pluvio_memory::{CopyMethod, EpochClock, EpochGuard};
+pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard};

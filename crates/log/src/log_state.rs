@@ -6,6 +6,7 @@
 use crate::durable::{AtomicPosition, Durability};
 use crate::segment::Segment;
 use crate::writer::SegmentWriter;
+use pluvio_memory::PartIndex;
 use pluvio_units::{LogId, SegmentId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,6 +34,8 @@ pub(crate) struct Members {
 #[repr(align(128))]
 pub(crate) struct LogState {
     pub id: LogId,
+    /// The part of the memory that its seglets are of, as long as there are some.
+    pub part: PartIndex,
     /// `None` only while the log space is being made.
     head: Mutex<Option<SegmentWriter>>,
     members: Mutex<Members>,
@@ -45,9 +48,10 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
-    pub(crate) fn new(id: LogId, durability: Durability) -> Self {
+    pub(crate) fn new(id: LogId, part: PartIndex, durability: Durability) -> Self {
         Self {
             id,
+            part,
             head: Mutex::new(None),
             members: Mutex::default(),
             queue: Mutex::default(),

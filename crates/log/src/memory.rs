@@ -18,6 +18,7 @@
 
 use crate::durable::Durability;
 use crate::options::{Geometry, LogOptions};
+use crate::stats::MemoryBinding;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use pluvio_format::Check;
 use pluvio_memory::{CopyMethod, EpochGuard, ReclaimEpochs, Region, RegionError};
@@ -59,18 +60,26 @@ pub(crate) struct LogMemory {
     /// Whether values may be overwritten.
     in_place: bool,
     copy: CopyMethod,
+    binding: MemoryBinding,
 }
 
 impl LogMemory {
-    pub(crate) fn new(geometry: &Geometry, options: &LogOptions) -> Result<Self, RegionError> {
+    /// `parts`: the seglets of each part of the options.
+    pub(crate) fn new(
+        geometry: &Geometry,
+        options: &LogOptions,
+        parts: &[u32],
+    ) -> Result<Self, RegionError> {
         let counters = |n: usize| (0..n).map(|_| AtomicI64::default()).collect();
         let counts = || Counts {
             total: AtomicI64::default(),
             of_slot: counters(geometry.slots),
         };
         let seglets = geometry.seglets as u64;
+        let region = Region::anonymous((seglets + 1) * SEGLET_BYTES as u64, options.huge_pages)?;
         Ok(Self {
-            region: Region::anonymous((seglets + 1) * SEGLET_BYTES as u64, options.huge_pages)?,
+            binding: bind(&region, options, parts),
+            region,
             table: Region::anonymous(seglets * WORDS_PER_SEGLET * 8, false)?,
             epochs: ReclaimEpochs::with_clock(geometry.epoch_slots, options.epoch_clock)?,
             live: (0..options.logs).map(|_| counts()).collect(),
@@ -81,6 +90,16 @@ impl LogMemory {
             in_place: options.in_place,
             copy: options.copy,
         })
+    }
+
+    /// Whether the parts lie on their nodes.
+    pub(crate) fn binding(&self) -> MemoryBinding {
+        self.binding
+    }
+
+    /// The memory node on which the page of an entry lies, if the system tells.
+    pub(crate) fn node_of(&self, entry: EntryRef) -> Option<u32> {
+        self.region.node_of_page(entry.offset())
     }
 
     pub(crate) fn epochs(&self) -> &ReclaimEpochs {
@@ -311,4 +330,26 @@ impl LogMemory {
             (slots.sum::<usize>() * size_of::<AtomicI64>()) as u64
         }
     }
+}
+
+/// Has the pages of each part come from its node. What is refused works as well, with pages from elsewhere.
+fn bind(region: &Region, options: &LogOptions, parts: &[u32]) -> MemoryBinding {
+    let mut binding = MemoryBinding::NoNodes;
+    let mut first = 0;
+    for (part, &len) in options.parts.iter().zip(parts) {
+        let (from, bytes) = (LogMemory::base(first), u64::from(len) * SEGLET_BYTES as u64);
+        first += len;
+        let Some(node) = part.node else {
+            continue;
+        };
+        match (region.prefer_node(from, bytes, node), binding) {
+            (Ok(()), MemoryBinding::NoNodes) => binding = MemoryBinding::Bound,
+            // The first refusal stays: others have the same cause.
+            (Ok(()), _) | (Err(_), MemoryBinding::Refused(_)) => {}
+            (Err(why), MemoryBinding::NoNodes | MemoryBinding::Bound) => {
+                binding = MemoryBinding::Refused(why);
+            }
+        }
+    }
+    binding
 }

@@ -5,7 +5,8 @@ use crate::durable::Durability;
 use crate::error::OpenError;
 use pluvio_memory::{CopyMethod, EpochClock};
 use pluvio_units::{
-    ClusterId, ENTRY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, ServerId, Size,
+    ClusterId, ENTRY_MAX, LOGS_PER_MASTER_MAX, LogId, SEGLET_BYTES, SEGLETS_PER_SEGMENT, ServerId,
+    Size,
 };
 
 /// Fewest seglets of a segment (2.5 MiB): the largest overwrite (object and tombstone, 1.2 MiB) still fits
@@ -19,6 +20,10 @@ const SEGMENTS_WANTED: usize = 256;
 /// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back here
 /// is missing for dead data, which costs more copying than larger passes save.
 const CLEANER_RESERVE_SEGMENTS: usize = 1;
+/// A head with so many seglets of dead data is closed when nothing else can be cleaned.
+pub(crate) const HEAD_DEAD_SEGLETS: usize = 3;
+/// Seglets of 2 MiB.
+const SEGLETS_PER_HUGE_PAGE: usize = (2 << 20) / SEGLET_BYTES;
 /// Epoch slots unless the options say otherwise.
 const EPOCH_SLOTS: u32 = 512;
 
@@ -39,7 +44,7 @@ pub struct LogOptions {
     /// Whether appends wait for replicas.
     pub durability: Durability,
     /// Live objects may take this share of the memory, in percent; 1 to 98, and never more than the reserves
-    /// leave (some 96 % of 256 MiB, 97 % of a gigabyte). New objects are refused above it. Overwrites that do not grow an object and deletes are not.
+    /// leave (some 93 % of 256 MiB, 95 % of a gigabyte). New objects are refused above it. Overwrites that do not grow an object and deletes are not.
     pub live_percent_max: u32,
     /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,
@@ -63,6 +68,17 @@ pub struct LogOptions {
     pub epoch_clock: EpochClock,
     /// How entries are copied into log memory, by appends and by the cleaner.
     pub copy: CopyMethod,
+    /// How the memory is divided among memory nodes; none: it is not.
+    pub parts: Vec<MemoryPart>,
+}
+
+/// A part of the log memory: for the logs of one memory node, by whose number the parts share the memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryPart {
+    /// The node of the machine that its pages are to come from; `None`: from wherever they come.
+    pub node: Option<u32>,
+    /// The logs that append there, as long as there are seglets. Each log has one part.
+    pub logs: Vec<LogId>,
 }
 
 impl LogOptions {
@@ -85,6 +101,7 @@ impl LogOptions {
             epoch_slots: EPOCH_SLOTS,
             epoch_clock: EpochClock::Counter,
             copy: CopyMethod::Library,
+            parts: Vec::new(),
         }
     }
 }
@@ -133,11 +150,40 @@ pub(crate) struct Geometry {
     pub disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub live_bytes_max: u64,
-    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves and, once
-    /// more, a seglet for each segment. A log with two levels has more segments than memory has room for full ones.
+    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves.
     pub live_bytes_with_graves_max: u64,
     /// Epoch slots.
     pub epoch_slots: u32,
+}
+
+/// Seglets of each part of the memory: by its number of logs, and so that a huge page, if there are many, is of one part.
+pub(crate) fn part_seglets(options: &LogOptions, seglets: usize) -> Vec<u32> {
+    let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
+    let parts = &options.parts;
+    let granule = if seglets / parts.len().max(1) >= 4 * SEGLETS_PER_HUGE_PAGE {
+        SEGLETS_PER_HUGE_PAGE
+    } else {
+        1
+    };
+    let mut logs = 0;
+    let mut first = 0;
+    let len = |(number, part): (usize, &MemoryPart)| {
+        logs += part.logs.len();
+        let end = if number + 1 == parts.len() {
+            seglets
+        } else {
+            // The first seglet lies at the second one's place (`memory`).
+            (seglets * logs / usize::from(options.logs) + 1) / granule * granule - 1
+        };
+        let len = end - first;
+        first = end;
+        count(len)
+    };
+    let lens: Vec<u32> = parts.iter().enumerate().map(len).collect();
+    if lens.is_empty() {
+        return vec![count(seglets)];
+    }
+    lens
 }
 
 impl Geometry {
@@ -159,8 +205,8 @@ impl Geometry {
         let cleaner_reserve = CLEANER_RESERVE_SEGMENTS * cleaners * segment_seglets + 2;
         let usable = seglets.saturating_sub(emergency_reserve + cleaner_reserve);
         let delete_reserve = (usable / 200).clamp(2, 32);
-        // A seglet for each segment: if all are equally full, each can give one.
-        let overwrite_reserve = (usable / 50).max(usable / segment_seglets);
+        let overwrite_reserve =
+            (usable / 50).max(overwrite_seglets(options, usable / segment_seglets));
         // Beside the reserves: room for the heads and for as much again as the cleaner's reserve.
         let minimum = emergency_reserve
             + 2 * cleaner_reserve
@@ -195,10 +241,7 @@ impl Geometry {
                 }
             },
             live_bytes_max: live_bytes_max(options, live_seglets),
-            live_bytes_with_graves_max: {
-                let spare = live_seglets.saturating_sub(usable / segment_seglets);
-                live_bytes_max(options, live_seglets).max((spare * SEGLET_BYTES) as u64)
-            },
+            live_bytes_with_graves_max: (live_seglets * SEGLET_BYTES) as u64,
             epoch_slots: options.epoch_slots,
         })
     }
@@ -224,6 +267,19 @@ fn live_bytes_max(options: &LogOptions, seglets: usize) -> u64 {
 /// about two, surely less than three bytes for each segment.
 fn head_seglets(slots: usize) -> usize {
     (16 * 1024 + 3 * slots).div_ceil(SEGLET_BYTES)
+}
+
+/// Seglets of dead data with which some segment, or some that fit the cleaners' reserve together, have a seglet to give,
+/// however the dead data is spread; so many `full` segments fit the memory (`docs/cleaning.md`, "No deadlock").
+fn overwrite_seglets(options: &LogOptions, full: usize) -> usize {
+    let of_segments = match options.durability {
+        Durability::Volatile => 2 * full,
+        Durability::Replicated => {
+            let on_disk = full.saturating_mul(options.disk_expansion_percent as usize) / 100;
+            on_disk.clamp(2 * full, 3 * full)
+        }
+    };
+    of_segments + HEAD_DEAD_SEGLETS * usize::from(options.logs)
 }
 
 fn check(options: &LogOptions) -> Result<(), OpenError> {
@@ -254,6 +310,9 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
     if options.in_place && options.durability != Durability::Volatile {
         return bad("in_place", "replicas would keep the old value".into());
     }
+    if let Some(problem) = parts_problem(options) {
+        return bad("parts", problem);
+    }
     if let Some(n) = options.segment_seglets
         && !(SEGMENT_SEGLETS_MIN..=SEGLETS_PER_SEGMENT).contains(&n)
     {
@@ -263,9 +322,60 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
     Ok(())
 }
 
+fn parts_problem(options: &LogOptions) -> Option<String> {
+    let parts = &options.parts;
+    let mut logs: Vec<u16> = parts
+        .iter()
+        .flat_map(|p| &p.logs)
+        .map(|log| log.0)
+        .collect();
+    logs.sort_unstable();
+    let empty = parts.iter().any(|part| part.logs.is_empty());
+    let divided = parts.is_empty() || logs == Vec::from_iter(0..options.logs);
+    (empty || !divided).then(|| {
+        format!(
+            "{parts:?} do not divide {} logs: each is of one part, and each part has one",
+            options.logs
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn part(logs: &[u16]) -> MemoryPart {
+        MemoryPart {
+            node: None,
+            logs: logs.iter().map(|log| LogId(*log)).collect(),
+        }
+    }
+
+    #[test]
+    fn parts_share_the_memory_by_their_logs() {
+        let with = |mib, logs, parts: &[&[u16]]| LogOptions {
+            logs,
+            parts: parts.iter().map(|logs| part(logs)).collect(),
+            ..LogOptions::new(Size::mib(mib))
+        };
+        assert_eq!(part_seglets(&with(64, 1, &[]), 1024), [1024]);
+        let lens = part_seglets(&with(64, 4, &[&[3, 1, 0], &[2]]), 1024);
+        assert_eq!(lens, [767, 257], "a border at a multiple of 2 MiB");
+        let lens = part_seglets(&with(32, 8, &[&[0], &[1], &[2], &[3, 4, 5, 6, 7]]), 500);
+        assert_eq!((lens.iter().sum::<u32>(), lens[0]), (500, 62));
+        for parts in [
+            &[&[0_u16][..], &[]][..],
+            &[&[0], &[0]],
+            &[&[0]],
+            &[&[0, 1, 2]],
+        ] {
+            let refused = Geometry::of(&with(64, 2, parts));
+            assert!(
+                matches!(refused, Err(OpenError::BadOption { name: "parts", .. })),
+                "{parts:?}"
+            );
+        }
+    }
 
     #[test]
     fn small_and_large_memories_keep_most_of_it_usable() {

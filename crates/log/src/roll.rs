@@ -65,7 +65,7 @@ impl LogSpace {
         let slot = self.slot_for_appends().ok_or(FullReason::Segments)?;
         self.heads_filled.fetch_add(1, Ordering::Relaxed);
         self.roll_with(log, head, slot, |count| {
-            Some((self.take_default(count, leave)?, false))
+            Some((self.take_default(log.id, count, leave)?, false))
         })
     }
 
@@ -89,10 +89,11 @@ impl LogSpace {
     ) -> Result<(), FullReason> {
         let slot = self.take_slots(1, 0).ok_or(FullReason::Segments)?[0];
         self.roll_with(log, head, slot, |count| {
-            let ordinary = self.take_default(count, self.geometry.delete_reserve);
+            let ordinary = self.take_default(log.id, count, self.geometry.delete_reserve);
+            let emergency = || self.take_reserved(log.id, SegletClass::Emergency, count);
             match ordinary {
                 Some(seglets) => Some((seglets, false)),
-                None => Some((self.take_reserved(SegletClass::Emergency, count)?, true)),
+                None => Some((emergency()?, true)),
             }
         })?;
         let counters = &self.cleaner_counters;

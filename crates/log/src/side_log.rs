@@ -93,7 +93,7 @@ impl SideLog {
             if missing > 0 {
                 space.check_live_limit(class, encoded)?;
                 let seglets = space
-                    .take_default(missing, leave)
+                    .take_default(self.log, missing, leave)
                     .ok_or_else(|| space.full(FullReason::Seglets))?;
                 writer.extend(seglets);
             }
@@ -221,7 +221,7 @@ impl LogSpace {
             .slot_for_appends()
             .ok_or_else(|| self.full(FullReason::Segments))?;
         let count = SIDE_HEADER_BYTES.div_ceil(SEGLET_BYTES);
-        let Some(seglets) = self.take_default(count, leave) else {
+        let Some(seglets) = self.take_default(log, count, leave) else {
             self.give_back_slots([slot]);
             return Err(self.full(FullReason::Seglets));
         };

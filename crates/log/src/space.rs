@@ -14,14 +14,16 @@ use crate::durable::{Appended, Durability, Durable};
 use crate::error::{Corruption, OpenError};
 use crate::log_state::{Hook, LogState, Members};
 use crate::memory::LogMemory;
-use crate::options::{Geometry, LogOptions};
+use crate::options::{Geometry, LogOptions, part_seglets};
 use crate::presence::Presence;
 use crate::segment::Segment;
 use crate::stats::LogStats;
 use crate::view::EntryView;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use pluvio_format::{Check, Object, TableStats};
-use pluvio_memory::{EpochGuard, ReclaimStamp, Reserves, SegletClass, SegletIndex, SegletPool};
+use pluvio_memory::{
+    EpochGuard, PartIndex, ReclaimStamp, Reserves, SegletClass, SegletIndex, SegletPool,
+};
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -85,15 +87,16 @@ impl LogSpace {
     pub fn new(options: LogOptions) -> Result<Arc<Self>, OpenError> {
         let geometry = Geometry::of(&options)?;
         let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
-        let memory = LogMemory::new(&geometry, &options)?;
+        let parts = part_seglets(&options, geometry.seglets);
+        let memory = LogMemory::new(&geometry, &options, &parts)?;
         let reserves = Reserves {
             cleaner: count(geometry.cleaner_reserve),
             emergency: count(geometry.emergency_reserve),
         };
-        let pool = SegletPool::new(count(geometry.seglets), reserves)
+        let pool = SegletPool::divided(&parts, reserves)
             .expect("the geometry leaves seglets beside the reserves");
         let logs = (0..options.logs)
-            .map(|id| LogState::new(LogId(id), options.durability))
+            .map(|id| LogState::new(LogId(id), part_of(&options, LogId(id)), options.durability))
             .collect();
         let space = Arc::new(Self {
             geometry,
@@ -268,6 +271,13 @@ impl LogSpace {
         (place.log, position)
     }
 
+    /// The memory node on which the page of an entry lies that was found under `guard`, if the system tells. A system
+    /// call: for tests and for people.
+    #[must_use]
+    pub fn node_of(&self, entry: EntryRef, _guard: &EpochGuard<'_>) -> Option<u32> {
+        self.memory.node_of(entry)
+    }
+
     /// Counts an object or a completion record as dead: nothing points to it any more. `bytes` is its
     /// [`EntryView::total_len`]. Not for tombstones: they die by themselves. The reference was
     /// found under `guard`.
@@ -411,12 +421,13 @@ impl LogSpace {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes seglets from the default pool and leaves at least `leave` behind. Reclaims what is
+    /// Takes seglets for a log from the default pool and leaves at least `leave` behind. Reclaims what is
     /// quiesced before it gives up.
-    pub(crate) fn take_default(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
+    pub(crate) fn take_default(&self, log: LogId, count: usize, leave: usize) -> Option<Vec<u32>> {
+        let part = self.log(log).part;
         let take = || {
             (self.pool.free().default as usize >= count + leave)
-                .then(|| self.pool.take(SegletClass::Default, count))
+                .then(|| self.pool.take(SegletClass::Default, count, part))
                 .flatten()
         };
         let seglets = take().or_else(|| {
@@ -426,8 +437,14 @@ impl LogSpace {
         Some(seglets.into_iter().map(|s| s.0).collect())
     }
 
-    pub(crate) fn take_reserved(&self, class: SegletClass, count: usize) -> Option<Vec<u32>> {
-        let seglets = self.pool.take(class, count)?;
+    /// Takes seglets for a log from a reserve, and then from the default pool.
+    pub(crate) fn take_reserved(
+        &self,
+        log: LogId,
+        class: SegletClass,
+        count: usize,
+    ) -> Option<Vec<u32>> {
+        let seglets = self.pool.take(class, count, self.log(log).part)?;
         Some(seglets.into_iter().map(|s| s.0).collect())
     }
 
@@ -598,9 +615,21 @@ impl LogSpace {
             freeing_bytes: bytes(self.seglets_on_their_way()),
             segments: on_disk.len() as u64,
             segments_max: self.geometry.slots as u64,
+            memory_parts: self.options.parts.len().max(1) as u16,
+            binding: self.memory.binding(),
+            seglets_away: self.pool.taken_away(),
             cleaner: self.cleaner_counters.read(),
         }
     }
+}
+
+/// The part of the memory that a log appends to.
+fn part_of(options: &LogOptions, log: LogId) -> PartIndex {
+    let part = options
+        .parts
+        .iter()
+        .position(|part| part.logs.contains(&log));
+    PartIndex(part.unwrap_or(0) as u16)
 }
 
 impl core::fmt::Debug for LogSpace {

@@ -1,5 +1,29 @@
 //! Numbers of a log space, for metrics and for `status`.
 
+use pluvio_memory::BindRefused;
+
+/// Whether the memory of each node's logs lies on that node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemoryBinding {
+    /// No nodes were named: pages come from the node of the thread that touches them first.
+    #[default]
+    NoNodes,
+    /// Pages come from the node of their part, as long as it has some.
+    Bound,
+    /// The system refused at least one part's: its pages come from the node of the thread that touches them first.
+    Refused(BindRefused),
+}
+
+impl core::fmt::Display for MemoryBinding {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NoNodes => f.write_str("memory not bound: no nodes to divide it among"),
+            Self::Bound => f.write_str("memory bound"),
+            Self::Refused(why) => write!(f, "memory not bound: {why}"),
+        }
+    }
+}
+
 /// A snapshot; the parts are read one after the other and need not fit each other exactly.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct LogStats {
@@ -30,6 +54,12 @@ pub struct LogStats {
     pub segments: u64,
     /// Limit for `segments`.
     pub segments_max: u64,
+    /// Parts of the memory: one for each memory node, at least one.
+    pub memory_parts: u16,
+    /// Whether these lie on their nodes.
+    pub binding: MemoryBinding,
+    /// Seglets that a log took from another node's part since the start, because its own had none.
+    pub seglets_away: u64,
     /// The cleaner's work.
     pub cleaner: CleanerStats,
 }

@@ -14,6 +14,8 @@
 //! What it does not do: it knows no segments and no entries, never blocks on another thread for
 //! longer than a short critical section, and reads no clock. See `docs/memory.md`.
 
+#[allow(unsafe_code)] // two system calls
+mod binding;
 #[allow(unsafe_code)] // copies to where its callers may write
 mod copy;
 mod epoch;
@@ -23,8 +25,11 @@ mod seglets;
 #[allow(unsafe_code)] // one call: discarding words
 mod words;
 
+pub use binding::BindRefused;
 pub use copy::CopyMethod;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
 pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
-pub use seglets::{FreeSeglets, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError};
+pub use seglets::{
+    FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError,
+};
 pub use words::WordRegion;

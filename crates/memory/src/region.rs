@@ -152,11 +152,23 @@ impl Region {
     /// # Panics
     /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
     pub fn prefer_huge_pages(&self, offset: u64, len: u64) {
+        self.prefer(offset, len, Advice::LinuxHugepage);
+    }
+
+    /// Asks for no more transparent huge pages in `len` bytes from `offset` on. Those that are there stay.
+    ///
+    /// # Panics
+    /// As of [`Self::prefer_huge_pages`].
+    pub fn prefer_small_pages(&self, offset: u64, len: u64) {
+        self.prefer(offset, len, Advice::LinuxNoHugepage);
+    }
+
+    fn prefer(&self, offset: u64, len: u64, pages: Advice) {
         self.check_granules(offset, len);
         // SAFETY: advice about our own mapping (R1, checked above); it changes no content. A kernel without huge
         // pages refuses, which costs speed only.
         let _refusal_is_harmless =
-            unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxHugepage) };
+            unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), pages) };
     }
 
     /// Bytes in the region: what was asked for, rounded up.
@@ -429,7 +441,7 @@ impl Region {
 
     /// The address of `offset`, which may be at most `len`.
     #[inline]
-    fn at(&self, offset: u64) -> *mut c_void {
+    pub(crate) fn at(&self, offset: u64) -> *mut c_void {
         debug_assert!(offset <= self.len, "offset {offset} outside");
         // SAFETY: every caller checked `offset <= len`, and `len` bytes are mapped (R1).
         unsafe { self.base.as_ptr().add(to_usize(offset)).cast() }
@@ -454,7 +466,7 @@ impl Region {
         );
     }
 
-    fn check_granules(&self, offset: u64, len: u64) {
+    pub(crate) fn check_granules(&self, offset: u64, len: u64) {
         assert!(
             offset <= self.len && len <= self.len - offset,
             "no {len} bytes at offset {offset} of a region of {} bytes",

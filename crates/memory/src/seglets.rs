@@ -8,7 +8,10 @@
 //! - S2: the cleaner and emergency pools never hold more than their reserves; a seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
 //! - S3: a seglet counts as blank only if its pages have not been touched since the region was made or
-//!   since they were discarded. Blank ones are taken last.
+//!   since they were discarded. Of a part, blank ones are taken last.
+//! - S4: the region may be divided into parts, one for each memory node. How much there is in a pool counts over all parts;
+//!   which seglets are taken, and which are kept in the reserves, is a matter of the parts. So a part without free
+//!   seglets takes those of another one, and no append is refused that would not be without parts.
 //!
 //! Threads: one mutex, held for the move of `n` numbers; never while anything is waited for.
 //!
@@ -77,6 +80,10 @@ impl FreeSeglets {
     }
 }
 
+/// A part of the region: the seglets of one memory node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PartIndex(pub u16);
+
 /// Why a pool could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SegletPoolError {
@@ -98,75 +105,143 @@ pub enum SegletPoolError {
 pub struct SegletPool {
     seglets: u32,
     reserves: Reserves,
+    /// Where each part ends. Ascending; the last one is `seglets`.
+    ends: Box<[u32]>,
     pools: Mutex<Pools>,
 }
 
-/// Stacks of free seglets: what was freed last is used first, while it is still in the caches.
 #[derive(Debug)]
 struct Pools {
+    parts: Box<[Part]>,
+    /// One bit per seglet: set while it is taken. The witness of M2.
+    taken: Vec<u64>,
+    /// Seglets taken for a part from another one.
+    away: u64,
+}
+
+/// Stacks of free seglets of one part: what was freed last is used first, while it is still in the caches.
+#[derive(Debug, Default)]
+struct Part {
     /// Those with pages, then those without (S3): the front was freed longest ago.
     default: VecDeque<SegletIndex>,
     blank: Vec<SegletIndex>,
     cleaner: Vec<SegletIndex>,
     emergency: Vec<SegletIndex>,
-    /// One bit per seglet: set while it is taken. The witness of M2.
-    taken: Vec<u64>,
+    /// What of the reserves should be of this part (S4).
+    shares: Reserves,
+}
+
+/// The two pools that are reserves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kept {
+    Emergency,
+    Cleaner,
+}
+
+impl Reserves {
+    fn of(self, kept: Kept) -> usize {
+        match kept {
+            Kept::Emergency => self.emergency as usize,
+            Kept::Cleaner => self.cleaner as usize,
+        }
+    }
+
+    /// What a part that has the seglets `first..end` of `all` should hold: as its size, and all parts together all of it.
+    fn share(self, first: u32, end: u32, all: u32) -> Self {
+        let before = |reserve: u32, border: u32| {
+            let share = u64::from(reserve) * u64::from(border) / u64::from(all);
+            u32::try_from(share).expect("a part of a reserve")
+        };
+        let of = |reserve| before(reserve, end) - before(reserve, first);
+        Self {
+            cleaner: of(self.cleaner),
+            emergency: of(self.emergency),
+        }
+    }
 }
 
 impl SegletPool {
-    /// A pool of the seglets `0..seglets`, all free.
+    /// A pool of the seglets `0..seglets`, all free, in one part.
     ///
     /// # Errors
     /// [`SegletPoolError::TooFew`] when the reserves leave no seglet for ordinary appends.
     pub fn new(seglets: u32, reserves: Reserves) -> Result<Self, SegletPoolError> {
+        Self::divided(&[seglets], reserves)
+    }
+
+    /// A pool of several parts, each as long as said, one behind the other.
+    ///
+    /// # Errors
+    /// As of [`Self::new`].
+    pub fn divided(lens: &[u32], reserves: Reserves) -> Result<Self, SegletPoolError> {
+        let mut seglets = 0;
+        let ends = lens.iter().map(|len| {
+            seglets += len;
+            seglets
+        });
+        let ends: Box<[u32]> = ends.collect();
         let kept = u64::from(reserves.cleaner) + u64::from(reserves.emergency);
         if kept >= u64::from(seglets) {
             return Err(SegletPoolError::TooFew { seglets, reserves });
         }
-        let mut pools = Pools {
-            default: VecDeque::with_capacity(seglets as usize),
-            blank: Vec::with_capacity(seglets as usize),
-            cleaner: Vec::with_capacity(reserves.cleaner as usize),
-            emergency: Vec::with_capacity(reserves.emergency as usize),
+        let firsts = core::iter::once(0).chain(ends.iter().copied());
+        let part = |(first, &end)| Part::new(first, end, reserves.share(first, end, seglets));
+        let pools = Pools {
+            parts: firsts.zip(&ends).map(part).collect(),
             taken: vec![0; (seglets as usize).div_ceil(64)],
+            away: 0,
         };
-        // Stacked from the end, so that memory is touched from the region's start on.
-        for index in (0..seglets).rev() {
-            if let Some(blank) = pools.put_in_reserve(SegletIndex(index), reserves) {
-                pools.blank.push(blank);
-            }
-        }
         Ok(Self {
             seglets,
             reserves,
+            ends,
             pools: Mutex::new(pools),
         })
     }
 
-    /// Takes `count` seglets for `class`: all of them or none. Never waits.
+    /// The part a seglet is of.
     #[must_use]
-    pub fn take(&self, class: SegletClass, count: usize) -> Option<Vec<SegletIndex>> {
+    pub fn part_of(&self, seglet: SegletIndex) -> PartIndex {
+        let part = self.ends.partition_point(|&end| end <= seglet.0);
+        PartIndex(u16::try_from(part).expect("parts are counted in 16 bits"))
+    }
+
+    /// Takes `count` seglets for `class`: all of them or none, as far as possible of `part`. Never waits.
+    #[must_use]
+    pub fn take(
+        &self,
+        class: SegletClass,
+        count: usize,
+        part: PartIndex,
+    ) -> Option<Vec<SegletIndex>> {
         let mut pools = self.lock();
-        let pools = &mut *pools;
-        let own = match class {
+        let kept = match class {
             SegletClass::Default => None,
-            SegletClass::Cleaner => Some(&mut pools.cleaner),
-            SegletClass::Emergency => Some(&mut pools.emergency),
+            SegletClass::Cleaner => Some(Kept::Cleaner),
+            SegletClass::Emergency => Some(Kept::Emergency),
         };
-        let own_len = own.as_ref().map_or(0, |pool| pool.len());
-        if own_len + pools.default.len() + pools.blank.len() < count {
+        let in_reserve = kept.map_or(0, |kept| pools.kept(kept));
+        if in_reserve + pools.default() < count {
             return None;
         }
         let mut seglets = Vec::with_capacity(count);
-        if let Some(own) = own {
-            seglets.extend(own.drain(own_len - own_len.min(count)..).rev());
+        let parts = self.ends.len();
+        let in_turn = || (0..parts).map(|turn| (usize::from(part.0) + turn) % parts);
+        if let Some(kept) = kept {
+            pools.take_kept(kept, count.min(in_reserve), in_turn(), &mut seglets);
         }
-        while seglets.len() < count {
-            let next = pools.default.pop_back().or_else(|| pools.blank.pop());
-            seglets.push(next.expect("counted above"));
+        for part in in_turn() {
+            let part = &mut pools.parts[part];
+            let next = core::iter::from_fn(|| part.pop_default());
+            let wanted = count - seglets.len();
+            seglets.extend(next.take(wanted));
         }
         for &seglet in &seglets {
             pools.mark_taken(seglet);
+        }
+        if parts > 1 {
+            let away = seglets.iter().filter(|s| self.part_of(**s) != part);
+            pools.away += away.count() as u64;
         }
         Some(seglets)
     }
@@ -178,21 +253,18 @@ impl SegletPool {
     pub fn give_back(&self, seglets: impl IntoIterator<Item = SegletIndex>) {
         let mut pools = self.lock();
         for seglet in seglets {
-            assert!(
-                seglet.0 < self.seglets && pools.clear_taken(seglet),
-                "{seglet} was given back, but it is not taken"
-            );
-            pools.put(seglet, self.reserves);
+            self.free_one(&mut pools, seglet, false);
         }
     }
 
-    /// Takes up to `count` seglets of the default pool that have pages, those that were freed longest
+    /// Takes up to `count` seglets of the default pool that have pages, those of a part that were freed longest
     /// ago: to be discarded and then given to [`Self::give_back_blank`].
     #[must_use]
     pub fn take_with_pages(&self, count: usize) -> Vec<SegletIndex> {
         let mut pools = self.lock();
-        let count = count.min(pools.default.len());
-        let seglets: Vec<SegletIndex> = pools.default.drain(..count).collect();
+        let fullest = pools.parts.iter_mut().max_by_key(|part| part.default.len());
+        let free = &mut fullest.expect("a pool has a part").default;
+        let seglets: Vec<SegletIndex> = free.drain(..count.min(free.len())).collect();
         for &seglet in &seglets {
             pools.mark_taken(seglet);
         }
@@ -206,26 +278,82 @@ impl SegletPool {
     pub fn give_back_blank(&self, seglets: impl IntoIterator<Item = SegletIndex>) {
         let mut pools = self.lock();
         for seglet in seglets {
-            assert!(
-                seglet.0 < self.seglets && pools.clear_taken(seglet),
-                "{seglet} was given back, but it is not taken"
-            );
-            if let Some(blank) = pools.put_in_reserve(seglet, self.reserves) {
-                pools.blank.push(blank);
+            self.free_one(&mut pools, seglet, true);
+        }
+    }
+
+    fn free_one(&self, pools: &mut Pools, seglet: SegletIndex, is_blank: bool) {
+        assert!(
+            seglet.0 < self.seglets && pools.clear_taken(seglet),
+            "{seglet} was given back, but it is not taken"
+        );
+        let Some(left) = self.fill_reserves(pools, seglet) else {
+            return;
+        };
+        let part = &mut pools.parts[usize::from(self.part_of(left).0)];
+        // Whether one that comes out of a reserve has pages is not known.
+        if is_blank && left == seglet {
+            part.blank.push(left);
+        } else {
+            part.default.push_back(left);
+        }
+    }
+
+    /// Puts a seglet into the reserves, if they want one of its part; gives what is left for the default pool: this one,
+    /// or one of a part of which there are too many (S4).
+    fn fill_reserves(&self, pools: &mut Pools, seglet: SegletIndex) -> Option<SegletIndex> {
+        let mut left = seglet;
+        for kept in [Kept::Emergency, Kept::Cleaner] {
+            let part = usize::from(self.part_of(left).0);
+            if pools.kept(kept) < self.reserves.of(kept) {
+                pools.parts[part].reserve(kept).push(left);
+                return None;
+            }
+            if pools.parts[part].wants(kept) {
+                let other = pools.parts.iter_mut().find(|part| part.has_too_many(kept));
+                let other = other.and_then(|other| other.reserve(kept).pop());
+                let other = other.expect("when one part has less than its share, another has more");
+                pools.parts[part].reserve(kept).push(left);
+                left = other;
             }
         }
+        Some(left)
+    }
+
+    /// The part of whose seglets the least share is free for everybody, the first one of several, and that share in
+    /// thousandths. Nothing when there is one part.
+    #[must_use]
+    pub fn poorest(&self) -> Option<(PartIndex, u64)> {
+        if self.ends.len() == 1 {
+            return None;
+        }
+        let pools = self.lock();
+        let mut first = 0;
+        let permille = pools.parts.iter().zip(&self.ends).map(|(part, &end)| {
+            let all = u64::from(end - first).max(1);
+            first = end;
+            part.default() as u64 * 1000 / all
+        });
+        let parts = (0..).map(PartIndex).zip(permille);
+        parts.min_by_key(|(_, free)| *free)
+    }
+
+    /// Seglets that were taken for a part, since the pool was made, from another one.
+    #[must_use]
+    pub fn taken_away(&self) -> u64 {
+        self.lock().away
     }
 
     /// Seglets of the default pool that have pages.
     #[must_use]
     pub fn free_with_pages(&self) -> u32 {
-        count(self.lock().default.len())
+        count(self.lock().parts.iter().map(|part| part.default.len()))
     }
 
     /// Free seglets of the default pool without pages (S3).
     #[must_use]
     pub fn blank(&self) -> u32 {
-        count(self.lock().blank.len())
+        count(self.lock().parts.iter().map(|part| part.blank.len()))
     }
 
     /// What is free now; stale as soon as it is read.
@@ -233,9 +361,9 @@ impl SegletPool {
     pub fn free(&self) -> FreeSeglets {
         let pools = self.lock();
         FreeSeglets {
-            default: count(pools.default.len() + pools.blank.len()),
-            cleaner: count(pools.cleaner.len()),
-            emergency: count(pools.emergency.len()),
+            default: count([pools.default()].into_iter()),
+            cleaner: count([pools.kept(Kept::Cleaner)].into_iter()),
+            emergency: count([pools.kept(Kept::Emergency)].into_iter()),
         }
     }
 
@@ -257,28 +385,91 @@ impl SegletPool {
     }
 }
 
-fn count(seglets: usize) -> u32 {
-    u32::try_from(seglets).expect("no more than seglets")
+fn count(seglets: impl Iterator<Item = usize>) -> u32 {
+    u32::try_from(seglets.sum::<usize>()).expect("no more than seglets")
 }
 
-impl Pools {
-    fn put(&mut self, seglet: SegletIndex, reserves: Reserves) {
-        if let Some(seglet) = self.put_in_reserve(seglet, reserves) {
-            self.default.push_back(seglet);
+impl Part {
+    fn new(first: u32, end: u32, shares: Reserves) -> Self {
+        let mut part = Self {
+            shares,
+            ..Default::default()
+        };
+        // Stacked from the end, so that memory is touched from the part's start on.
+        let mut free = (first..end).rev().map(SegletIndex);
+        let mut some = |count: u32| free.by_ref().take(count as usize).collect();
+        part.emergency = some(shares.emergency);
+        part.cleaner = some(shares.cleaner);
+        part.blank = free.collect();
+        part
+    }
+
+    fn reserve(&mut self, kept: Kept) -> &mut Vec<SegletIndex> {
+        match kept {
+            Kept::Emergency => &mut self.emergency,
+            Kept::Cleaner => &mut self.cleaner,
         }
     }
 
-    /// Gives the seglet back when the reserves are full.
-    fn put_in_reserve(&mut self, seglet: SegletIndex, reserves: Reserves) -> Option<SegletIndex> {
-        let pool = if self.emergency.len() < reserves.emergency as usize {
-            &mut self.emergency
-        } else if self.cleaner.len() < reserves.cleaner as usize {
-            &mut self.cleaner
-        } else {
-            return Some(seglet);
-        };
-        pool.push(seglet);
-        None
+    fn default(&self) -> usize {
+        self.default.len() + self.blank.len()
+    }
+
+    fn pop_default(&mut self) -> Option<SegletIndex> {
+        self.default.pop_back().or_else(|| self.blank.pop())
+    }
+
+    fn kept(&self, kept: Kept) -> usize {
+        match kept {
+            Kept::Emergency => self.emergency.len(),
+            Kept::Cleaner => self.cleaner.len(),
+        }
+    }
+
+    fn wants(&self, kept: Kept) -> bool {
+        self.kept(kept) < self.shares.of(kept)
+    }
+
+    fn has_too_many(&self, kept: Kept) -> bool {
+        self.kept(kept) > self.shares.of(kept)
+    }
+}
+
+impl Pools {
+    /// Takes so many of a reserve, which has them, for the first one of `parts`. Where only other parts' are left, one of
+    /// its own default pool changes places with one of those, so that all pools hold as many as without parts (S4).
+    fn take_kept(
+        &mut self,
+        kept: Kept,
+        count: usize,
+        mut parts: impl Iterator<Item = usize>,
+        into: &mut Vec<SegletIndex>,
+    ) {
+        let own = parts.next().expect("a pool has a part");
+        let reserve = self.parts[own].reserve(kept);
+        into.extend(reserve.drain(reserve.len().saturating_sub(count)..).rev());
+        for other in parts {
+            while into.len() < count {
+                let Some(theirs) = self.parts[other].reserve(kept).pop() else {
+                    break;
+                };
+                match self.parts[own].pop_default() {
+                    Some(mine) => {
+                        into.push(mine);
+                        self.parts[other].default.push_back(theirs);
+                    }
+                    None => into.push(theirs),
+                }
+            }
+        }
+    }
+
+    fn kept(&self, kept: Kept) -> usize {
+        self.parts.iter().map(|part| part.kept(kept)).sum()
+    }
+
+    fn default(&self) -> usize {
+        self.parts.iter().map(Part::default).sum()
     }
 
     fn mark_taken(&mut self, seglet: SegletIndex) {
@@ -309,6 +500,10 @@ mod tests {
         SegletPool::new(10, reserves).unwrap()
     }
 
+    fn take(pool: &SegletPool, class: SegletClass, count: usize) -> Option<Vec<SegletIndex>> {
+        pool.take(class, count, PartIndex(0))
+    }
+
     fn free(default: u32, cleaner: u32, emergency: u32) -> FreeSeglets {
         FreeSeglets {
             default,
@@ -321,34 +516,34 @@ mod tests {
     fn reserves_are_out_of_reach_of_ordinary_appends() {
         let pool = pool();
         assert_eq!(pool.free(), free(5, 3, 2));
-        assert!(pool.take(SegletClass::Default, 6).is_none());
-        let first = pool.take(SegletClass::Default, 5).unwrap();
+        assert!(take(&pool, SegletClass::Default, 6).is_none());
+        let first = take(&pool, SegletClass::Default, 5).unwrap();
         assert_eq!(
             first[0],
             SegletIndex(0),
             "memory is touched from its start on"
         );
-        assert!(pool.take(SegletClass::Default, 1).is_none());
-        assert_eq!(pool.take(SegletClass::Default, 0), Some(vec![]));
+        assert!(take(&pool, SegletClass::Default, 1).is_none());
+        assert_eq!(take(&pool, SegletClass::Default, 0), Some(vec![]));
         assert_eq!(pool.free(), free(0, 3, 2));
     }
 
     #[test]
     fn the_cleaner_takes_its_reserve_first_and_then_from_everybody() {
         let pool = pool();
-        assert_eq!(pool.take(SegletClass::Cleaner, 2).unwrap().len(), 2);
+        assert_eq!(take(&pool, SegletClass::Cleaner, 2).unwrap().len(), 2);
         assert_eq!(pool.free(), free(5, 1, 2));
-        assert!(pool.take(SegletClass::Cleaner, 7).is_none());
+        assert!(take(&pool, SegletClass::Cleaner, 7).is_none());
         assert_eq!(pool.free(), free(5, 1, 2), "all or nothing");
-        assert_eq!(pool.take(SegletClass::Cleaner, 4).unwrap().len(), 4);
+        assert_eq!(take(&pool, SegletClass::Cleaner, 4).unwrap().len(), 4);
         assert_eq!(pool.free(), free(2, 0, 2));
     }
 
     #[test]
     fn freed_seglets_refill_emergency_then_cleaner_then_default() {
         let pool = pool();
-        let mut taken = pool.take(SegletClass::Cleaner, 8).unwrap();
-        taken.extend(pool.take(SegletClass::Emergency, 2).unwrap());
+        let mut taken = take(&pool, SegletClass::Cleaner, 8).unwrap();
+        taken.extend(take(&pool, SegletClass::Emergency, 2).unwrap());
         assert_eq!(pool.free(), free(0, 0, 0));
         let distinct: BTreeSet<_> = taken.iter().copied().collect();
         assert_eq!(distinct.len(), 10);
@@ -363,7 +558,7 @@ mod tests {
     #[should_panic(expected = "seglet 0 was given back, but it is not taken")]
     fn giving_a_seglet_back_twice_is_refused() {
         let pool = pool();
-        let taken = pool.take(SegletClass::Default, 1).unwrap();
+        let taken = take(&pool, SegletClass::Default, 1).unwrap();
         pool.give_back(taken.clone());
         pool.give_back(taken);
     }
@@ -372,7 +567,7 @@ mod tests {
     fn what_was_freed_longest_ago_is_discarded_first_and_used_last() {
         let pool = pool();
         assert_eq!(pool.free_with_pages(), 0, "nothing was touched yet");
-        let taken = pool.take(SegletClass::Default, 4).unwrap();
+        let taken = take(&pool, SegletClass::Default, 4).unwrap();
         pool.give_back(taken.iter().copied());
         assert_eq!(pool.free_with_pages(), 4);
         let oldest = pool.take_with_pages(3);
@@ -380,7 +575,7 @@ mod tests {
         assert_eq!(pool.free(), free(2, 3, 2));
         pool.give_back_blank(oldest);
         assert_eq!((pool.free(), pool.free_with_pages()), (free(5, 3, 2), 1));
-        let next = pool.take(SegletClass::Default, 2).unwrap();
+        let next = take(&pool, SegletClass::Default, 2).unwrap();
         assert_eq!(next, [taken[3], taken[2]]);
         assert_eq!(pool.free_with_pages(), 0);
     }
@@ -397,5 +592,64 @@ mod tests {
                 .to_string()
                 .starts_with("10 seglets of memory do not cover")
         );
+    }
+    /// Two parts of ten seglets each.
+    fn divided() -> SegletPool {
+        let reserves = Reserves {
+            cleaner: 4,
+            emergency: 2,
+        };
+        SegletPool::divided(&[10, 10], reserves).unwrap()
+    }
+
+    fn of_part(pool: &SegletPool, seglets: &[SegletIndex], part: u16) -> usize {
+        let of_part = seglets
+            .iter()
+            .filter(|s| pool.part_of(**s) == PartIndex(part));
+        of_part.count()
+    }
+
+    #[test]
+    fn each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none() {
+        let pool = divided();
+        let mine = pool.take(SegletClass::Default, 7, PartIndex(1)).unwrap();
+        assert_eq!(mine[0], SegletIndex(10), "from its part's start on");
+        assert_eq!((of_part(&pool, &mine, 1), pool.taken_away()), (7, 0));
+        let more = pool.take(SegletClass::Default, 5, PartIndex(1)).unwrap();
+        assert_eq!((of_part(&pool, &more, 0), pool.taken_away()), (5, 5));
+        assert_eq!(pool.poorest(), Some((PartIndex(1), 0)));
+        let survivors = pool.take(SegletClass::Cleaner, 3, PartIndex(1)).unwrap();
+        assert_eq!(of_part(&pool, &survivors, 1), 2, "half of the reserve");
+        assert_eq!(pool.taken_away(), 6);
+        assert!(pool.take(SegletClass::Default, 3, PartIndex(0)).is_none());
+        assert_eq!(pool.free(), free(2, 1, 2));
+    }
+
+    #[test]
+    fn reserves_come_to_be_of_all_parts_again() {
+        let pool = divided();
+        let all = pool.take(SegletClass::Cleaner, 18, PartIndex(0)).unwrap();
+        let heads = pool.take(SegletClass::Emergency, 2, PartIndex(0)).unwrap();
+        assert_eq!(pool.free().total(), 0);
+        let all = [all, heads].concat();
+        // First those of one part, which fill the reserves, then those of the other one.
+        pool.give_back(all.iter().copied().filter(|s| s.0 < 10));
+        assert_eq!(pool.free(), free(4, 4, 2));
+        pool.give_back(all.iter().copied().filter(|s| s.0 >= 10));
+        assert_eq!(pool.free(), free(14, 4, 2));
+        assert_eq!(pool.free_with_pages(), 14);
+        let all = pool.take(SegletClass::Default, 14, PartIndex(0)).unwrap();
+        let kept = pool.take(SegletClass::Cleaner, 4, PartIndex(1)).unwrap();
+        assert_eq!((of_part(&pool, &kept, 0), of_part(&pool, &kept, 1)), (2, 2));
+        let heads = pool.take(SegletClass::Emergency, 2, PartIndex(1)).unwrap();
+        assert_eq!(of_part(&pool, &heads, 1), 1);
+        pool.give_back(heads.into_iter().chain(kept).chain(all));
+        let near = pool.take(SegletClass::Cleaner, 4, PartIndex(1)).unwrap();
+        assert_eq!(
+            of_part(&pool, &near, 1),
+            4,
+            "its own instead of the other one's"
+        );
+        assert_eq!(pool.free(), free(14, 0, 2));
     }
 }

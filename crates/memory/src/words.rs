@@ -24,6 +24,14 @@ impl WordRegion {
         self.0.prefer_huge_pages(offset, len);
     }
 
+    /// See [`Region::prefer_small_pages`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn prefer_small_pages(&self, offset: u64, len: u64) {
+        self.0.prefer_small_pages(offset, len);
+    }
+
     /// Bytes in the region.
     #[must_use]
     #[inline]

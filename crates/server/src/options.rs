@@ -19,6 +19,8 @@ pub struct ServerOptions {
     pub admin: Option<String>,
     /// Log memory.
     pub memory: Size,
+    /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in steps of 2 MiB.
+    pub huge_pages: bool,
     /// Replicas of every segment on other servers' disks; 0 keeps none: a crash loses the data.
     pub replicas: u32,
     /// Replicas without which writes wait; one less than `replicas`, at least 1, when `None`.
@@ -47,6 +49,7 @@ impl ServerOptions {
             redis: None,
             admin: None,
             memory: Size::mib(256),
+            huge_pages: false,
             replicas: 3,
             min_replicas: None,
             synced: false,

@@ -11,16 +11,20 @@ use crate::status::{Readiness, StatusSource};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
-use pluvio_log::{Cleaner, CleanerOptions, CleanerPace, Durability, LogOptions, OpenError};
+use pluvio_log::{
+    Cleaner, CleanerOptions, CleanerPace, Durability, LogOptions, LogStats, MemoryBinding,
+    MemoryPart, OpenError,
+};
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions, Fatal};
-use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, ServerId, ServerListVersion};
+use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion};
 use pluvio_wire::{
     Coordinators, Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, RpcError, ServerInfo,
     ServerList, ServerState, ServerStatus,
 };
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -238,8 +242,42 @@ fn store_options(
             durability,
             tombstones: options.tombstones,
             cleaners: cleaners(logs),
+            huge_pages: options.huge_pages,
+            parts: memory_parts((0..logs).map(|core| env.tasks.memory_node(CoreId(core)))),
             ..LogOptions::new(options.memory)
         },
+    }
+}
+
+/// A part of the memory for each memory node that event loops are bound to; none when they are bound to no node, or all
+/// to one. Core by core: its node.
+fn memory_parts(nodes: impl Iterator<Item = Option<u32>>) -> Vec<MemoryPart> {
+    let mut logs_of = BTreeMap::<u32, Vec<LogId>>::new();
+    for (log, node) in (0..).map(LogId).zip(nodes) {
+        match node {
+            Some(node) => logs_of.entry(node).or_default().push(log),
+            None => return Vec::new(),
+        }
+    }
+    if logs_of.len() < 2 {
+        return Vec::new();
+    }
+    let part = |(node, logs)| MemoryPart {
+        node: Some(node),
+        logs,
+    };
+    logs_of.into_iter().map(part).collect()
+}
+
+/// Says where the memory lies, if it could lie elsewhere.
+fn tell_binding(log: &LogStats) {
+    let (nodes, binding) = (log.memory_parts, log.binding);
+    match binding {
+        MemoryBinding::NoNodes => {}
+        MemoryBinding::Bound => tracing::info!(nodes, "{binding}"),
+        MemoryBinding::Refused(_) => {
+            tracing::warn!(nodes, "{binding}; reads may cross nodes more often");
+        }
     }
 }
 
@@ -395,6 +433,7 @@ impl Starting {
         let (env, options) = (&self.env, &self.options);
         self.backup.enlisted(reply.server, reply.cluster)?;
         let store = Engine::open(store_options(env, options, reply.server, reply.cluster))?;
+        tell_binding(&store.space().stats());
         let replication_options = ReplicationOptions {
             rack: options.rack.clone(),
             replicas: options.replicas,
@@ -507,5 +546,24 @@ impl Starting {
             }
         };
         self.env.tasks.background("cleaner", Box::new(step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_cores_on_one_memory_node_share_a_part() {
+        let part = |node, logs: &[u16]| MemoryPart {
+            node: Some(node),
+            logs: logs.iter().map(|log| LogId(*log)).collect(),
+        };
+        let cores = [Some(1), Some(0), Some(1), Some(0)];
+        let parts = [part(0, &[1, 3]), part(1, &[0, 2])];
+        assert_eq!(memory_parts(cores.into_iter()), parts);
+        for cores in [[Some(1), Some(1)], [None, Some(0)], [None, None]] {
+            assert_eq!(memory_parts(cores.into_iter()), [], "{cores:?}");
+        }
     }
 }

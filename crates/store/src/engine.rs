@@ -118,9 +118,20 @@ pub enum EngineError {
 pub struct Fatal;
 
 impl Fatal {
-    /// Stops the process with a message that says where.
+    /// Stops the process with a message that says where: through the panic hook, which whoever embeds the store may have
+    /// set, and then for good, also where panics unwind. A thread that ended alone would leave others to serve what is
+    /// corrupt.
     pub fn corrupt(corruption: &Corruption) -> ! {
+        let _no_further = StopsProcess;
         panic!("{corruption}; stopping, so that the data is recovered from its replicas");
+    }
+}
+
+struct StopsProcess;
+
+impl Drop for StopsProcess {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 

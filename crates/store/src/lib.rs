@@ -44,9 +44,9 @@ pub use completions::{
     Admission, CLIENTS_MAX, Completions, Execution, OPERATIONS_MAX, RESULTS_MAX, kept_for,
 };
 pub use embedded::{
-    Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, IncrementError, Iter, Kept,
-    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
-    StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, HugePages, IncrementError,
+    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
+    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
 pub use engine::{
     Change, Current, Engine, EngineError, EngineStats, Fatal, Settle, Update, Updated,
@@ -55,7 +55,8 @@ pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
-    CopyMethod, ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite,
+    BindRefused, CopyMethod, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
+    SinkPace, SinkWrite,
 };
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use read::{Found, Pending};

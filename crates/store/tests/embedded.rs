@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_store::{
-    BuildError, Condition, Host, IncrementError, KeyHashing, Nodes, Pace, Size, Store, StoreError,
-    Table, ThisMachine, Topology, TopologyError, Version, Worker,
+    BuildError, Condition, Host, HugePages, IncrementError, KeyHashing, MemoryBinding, Nodes, Pace,
+    Size, Store, StoreError, Table, ThisMachine, Topology, TopologyError, Version, Worker,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -148,7 +148,9 @@ fn tables_are_apart_and_dropping_one_ends_its_handles() {
     two.put(b"k", b"2").unwrap();
     assert_eq!(store.table_names(), ["test", "two"]);
     assert!(store.drop_table("two") && !store.drop_table("two"));
-    assert!(store.table("two").is_none());
+    let unknown = store.table("two").unwrap_err();
+    assert_eq!(unknown, StoreError::UnknownTable("two".into()));
+    assert_eq!(unknown.to_string(), "there is no table \"two\"");
     assert_eq!(two.get(b"k"), None);
     assert_eq!(two.put(b"k", b"3"), Err(StoreError::TableDropped));
     assert_eq!(two.iter().count(), 0);
@@ -173,6 +175,9 @@ fn senseless_options_are_named_with_their_limits() {
     named(refused(builder().cleaner_threads(65)), "cleaner_threads");
     named(refused(builder().threads_max(0)), "threads_max");
     named(refused(builder().threads_max(1 << 20)), "threads_max");
+    let own_threads = || builder().cleaner_threads(3);
+    named(refused(own_threads().threads_max(3)), "threads_max");
+    assert!(own_threads().threads_max(4).build().is_ok());
     named(refused(builder().limits(0, 10)), "limits (key)");
     named(refused(builder().limits(10, 2 << 20)), "limits (value)");
     named(refused(builder().live_percent_max(99)), "live_percent_max");
@@ -221,6 +226,106 @@ fn senseless_options_are_named_with_their_limits() {
 }
 
 #[test]
+fn refusals_name_option_and_limit() {
+    let builder = || Store::builder().memory(Size::mib(64));
+    let text = |builder: pluvio_store::StoreBuilder| builder.build().unwrap_err().to_string();
+    let limits = [
+        (builder().heads(0), "option heads: 0; 1 to 256 are possible"),
+        (
+            builder().expansion(0.5),
+            "option expansion: 0.5; 1 to 100 are possible",
+        ),
+        (
+            builder().threads_max(1),
+            "option threads_max: 1; 2 to 65536 are possible",
+        ),
+        (
+            builder().limits(1 << 20, 1),
+            "option limits (key): 1048576; 1 to 65536 are possible",
+        ),
+        (
+            builder().limits(1, 1 << 30),
+            "option limits (value): 1073741824; 0 to 1048576 are possible",
+        ),
+    ];
+    for (builder, expected) in limits {
+        assert_eq!(text(builder), expected);
+    }
+    let small = text(Store::builder().memory(Size::mib(1)).heads(2));
+    let expected = "option memory: 1048576 bytes; a store with 2 heads needs at least ";
+    assert!(small.starts_with(expected), "{small}");
+    let crowded = text(Store::builder().memory(Size::mib(32)).heads(256));
+    let expected = "option heads: 256; 33554432 bytes of memory allow at most ";
+    assert!(crowded.starts_with(expected), "{crowded}");
+    let large = text(Store::builder().memory(Size(1 << 47)));
+    let expected = "option memory: cannot reserve ";
+    assert!(large.starts_with(expected), "{large}");
+}
+
+#[test]
+fn huge_pages_that_are_required_and_not_there_are_an_error() {
+    let machine = |has| Machine {
+        has_huge_pages: has,
+        ..Machine::default()
+    };
+    let builder = |has, huge| {
+        let builder = Store::builder().memory(Size::mib(64)).cleaner_threads(0);
+        builder.host(Arc::new(machine(has))).huge_pages(huge)
+    };
+    let refused = builder(false, HugePages::Required).build().unwrap_err();
+    assert!(matches!(refused, BuildError::NoHugePages(_)));
+    assert_eq!(
+        refused.to_string(),
+        "option huge_pages: required, but this machine has none"
+    );
+    for (has, huge) in [
+        (true, HugePages::Required),
+        (false, HugePages::IfPossible),
+        (false, HugePages::No),
+    ] {
+        let store = builder(has, huge).build().unwrap();
+        table(&store).put(b"k", b"v").unwrap();
+    }
+}
+
+/// Two groups of processors, of which the second one may be near a node that is not there.
+#[test]
+fn memory_is_divided_among_nodes_and_bound_where_it_can_be() {
+    let build = |number: u32, bind: bool| {
+        let nodes = vec![(0, vec![0, 2]), (number, vec![1, 3])];
+        let builder = Store::builder().memory(Size::mib(64)).cleaner_threads(0);
+        let builder = builder.topology(Topology::Numbered(nodes)).heads(4);
+        let machine = Arc::new(Machine::default());
+        builder.host(machine).bind_memory(bind).build().unwrap()
+    };
+    let missing = build(1000, true);
+    let stats = missing.stats();
+    assert_eq!(stats.memory_nodes, 2);
+    let MemoryBinding::Refused(why) = stats.binding else {
+        panic!("{stats:?}");
+    };
+    assert!(why.node == 0 || why.node == 1000, "{why}");
+    let unbound = build(0, false).stats();
+    assert_eq!(
+        (unbound.memory_nodes, unbound.binding),
+        (1, MemoryBinding::NoNodes)
+    );
+    // Where the system binds at all.
+    let there = build(0, true);
+    if why.node == 1000 {
+        assert_eq!(there.stats().binding, MemoryBinding::Bound);
+    }
+    for store in [missing, there] {
+        let table = table(&store);
+        for key in 0..10_000_u32 {
+            table.put(&key.to_le_bytes(), &[7; 1000]).unwrap();
+        }
+        assert_eq!(store.stats().away_bytes, 0, "each node has seglets");
+        assert_eq!(table.len(), 10_000);
+    }
+}
+
+#[test]
 fn keys_and_values_beyond_the_limits_are_refused() {
     let store = Store::builder()
         .memory(Size::mib(64))
@@ -244,6 +349,7 @@ struct Machine {
     threads: Arc<AtomicUsize>,
     next_processor: AtomicUsize,
     refuses_threads: bool,
+    has_huge_pages: bool,
 }
 
 /// Counts one thread for as long as it lives.
@@ -266,6 +372,13 @@ impl Host for Machine {
 
     fn nodes(&self) -> Result<Nodes, TopologyError> {
         Nodes::new(vec![vec![0, 2], vec![1, 3]])
+    }
+
+    fn huge_pages(&self) -> Result<(), String> {
+        if self.has_huge_pages {
+            return Ok(());
+        }
+        Err("this machine has none".into())
     }
 
     fn processor(&self) -> usize {

@@ -4,6 +4,7 @@ use super::{Cleaner, Cleaning};
 use crate::append::current;
 use crate::durable::Durability;
 use crate::log_state::LogState;
+use crate::options::HEAD_DEAD_SEGLETS;
 use core::sync::atomic::Ordering;
 use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
@@ -71,7 +72,20 @@ impl Cleaner {
     pub(super) fn memory_low(&self, coming: usize) -> bool {
         let geometry = &self.space.geometry;
         let floor = (geometry.delete_reserve + geometry.segment_seglets / 4) as u64;
-        self.free_permille(coming) < self.start_permille() || self.free_seglets(coming) < floor
+        let (free, start) = (self.free_permille(coming), self.start_permille());
+        free < start || self.free_seglets(coming) < floor || self.part_low(free, start)
+    }
+
+    /// Whether the seglets of one memory node run out, and cleaning that would be due soon in any case should begin, so
+    /// that its logs need not take those of others. Never with twice as much free as it begins at otherwise: a node
+    /// that just holds more live data than others would keep the cleaner busy for ever.
+    fn part_low(&self, free_permille: u64, start_permille: u64) -> bool {
+        free_permille < 2 * start_permille
+            && self
+                .space
+                .pool
+                .poorest()
+                .is_some_and(|(_, free)| free < start_permille / 2)
     }
 
     /// Below so many thousandths free, cleaning begins.
@@ -123,7 +137,7 @@ impl Cleaner {
             .map(|log| (dead_of(log), log.id))
             .max();
         if let Some((dead, log)) = best
-            && dead >= 3 * SEGLET_BYTES as u64
+            && dead >= (HEAD_DEAD_SEGLETS * SEGLET_BYTES) as u64
         {
             let _tried_again_later = self.space.roll(log);
         }

@@ -10,7 +10,7 @@ use crate::segment::Segment;
 use crate::side_log::SIDE_HEADER_BYTES;
 use core::sync::atomic::Ordering;
 use pluvio_format::SegmentKind;
-use pluvio_memory::FreeSeglets;
+use pluvio_memory::{FreeSeglets, PartIndex};
 use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
 
@@ -20,6 +20,10 @@ const WASTE_PERCENT_MIN: u32 = 15;
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
 /// value is RAMCloud's).
 const TOMBSTONE_PERCENT: u64 = 40;
+
+/// Segments of the part of memory with the least free are chosen when they score more than the others divided by this: so
+/// that its logs need not take seglets of other memory nodes, and hardly more is copied for that.
+const POOREST_PREFERENCE: f64 = 2.0;
 
 /// What a choice of segments depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,14 +175,17 @@ impl Cleaner {
         objects + segment.tombstones().live_bytes() + SIDE_HEADER_BYTES as u64
     }
 
-    /// A combined pass, over segments of the log with the best one.
+    /// A combined pass, over segments of one log: that with the best segment, if some of its segments gain together.
     fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
         if state.barren.contains(&Some(self.fingerprint(goal))) {
             return None;
         }
-        let mut best: Option<(f64, &LogState, Vec<Candidate>)> = None;
+        let poorest = self.space.pool.poorest();
+        let mut logs: Vec<(f64, &LogState, Vec<Candidate>)> = Vec::new();
         for log in self.space.log_states() {
-            let mut candidates = self.candidates(log, |candidate| self.score(candidate, goal));
+            let preference = self.preference(log, poorest);
+            let score = |candidate: &Candidate| preference * self.score(candidate, goal);
+            let mut candidates = self.candidates(log, score);
             candidates.retain(|c| c.segment.can_be_claimed(false));
             candidates.sort_by(|a, b| {
                 let order = b.score.total_cmp(&a.score);
@@ -188,14 +195,14 @@ impl Cleaner {
                 .iter()
                 .find(|c| c.is_worthwhile(goal, percent))
                 .map(|c| c.score);
-            if let Some(score) = first
-                && best.as_ref().is_none_or(|(known, _, _)| score > *known)
-            {
-                best = Some((score, log, candidates));
-            }
+            logs.extend(first.map(|score| (score, log, candidates)));
         }
-        let (_, log, candidates) = best?;
-        let mut chosen = self.fit_budget(&candidates, goal, percent)?;
+        // Stable: of equals, the first log.
+        logs.sort_by(|(a, _, _), (b, _, _)| b.total_cmp(a));
+        let (log, mut chosen) = logs.iter().find_map(|(_, log, candidates)| {
+            let chosen = self.fit_budget(candidates, goal, percent)?;
+            Some((log, chosen))
+        })?;
         chosen.retain(|segment| segment.claim(false));
         if chosen.is_empty() {
             return None;
@@ -213,9 +220,14 @@ impl Cleaner {
         }
         let score =
             |c: &Candidate| (c.compaction_gain() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
+        let poorest = self.space.pool.poorest();
+        let of_log = |log| {
+            let preference = self.preference(log, poorest);
+            self.candidates(log, |candidate| preference * score(candidate))
+        };
         let logs = self.space.log_states().iter();
         let mut candidates: Vec<Candidate> = logs
-            .flat_map(|log| self.candidates(log, score))
+            .flat_map(of_log)
             .filter(|c| {
                 c.compaction_gain() > 0
                     && c.is_worthwhile(Goal::Memory, percent)
@@ -234,6 +246,14 @@ impl Cleaner {
             chosen.live_bytes,
             on_disk,
         )))
+    }
+
+    /// By how much segments of a log are preferred: what they free is mostly of the log's part of the memory.
+    fn preference(&self, log: &LogState, poorest: Option<(PartIndex, u64)>) -> f64 {
+        match poorest {
+            Some((part, _)) if part == log.part => POOREST_PREFERENCE,
+            Some(_) | None => 1.0,
+        }
     }
 
     /// What of a log could be cleaned, with its score.

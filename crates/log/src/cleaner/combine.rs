@@ -279,9 +279,9 @@ impl Cleaner {
         let Some(slots) = self.space.take_slots(layout.starts.len(), 0) else {
             return false;
         };
-        let Some(seglets) = self
-            .space
-            .take_reserved(SegletClass::Cleaner, layout.seglets)
+        let Some(seglets) =
+            self.space
+                .take_reserved(pass.log, SegletClass::Cleaner, layout.seglets)
         else {
             self.space.give_back_slots(slots);
             return false;

@@ -90,9 +90,9 @@ impl Cleaner {
         let needed = (end_after(SIDE_HEADER_BYTES as u32, lens) as usize).div_ceil(SEGLET_BYTES);
         let source = &compaction.source;
         let gain = source.seglets.len().saturating_sub(needed);
-        let seglets = (gain > 0)
-            .then(|| self.space.take_reserved(SegletClass::Cleaner, needed))
-            .flatten();
+        let log = source.segment.log();
+        let take = || self.space.take_reserved(log, SegletClass::Cleaner, needed);
+        let seglets = (gain > 0).then(take).flatten();
         let Some(seglets) = seglets else {
             if gain == 0 {
                 let live_bytes = u32::try_from(compaction.live_bytes).unwrap_or(u32::MAX);

@@ -274,6 +274,11 @@ impl Store {
         Some((object.version.0, object.value.len()))
     }
 
+    /// Where a key's object lies.
+    pub fn place_of(&self, key: u32) -> EntryRef {
+        self.index.lock()[key as usize].expect("it was written")
+    }
+
     /// How many segments a key's object names, if there is one.
     pub fn graves_of(&self, key: u32) -> Option<usize> {
         let guard = self.space.pin();

@@ -1,7 +1,7 @@
 //! Options of an embedded store.
 
 use crate::embedded::error::BuildError;
-use crate::embedded::heads::Heads;
+use crate::embedded::heads::{Heads, memory_parts};
 use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
@@ -41,8 +41,10 @@ pub enum Topology {
     /// As the system says.
     #[default]
     Detect,
-    /// The processors of each node.
+    /// The processors of each node; nodes have the numbers 0, 1, …
     Nodes(Vec<Vec<usize>>),
+    /// The processors of each node, with the number that the system gives it.
+    Numbered(Vec<(u32, Vec<usize>)>),
 }
 
 /// What reclaim epochs are counted with.
@@ -99,6 +101,26 @@ pub enum KeyHashing {
     Keyed,
 }
 
+/// Whether the store's memory is to be of huge pages (2 MiB): fewer TLB misses. The log has them from its first byte on, the
+/// index of a table once it is large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HugePages {
+    /// Not asked for.
+    No,
+    /// Where the system has them.
+    #[default]
+    IfPossible,
+    /// A store is refused where the system has none.
+    Required,
+}
+
+impl From<bool> for HugePages {
+    /// If possible, or not.
+    fn from(wanted: bool) -> Self {
+        if wanted { Self::IfPossible } else { Self::No }
+    }
+}
+
 /// Builds a [`Store`]. Every option has a default but for the memory, which is 256 MiB.
 #[must_use = "a builder does nothing before `build`"]
 pub struct StoreBuilder {
@@ -108,6 +130,7 @@ pub struct StoreBuilder {
     cleaning: Cleaning,
     update: UpdatePolicy,
     topology: Topology,
+    bind_memory: bool,
     epochs: EpochKind,
     head_choice: HeadChoice,
     copy: CopyMethod,
@@ -121,7 +144,7 @@ pub struct StoreBuilder {
     live_percent_max: u32,
     expansion: f64,
     hashing: KeyHashing,
-    huge_pages: bool,
+    huge_pages: HugePages,
     host: Arc<dyn Host>,
 }
 
@@ -143,6 +166,7 @@ impl Default for StoreBuilder {
             cleaning: Cleaning::default(),
             update: UpdatePolicy::default(),
             topology: Topology::default(),
+            bind_memory: true,
             epochs: EpochKind::default(),
             head_choice: HeadChoice::default(),
             copy: CopyMethod::default(),
@@ -155,7 +179,7 @@ impl Default for StoreBuilder {
             live_percent_max: 90,
             expansion: 2.0,
             hashing: KeyHashing::default(),
-            huge_pages: true,
+            huge_pages: HugePages::default(),
             host: Arc::new(ThisMachine),
         }
     }
@@ -197,6 +221,14 @@ impl StoreBuilder {
     /// Which processors share a memory node.
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
+        self
+    }
+
+    /// Whether the log memory is divided among the memory nodes, where there are several: each part lies on its node, and
+    /// the node's heads append there as long as it has seglets. Default yes. What the system refuses is told by
+    /// [`StoreStats::binding`](crate::StoreStats), and works with pages from wherever they come.
+    pub fn bind_memory(mut self, bind: bool) -> Self {
+        self.bind_memory = bind;
         self
     }
 
@@ -270,8 +302,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads that may be inside the store at once without sharing a mutex, 1 to 65536. Default 512. More
-    /// threads work as well, slower.
+    /// Threads that may be inside the store at once without sharing a mutex, up to 65536. Default 512. The store's own
+    /// count, so there must be one more than cleaner threads, and one more with a sink. More callers work as well, slower.
     pub fn threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads;
         self
@@ -303,10 +335,9 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether to ask the system for huge pages. Default yes: fewer TLB misses; memory is then used in
-    /// steps of 2 MiB.
-    pub fn huge_pages(mut self, huge: bool) -> Self {
-        self.huge_pages = huge;
+    /// Whether to ask the system for huge pages. Default: if possible. The log's memory is then used in steps of 2 MiB.
+    pub fn huge_pages(mut self, huge: impl Into<HugePages>) -> Self {
+        self.huge_pages = huge.into();
         self
     }
 
@@ -322,9 +353,13 @@ impl StoreBuilder {
     /// See [`BuildError`]; nothing is left behind.
     pub fn build(self) -> Result<Store, BuildError> {
         self.check()?;
+        if self.huge_pages == HugePages::Required {
+            self.host.huge_pages().map_err(BuildError::NoHugePages)?;
+        }
         let nodes = match &self.topology {
             Topology::Detect => self.host.nodes()?,
             Topology::Nodes(nodes) => Nodes::new(nodes.clone())?,
+            Topology::Numbered(nodes) => Nodes::numbered(nodes.clone())?,
         };
         let heads = match self.heads {
             Some(heads) => {
@@ -333,10 +368,11 @@ impl StoreBuilder {
             }
             None => self.default_heads(&nodes),
         };
-        let engine = Engine::open(EngineOptions {
-            log: self.log_options(heads),
-        })
-        .map_err(|why| self.refused(why, heads))?;
+        let mut log = self.log_options(heads);
+        if self.bind_memory {
+            log.parts = memory_parts(&nodes, heads);
+        }
+        let engine = Engine::open(EngineOptions { log }).map_err(|why| self.refused(why, heads))?;
         let limits = Limits {
             key_max: self.key_max,
             value_max: self.value_max(),
@@ -366,7 +402,7 @@ impl StoreBuilder {
             cleaners: self.cleaner_threads.max(1),
             live_percent_max: self.live_percent_max,
             disk_expansion_percent: (self.expansion * 100.0) as u32,
-            huge_pages: self.huge_pages,
+            huge_pages: self.huge_pages != HugePages::No,
             in_place: self.update == UpdatePolicy::InPlace,
             epoch_slots: self.threads_max as u32,
             epoch_clock: self.epochs.clock(),
@@ -395,7 +431,9 @@ impl StoreBuilder {
             0,
             usize::from(CLEANER_THREADS_MAX),
         )?;
-        within("threads_max", self.threads_max, 1, THREADS_MAX)?;
+        // A slot for each thread of the store's own, and one for a caller.
+        let threads = cleaners + usize::from(self.sink.is_some()) + 1;
+        within("threads_max", self.threads_max, threads, THREADS_MAX)?;
         within("limits (key)", self.key_max, 1, KEY_MAX)?;
         within("limits (value)", self.value_max(), 0, self.value_limit())?;
         let percent = self.live_percent_max as usize;

@@ -44,6 +44,9 @@ pub enum BuildError {
     /// The system does not give the memory.
     #[error("option memory: {0}")]
     Unreservable(#[source] RegionError),
+    /// Huge pages were required, and the system has none. Without them the store works, slower.
+    #[error("option huge_pages: required, but {0}")]
+    NoHugePages(String),
     /// The memory nodes are not known.
     #[error("option topology: {0}")]
     Topology(#[from] TopologyError),
@@ -71,6 +74,9 @@ pub enum StoreError {
     /// A table with this name is there. Not retryable.
     #[error("there is a table {0:?} already")]
     TableExists(String),
+    /// There is no table with this name. Not retryable.
+    #[error("there is no table {0:?}")]
+    UnknownTable(String),
     /// The system does not give address space for another table's index. Retryable after tables were dropped.
     #[error("no memory for a table: {0}")]
     NoTable(String),

@@ -6,8 +6,10 @@
 
 use crate::embedded::builder::HeadChoice;
 use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_host::{Host, Nodes};
+use pluvio_log::MemoryPart;
 use pluvio_units::LogId;
 use std::sync::Arc;
 
@@ -98,22 +100,48 @@ impl Heads {
     }
 }
 
-/// Deals the heads to the nodes by their number of processors, and in each node to the processors in turn.
-/// A node without a head of its own, because there are more nodes than heads, shares one.
+/// The heads of each node, in the nodes' order: by its number of processors, one at least. A node without a head of its
+/// own, because there are more nodes than heads, shares one.
+fn of_nodes(nodes: &Nodes, count: u16) -> Vec<Range<u16>> {
+    let (count, processors) = (usize::from(count), nodes.processors());
+    let border = |p: usize| p * count / processors;
+    let mut before = 0;
+    let of_node = |node: &Vec<usize>| {
+        let first = border(before).min(count - 1);
+        before += node.len();
+        let own = border(before).saturating_sub(first).max(1);
+        first as u16..(first + own) as u16
+    };
+    nodes.iter().map(of_node).collect()
+}
+
+/// The parts of the memory: one for each node with heads of its own, if there are several. A head that nodes share is of
+/// the first one.
+pub(crate) fn memory_parts(nodes: &Nodes, count: u16) -> Vec<MemoryPart> {
+    let mut dealt = 0;
+    let mut parts = Vec::new();
+    for (heads, node) in of_nodes(nodes, count).into_iter().zip(nodes.numbers()) {
+        let own = heads.start.max(dealt)..heads.end;
+        dealt = heads.end;
+        if !own.is_empty() {
+            parts.push(MemoryPart {
+                node: Some(*node),
+                logs: own.map(LogId).collect(),
+            });
+        }
+    }
+    if parts.len() > 1 { parts } else { Vec::new() }
+}
+
+/// Deals the heads of each node to its processors in turn.
 fn spread(nodes: &Nodes, count: u16) -> Vec<u16> {
-    let processors = nodes.processors();
     let last = nodes.iter().flatten().max().copied().unwrap_or(0);
     let mut heads: Vec<u16> = (0..=last)
         .map(|p| (p % usize::from(count)) as u16)
         .collect();
-    let mut before = 0;
-    for node in nodes.iter() {
-        let border = |p: usize| p * usize::from(count) / processors;
-        let first = border(before).min(usize::from(count) - 1);
-        before += node.len();
-        let own = border(before).saturating_sub(first).max(1);
-        for (i, &processor) in node.iter().enumerate() {
-            heads[processor] = (first + i % own) as u16;
+    for (own, node) in of_nodes(nodes, count).into_iter().zip(nodes.iter()) {
+        for (head, &processor) in own.cycle().zip(node) {
+            heads[processor] = head;
         }
     }
     heads
@@ -143,5 +171,23 @@ mod tests {
         assert_eq!(heads(&[&[0], &[1], &[2]], 1), [0, 0, 0]);
         assert_eq!(heads(&[&[0, 1], &[2, 3]], 3), [0, 0, 1, 2]);
         assert_eq!(heads(&[&[0, 1]], 4), [0, 1], "more heads than processors");
+    }
+
+    #[test]
+    fn each_node_with_heads_of_its_own_has_a_part_of_the_memory() {
+        let parts = |nodes: &[(u32, &[usize])], count: u16| {
+            let nodes = nodes.iter().map(|(number, list)| (*number, list.to_vec()));
+            let parts = memory_parts(&Nodes::numbered(nodes.collect()).unwrap(), count);
+            let of =
+                |part: MemoryPart| (part.node.unwrap(), part.logs.iter().map(|l| l.0).collect());
+            parts.into_iter().map(of).collect::<Vec<(u32, Vec<u16>)>>()
+        };
+        let two: &[(u32, &[usize])] = &[(0, &[0, 1]), (2, &[2, 3])];
+        assert_eq!(parts(two, 4), [(0, vec![0, 1]), (2, vec![2, 3])]);
+        assert_eq!(parts(two, 3), [(0, vec![0]), (2, vec![1, 2])]);
+        assert_eq!(parts(two, 1), [], "one head, one part");
+        assert_eq!(parts(&[(1, &[0, 1, 2])], 3), [], "one node, one part");
+        let more: &[(u32, &[usize])] = &[(0, &[0]), (1, &[1]), (2, &[2])];
+        assert_eq!(parts(more, 2), [(0, vec![0]), (2, vec![1])]);
     }
 }

@@ -42,7 +42,7 @@ mod store;
 mod table;
 
 pub use builder::{
-    Cleaning, EpochKind, HeadChoice, KeyHashing, StoreBuilder, Topology, UpdatePolicy,
+    Cleaning, EpochKind, HeadChoice, HugePages, KeyHashing, StoreBuilder, Topology, UpdatePolicy,
 };
 pub use error::{BuildError, IncrementError, StoreError};
 pub use iter::Iter;

@@ -9,9 +9,9 @@ use crate::embedded::table::Table;
 use crate::engine::Engine;
 use crate::table::{EngineTable, KeyHasher};
 use pluvio_host::{Host, Worker};
-use pluvio_log::{Cleaner, CleanerStats, ReplicaSink, SinkError};
+use pluvio_log::{Cleaner, CleanerStats, MemoryBinding, ReplicaSink, SinkError};
 use pluvio_memory::EpochGuard;
-use pluvio_units::TableId;
+use pluvio_units::{SEGLET_BYTES, TableId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +80,12 @@ pub struct StoreStats {
     pub memory_bytes: u64,
     /// Number of heads.
     pub heads: u16,
+    /// Memory nodes that the log memory is divided among.
+    pub memory_nodes: u16,
+    /// Whether each node's part lies on it.
+    pub binding: MemoryBinding,
+    /// Bytes of log memory that heads of one node took from another one's part since the start, because their own had none.
+    pub away_bytes: u64,
     /// Bytes of the log at the sink, open segments counted as full; 0 without a sink.
     pub sink_bytes: u64,
     /// The cleaner's work.
@@ -162,10 +168,13 @@ impl Store {
     }
 
     /// The table with this name.
-    #[must_use]
-    pub fn table(&self, name: &str) -> Option<Table> {
+    ///
+    /// # Errors
+    /// [`StoreError::UnknownTable`].
+    pub fn table(&self, name: &str) -> Result<Table, StoreError> {
         let found = self.shared.names().tables.get(name).cloned();
-        found.map(|table| Table::new(&self.shared, table))
+        let found = found.ok_or_else(|| StoreError::UnknownTable(name.into()))?;
+        Ok(Table::new(&self.shared, found))
     }
 
     /// The names of all tables, in their order.
@@ -228,6 +237,9 @@ impl Store {
             free_bytes: log.free_bytes,
             memory_bytes: log.memory_bytes,
             heads: self.shared.heads.count(),
+            memory_nodes: log.memory_parts,
+            binding: log.binding,
+            away_bytes: log.seglets_away * SEGLET_BYTES as u64,
             sink_bytes: match &self.shared.sink {
                 Some(_) => log.disk_bytes,
                 None => 0,

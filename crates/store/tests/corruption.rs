@@ -1,0 +1,151 @@
+//! Memory that changes by itself: whoever finds it, a reader or the cleaner in its thread, stops the whole process with a
+//! message that says where.
+//!
+//! Each case runs in a process of its own, which flips its bits through the file of its own memory.
+
+#![allow(clippy::unwrap_used)]
+
+use pluvio_store::{
+    LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreBuilder,
+    StoreError, Table,
+};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+const CASE: &str = "PLUVIO_TEST_CORRUPTION";
+const SIGABRT: i32 = 6;
+const KEYS: u32 = 20_000;
+
+/// Writes to this process's memory behind the compiler's back.
+fn overwrite(address: usize, bytes: &[u8]) {
+    let memory = OpenOptions::new()
+        .write(true)
+        .open("/proc/self/mem")
+        .unwrap();
+    memory.write_all_at(bytes, address as u64).unwrap();
+}
+
+/// Where the value of a key lies.
+fn address_of(store: &Store, table: &Table, key: u32) -> usize {
+    let guard = store.pin();
+    let found = table.get_ref(&guard, &key.to_le_bytes()).unwrap();
+    found.as_ptr() as usize
+}
+
+fn put(table: &Table, key: u32, value: &[u8]) {
+    loop {
+        match table.put(&key.to_le_bytes(), value) {
+            Ok(_) => return,
+            Err(StoreError::Full { .. }) => std::thread::yield_now(),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// A store of which the first objects lie in a closed segment.
+fn filled(builder: StoreBuilder) -> (Store, Table) {
+    let store = builder.memory(Size::mib(48)).heads(1).build().unwrap();
+    let table = store.create_table("t").unwrap();
+    for key in 0..KEYS {
+        put(&table, key, &[7; 1000]);
+    }
+    (store, table)
+}
+
+/// Overwrites all objects but one until every segment was cleaned.
+fn overwrite_others(table: &Table, but: u32) {
+    for round in 0..6 {
+        for key in (0..KEYS).filter(|key| *key != but) {
+            put(table, key, &[round; 1000]);
+        }
+    }
+}
+
+/// A sink that takes everything, so that entries have checksums.
+struct Nowhere;
+
+impl ReplicaSink for Nowhere {
+    fn write(&mut self, _: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError> {
+        Ok(SinkAnswer::Taken)
+    }
+
+    fn close(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn free(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+        Ok(())
+    }
+}
+
+/// A header that is none: in front of the value lie its key of four bytes and, before that, the header.
+fn break_header(address: usize) {
+    overwrite(address - 4 - 16, &[0xff; 16]);
+}
+
+fn in_child(case: &str) {
+    match case {
+        "reader" => {
+            let (store, table) = filled(Store::builder().cleaner_threads(0));
+            break_header(address_of(&store, &table, 100));
+            let _found = table.get(&100_u32.to_le_bytes());
+        }
+        "thread" => {
+            let (store, table) = filled(Store::builder().cleaner_threads(0));
+            break_header(address_of(&store, &table, 100));
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| table.get(&100_u32.to_le_bytes()));
+                // A thread that only panics would end here.
+                let _ended = reader.join();
+            });
+        }
+        "cleaner" => {
+            let (store, table) = filled(Store::builder().cleaner_threads(1));
+            break_header(address_of(&store, &table, 100));
+            overwrite_others(&table, 100);
+        }
+        "checksum" => {
+            let (store, table) = filled(Store::builder().cleaner_threads(1).sink(Nowhere));
+            store.sync().unwrap();
+            let address = address_of(&store, &table, 100);
+            overwrite(address + 500, &[6]);
+            let read = table.get(&100_u32.to_le_bytes()).unwrap();
+            assert_eq!(read[500], 6, "reads compare no checksums");
+            overwrite_others(&table, 100);
+        }
+        other => panic!("no case {other}"),
+    }
+    panic!("the process went on");
+}
+
+#[test]
+fn corrupt_memory_stops_the_process_and_says_where() {
+    if let Ok(case) = std::env::var(CASE) {
+        return in_child(&case);
+    }
+    for (case, what) in [
+        ("reader", "): "),
+        ("thread", "): "),
+        ("cleaner", "): "),
+        ("checksum", "): the checksum is "),
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "corrupt_memory_stops_the_process_and_says_where"])
+            .arg("--nocapture")
+            .env(CASE, case)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(SIGABRT), "{case}: {said}");
+        for part in [
+            "log memory is corrupt: entry at region offset 0x",
+            "(segment 1, offset ",
+            what,
+            "stopping",
+        ] {
+            assert!(said.contains(part), "{case}: no {part:?} in {said}");
+        }
+    }
+}
