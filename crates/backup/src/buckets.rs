@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use core::fmt;
 use pluvio_format::{Check, Entry, FrameHeader, Parsed, SegmentIter};
-use pluvio_units::{KeyHash, TableId};
+use pluvio_units::{KeyHash, SegmentId, TableId};
 use pluvio_wire::{HeadInfo, TableLoad, TabletSpec};
 use std::collections::BTreeMap;
 
@@ -49,17 +49,19 @@ impl Router {
         self.partitions
     }
 
-    fn route(&self, table: TableId, key: &[u8]) -> Option<usize> {
+    fn route(&self, from: SegmentId, table: TableId, key: &[u8]) -> Option<usize> {
         // All tablets of a table have its seed.
         let seed = self.tables.get(&table)?.first()?.0.seed;
-        self.route_hash(table, KeyHash::of(seed, key))
+        self.route_hash(from, table, KeyHash::of(seed, key))
     }
 
-    fn route_hash(&self, table: TableId, hash: KeyHash) -> Option<usize> {
+    /// None also for an entry that lies in a segment of before the tablet came to its owner (e8).
+    fn route_hash(&self, from: SegmentId, table: TableId, hash: KeyHash) -> Option<usize> {
         let tablets = self.tables.get(&table)?;
         let after = tablets.partition_point(|(tablet, _)| tablet.range.first <= hash);
         let (tablet, partition) = tablets.get(after.checked_sub(1)?)?;
-        tablet.range.contains(hash).then_some(*partition)
+        let is_its_own = tablet.range.contains(hash) && from >= tablet.since;
+        is_its_own.then_some(*partition)
     }
 }
 
@@ -136,17 +138,21 @@ pub(crate) fn sort(
             };
             match &entry {
                 Entry::Object(object) => {
-                    if let Some(partition) = router.route(object.table, object.key) {
+                    if let Some(partition) = router.route(frame.segment, object.table, object.key) {
                         put(partition, bytes());
                     }
                 }
                 Entry::Tombstone(tombstone) => {
-                    if let Some(partition) = router.route(tombstone.table, tombstone.key) {
+                    if let Some(partition) =
+                        router.route(frame.segment, tombstone.table, tombstone.key)
+                    {
                         put(partition, bytes());
                     }
                 }
                 Entry::Completion(completion) => {
-                    if let Some(partition) = router.route_hash(completion.table, completion.hash) {
+                    if let Some(partition) =
+                        router.route_hash(frame.segment, completion.table, completion.hash)
+                    {
                         put(partition, bytes());
                     }
                 }

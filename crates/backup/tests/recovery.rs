@@ -19,6 +19,7 @@ fn halves() -> Vec<Vec<TabletSpec>> {
             table: TableId(1),
             seed: SEED,
             range,
+            since: SegmentId(0),
         }]
     };
     HashRange::ALL.split(2).into_iter().map(tablet).collect()
@@ -121,11 +122,35 @@ fn tables_that_nobody_recovers_are_left_out() {
         table: TableId(2),
         seed: SEED,
         range: HashRange::ALL,
+        since: SegmentId(0),
     };
     set(&node, &backup, 1, vec![vec![other], vec![]]).expect("is set");
     for partition in 0..2 {
         let reply = get(&node, &backup, fetch(1, 2, partition)).expect("is there");
         assert_eq!((reply.entries, reply.data.len()), (0, 0));
+    }
+}
+
+/// The tablet came back to the crashed master when segment 5 was to be its next one (e8).
+#[test]
+fn entries_of_an_earlier_stay_are_left_out() {
+    let node = Node::new(5);
+    let backup = node.start();
+    for segment in [4, 5, 6] {
+        let image = Image::new(segment, Side, 50);
+        node.write(&backup, image.whole(segment, Side))
+            .expect("is written");
+    }
+    let mut partitions = halves();
+    partitions[0][0].since = SegmentId(5);
+    set(&node, &backup, 1, partitions).expect("is set");
+    for segment in [4, 5, 6] {
+        let of = |partition| {
+            let reply = get(&node, &backup, fetch(1, segment, partition));
+            read(&reply.expect("is there")).0.len()
+        };
+        assert_eq!(of(0) > 0, segment >= 5, "segment {segment}");
+        assert!(of(1) > 0, "the other tablet was here all the time");
     }
 }
 

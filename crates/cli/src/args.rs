@@ -87,9 +87,9 @@ pub enum Command {
     Server(Server),
     /// Run the coordinator of a cluster
     Coordinator(Coordinator),
-    /// Show servers, tables, memory, replication and recoveries
+    /// Show servers, tables, memory, replication, recoveries and migrations
     Status(status::Status),
-    /// Create, drop, list and split tables
+    /// Create, drop, list and split tables, and move their tablets
     Table(table::Table),
     /// Read one object
     Get(objects::Get),

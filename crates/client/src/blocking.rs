@@ -6,11 +6,12 @@
 
 use crate::error::ClientError;
 use crate::{
-    ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, IncrementReply, Number,
-    Object, RejectRules, ServerList, Table, TableInfo, WriteReply,
+    ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, IncrementReply,
+    MigrateTabletReply, MigrationStatus, Number, Object, RejectRules, ServerList, Table, TableInfo,
+    WhichTablet, WriteReply,
 };
 use bytes::Bytes;
-use pluvio_units::{KeyHash, ObjectVersion, TableId};
+use pluvio_units::{KeyHash, MigrationId, ObjectVersion, ServerId, TableId};
 
 /// Runs a future to its end while the calling thread waits.
 pub trait BlockOn {
@@ -136,6 +137,31 @@ impl<B: BlockOn> Client<B> {
     ) -> Result<TableInfo, ClientError> {
         let table = table.clone();
         call!(self, client => client.split_tablet(&table, at).await)
+    }
+
+    /// See [`crate::Client::start_migration`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_migration(
+        &self,
+        table: &Table,
+        tablet: WhichTablet,
+        to: ServerId,
+    ) -> Result<MigrateTabletReply, ClientError> {
+        let table = table.clone();
+        call!(self, client => client.start_migration(&table, tablet, to).await)
+    }
+
+    /// See [`crate::Client::migration`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn migration(
+        &self,
+        migration: MigrationId,
+    ) -> Result<Option<MigrationStatus>, ClientError> {
+        call!(self, client => client.migration(migration).await)
     }
 
     /// See [`crate::Client::cluster_status`].

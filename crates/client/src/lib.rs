@@ -51,6 +51,7 @@ mod control;
 mod enumerate;
 mod error;
 mod local;
+mod migrate;
 mod options;
 mod retry;
 mod sequence;
@@ -71,6 +72,6 @@ pub use table::Table;
 
 pub use pluvio_wire::{
     Answer, ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, FatalKind,
-    IncrementReply, Number, Opcode, RejectRules, RetryReason, ServerList, ServerStatus, TableInfo,
-    WriteReply,
+    IncrementReply, MigrateTabletReply, MigrationStatus, Number, Opcode, RejectRules, RetryReason,
+    ServerList, ServerStatus, TableInfo, WhichTablet, WriteReply,
 };

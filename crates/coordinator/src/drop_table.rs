@@ -12,7 +12,7 @@ use std::sync::Arc;
 const RETRY: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Ends when no tablet of the table is left. Tablets being recovered are left to the recovery:
+    /// Ends when no tablet of the table is left, and no migration of one. Tablets being recovered are left to the recovery:
     /// it drops them before its next attempt, or gives them to a new owner first.
     pub(crate) async fn drop_tablets(self: &Arc<Self>, table: TableId) {
         let mut states = self.watch();
@@ -27,7 +27,7 @@ impl Shared {
                 .filter(|t| t.state != TabletState::Recovering)
                 .map(|t| t.owner)
                 .collect();
-            if holders.is_empty() && !record.tablets.is_empty() {
+            if holders.is_empty() && !(record.tablets.is_empty() && record.moves.is_empty()) {
                 states
                     .changed()
                     .await
@@ -43,7 +43,7 @@ impl Shared {
                 if state
                     .tables
                     .get(&table)
-                    .is_some_and(|t| t.tablets.is_empty())
+                    .is_some_and(|t| t.tablets.is_empty() && t.moves.is_empty())
                 {
                     state.tables.remove(&table);
                 }

@@ -17,7 +17,9 @@
 //! - LEAD-1 to LEAD-4: of several coordinators on one store one leads, and only that one changes
 //!   anything. See `lead`.
 //! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
-//!   incarnation of the coordinator, gets the same answer.
+//!   incarnation of the coordinator, gets the same answer. So does a tablet that moves.
+//! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is copied its owner is
+//!   up and serves it, and the receiver is up: whatever ends one of these ends the migration in the same change.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!
@@ -29,6 +31,7 @@ mod cut;
 mod detect;
 mod drop_table;
 mod lead;
+mod migrate;
 mod options;
 mod push;
 mod recovery;

@@ -28,6 +28,8 @@ pub struct CoordinatorOptions {
     /// The longest one attempt to recover a server may take. Default 10 min. Masters that have not
     /// finished by then are not waited for any more.
     pub recovery_limit: Duration,
+    /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it is.
+    pub migration_limit: Duration,
     /// The limit of one request to a server. Default 2 s.
     pub call_limit: Duration,
 }
@@ -42,6 +44,7 @@ impl Default for CoordinatorOptions {
             incomplete_retry: Duration::from_millis(500),
             recovery_retry: Duration::from_secs(2),
             recovery_limit: Duration::from_secs(600),
+            migration_limit: Duration::from_secs(3600),
             call_limit: Duration::from_secs(2),
         }
     }

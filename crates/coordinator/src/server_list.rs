@@ -93,6 +93,9 @@ impl State {
         let record = Arc::make_mut(record);
         record.info.state = ServerState::Crashed;
         for table in self.tables.values_mut() {
+            if table.moves.iter().any(|m| m.concerns(server)) {
+                Arc::make_mut(table).end_moves_of(server);
+            }
             let hit = |t: &crate::state::TabletRecord| {
                 t.owner == server && t.state == TabletState::Normal
             };
@@ -240,10 +243,8 @@ mod tests {
         let mut state = state();
         let old = enlist(&mut state, request(1, None));
         let tablet = TabletRecord {
-            range: HashRange::ALL,
-            owner: old,
             state: TabletState::Normal,
-            recovered_by: None,
+            ..TabletRecord::new(HashRange::ALL, old)
         };
         let table = TableRecord {
             id: TableId(1),
@@ -252,6 +253,7 @@ mod tests {
             dropping: false,
             tablets: vec![tablet],
             cuts: Vec::new(),
+            moves: Vec::new(),
         };
         state.tables.insert(TableId(1), Arc::new(table));
         let new = enlist(&mut state, request(2, Some(old.0)));

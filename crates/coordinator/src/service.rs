@@ -10,9 +10,10 @@ use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader, GetLeaderReply,
-    GetServerList, GetServerStatus, GetTable, HintServerCrashed, ListTables, ListTablesReply,
-    Opcode, Ping, PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, ServerStatus,
-    SetReplicationEpoch, SplitTablet, decode, handled, reply,
+    GetMigration, GetServerList, GetServerStatus, GetTable, HintServerCrashed, ListTables,
+    ListTablesReply, MigrateTablet, Opcode, Ping, PingReply, RecoveryMasterFinished, Refusal,
+    Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet, TabletReceived, decode,
+    handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -320,6 +321,15 @@ impl Service for Coordinator {
             Opcode::CreateTable => self.later::<CreateTable, _>(&request, Shared::create_table),
             Opcode::DropTable => self.later::<DropTable, _>(&request, Shared::drop_table),
             Opcode::SplitTablet => self.later::<SplitTablet, _>(&request, Shared::split_tablet),
+            Opcode::MigrateTablet => {
+                self.later::<MigrateTablet, _>(&request, Shared::migrate_tablet)
+            }
+            Opcode::GetMigration => {
+                Self::now::<GetMigration>(&request, |get| Ok(self.shared.migration(get.migration)))
+            }
+            Opcode::TabletReceived => {
+                self.later::<TabletReceived, _>(&request, Shared::tablet_received)
+            }
             Opcode::GetClusterStatus => {
                 self.later::<GetClusterStatus, _>(&request, |shared, _| shared.cluster_status())
             }
@@ -342,6 +352,9 @@ impl Service for Coordinator {
             | Opcode::SetPartitions
             | Opcode::GetRecoveryData
             | Opcode::Recover
+            | Opcode::ReceiveTablet
+            | Opcode::GetTabletData
+            | Opcode::EndMigration
             | Opcode::UpdateServerList
             | Opcode::TakeTablets
             | Opcode::DropTablets

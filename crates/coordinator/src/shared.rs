@@ -1,6 +1,7 @@
 //! What all parts of the coordinator share: the state, the one way to change it, and calls.
 
 use crate::lead::Tenure;
+use crate::migrate::MoveHistory;
 use crate::options::CoordinatorOptions;
 use crate::recovery::{Attempts, History};
 use crate::state::State;
@@ -48,6 +49,8 @@ pub(crate) struct Memory {
     pub(crate) attempts: Attempts,
     /// Recoveries for people.
     pub(crate) history: History,
+    /// Migrations for people.
+    pub(crate) moves: MoveHistory,
 }
 
 impl Shared {

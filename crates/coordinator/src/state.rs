@@ -11,8 +11,8 @@
 use crate::store::{Change, MetadataStore, StoreError};
 use bytes::Bytes;
 use pluvio_units::{
-    ClusterId, HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
-    ServerListVersion, TableId,
+    ClusterId, HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId,
+    ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
     FatalKind, Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableRef, TabletInfo,
@@ -40,6 +40,8 @@ pub(crate) struct Globals {
     pub(crate) last_server: ServerId,
     pub(crate) last_table: TableId,
     pub(crate) last_recovery: RecoveryId,
+    #[serde(default)]
+    pub(crate) last_migration: MigrationId,
 }
 
 /// One server in the list.
@@ -81,6 +83,9 @@ pub(crate) struct TableRecord {
     pub(crate) tablets: Vec<TabletRecord>,
     /// Cuts that the owner has not confirmed yet: first hashes of upper parts.
     pub(crate) cuts: Vec<KeyHash>,
+    /// Migrations that have not ended for everybody.
+    #[serde(default)]
+    pub(crate) moves: Vec<MoveRecord>,
 }
 
 /// One tablet.
@@ -91,6 +96,51 @@ pub(crate) struct TabletRecord {
     pub(crate) state: TabletState,
     /// The partition of the recovery by which its owner got it (COORD-6).
     pub(crate) recovered_by: Option<(RecoveryId, u32)>,
+    /// The migration by which its owner got it (COORD-6).
+    #[serde(default)]
+    pub(crate) moved_by: Option<MigrationId>,
+    /// Where its owner's log of it begins.
+    #[serde(default)]
+    pub(crate) since: SegmentId,
+}
+
+impl TabletRecord {
+    /// A tablet that holds nothing and that its owner has not confirmed.
+    pub(crate) fn new(range: HashRange, owner: ServerId) -> Self {
+        Self {
+            range,
+            owner,
+            state: TabletState::Assigning,
+            recovered_by: None,
+            moved_by: None,
+            since: SegmentId(0),
+        }
+    }
+}
+
+/// One migration.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct MoveRecord {
+    pub(crate) id: MigrationId,
+    /// The tablet.
+    pub(crate) range: HashRange,
+    /// Who had it when the migration began.
+    pub(crate) from: ServerId,
+    /// Who is to have it.
+    pub(crate) to: ServerId,
+    pub(crate) stage: MoveStage,
+}
+
+/// How far a migration is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MoveStage {
+    /// The receiver is to take the tablet over; `from` owns it.
+    Copying,
+    /// `to` owns it; `from` is to forget it.
+    Moved,
+    /// It was given up; `from` is to serve the tablet as before.
+    Stays,
 }
 
 impl TableRecord {
@@ -103,6 +153,7 @@ impl TableRecord {
             table: self.id,
             seed: self.seed,
             range: tablet.range,
+            since: tablet.since,
         }
     }
 
@@ -146,6 +197,7 @@ impl State {
                 last_server: ServerId(0),
                 last_table: TableId(0),
                 last_recovery: RecoveryId(0),
+                last_migration: MigrationId(0),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -317,9 +369,10 @@ impl State {
         }))
     }
 
-    /// Checks COORD-4 and COORD-5, which every stored state keeps.
+    /// Checks COORD-4, COORD-5 and COORD-7, which every stored state keeps.
     pub(crate) fn check(&self) {
         for table in self.tables.values() {
+            self.check_moves(table);
             for tablet in &table.tablets {
                 assert!(
                     self.servers.contains_key(&tablet.owner),

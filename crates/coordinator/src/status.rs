@@ -22,13 +22,16 @@ impl Shared {
         let mut servers: Vec<ServerStatus> =
             answers.filter_map(|s| async move { s }).collect().await;
         servers.sort_by_key(|s| s.id);
-        let recoveries = self.memory().history.list(self.env.clock.now());
+        let now = self.env.clock.now();
+        let recoveries = self.memory().history.list(now);
+        let migrations = self.memory().moves.list(now);
         Ok(ClusterStatus {
             cluster: state.globals.cluster,
             list: state.list(),
             servers,
             tables: state.infos(),
             recoveries,
+            migrations,
         })
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::shared::Shared;
 use crate::state::State;
-use pluvio_units::{ServerId, TableId};
+use pluvio_units::{MigrationId, ServerId, TableId};
 use pluvio_wire::{ServerState, TabletState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(crate) enum Work {
     Drop(TableId),
     /// Tell owners where their tablets were cut.
     Cut(TableId),
+    /// Get a tablet moved, or let its migration end for its former owner.
+    Migrate(TableId, MigrationId),
 }
 
 /// What the state asks for.
@@ -35,6 +37,7 @@ pub(crate) fn wanted(state: &State) -> BTreeSet<Work> {
         });
     }
     for (id, table) in &state.tables {
+        work.extend(table.moves.iter().map(|m| Work::Migrate(*id, m.id)));
         if table.dropping {
             work.insert(Work::Drop(*id));
             continue;
@@ -78,6 +81,7 @@ impl Shared {
                 Work::Assign(table) => shared.assign(table).await,
                 Work::Drop(table) => shared.drop_tablets(table).await,
                 Work::Cut(table) => shared.tell_cuts(table).await,
+                Work::Migrate(table, id) => shared.migrate(table, id).await,
             }
             shared.memory().running.remove(&work);
             shared.work_ended.notify_one();
@@ -88,6 +92,7 @@ impl Shared {
             Work::Assign(_) => "assign",
             Work::Drop(_) => "drop",
             Work::Cut(_) => "cut",
+            Work::Migrate(..) => "migrate",
         };
         // Boxed: the tasks differ much in size.
         self.spawn(name, Box::pin(task));

@@ -21,7 +21,7 @@ pub(crate) const TABLETS_MAX: usize = 1024;
 /// The longest a request waits for servers to follow before it asks to come again.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// When to come again.
-const COME_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const COME_AGAIN: Duration = Duration::from_millis(50);
 
 impl State {
     /// Stores a new table, its tablets not yet confirmed; or finds the one of that name.
@@ -54,12 +54,7 @@ impl State {
             .split(owners.len() as u64)
             .into_iter()
             .zip(owners)
-            .map(|(range, owner)| TabletRecord {
-                range,
-                owner,
-                state: TabletState::Assigning,
-                recovered_by: None,
-            })
+            .map(|(range, owner)| TabletRecord::new(range, owner))
             .collect();
         let record = TableRecord {
             id,
@@ -68,6 +63,7 @@ impl State {
             dropping: false,
             tablets,
             cuts: Vec::new(),
+            moves: Vec::new(),
         };
         self.tables.insert(id, Arc::new(record));
         Ok(id)
@@ -115,6 +111,7 @@ impl State {
         let record = self.table_mut(id).expect("it was just found");
         record.dropping = true;
         record.cuts.clear();
+        record.give_up_moves();
         Ok(id)
     }
 
@@ -137,7 +134,7 @@ impl State {
         if tablet.range.first == at {
             return Ok(id);
         }
-        if tablet.state != TabletState::Normal {
+        if tablet.state != TabletState::Normal || table.moves_within(tablet.range) {
             return Err(Refusal::retry(COME_AGAIN, RetryReason::TabletNotReady));
         }
         if table.tablets.len() >= TABLETS_MAX {

@@ -25,7 +25,7 @@ fn some_name(rng: &dyn Rng) -> String {
 fn act(cluster: &Cluster, rng: &dyn Rng) {
     let (sim, index) = (&cluster.sim, some_machine(rng));
     let process = cluster.machines[index].process;
-    match rng.below(12) {
+    match rng.below(14) {
         0 => cluster.crash(index),
         1 | 2 if !sim.is_up(process) => cluster.restart(index),
         3 => sim.pause(process),
@@ -51,6 +51,10 @@ fn act(cluster: &Cluster, rng: &dyn Rng) {
             let table = TableRef::Name(some_name(rng));
             let at = Some(KeyHash(rng.next_u64()));
             cluster.try_ask(SplitTablet { table, at });
+        }
+        12 | 13 => {
+            let (name, at) = (some_name(rng), KeyHash(rng.next_u64()));
+            cluster.migrate(&name, at, rng.next_u64());
         }
         _ => {}
     }

@@ -1,5 +1,5 @@
-//! The master part of a server: tablets, the operations on them, and the recovery of tablets that
-//! other masters lost.
+//! The master part of a server: tablets, the operations on them, the recovery of tablets that
+//! other masters lost, and the migration of tablets between masters that live.
 //!
 //! What it owns: which tablets are here and whether they are served. The store owns the objects and the results
 //! of operations, replication the replicas.
@@ -22,7 +22,9 @@
 //! Not here: who is a member (crate server), where tablets are (coordinator).
 
 mod attempts;
+mod joining;
 mod master;
+mod migrate;
 mod number;
 mod ops;
 mod recover;

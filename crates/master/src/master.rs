@@ -1,6 +1,7 @@
 //! The state of a master, and what all operations share.
 
 use crate::attempts::Attempts;
+use crate::migrate::{Arrivals, Leavings};
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
 use arc_swap::Guard;
@@ -56,6 +57,8 @@ pub struct Master {
     pub(crate) addresses: AddressBook,
     pub(crate) recovery_options: RecoveryOptions,
     pub(crate) attempts: Attempts,
+    pub(crate) leaving: Leavings,
+    pub(crate) arriving: Arrivals,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
@@ -78,6 +81,8 @@ impl Master {
             addresses: parts.addresses,
             recovery_options: parts.recovery,
             attempts: Attempts::default(),
+            leaving: Leavings::default(),
+            arriving: Arrivals::default(),
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -149,6 +154,11 @@ impl Master {
             }
         }
         for spec in tablets {
+            // The request is late: what is taken so was never anywhere before.
+            if self.leaving.were_here(spec.table, spec.range) {
+                let message = "the tablet was here and has moved";
+                return Err(Refusal::fatal(FatalKind::Stale, message));
+            }
             self.add_tablet(spec, TabletPhase::Serving)?;
         }
         Ok(())
@@ -180,6 +190,7 @@ impl Master {
     /// Gives up a table: its tablets, its index, its objects.
     pub async fn drop_table(&self, table: TableId) {
         self.tablets.remove_table(table);
+        self.leaving.table_dropped(table);
         let store = Arc::clone(&self.store);
         self.elsewhere(move || store.drop_table(table)).await;
     }
@@ -211,20 +222,28 @@ impl Master {
         Ok(())
     }
 
-    /// The table, if the tablet of `key` is served here (MASTER-1).
+    /// The table and the phase of its tablet, if the tablet of `key` is served here (MASTER-1).
     pub(crate) fn serving_table<'s>(
         &self,
         snapshot: &'s Guard<Arc<BTreeMap<TableId, LocalTable>>>,
         header: &Header,
         table: TableId,
         key: &[u8],
-    ) -> Result<&'s Arc<EngineTable>, Refusal> {
+    ) -> Result<(&'s Arc<EngineTable>, TabletPhase), Refusal> {
         self.check_target(header)?;
         let local = snapshot.get(&table).ok_or(Refusal::Refresh)?;
         let hash: KeyHash = local.table.hash(key);
-        match local.tablet_of(hash).ok_or(Refusal::Refresh)?.phase {
-            TabletPhase::Serving => Ok(&local.table),
-            TabletPhase::Recovering => Err(Self::not_ready()),
+        let phase = local.tablet_of(hash).ok_or(Refusal::Refresh)?.phase;
+        Self::must_serve(phase)?;
+        Ok((&local.table, phase))
+    }
+
+    /// What to say of a tablet in this phase, unless it is served.
+    pub(crate) fn must_serve(phase: TabletPhase) -> Result<(), Refusal> {
+        match phase {
+            TabletPhase::Serving | TabletPhase::Copying => Ok(()),
+            TabletPhase::Recovering | TabletPhase::Frozen => Err(Self::not_ready()),
+            TabletPhase::Left => Err(Refusal::Refresh),
         }
     }
 

@@ -7,23 +7,19 @@
 //! - REC-1: a tablet under recovery is not served, and is here at most once.
 //! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it can
 //!   try elsewhere.
-//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are dropped, and
-//!   the tablets can be taken again only after a digest without them is durable. Otherwise a later
-//!   recovery of this master could bring back objects that were deleted elsewhere meanwhile (e8).
-//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What it had
-//!   copied out of them would stay, against REC-3.
+//! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `joining`.
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a server
 //!   list without that server, withdraws it. Until then its tablets are in the way of others here.
 
 use crate::attempts::{AttemptKey, Begin};
+use crate::joining::{Joined, ReplayFailure, SharedReplay, Step};
 use crate::master::Master;
 use crate::tablets::TabletPhase;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
 use pluvio_env::{Address, BoxFuture};
-use pluvio_log::{CommitError, SideLog};
-use pluvio_store::{EngineError, EngineTable, Replay, ReplayError, ReplayLoad};
+use pluvio_store::{EngineTable, Replay, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
@@ -54,13 +50,11 @@ impl Default for RecoveryOptions {
 }
 
 /// Pause between reports while the coordinator does not answer.
-const REPORT_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const REPORT_PAUSE: Duration = Duration::from_millis(200);
 /// How long to wait for the coordinator's answer to a report.
-const REPORT_LIMIT: Duration = Duration::from_secs(2);
-/// Pause before memory is asked for again.
-const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// When to ask again for what an attempt that ends soon still occupies.
-const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
+pub(crate) const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
 /// How long a quick replay waits for memory before it gives way to a thrifty one.
 const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before backups are asked again for a segment that none of them could give.
@@ -77,25 +71,6 @@ enum Manner {
     Thrifty,
 }
 
-/// What is done with the entries of one segment.
-type Step = fn(&mut Replay, &[u8], Duration) -> Result<(), ReplayError>;
-
-/// Why a replay ended early.
-enum ReplayFailure {
-    /// Memory was full for too long.
-    Full(String),
-    /// Anything else.
-    Other(String),
-}
-
-impl ReplayFailure {
-    fn text(self) -> String {
-        match self {
-            Self::Full(text) | Self::Other(text) => text,
-        }
-    }
-}
-
 /// What came from backups.
 #[derive(Clone, Copy, Default)]
 struct Fetched {
@@ -106,8 +81,9 @@ struct Fetched {
 
 /// What was replayed, durable and part of the log.
 struct Committed {
-    log: LogId,
-    segments: Vec<SegmentId>,
+    joined: Joined,
+    /// Where this master's log of the tablets begins (JOIN-1).
+    since: SegmentId,
     stats: ReplayStats,
 }
 
@@ -168,18 +144,18 @@ impl Master {
     }
 
     /// Adds a tablet that is to be recovered.
-    fn occupy(&self, spec: &TabletSpec) -> Result<Arc<EngineTable>, Refusal> {
+    pub(crate) fn occupy(&self, spec: &TabletSpec) -> Result<Arc<EngineTable>, Refusal> {
         let snapshot = self.tablets().snapshot();
         let here = snapshot
             .get(&spec.table)
             .and_then(|t| t.tablets.iter().find(|t| t.range.overlaps(&spec.range)));
         match here.map(|tablet| tablet.phase) {
             None => self.add_tablet(spec, TabletPhase::Recovering),
-            // By an attempt that has been withdrawn, or is about to be.
-            Some(TabletPhase::Recovering) => {
+            // By an attempt that has been withdrawn, or is about to be; or the coordinator has yet to say that it has left.
+            Some(TabletPhase::Recovering | TabletPhase::Frozen | TabletPhase::Left) => {
                 Err(Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady))
             }
-            Some(TabletPhase::Serving) => Err(Refusal::fatal(
+            Some(TabletPhase::Serving | TabletPhase::Copying) => Err(Refusal::fatal(
                 FatalKind::Other,
                 format!(
                     "tablet {} of table {} overlaps one that is here",
@@ -193,6 +169,7 @@ impl Master {
     pub fn server_list_changed(&self, list: &ServerList) {
         self.attempts
             .withdraw_unless(|crashed| list.get(crashed).is_some());
+        self.arriving.withdraw_if_gone(list);
     }
 
     /// Why an attempt should end that nobody waits for.
@@ -203,7 +180,7 @@ impl Master {
         Ok(())
     }
 
-    fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
+    pub(crate) fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
         for (table, range) in tablets {
             self.tablets().remove(table.id(), *range);
         }
@@ -217,6 +194,7 @@ impl Master {
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
+        let since = self.log_of_tablets_begins(tablets).await?;
         let quick = self.replay_all(log, &request, tablets, Manner::Quick).await;
         let (replay, fetched) = match quick {
             Err(ReplayFailure::Full(why)) => {
@@ -228,19 +206,7 @@ impl Master {
         .map_err(ReplayFailure::text)?;
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
-        let (mut side, segments) = self
-            .elsewhere(move || replay.finish())
-            .await
-            .ok_or("the process is stopping")?;
-        // REC-4.
-        side.hold();
-        if self.is_replicated() {
-            let ids: Vec<SegmentId> = segments.iter().map(|segment| segment.id()).collect();
-            self.replication.side_segments_durable(log, &ids).await;
-            // MASTER-3.
-            self.replication.opened().await;
-        }
-        let segments = self.commit(side).await;
+        let joined = self.join(log, replay).await?;
         let total_us = micros(self.env.clock.now().since(started));
         let stats = ReplayStats {
             bytes: fetched.bytes,
@@ -251,8 +217,8 @@ impl Master {
             total_us,
         };
         Ok(Committed {
-            log,
-            segments,
+            joined,
+            since,
             stats,
         })
     }
@@ -286,7 +252,7 @@ impl Master {
     async fn fetch_and_replay(
         self: &Arc<Self>,
         request: &Recover,
-        replay: &Arc<Mutex<Option<Replay>>>,
+        replay: &SharedReplay,
         manner: Manner,
     ) -> Result<Fetched, ReplayFailure> {
         if manner == Manner::Thrifty {
@@ -303,7 +269,7 @@ impl Master {
     async fn each_segment(
         self: &Arc<Self>,
         request: &Recover,
-        replay: &Arc<Mutex<Option<Replay>>>,
+        replay: &SharedReplay,
         manner: Manner,
         step: Step,
     ) -> Result<Fetched, ReplayFailure> {
@@ -321,49 +287,16 @@ impl Master {
             fetched.waited += self.env.clock.now().since(asked);
             let data = data.map_err(ReplayFailure::Other)?;
             fetched.bytes += data.len() as u64;
-            self.replay_slice(request, replay, data, manner, step)
+            let wanted = || self.still_wanted(request);
+            self.replay_slice(&wanted, replay, data, self.patience_for(manner), step)
                 .await?;
         }
     }
 
-    /// Replays the entries of one segment outside the event loop: that takes longer than other
-    /// requests should wait.
-    async fn replay_slice(
-        &self,
-        request: &Recover,
-        replay: &Arc<Mutex<Option<Replay>>>,
-        data: Bytes,
-        manner: Manner,
-        step: Step,
-    ) -> Result<(), ReplayFailure> {
-        let patience = match manner {
+    fn patience_for(&self, manner: Manner) -> Duration {
+        match manner {
             Manner::Quick => self.recovery_options.patience.min(QUICK_PATIENCE),
             Manner::Thrifty => self.recovery_options.patience,
-        };
-        let give_up = self.env.clock.now() + patience;
-        loop {
-            self.still_wanted(request).map_err(ReplayFailure::Other)?;
-            let (work, data) = (Arc::clone(replay), data.clone());
-            let now = self.monotonic();
-            let outcome = self
-                .elsewhere(move || {
-                    let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
-                    replay.as_mut().map(|replay| step(replay, &data, now))
-                })
-                .await;
-            // What was not replayed must never pass for replayed.
-            match outcome.flatten() {
-                Some(Ok(())) => return Ok(()),
-                // Replaying the same entries again changes nothing (REPLAY-1).
-                Some(Err(ReplayError::Engine(error @ EngineError::Full { .. }))) => {
-                    if self.env.clock.now() >= give_up {
-                        return Err(ReplayFailure::Full(error.to_string()));
-                    }
-                    self.env.clock.sleep(MEMORY_PAUSE).await;
-                }
-                Some(Err(error)) => return Err(ReplayFailure::Other(error.to_string())),
-                None => return Err(ReplayFailure::Other("the replay was given up".into())),
-            }
         }
     }
 
@@ -407,24 +340,6 @@ impl Master {
         }
     }
 
-    /// Joins the side log to the log; waits until that is durable.
-    async fn commit(&self, mut side: SideLog) -> Vec<SegmentId> {
-        loop {
-            match side.commit() {
-                Ok(appended) => return self.durable(appended).await.into_value(),
-                Err(refused) => {
-                    side = refused.side_log;
-                    match refused.error {
-                        CommitError::Full { retry_after } => {
-                            self.env.clock.sleep(retry_after).await
-                        }
-                        CommitError::NotDurable(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
-                    }
-                }
-            }
-        }
-    }
-
     /// Reports success and does what the coordinator says: serve, or forget.
     async fn hand_over(
         self: &Arc<Self>,
@@ -432,52 +347,25 @@ impl Master {
         committed: Committed,
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) {
-        let Committed {
-            log,
-            segments,
-            stats,
-        } = committed;
-        let accepted = self.report(key, Ok(stats)).await;
-        let space = Arc::clone(self.store().space());
-        if accepted {
-            space.release(log, &segments);
-            for (table, range) in tablets {
-                // The table may have been dropped meanwhile, or the tablet cut.
-                if !self.tablets().serve_within(table.id(), *range) {
-                    self.forget(table, *range).await;
-                }
-            }
-            return;
-        }
-        for (table, range) in tablets {
-            self.forget(table, *range).await;
-        }
-        let unknown = space.drop_committed(log, &segments);
-        debug_assert!(unknown.is_empty(), "REC-4: {unknown:?}");
-        // REC-3.
-        let position = loop {
-            match space.roll(log) {
-                Ok(position) => break position,
-                Err(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
-            }
-        };
-        self.replication.synced(log, position).await;
-        self.remove_tablets(tablets);
-    }
-
-    /// Takes all objects of a range out of the index.
-    async fn forget(&self, table: &Arc<EngineTable>, range: HashRange) {
-        let (store, table) = (Arc::clone(self.store()), Arc::clone(table));
-        self.elsewhere(move || store.forget(&table, range)).await;
+        let accepted = self
+            .report(key, Ok((committed.since, committed.stats)))
+            .await;
+        self.settle(accepted, committed.joined, tablets).await;
     }
 
     /// Tells the coordinator, however long that takes. Gives whether this master owns the tablets now.
-    async fn report(&self, key: AttemptKey, result: Result<ReplayStats, String>) -> bool {
+    async fn report(
+        &self,
+        key: AttemptKey,
+        result: Result<(SegmentId, ReplayStats), String>,
+    ) -> bool {
+        let since = result.as_ref().map_or(SegmentId(0), |(since, _)| *since);
         let report = RecoveryMasterFinished {
             recovery: key.recovery,
             server: self.id,
             partition: key.partition,
-            result,
+            since,
+            result: result.map(|(_, stats)| stats),
         };
         loop {
             let network = &*self.env.network;
@@ -497,7 +385,7 @@ impl Master {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -44,6 +44,12 @@ impl Master {
             | Opcode::GetRecoveryData
             | Opcode::Recover
             | Opcode::RecoveryMasterFinished
+            | Opcode::ReceiveTablet
+            | Opcode::GetTabletData
+            | Opcode::TabletReceived
+            | Opcode::EndMigration
+            | Opcode::MigrateTablet
+            | Opcode::GetMigration
             | Opcode::Ping
             | Opcode::UpdateServerList
             | Opcode::TakeTablets

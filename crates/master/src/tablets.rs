@@ -4,7 +4,9 @@
 //! a lock, a change replaces the whole map.
 //!
 //! - TAB-1: ranges of one table do not overlap.
-//! - TAB-2: an operation is done only under a snapshot in which the tablet is `Serving`.
+//! - TAB-2: an operation is done only under a snapshot in which the tablet is served, and holds that snapshot until its
+//!   effect is in memory. So who changes a phase and then waits until nobody has the old map ([`OldMap`]) knows that all
+//!   operations of before are done.
 
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
@@ -15,10 +17,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What may be done with a tablet that is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TabletPhase {
-    /// Being replayed: operations must come again later.
+    /// Being replayed, from a crashed server's log or from the server that has it: operations must come again later.
     Recovering,
     /// All operations are served.
     Serving,
+    /// All operations are served, and changes are noted for the server that copies the tablet.
+    Copying,
+    /// Another server has all of it, and the coordinator has not decided yet whose it is: operations must come again later.
+    Frozen,
+    /// It belongs to another server: operations go there. What is left of it is being forgotten.
+    Left,
+}
+
+impl TabletPhase {
+    /// Whether operations are done on such a tablet.
+    #[must_use]
+    pub fn is_served(self) -> bool {
+        match self {
+            Self::Serving | Self::Copying => true,
+            Self::Recovering | Self::Frozen | Self::Left => false,
+        }
+    }
 }
 
 /// One tablet.
@@ -48,6 +67,41 @@ impl LocalTable {
             .last()
             .filter(|t| t.range.contains(hash))
     }
+
+    /// Cuts the tablet that contains `at` so that a tablet begins there. False when there is none.
+    fn cut(&mut self, at: KeyHash) -> bool {
+        let Some(index) = self.tablets.iter().position(|t| t.range.contains(at)) else {
+            return false;
+        };
+        let whole = self.tablets[index];
+        if whole.range.first < at {
+            self.tablets[index].range = HashRange::new(whole.range.first, KeyHash(at.0 - 1));
+            let upper = Tablet {
+                range: HashRange::new(at, whole.range.last),
+                ..whole
+            };
+            self.tablets.insert(index + 1, upper);
+        }
+        true
+    }
+}
+
+/// A map that was replaced.
+#[derive(Default)]
+pub(crate) struct OldMap(Option<Arc<Snapshot>>);
+
+impl OldMap {
+    /// Whether nobody has it any more (TAB-2). Once true it stays true.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        // Whoever took a snapshot before the map was replaced is counted by the `Arc` since then.
+        match self.0.take().map(Arc::try_unwrap) {
+            None | Some(Ok(_)) => true,
+            Some(Err(still)) => {
+                self.0 = Some(still);
+                false
+            }
+        }
+    }
 }
 
 type Snapshot = BTreeMap<TableId, LocalTable>;
@@ -67,15 +121,66 @@ impl TabletMap {
     }
 
     fn change<T>(&self, edit: impl FnOnce(&mut Snapshot) -> T) -> T {
+        self.exchange(edit).0
+    }
+
+    fn exchange<T>(&self, edit: impl FnOnce(&mut Snapshot) -> T) -> (T, OldMap) {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = (**self.current.load()).clone();
         let result = edit(&mut next);
-        self.current.store(Arc::new(next));
-        result
+        let old = self.current.swap(Arc::new(next));
+        (result, OldMap(Some(old)))
     }
 
-    /// Adds a tablet; one that is there already, with the same range, only changes its phase.
-    /// Gives whether it was new.
+    /// Gives the tablets that lie in `range` another phase if all of it is here, in one of the phases `from`; cuts
+    /// them first so that one begins and one ends with it. None, and nothing was changed, otherwise.
+    pub(crate) fn shift(
+        &self,
+        table: TableId,
+        range: HashRange,
+        from: &[TabletPhase],
+        to: TabletPhase,
+    ) -> Option<OldMap> {
+        let (shifted, old) = self.exchange(|map| {
+            let local = map.get_mut(&table)?;
+            let mut next = Some(range.first);
+            for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
+                let follows = next.is_some_and(|next| tablet.range.contains(next));
+                if !(follows && from.contains(&tablet.phase)) {
+                    return None;
+                }
+                next = tablet.range.last.0.checked_add(1).map(KeyHash);
+            }
+            if next.is_some_and(|next| next <= range.last) {
+                return None;
+            }
+            local.cut(range.first);
+            if let Some(after) = range.last.0.checked_add(1) {
+                local.cut(KeyHash(after));
+            }
+            for tablet in local.tablets.iter_mut() {
+                if range.contains(tablet.range.first) {
+                    tablet.phase = to;
+                }
+            }
+            Some(())
+        });
+        shifted.map(|()| old)
+    }
+
+    /// Takes away the tablets that lie in `range`; the table goes with its last one.
+    pub(crate) fn remove_within(&self, table: TableId, range: HashRange) {
+        self.change(|map| {
+            if let Some(local) = map.get_mut(&table) {
+                local.tablets.retain(|t| !range.contains(t.range.first));
+                if local.tablets.is_empty() {
+                    map.remove(&table);
+                }
+            }
+        });
+    }
+
+    /// Adds a tablet; one that is there already, with the same range, stays as it is. Gives whether it was new.
     ///
     /// # Errors
     /// The tablet that is in the way, when the range overlaps another one (TAB-1).
@@ -85,8 +190,7 @@ impl TabletMap {
                 table,
                 tablets: Vec::new(),
             });
-            if let Some(known) = local.tablets.iter_mut().find(|t| t.range == tablet.range) {
-                known.phase = tablet.phase;
+            if local.tablets.iter().any(|t| t.range == tablet.range) {
                 return Ok(false);
             }
             if let Some(other) = local
@@ -147,19 +251,7 @@ impl TabletMap {
             let Some(local) = map.get_mut(&table) else {
                 return false;
             };
-            let Some(index) = local.tablets.iter().position(|t| t.range.contains(at)) else {
-                return false;
-            };
-            let whole = local.tablets[index];
-            if whole.range.first < at {
-                local.tablets[index].range = HashRange::new(whole.range.first, KeyHash(at.0 - 1));
-                let upper = Tablet {
-                    range: HashRange::new(at, whole.range.last),
-                    ..whole
-                };
-                local.tablets.insert(index + 1, upper);
-            }
-            true
+            local.cut(at)
         })
     }
 
@@ -176,7 +268,7 @@ impl TabletMap {
             .iter()
             .flat_map(|(table, local)| local.tablets.iter().map(move |t| (*table, t)));
         tablets
-            .filter(|(_, t)| t.phase == TabletPhase::Serving)
+            .filter(|(_, t)| t.phase.is_served())
             .map(|(table, t)| (table, t.range))
             .collect()
     }
@@ -186,7 +278,7 @@ impl TabletMap {
     pub fn serving(&self) -> u64 {
         let map = self.snapshot();
         let tablets = map.values().flat_map(|t| &t.tablets);
-        tablets.filter(|t| t.phase == TabletPhase::Serving).count() as u64
+        tablets.filter(|t| t.phase.is_served()).count() as u64
     }
 }
 
@@ -197,17 +289,52 @@ mod tests {
     use pluvio_store::{Engine, EngineOptions};
     use pluvio_units::Size;
 
-    #[test]
-    fn a_recovered_tablet_that_was_cut_meanwhile_is_served_in_all_its_parts() {
+    fn map_of(phase: TabletPhase) -> TabletMap {
         let log = LogOptions::new(Size::mib(32));
         let store = Engine::open(EngineOptions { log }).unwrap();
         let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
         let map = TabletMap::default();
-        let tablet = Tablet {
-            range: HashRange::ALL,
-            phase: TabletPhase::Recovering,
-        };
-        map.add(table, tablet).unwrap();
+        let range = HashRange::ALL;
+        map.add(table, Tablet { range, phase }).unwrap();
+        map
+    }
+
+    #[test]
+    fn who_shifts_a_tablet_knows_when_nobody_sees_its_phase_before() {
+        let map = map_of(TabletPhase::Serving);
+        let operation = map.snapshot();
+        let from = &[TabletPhase::Serving];
+        let shift = |to| map.shift(TableId(1), HashRange::ALL, from, to);
+        let mut old = shift(TabletPhase::Copying).unwrap();
+        assert!(!old.is_gone());
+        let later = map.snapshot();
+        drop(operation);
+        assert!(old.is_gone() && old.is_gone());
+        assert_eq!(later[&TableId(1)].tablets[0].phase, TabletPhase::Copying);
+        assert!(shift(TabletPhase::Frozen).is_none(), "it is not serving");
+    }
+
+    #[test]
+    fn a_range_is_shifted_whole_or_not_at_all_and_cut_out_of_larger_tablets() {
+        let map = map_of(TabletPhase::Serving);
+        let range = |first, last| HashRange::new(KeyHash(first), KeyHash(last));
+        let shift = |range, from, to| map.shift(TableId(1), range, &[from], to).is_some();
+        let (serving, copying) = (TabletPhase::Serving, TabletPhase::Copying);
+        assert!(shift(range(10, 19), serving, copying));
+        assert_eq!(map.snapshot()[&TableId(1)].tablets.len(), 3);
+        assert!(!shift(range(5, 14), serving, copying));
+        assert!(!shift(range(0, u64::MAX), copying, TabletPhase::Frozen));
+        assert!(map.split(TableId(1), KeyHash(15)));
+        assert!(shift(range(10, 19), copying, TabletPhase::Frozen));
+        assert_eq!(map.serving(), 2);
+        map.remove_within(TableId(1), range(10, 19));
+        assert!(!shift(range(9, 20), serving, copying), "a part is gone");
+        assert!(shift(range(20, u64::MAX), serving, copying));
+    }
+
+    #[test]
+    fn a_recovered_tablet_that_was_cut_meanwhile_is_served_in_all_its_parts() {
+        let map = map_of(TabletPhase::Recovering);
         assert!(map.split(TableId(1), KeyHash(1 << 63)));
         assert_eq!(map.serving(), 0);
         assert!(map.serve_within(TableId(1), HashRange::ALL));

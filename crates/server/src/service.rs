@@ -9,9 +9,10 @@ use pluvio_env::{Frame, Handled, Peer, Service};
 use pluvio_master::Master;
 use pluvio_units::{CoreId, ServerId};
 use pluvio_wire::{
-    Class, DropTablets, FatalKind, FreeReplica, GetRecoveryData, GetServerStatus, Header,
-    IsReplicaNeeded, Opcode, Ping, Recover, Refusal, Request, RetryReason, SetPartitions,
-    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData, GetServerStatus,
+    GetTabletData, Header, IsReplicaNeeded, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request,
+    RetryReason, SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList,
+    WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +116,17 @@ impl ServerService {
             Opcode::Recover => {
                 self.master_now::<Recover>(frame, |master, r| master.recover(core, log_of(core), r))
             }
+            Opcode::ReceiveTablet => self.master_now::<ReceiveTablet>(frame, |master, r| {
+                master.receive_tablet(core, log_of(core), r)
+            }),
+            Opcode::GetTabletData => self
+                .master_later::<GetTabletData, _>(frame, |master, r| async move {
+                    master.give_tablet_data(r).await
+                }),
+            Opcode::EndMigration => self
+                .master_later::<EndMigration, _>(frame, |master, r| async move {
+                    master.end_migration(core, r).await
+                }),
             Opcode::DropTablets => {
                 self.master_later::<DropTablets, _>(frame, |master, r| async move {
                     master.drop_table(r.table).await;
@@ -144,6 +156,9 @@ impl ServerService {
                 now::<GetServerStatus>(&Ok(self.status.read()))
             }),
             Opcode::RecoveryMasterFinished
+            | Opcode::TabletReceived
+            | Opcode::MigrateTablet
+            | Opcode::GetMigration
             | Opcode::Enlist
             | Opcode::HintServerCrashed
             | Opcode::GetServerList

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pluvio_env::{Address, Moment};
 use pluvio_sim::DiskFaults;
 use pluvio_units::HashRange;
+use pluvio_units::SegmentId;
 use pluvio_units::TableId;
 use pluvio_wire::{Header, Read, RejectRules, TabletSpec, TakeTablets, call};
 use rig::{LONG, Rig};
@@ -163,6 +164,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
             table: TableId(77),
             seed: 1,
             range: HashRange::ALL,
+            since: SegmentId(0),
         };
         let take = TakeTablets {
             tablets: vec![spec],

@@ -306,6 +306,39 @@ impl Completions {
         }
     }
 
+    /// The results of operations on these keys, for whoever gets the keys. How long a client may still ask for one is
+    /// told as if it had just come: rather too long than too short (COMP-3).
+    pub(crate) fn of_range(
+        &self,
+        table: TableId,
+        range: HashRange,
+        now: Duration,
+    ) -> Vec<Completion> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            for (id, client) in Self::lock(shard).iter() {
+                let left = client.until.saturating_sub(now).as_secs() / 2 + 1;
+                for (sequence, record) in &client.records {
+                    if let Record::Done(done) = record
+                        && done.table == table
+                        && range.contains(done.hash)
+                    {
+                        found.push(Completion {
+                            client: *id,
+                            sequence: *sequence,
+                            acknowledged_below: client.acknowledged_below,
+                            retry_s: u32::try_from(left).unwrap_or(u32::MAX),
+                            table,
+                            hash: done.hash,
+                            outcome: done.outcome,
+                        });
+                    }
+                }
+            }
+        }
+        found
+    }
+
     /// Forgets the results of operations on these keys: they are not here any more.
     pub(crate) fn forget_range(&self, table: TableId, range: HashRange) {
         for shard in &self.shards {

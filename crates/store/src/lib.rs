@@ -31,6 +31,7 @@ mod embedded;
 mod engine;
 mod in_place;
 mod indexes;
+mod leave;
 mod liveness;
 mod once;
 mod options;
@@ -51,6 +52,7 @@ pub use embedded::{
 pub use engine::{
     Change, Current, Engine, EngineError, EngineStats, Fatal, Settle, Update, Updated,
 };
+pub use leave::Copied;
 pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};

@@ -86,7 +86,7 @@ impl Engine {
 
     /// The slot of a key, and what it refers to.
     #[inline]
-    fn lookup<'g>(
+    pub(crate) fn lookup<'g>(
         &'g self,
         index: &Index,
         hash: KeyHash,

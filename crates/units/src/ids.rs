@@ -82,3 +82,7 @@ id! {
     /// One attempt to recover one crashed master.
     RecoveryId(u64)
 }
+id! {
+    /// One attempt to move a tablet to another server. Given by the coordinator, never used again.
+    MigrationId(u64)
+}

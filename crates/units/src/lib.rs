@@ -12,8 +12,8 @@ mod size;
 
 pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
 pub use ids::{
-    ClientId, ClusterId, CoreId, LogId, ObjectVersion, RecoveryId, ReplicationEpoch, SegmentId,
-    SequenceNumber, ServerId, ServerListVersion, TableId,
+    ClientId, ClusterId, CoreId, LogId, MigrationId, ObjectVersion, RecoveryId, ReplicationEpoch,
+    SegmentId, SequenceNumber, ServerId, ServerListVersion, TableId,
 };
 pub use limits::{
     ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, SEGMENT_BYTES,

@@ -2,6 +2,7 @@
 
 use crate::codec::{Body, Request};
 use crate::data::request;
+use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
 use pluvio_units::{
@@ -86,6 +87,10 @@ pub struct TabletSpec {
     pub seed: u64,
     /// The range of hashes.
     pub range: HashRange,
+    /// Where its owner's log of it begins: entries in earlier segments are of an earlier ownership,
+    /// and do not count (`docs/migration.md`).
+    #[serde(default)]
+    pub since: SegmentId,
 }
 
 /// Are you alive? Sent by servers to a random other one, and by the coordinator (003 §7.2).
@@ -415,6 +420,9 @@ pub struct ClusterStatus {
     pub tables: Vec<TableInfo>,
     /// Recoveries under way, and the latest finished ones, oldest first.
     pub recoveries: Vec<RecoveryStatus>,
+    /// Migrations under way, and the latest that ended, oldest first.
+    #[serde(default)]
+    pub migrations: Vec<MigrationStatus>,
 }
 impl Body for ClusterStatus {}
 

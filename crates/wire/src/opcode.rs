@@ -125,6 +125,15 @@ opcodes! {
     /// A recovery master is done with its partition.
     RecoveryMasterFinished = 34, Coordinator, Control, true;
 
+    /// Take over a tablet from the server that serves it.
+    ReceiveTablet = 35, Master, Recovery, true;
+    /// The next part of a tablet that moves.
+    GetTabletData = 36, Master, Recovery, true;
+    /// A server has received a tablet, or could not.
+    TabletReceived = 37, Coordinator, Control, true;
+    /// A tablet has moved away for good, or stays.
+    EndMigration = 38, Master, Control, true;
+
     /// Are you alive, and who are you?
     Ping = 40, Any, Ping, true;
     /// A new server list.
@@ -160,6 +169,10 @@ opcodes! {
     GetClusterStatus = 69, Coordinator, Control, true;
     /// Which coordinator leads; answered by those that do not, too.
     GetLeader = 70, Coordinator, Ping, true;
+    /// Move a tablet to another server.
+    MigrateTablet = 71, Coordinator, Control, true;
+    /// How a migration goes.
+    GetMigration = 72, Coordinator, Control, true;
 }
 
 #[cfg(test)]

@@ -152,6 +152,9 @@ pub struct RecoveryMasterFinished {
     pub server: ServerId,
     /// The index of the partition.
     pub partition: u32,
+    /// Where the master's log of these tablets begins; see [`TabletSpec::since`].
+    #[serde(default)]
+    pub since: SegmentId,
     /// What was done, or why it failed.
     pub result: Result<ReplayStats, String>,
 }

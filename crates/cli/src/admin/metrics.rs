@@ -263,6 +263,12 @@ impl Metrics {
             "Recoveries under way.",
             under_way as u64,
         );
+        let under_way = status.migrations.iter().filter(|m| !m.done).count();
+        self.gauge(
+            "cluster_migrations_under_way",
+            "Migrations of tablets under way.",
+            under_way as u64,
+        );
         self.gauge(
             "cluster_server_list_version",
             "Version of the server list.",
@@ -339,6 +345,7 @@ mod tests {
             servers: Vec::new(),
             tables: Vec::new(),
             recoveries: Vec::new(),
+            migrations: Vec::new(),
         });
         all.redis(&RedisNumbers {
             commands: vec![("get".into(), 2), ("client|id".into(), 1)],

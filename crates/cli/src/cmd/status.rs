@@ -1,6 +1,7 @@
 //! `pluvio status`: what the cluster has and does.
 
 use crate::args::Global;
+use crate::cmd::migrate::as_json as migration_json;
 use crate::cmd::table::as_json as table_json;
 use crate::failure::Failure;
 use crate::output::{bytes, count, print_json, print_line, table, table_text, time};
@@ -8,7 +9,7 @@ use crate::session::{Session, with_session};
 use clap::Args;
 use pluvio_client::{ClusterStatus, ServerStatus};
 use pluvio_units::ServerId;
-use pluvio_wire::{RecoveryStatus, ServerInfo, ServerState, TabletState};
+use pluvio_wire::{MigrationStatus, RecoveryStatus, ServerInfo, ServerState, TabletState};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -77,6 +78,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "servers": servers,
         "tables": tables,
         "recoveries": status.recoveries,
+        "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
     })
 }
 
@@ -93,6 +95,9 @@ fn as_text(status: &ClusterStatus) -> String {
     }
     if !status.recoveries.is_empty() {
         parts.push(recoveries_text(&status.recoveries));
+    }
+    if !status.migrations.is_empty() {
+        parts.push(migrations_text(&status.migrations));
     }
     let troubles = troubles(status);
     if !troubles.is_empty() {
@@ -194,6 +199,40 @@ fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
     table_text(&text)
 }
 
+/// Ended migrations that people are shown; programs get all that the coordinator knows.
+const MIGRATIONS_SHOWN: usize = 8;
+
+fn migrations_text(migrations: &[MigrationStatus]) -> String {
+    let heads = [
+        "migration",
+        "table",
+        "tablet",
+        "from",
+        "to",
+        "phase",
+        "time",
+        "objects",
+        "data",
+    ];
+    let mut text = table(&heads, &[0, 3, 4, 6, 7, 8]);
+    let latest = migrations.len().saturating_sub(MIGRATIONS_SHOWN);
+    let shown = migrations.iter().enumerate();
+    for (_, one) in shown.filter(|(at, one)| *at >= latest || !one.done) {
+        text.add_row([
+            one.migration.to_string(),
+            one.name.clone(),
+            one.range.to_string(),
+            one.from.to_string(),
+            one.to.to_string(),
+            one.phase.clone(),
+            time(Duration::from_millis(one.duration_ms)),
+            count(one.progress.objects),
+            bytes(one.progress.bytes),
+        ]);
+    }
+    table_text(&text)
+}
+
 /// What somebody should do something about.
 fn troubles(status: &ClusterStatus) -> Vec<String> {
     let mut found = Vec::new();
@@ -268,6 +307,7 @@ mod tests {
             }],
             tables: Vec::new(),
             recoveries: Vec::new(),
+            migrations: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
-//! `pluvio table`: create, drop, list and split tables.
+//! `pluvio table`: create, drop, list and split tables, and move their tablets.
 
 use crate::args::Global;
+use crate::cmd::migrate;
 use crate::failure::Failure;
 use crate::output::{print_json, print_line, table as new_table, table_text};
 use crate::session::{Session, with_session};
@@ -45,9 +46,11 @@ enum What {
         #[arg(long, value_name = "HASH", value_parser = key_hash)]
         at: Option<KeyHash>,
     },
+    /// Move a tablet to another server, while it is served
+    Migrate(migrate::Migrate),
 }
 
-fn key_hash(text: &str) -> Result<KeyHash, String> {
+pub fn key_hash(text: &str) -> Result<KeyHash, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16)
         .map(KeyHash)
@@ -63,7 +66,8 @@ pub fn run(global: &Global, table: &Table) -> Result<ExitCode, Failure> {
     })
 }
 
-async fn act(Session { client, .. }: &Session, what: What, json: bool) -> Result<(), Failure> {
+async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
+    let client = &session.client;
     match what {
         What::Create { name, span } => {
             if span == Some(0) {
@@ -86,6 +90,7 @@ async fn act(Session { client, .. }: &Session, what: What, json: bool) -> Result
             let table = client.table(&name).await?;
             show(&client.split_tablet(&table, at).await?, "now", json)
         }
+        What::Migrate(wanted) => migrate::run(session, &wanted, json).await,
     }
 }
 

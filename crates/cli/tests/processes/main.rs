@@ -20,6 +20,7 @@ mod full;
 mod import_export;
 mod limits;
 mod metadata;
+mod migrate;
 mod replication;
 mod stock_clients;
 mod support;

@@ -38,6 +38,7 @@ impl State {
                     servers: Vec::new(),
                     tables: self.infos(),
                     recoveries: Vec::new(),
+                    migrations: Vec::new(),
                 })
             }),
             other => {

@@ -83,6 +83,8 @@ impl State {
             tablet.owner = server;
             tablet.state = TabletState::Normal;
             tablet.recovered_by = Some(by);
+            tablet.moved_by = None;
+            tablet.since = report.since;
         }
         true
     }

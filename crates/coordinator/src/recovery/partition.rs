@@ -181,7 +181,7 @@ fn pack(pieces: &[(TabletSpec, Load)], count: usize, goal: Load) -> Vec<Bin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_units::{HashRange, KeyHash};
+    use pluvio_units::{HashRange, KeyHash, SegmentId};
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -220,6 +220,7 @@ mod tests {
             table: TableId(table),
             seed: table,
             range,
+            since: SegmentId(0),
         }
     }
 

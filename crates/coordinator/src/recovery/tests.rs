@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::state::{ServerRecord, TableRecord, TabletRecord};
-use pluvio_units::{ClusterId, HashRange, KeyHash, TableId};
+use pluvio_units::{ClusterId, HashRange, KeyHash, SegmentId, TableId};
 use pluvio_wire::{RecoveryMasterFinished, ReplayStats, ServerInfo, ServerState};
 use std::collections::BTreeMap;
 
@@ -43,10 +43,8 @@ fn state() -> State {
             .into_iter()
             .zip(owners)
             .map(|(range, owner)| TabletRecord {
-                range,
-                owner: ServerId(owner),
                 state: TabletState::Normal,
-                recovered_by: None,
+                ..TabletRecord::new(range, ServerId(owner))
             });
         let record = TableRecord {
             id: TableId(id),
@@ -55,6 +53,7 @@ fn state() -> State {
             dropping: false,
             tablets: tablets.collect(),
             cuts: Vec::new(),
+            moves: Vec::new(),
         };
         state.tables.insert(TableId(id), Arc::new(record));
     }
@@ -80,6 +79,7 @@ fn report(recovery: u64, server: u64, partition: u32) -> RecoveryMasterFinished 
         recovery: RecoveryId(recovery),
         server: ServerId(server),
         partition,
+        since: SegmentId(0),
         result: Ok(ReplayStats::default()),
     }
 }

@@ -14,10 +14,10 @@ use bytes::Bytes;
 use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Frame, Network};
 use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
-use pluvio_units::{HashRange, ServerId, TableId};
+use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{
-    ClusterStatus, Coordinators, CreateTable, GetClusterStatus, Request, RpcError, ServerState,
-    TableInfo, TabletState,
+    ClusterStatus, Coordinators, CreateTable, GetClusterStatus, GetTable, MigrateTablet, Request,
+    RpcError, ServerState, TableInfo, TableRef, TabletState, WhichTablet,
 };
 use server::Server;
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,6 +214,23 @@ impl Cluster {
     where
         R::Reply: 'static,
     {
+        match self.try_once(request) {
+            Ok(_) => Some(()),
+            Err(RpcError::Refused(refusal)) => refusal.fatal_kind().map(|kind| {
+                assert_eq!(kind, pluvio_wire::FatalKind::NoSuchTable, "{refusal}");
+            }),
+            Err(_) => None,
+        }
+    }
+
+    /// A request to the coordinator, tried once.
+    pub fn try_once<R: Request + Sync + Clone + 'static>(
+        &self,
+        request: R,
+    ) -> Result<R::Reply, RpcError>
+    where
+        R::Reply: 'static,
+    {
         let network = self.client.env.network.clone();
         let coordinators = self.known.clone();
         let asking = async move {
@@ -221,12 +238,38 @@ impl Cluster {
             coordinators.call(&*network, &request, limit).await
         };
         let asked = self.sim.block_on(self.client.id, asking, LIMIT);
-        match asked.expect("a call ends at its limit") {
-            Ok(_) => Some(()),
-            Err(RpcError::Refused(refusal)) => refusal.fatal_kind().map(|kind| {
-                assert_eq!(kind, pluvio_wire::FatalKind::NoSuchTable, "{refusal}");
-            }),
-            Err(_) => None,
+        asked.expect("a call ends at its limit")
+    }
+
+    /// Lets the tablet with this hash move to a server that does not have it; `choice` says which. False when it was
+    /// not stored and is to be tried again.
+    pub fn migrate(&self, name: &str, at: KeyHash, choice: u64) -> bool {
+        let table = TableRef::Name(name.into());
+        let asked = self.try_once(GetTable {
+            table: table.clone(),
+        });
+        let info = match asked {
+            Ok(info) => info,
+            Err(RpcError::Refused(refusal)) => return refusal.fatal_kind().is_some(),
+            Err(_) => return false,
+        };
+        let owner = info.tablets.iter().find(|t| t.range.contains(at));
+        let owner = owner.expect("every hash has a tablet").owner;
+        let mut others: Vec<ServerId> = self.machines.iter().map(|m| m.state().id).collect();
+        others.retain(|id| *id != owner && *id != ServerId(0));
+        if others.is_empty() {
+            return false;
+        }
+        let migrate = MigrateTablet {
+            table,
+            tablet: WhichTablet::Containing(at),
+            to: others[(choice % others.len() as u64) as usize],
+        };
+        match self.try_once(migrate) {
+            Ok(_) => true,
+            // That server is not up any more.
+            Err(RpcError::Refused(refusal)) => refusal.fatal_kind().is_some(),
+            Err(_) => false,
         }
     }
 
@@ -269,6 +312,7 @@ impl Cluster {
             .iter()
             .all(|s| s.state == ServerState::Up)
             && tablets.into_iter().all(|t| t.state == TabletState::Normal)
+            && status.migrations.iter().all(|m| m.done)
     }
 
     /// Runs until nothing is left to do, then checks that map and servers agree.

@@ -4,17 +4,19 @@ use super::{Net, Shared, lock};
 use pluvio_env::{Address, Clock, Env, Frame, Handled, Peer, Service};
 use pluvio_sim::{ProcessId, Sim};
 use pluvio_units::{
-    HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId,
+    HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
+    TableId,
 };
 use pluvio_wire::{
-    Coordinators, DropTablets, Enlist, FatalKind, GetServerStatus, HeadInfo, Opcode,
-    PROTOCOL_VERSION, Ping, PingReply, Recover, RecoveryMasterFinished, Refusal, ReplayStats,
-    ReplicaInfo, Request, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions,
-    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletSpec, TakeTablets, UpdateServerList,
-    decode, reply,
+    Coordinators, DropTablets, EndMigration, Enlist, FatalKind, GetServerStatus, GetTabletData,
+    GetTabletDataReply, HeadInfo, Header, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping,
+    PingReply, ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo,
+    Request, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal,
+    StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets,
+    UpdateServerList, call, decode, reply,
 };
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -58,6 +60,12 @@ pub struct Server {
     /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more:
     /// not from a request that comes late, nor from a recovery that ends.
     pub dropped: BTreeSet<TableId>,
+    /// Tablets that it serves no more and does not know the new owner of.
+    pub frozen: BTreeMap<MigrationId, (TableId, HashRange)>,
+    /// Migrations that it was to receive something of.
+    pub arriving: BTreeSet<MigrationId>,
+    /// Migrations that it was told the end of as the former owner.
+    pub ended: BTreeSet<MigrationId>,
     /// All ids this machine has had.
     pub lives: Vec<ServerId>,
     pub behaviour: Behaviour,
@@ -267,6 +275,7 @@ impl Handler {
             recovery: request.recovery,
             server: server.id,
             partition: request.partition,
+            since: SegmentId(0),
             result: match script {
                 None => Ok(ReplayStats {
                     bytes: 10,
@@ -294,7 +303,96 @@ impl Handler {
     }
 }
 
+impl Handler {
+    /// Takes a tablet over: lets its owner freeze it, and reports.
+    fn receive(
+        &self,
+        server: &mut Server,
+        request: ReceiveTablet,
+    ) -> Result<MigrationProgress, Refusal> {
+        if !server.arriving.insert(request.migration) {
+            return Ok(MigrationProgress::default());
+        }
+        let source = server.list.get(request.from).map(|s| s.address.clone());
+        let (id, machine, env) = (server.id, self.machine.clone(), self.env.clone());
+        let coordinators = self.coordinators.clone();
+        let work = async move {
+            env.clock
+                .sleep(Duration::from_millis(env.rng.below(50)))
+                .await;
+            let freeze = GetTabletData {
+                migration: request.migration,
+                tablet: request.tablet,
+                part: TabletPart::LastChanges(0),
+            };
+            let mut result = Err("the owner does not answer".to_owned());
+            if let Some(source) = source {
+                let (to, header) = (Address::from(source.as_str()), Header::to(request.from));
+                let limit = Duration::from_millis(500);
+                let frozen = call(&*env.network, &to, header, &freeze, limit).await;
+                if frozen.is_ok() {
+                    result = Ok(MigrationProgress::default());
+                }
+            }
+            let report = TabletReceived {
+                migration: request.migration,
+                server: id,
+                since: SegmentId(0),
+                result,
+            };
+            let answer = ask(&coordinators, &env.network, &*env.clock, &report).await;
+            if answer.accepted {
+                machine.state().take(vec![request.tablet]);
+            }
+        };
+        self.env
+            .tasks
+            .spawn(pluvio_units::CoreId(0), "receive", work);
+        Ok(MigrationProgress::default())
+    }
+}
+
 impl Server {
+    /// Serves a tablet no more, whether or not it knows where its own was cut.
+    fn freeze(&mut self, request: GetTabletData) -> Result<GetTabletDataReply, Refusal> {
+        let (id, table, range) = (
+            request.migration,
+            request.tablet.table,
+            request.tablet.range,
+        );
+        if self.ended.contains(&id) {
+            return Err(Refusal::fatal(FatalKind::Stale, "it is over"));
+        }
+        if !self.frozen.contains_key(&id) {
+            let covers = |(t, r): &(TableId, HashRange)| {
+                *t == table && r.first <= range.first && range.last <= r.last
+            };
+            let Some(at) = self.owned.iter().position(covers) else {
+                return Err(Refusal::Refresh);
+            };
+            let (_, whole) = self.owned.swap_remove(at);
+            if whole.first < range.first {
+                let below = HashRange::new(whole.first, KeyHash(range.first.0 - 1));
+                self.owned.push((table, below));
+            }
+            if range.last < whole.last {
+                let above = HashRange::new(KeyHash(range.last.0 + 1), whole.last);
+                self.owned.push((table, above));
+            }
+            self.frozen.insert(id, (table, range));
+        }
+        Ok(GetTabletDataReply::default())
+    }
+
+    fn end_migration(&mut self, end: EndMigration) {
+        self.ended.insert(end.migration);
+        if let Some(tablet) = self.frozen.remove(&end.migration)
+            && !end.moved
+        {
+            self.owned.push(tablet);
+        }
+    }
+
     fn take(&mut self, tablets: Vec<TabletSpec>) {
         for tablet in tablets {
             let known = |(table, range): &(TableId, HashRange)| {
@@ -337,6 +435,16 @@ impl Service for Handler {
             Opcode::DropTablets => self.answer::<DropTablets>(&frame, |server, drop| {
                 server.dropped.insert(drop.table);
                 server.owned.retain(|(table, _)| *table != drop.table);
+                server.frozen.retain(|_, (table, _)| *table != drop.table);
+                Ok(())
+            }),
+            Opcode::ReceiveTablet => self
+                .answer::<ReceiveTablet>(&frame, |server, request| self.receive(server, request)),
+            Opcode::GetTabletData => {
+                self.answer::<GetTabletData>(&frame, |server, request| server.freeze(request))
+            }
+            Opcode::EndMigration => self.answer::<EndMigration>(&frame, |server, end| {
+                server.end_migration(end);
                 Ok(())
             }),
             Opcode::SplitTabletLocal => self.answer::<SplitTabletLocal>(&frame, |server, cut| {

@@ -21,8 +21,8 @@ pub fn create(cluster: &Cluster, name: &str) -> bool {
 /// One step of the story; false when it has to be tried again.
 type Act = fn(&Cluster) -> bool;
 
-/// Tables made, cut and dropped, a crash that is recovered, and a second one meanwhile.
-const STORY: [Act; 8] = [
+/// Tables made, cut, moved and dropped, a crash that is recovered, and a second one meanwhile.
+const STORY: [Act; 11] = [
     |c| create(c, "t"),
     |c| create(c, "u"),
     |c| {
@@ -31,6 +31,11 @@ const STORY: [Act; 8] = [
             at: Some(KeyHash(1 << 40)),
         };
         c.try_ask(split).is_some()
+    },
+    |c| c.migrate("t", KeyHash(0), 0),
+    |c| {
+        c.sim.run_for(Duration::from_millis(200));
+        c.migrate("t", KeyHash(0), 1)
     },
     |c| {
         c.crash(0);
@@ -47,6 +52,7 @@ const STORY: [Act; 8] = [
         true
     },
     |c| create(c, "v"),
+    |c| c.migrate("t", KeyHash(u64::MAX), 1),
 ];
 
 /// Plays the story with the fault that `fault` names; `between` runs before a step is tried again.

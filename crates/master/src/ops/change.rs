@@ -142,8 +142,13 @@ impl Master {
         reply: impl FnOnce(Outcome) -> Result<T, Refusal> + Send + 'static,
     ) -> Answer<T> {
         let snapshot = self.tablets().snapshot();
-        let table = match self.serving_table(&snapshot, header, table, key) {
-            Ok(table) => Arc::clone(table),
+        // Held until the change is noted (TAB-2).
+        let (table, phase) = match self.serving_table(&snapshot, header, table, key) {
+            Ok((table, phase)) => (Arc::clone(table), phase),
+            Err(refusal) => return Answer::Now(Err(refusal)),
+        };
+        let copying = match self.leaving.of(phase, &table, key) {
+            Ok(copying) => copying,
             Err(refusal) => return Answer::Now(Err(refusal)),
         };
         let once = match self.admit(&header.operation, &table, key) {
@@ -160,6 +165,9 @@ impl Master {
         match store.update_once(log, &table, key, self.now_s(), once, decide) {
             Ok(Update::Done(appended)) => {
                 let effect = appended.pending().effect();
+                if let Some(leaving) = copying {
+                    leaving.note(key, &effect);
+                }
                 let outcome = outcome(effect).expect("a change has an outcome");
                 self.acknowledge(table, appended, reply(outcome))
             }

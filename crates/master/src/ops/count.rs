@@ -1,7 +1,7 @@
 //! Counting a table's objects.
 
 use crate::master::Master;
-use crate::tablets::{Tablet, TabletPhase};
+use crate::tablets::Tablet;
 use pluvio_wire::{Answer, CountObjects, CountObjectsReply, Header, Refusal};
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ impl Master {
         let Some(local) = snapshot.get(&request.table) else {
             return Answer::Now(Err(Refusal::Refresh));
         };
-        // What is being replayed is not here yet, and may never be.
-        let replaying = |t: &Tablet| t.phase == TabletPhase::Recovering;
-        if local.tablets.iter().any(replaying) {
+        // What is being replayed is not here yet, and may never be; what has left is still counted.
+        let served = |t: &Tablet| t.phase.is_served();
+        if !local.tablets.iter().all(served) {
             return Answer::Now(Err(Self::not_ready()));
         }
         Answer::Now(Ok(CountObjectsReply {

@@ -1,7 +1,6 @@
 //! The next objects of a table in the order of their hashes.
 
 use crate::master::Master;
-use crate::tablets::TabletPhase;
 use bytes::Bytes;
 use pluvio_store::Pending;
 use pluvio_units::{HashRange, KeyHash};
@@ -28,9 +27,8 @@ impl Master {
         let Some((table, tablet)) = tablet else {
             return Answer::Now(Err(Refusal::Refresh));
         };
-        match tablet.phase {
-            TabletPhase::Serving => {}
-            TabletPhase::Recovering => return Answer::Now(Err(Self::not_ready())),
+        if let Err(refusal) = Self::must_serve(tablet.phase) {
+            return Answer::Now(Err(refusal));
         }
         let range = HashRange::new(request.from, tablet.range.last);
         let items = (request.items as usize).clamp(1, MULTI_ITEMS_MAX);

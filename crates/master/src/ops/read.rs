@@ -20,7 +20,7 @@ impl Master {
     ) -> (Answer<ReadReply>, usize) {
         let snapshot = self.tablets().snapshot();
         let table = match self.serving_table(&snapshot, header, request.table, &request.key) {
-            Ok(table) => table,
+            Ok((table, _)) => table,
             Err(refusal) => return (Answer::Now(Err(refusal)), 0),
         };
         let found = self.store().read(table, &request.key);

@@ -336,6 +336,7 @@ impl Cluster {
             table: TableId(1),
             seed: 3,
             range: HashRange::ALL,
+            since: SegmentId(0),
         };
         let partitions = SetPartitions {
             recovery: RecoveryId(1),

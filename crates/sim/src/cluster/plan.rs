@@ -33,6 +33,8 @@ pub enum OperationKind {
     Enumerate,
     /// Cut a tablet in two.
     Split,
+    /// Let a tablet move to another server.
+    Migrate,
     /// Create a table, use it, drop it, create it again.
     Scratch,
 }
@@ -156,7 +158,7 @@ impl Plan {
         let fault_pause_min = Duration::from_millis(draw.between(20, 500));
         // Drawn apart, so that it changes nothing else.
         let several = Stream::new(seed, "coordinators").below(3) == 0;
-        Self {
+        let mut plan = Self {
             servers,
             coordinators: if several { 2 } else { 1 },
             cores,
@@ -192,7 +194,14 @@ impl Plan {
             everybody_percent: [0, 10, 40][draw.below(3) as usize],
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
             every_tombstone: draw.below(4) == 0,
+        };
+        // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
+        let migrations =
+            [0, 15, 15, 15, 15, 15, 120, 120][Stream::new(seed, "migrations").below(8) as usize];
+        if migrations > 0 && servers > 1 {
+            plan.operations.push((OperationKind::Migrate, migrations));
         }
+        plan
     }
 
     /// Every other kind of those that are allowed, at least one.

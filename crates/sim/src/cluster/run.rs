@@ -372,6 +372,9 @@ impl<'s> Cluster<'s> {
                 .collect();
             return Some(format!("{problem}; {}", phases.join("; ")));
         }
+        if let Some(one) = status.migrations.iter().find(|m| !m.done) {
+            return Some(format!("migration {}: {}", one.migration, one.phase));
+        }
         if status.servers.len() != servers as usize {
             return Some(format!(
                 "{} servers tell their status",

@@ -10,9 +10,10 @@ use crate::sim::SimHandle;
 use bytes::Bytes;
 use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
+    WhichTablet,
 };
 use pluvio_env::Env;
-use pluvio_units::ObjectVersion;
+use pluvio_units::{HashRange, KeyHash, ObjectVersion};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -191,8 +192,34 @@ impl Worker {
                 let result = self.client.split_tablet(&self.tables[table], None).await;
                 self.shared.journal.count_only(kind, result.is_ok());
             }
+            OperationKind::Migrate => self.migrate(kind).await,
             OperationKind::Scratch => self.scratch(kind).await,
         }
+    }
+
+    /// Lets some tablet, or a part of one, move to some server; does not wait for the end.
+    async fn migrate(&mut self, kind: OperationKind) {
+        let table = self.draw.below(self.tables.len() as u64) as usize;
+        let at = KeyHash(self.draw.below(u64::MAX));
+        let (some, part) = (self.draw.below(u64::MAX), self.draw.below(8) == 0);
+        let Ok(list) = self.client.server_list().await else {
+            self.shared.journal.count_only(kind, false);
+            return;
+        };
+        let up: Vec<_> = list.up().map(|info| info.id).collect();
+        if up.is_empty() {
+            return;
+        }
+        let to = up[(some % up.len() as u64) as usize];
+        let tablet = if part {
+            let last = KeyHash(at.0.saturating_add(1 << 61));
+            WhichTablet::Range(HashRange::new(at, last))
+        } else {
+            WhichTablet::Containing(at)
+        };
+        let asked = self.client.start_migration(&self.tables[table], tablet, to);
+        let begun = asked.await.is_ok();
+        self.shared.journal.count_only(kind, begun);
     }
 
     fn any_key(&mut self) -> KeyId {

@@ -1,0 +1,45 @@
+//! Moving tablets.
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::table::Table;
+use pluvio_units::{MigrationId, ServerId};
+use pluvio_wire::{
+    GetMigration, MigrateTablet, MigrateTabletReply, MigrationStatus, TableRef, WhichTablet,
+};
+
+impl Client {
+    /// Lets a tablet move to another server, and does not wait for it: [`Client::migration`] tells the end. A tablet
+    /// that is there already, or on its way there, is no error. The tablet is served all the while, but for some
+    /// milliseconds at the end.
+    ///
+    /// # Errors
+    /// See [`Client`]; [`ErrorKind::Refused`](crate::ErrorKind::Refused) when there is no such server or tablet.
+    pub async fn start_migration(
+        &self,
+        table: &Table,
+        tablet: WhichTablet,
+        to: ServerId,
+    ) -> Result<MigrateTabletReply, ClientError> {
+        let request = MigrateTablet {
+            table: TableRef::Id(table.id()),
+            tablet,
+            to,
+        };
+        self.ask(&request, &mut self.attempts()).await
+    }
+
+    /// How a migration goes. `None`: it has ended, and how is not known any more, because another coordinator leads or
+    /// many have ended since; where the tablet is now tells.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn migration(
+        &self,
+        migration: MigrationId,
+    ) -> Result<Option<MigrationStatus>, ClientError> {
+        let request = GetMigration { migration };
+        let reply = self.ask(&request, &mut self.attempts()).await?;
+        Ok(reply.status)
+    }
+}

@@ -1,0 +1,227 @@
+//! What recovery and migration share: entries are replayed into a side log, the side log joins this master's log, and the
+//! coordinator says whether it stays.
+//!
+//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are dropped, and
+//!   the tablets can be taken again only after a digest without them is durable. Otherwise a later
+//!   recovery of this master could bring back objects that were deleted elsewhere meanwhile (e8).
+//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What it had
+//!   copied out of them would stay, against REC-3.
+//! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments whose ids are at least
+//!   those of the heads that were opened before it came ([`Master::log_of_tablets_begins`]), everything of former stays in
+//!   segments with lower ids. For: operations of a former stay have ended and its objects are out of the index
+//!   before a tablet can come back, so nobody appends for it any more; and a copy that the cleaner made of such an object
+//!   stays only if the index pointed to that object until the copy was there, so its segment was opened before.
+
+use crate::master::Master;
+use bytes::Bytes;
+use pluvio_env::timeout;
+use pluvio_log::{CommitError, SideLog};
+use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
+use pluvio_units::{HashRange, LogId, SegmentId};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Pause before memory is asked for again.
+pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+
+/// A replay that is stepped outside the event loop.
+pub(crate) type SharedReplay = Arc<Mutex<Option<Replay>>>;
+
+/// What is done with a slice of entries.
+pub(crate) type Step = fn(&mut Replay, &[u8], Duration) -> Result<(), ReplayError>;
+
+/// Why a replay ended early.
+pub(crate) enum ReplayFailure {
+    /// Memory was full for too long.
+    Full(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl ReplayFailure {
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Full(text) | Self::Other(text) => text,
+        }
+    }
+}
+
+/// A side log that is durable and part of the log.
+pub(crate) struct Joined {
+    log: LogId,
+    segments: Vec<SegmentId>,
+}
+
+impl Master {
+    /// Where this master's log of tablets that are about to come begins (JOIN-1): 0 unless one of them was here before.
+    pub(crate) async fn log_of_tablets_begins(
+        &self,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+    ) -> Result<SegmentId, String> {
+        let was_here = |(table, range): &(Arc<EngineTable>, HashRange)| {
+            self.leaving.were_here(table.id(), *range)
+        };
+        if !tablets.iter().any(was_here) {
+            return Ok(SegmentId(0));
+        }
+        let space = Arc::clone(self.store().space());
+        let mut begin = SegmentId(u64::MAX);
+        for log in space.logs() {
+            let give_up = self.env.clock.now() + self.recovery_options.patience;
+            let head = loop {
+                match space.roll(log) {
+                    Ok(position) => break position.segment,
+                    Err(error) if self.env.clock.now() >= give_up => return Err(error.to_string()),
+                    Err(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+                }
+            };
+            begin = begin.min(head);
+        }
+        Ok(begin)
+    }
+
+    /// Replays entries outside the event loop: that takes longer than other requests should wait.
+    pub(crate) async fn replay_slice(
+        &self,
+        still_wanted: &(dyn Fn() -> Result<(), String> + Sync),
+        replay: &SharedReplay,
+        data: Bytes,
+        patience: Duration,
+        step: Step,
+    ) -> Result<(), ReplayFailure> {
+        let give_up = self.env.clock.now() + patience;
+        loop {
+            still_wanted().map_err(ReplayFailure::Other)?;
+            let (work, data) = (Arc::clone(replay), data.clone());
+            let now = self.monotonic();
+            let outcome = self
+                .elsewhere(move || {
+                    let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
+                    replay.as_mut().map(|replay| step(replay, &data, now))
+                })
+                .await;
+            // What was not replayed must never pass for replayed.
+            match outcome.flatten() {
+                Some(Ok(())) => return Ok(()),
+                // Replaying the same entries again changes nothing (REPLAY-1).
+                Some(Err(ReplayError::Engine(error @ EngineError::Full { .. }))) => {
+                    if self.env.clock.now() >= give_up {
+                        return Err(ReplayFailure::Full(error.to_string()));
+                    }
+                    self.env.clock.sleep(MEMORY_PAUSE).await;
+                }
+                Some(Err(error)) => return Err(ReplayFailure::Other(error.to_string())),
+                None => return Err(ReplayFailure::Other("the replay was given up".into())),
+            }
+        }
+    }
+
+    /// Ends a replay and joins what it made to the log: durable when this ends.
+    pub(crate) async fn join(&self, log: LogId, replay: Replay) -> Result<Joined, String> {
+        let side = self.close(log, replay).await?;
+        self.side_log_durable(&side).await;
+        Ok(self.commit(side).await)
+    }
+
+    /// As [`Self::join`], but gives up when the replicas take too long; nothing is left then.
+    pub(crate) async fn join_within(
+        &self,
+        limit: Duration,
+        log: LogId,
+        replay: Replay,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+    ) -> Result<Joined, String> {
+        let side = self.close(log, replay).await?;
+        let durable = timeout(&*self.env.clock, limit, self.side_log_durable(&side)).await;
+        if durable.is_err() {
+            for (table, range) in tablets {
+                self.forget(table, *range).await;
+            }
+            side.abort();
+            return Err(format!("it has not enough replicas after {limit:?}"));
+        }
+        Ok(self.commit(side).await)
+    }
+
+    async fn close(&self, log: LogId, replay: Replay) -> Result<SideLog, String> {
+        let closed = self.elsewhere(move || replay.finish()).await;
+        let (mut side, _) = closed.ok_or("the process is stopping")?;
+        debug_assert_eq!(side.log(), log);
+        // REC-4.
+        side.hold();
+        Ok(side)
+    }
+
+    async fn side_log_durable(&self, side: &SideLog) {
+        if self.is_replicated() {
+            let ids: Vec<SegmentId> = side.segments().iter().map(|s| s.id()).collect();
+            self.replication
+                .side_segments_durable(side.log(), &ids)
+                .await;
+            // MASTER-3.
+            self.replication.opened().await;
+        }
+    }
+
+    /// Joins the side log to the log; waits until that is durable.
+    async fn commit(&self, mut side: SideLog) -> Joined {
+        let log = side.log();
+        loop {
+            match side.commit() {
+                Ok(appended) => {
+                    let segments = self.durable(appended).await.into_value();
+                    return Joined { log, segments };
+                }
+                Err(refused) => {
+                    side = refused.side_log;
+                    match refused.error {
+                        CommitError::Full { retry_after } => {
+                            self.env.clock.sleep(retry_after).await
+                        }
+                        CommitError::NotDurable(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what the coordinator says of tablets that were received: serve, or forget.
+    pub(crate) async fn settle(
+        &self,
+        accepted: bool,
+        Joined { log, segments }: Joined,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+    ) {
+        let space = Arc::clone(self.store().space());
+        if accepted {
+            space.release(log, &segments);
+            for (table, range) in tablets {
+                // The table may have been dropped meanwhile, or the tablet cut.
+                if !self.tablets().serve_within(table.id(), *range) {
+                    self.forget(table, *range).await;
+                }
+            }
+            return;
+        }
+        for (table, range) in tablets {
+            self.forget(table, *range).await;
+        }
+        let unknown = space.drop_committed(log, &segments);
+        debug_assert!(unknown.is_empty(), "REC-4: {unknown:?}");
+        // REC-3.
+        let position = loop {
+            match space.roll(log) {
+                Ok(position) => break position,
+                Err(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+            }
+        };
+        self.replication.synced(log, position).await;
+        self.remove_tablets(tablets);
+    }
+
+    /// Takes all objects of a range out of the index.
+    pub(crate) async fn forget(&self, table: &Arc<EngineTable>, range: HashRange) {
+        let (store, table) = (Arc::clone(self.store()), Arc::clone(table));
+        self.elsewhere(move || store.forget(&table, range)).await;
+    }
+}

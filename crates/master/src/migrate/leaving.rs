@@ -1,0 +1,412 @@
+//! Tablets that leave: what their receiver copies, and how it ends.
+
+use super::ended::Ended;
+use super::notes::Notes;
+use crate::master::Master;
+use crate::tablets::{OldMap, TabletMap, TabletPhase};
+use bytes::Bytes;
+use pluvio_format::Completion;
+use pluvio_store::{Effect, EngineTable};
+use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, TableId};
+use pluvio_wire::{
+    EndMigration, FatalKind, GetTabletData, GetTabletDataReply, Refusal, RetryReason, TabletPart,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// About so many bytes are copied at a time: long enough for few messages, short enough for other requests to
+/// come in between.
+const PART_BYTES: usize = 1 << 20;
+/// Changes looked at for one part.
+const PART_CHANGES: usize = 8 << 10;
+/// Results in one part: with some 50 bytes each less than [`PART_BYTES`].
+const PART_RESULTS: usize = 16 << 10;
+/// When to ask again while operations that began before are still at work: they wait for nothing.
+const OLD_MAP_PAUSE: Duration = Duration::from_micros(100);
+/// When a client should try a change again whose note has no room.
+const NOTES_RETRY: Duration = Duration::from_millis(5);
+/// When to ask again whether a migration has ended here.
+const ENDING_RETRY: Duration = Duration::from_millis(20);
+
+/// One tablet that leaves.
+pub(crate) struct Leaving {
+    id: MigrationId,
+    table: Arc<EngineTable>,
+    range: HashRange,
+    notes: Mutex<Notes>,
+    /// The maps of before it was copied, and of before it was frozen, while somebody has them (MOVE-2).
+    old: Mutex<Vec<OldMap>>,
+    /// Of the frozen tablet; fixed, so that parts fit together.
+    results: Mutex<Option<Arc<Vec<Completion>>>>,
+}
+
+impl Leaving {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change has taken effect.
+    pub(crate) fn note<E>(&self, key: &[u8], effect: &Effect<'_, E>) {
+        let deleted = match effect {
+            Effect::Deleted { version } => Some(*version),
+            Effect::Put { .. } => None,
+            Effect::Unchanged { .. } | Effect::Refused(_) => return,
+        };
+        self.notes().add(key, deleted);
+    }
+
+    fn old(&self) -> MutexGuard<'_, Vec<OldMap>> {
+        self.old.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all operations have ended that began under another phase of the tablet.
+    fn is_settled(&self) -> bool {
+        let mut old = self.old();
+        old.retain_mut(|map| !map.is_gone());
+        old.is_empty()
+    }
+}
+
+/// How far a migration is here.
+struct Move {
+    leaving: Arc<Leaving>,
+    is_ending: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    moves: BTreeMap<MigrationId, Move>,
+    ended: Ended,
+    /// What this life of the server has given away: where later stays must begin anew (JOIN-1).
+    departed: BTreeMap<TableId, Vec<HashRange>>,
+}
+
+/// All tablets that leave, and those that have left.
+#[derive(Default)]
+pub(crate) struct Leavings(Mutex<Inner>);
+
+fn over() -> Refusal {
+    Refusal::fatal(FatalKind::Stale, "the migration is over")
+}
+
+impl Leavings {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The migration that a change of this key must be noted for.
+    ///
+    /// # Errors
+    /// `Retry` when there is no room for the note (MOVE-4).
+    #[inline]
+    pub(crate) fn of(
+        &self,
+        phase: TabletPhase,
+        table: &EngineTable,
+        key: &[u8],
+    ) -> Result<Option<Arc<Leaving>>, Refusal> {
+        match phase {
+            TabletPhase::Copying => self.copying(table, key),
+            TabletPhase::Serving
+            | TabletPhase::Recovering
+            | TabletPhase::Frozen
+            | TabletPhase::Left => Ok(None),
+        }
+    }
+
+    fn copying(&self, table: &EngineTable, key: &[u8]) -> Result<Option<Arc<Leaving>>, Refusal> {
+        let hash = table.hash(key);
+        let inner = self.inner();
+        let leaving = inner.moves.values().map(|m| &m.leaving);
+        let mut leaving = leaving.filter(|l| l.table.id() == table.id() && l.range.contains(hash));
+        let Some(leaving) = leaving.next().cloned() else {
+            return Ok(None);
+        };
+        drop(inner);
+        if leaving.notes().is_full() {
+            return Err(Refusal::retry(NOTES_RETRY, RetryReason::Busy));
+        }
+        Ok(Some(leaving))
+    }
+
+    /// Whether something of this range has left since the server started.
+    pub(crate) fn were_here(&self, table: TableId, range: HashRange) -> bool {
+        let inner = self.inner();
+        let departed = inner.departed.get(&table);
+        departed.is_some_and(|ranges| ranges.iter().any(|left| left.overlaps(&range)))
+    }
+
+    /// The table is gone, and its id is never used again.
+    pub(crate) fn table_dropped(&self, table: TableId) {
+        self.inner().departed.remove(&table);
+    }
+
+    /// The migration that a receiver asks for; begins with the first request.
+    fn begin(&self, tablets: &TabletMap, request: &GetTabletData) -> Result<Arc<Leaving>, Refusal> {
+        let (id, spec) = (request.migration, &request.tablet);
+        let mut inner = self.inner();
+        if inner.ended.has(id) {
+            return Err(over());
+        }
+        if let Some(known) = inner.moves.get(&id) {
+            return if known.is_ending {
+                Err(over())
+            } else {
+                Ok(Arc::clone(&known.leaving))
+            };
+        }
+        let table = {
+            let map = tablets.snapshot();
+            Arc::clone(&map.get(&spec.table).ok_or(Refusal::Refresh)?.table)
+        };
+        // Whoever sees the new phase waits for `inner`, so that the migration is there when it looks for it.
+        let (serving, copying) = (&[TabletPhase::Serving], TabletPhase::Copying);
+        let old = tablets.shift(spec.table, spec.range, serving, copying);
+        let old = old.ok_or_else(Master::not_ready)?;
+        tracing::info!(migration = %id, table = %spec.table, range = %spec.range, "a tablet is being copied from here");
+        let leaving = Arc::new(Leaving {
+            id,
+            table,
+            range: spec.range,
+            notes: Mutex::default(),
+            old: Mutex::new(vec![old]),
+            results: Mutex::default(),
+        });
+        let known = Move {
+            leaving: Arc::clone(&leaving),
+            is_ending: false,
+        };
+        inner.moves.insert(id, known);
+        Ok(leaving)
+    }
+
+    /// Operations come again later from now on (MOVE-1).
+    fn freeze(&self, tablets: &TabletMap, leaving: &Leaving) -> Result<(), Refusal> {
+        let inner = self.inner();
+        // Otherwise a late request would freeze what is served again.
+        if inner.moves.get(&leaving.id).is_none_or(|m| m.is_ending) {
+            return Err(over());
+        }
+        let from = &[TabletPhase::Copying, TabletPhase::Frozen];
+        let old = tablets.shift(leaving.table.id(), leaving.range, from, TabletPhase::Frozen);
+        leaving.old().push(old.ok_or(Refusal::Refresh)?);
+        Ok(())
+    }
+
+    /// Lets a migration end; `None` when it has, or never began here.
+    fn begin_to_end(&self, id: MigrationId) -> Result<Option<Arc<Leaving>>, Refusal> {
+        let mut inner = self.inner();
+        match inner.moves.get_mut(&id) {
+            None => {
+                inner.ended.add(id);
+                Ok(None)
+            }
+            Some(known) if known.is_ending => {
+                Err(Refusal::retry(ENDING_RETRY, RetryReason::InProgress))
+            }
+            Some(known) => {
+                known.is_ending = true;
+                Ok(Some(Arc::clone(&known.leaving)))
+            }
+        }
+    }
+
+    fn departs(&self, leaving: &Leaving) {
+        let mut inner = self.inner();
+        let ranges = inner.departed.entry(leaving.table.id()).or_default();
+        add_range(ranges, leaving.range);
+    }
+
+    fn end(&self, id: MigrationId) {
+        let mut inner = self.inner();
+        inner.moves.remove(&id);
+        inner.ended.add(id);
+    }
+}
+
+/// Joins a range with those that it overlaps.
+fn add_range(ranges: &mut Vec<HashRange>, range: HashRange) {
+    let mut joined = range;
+    ranges.retain(|known| {
+        let overlaps = known.overlaps(&joined);
+        if overlaps {
+            joined = HashRange::new(known.first.min(joined.first), known.last.max(joined.last));
+        }
+        !overlaps
+    });
+    ranges.push(joined);
+}
+
+impl Master {
+    /// Gives the receiver of a tablet the next part of it.
+    ///
+    /// # Errors
+    /// `Retry` while the tablet is not served here yet; `Refresh` when it is not here; fatal when the migration is over.
+    pub async fn give_tablet_data(
+        self: &Arc<Self>,
+        request: GetTabletData,
+    ) -> Result<GetTabletDataReply, Refusal> {
+        let leaving = self.leaving.begin(self.tablets(), &request)?;
+        if let TabletPart::LastChanges(_) = request.part {
+            self.leaving.freeze(self.tablets(), &leaving)?;
+        }
+        while !leaving.is_settled() {
+            self.env.clock.sleep(OLD_MAP_PAUSE).await;
+        }
+        match request.part {
+            TabletPart::Objects(from) => self.objects_of(leaving, from).await,
+            TabletPart::Changes(after) | TabletPart::LastChanges(after) => {
+                self.changes_of(leaving, after).await
+            }
+            TabletPart::Results(from) => self.results_of(&leaving, from),
+        }
+    }
+
+    async fn objects_of(
+        &self,
+        leaving: Arc<Leaving>,
+        from: KeyHash,
+    ) -> Result<GetTabletDataReply, Refusal> {
+        if !leaving.range.contains(from) {
+            return Err(Refusal::malformed("the hash is not in the tablet"));
+        }
+        let range = HashRange::new(from, leaving.range.last);
+        let store = Arc::clone(self.store());
+        let copy = move || store.copy_objects(&leaving.table, range, PART_BYTES);
+        let copied = self.elsewhere(copy).await.ok_or_else(Self::not_ready)?;
+        Ok(GetTabletDataReply {
+            next: copied.next.map(|hash| hash.0),
+            left: 0,
+            data: Bytes::from(copied.data),
+        })
+    }
+
+    async fn changes_of(
+        &self,
+        leaving: Arc<Leaving>,
+        after: u64,
+    ) -> Result<GetTabletDataReply, Refusal> {
+        let (store, now_s) = (Arc::clone(self.store()), self.now_s());
+        let copy = move || {
+            let changes = {
+                let mut notes = leaving.notes();
+                notes.confirm(after);
+                notes.behind(after, PART_CHANGES)
+            };
+            let (mut data, mut next, mut given) = (Vec::new(), None, 0);
+            for (number, note) in changes {
+                store.copy_change(&leaving.table, &note.key, note.deleted, now_s, &mut data);
+                next = Some(number);
+                given += 1;
+                if data.len() >= PART_BYTES {
+                    break;
+                }
+            }
+            let left = leaving.notes().len().saturating_sub(given) as u64;
+            GetTabletDataReply {
+                next,
+                left,
+                data: Bytes::from(data),
+            }
+        };
+        self.elsewhere(copy).await.ok_or_else(Self::not_ready)
+    }
+
+    fn results_of(&self, leaving: &Leaving, from: u64) -> Result<GetTabletDataReply, Refusal> {
+        let snapshot = self.tablets().snapshot();
+        let phase = snapshot
+            .get(&leaving.table.id())
+            .and_then(|t| t.tablet_of(leaving.range.first))
+            .map(|tablet| tablet.phase);
+        if phase != Some(TabletPhase::Frozen) {
+            return Err(Refusal::malformed("results are given of a frozen tablet"));
+        }
+        let all = {
+            let mut results = leaving
+                .results
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let collect = || {
+                let (table, range) = (&leaving.table, leaving.range);
+                Arc::new(self.store().results_of(table, range, self.monotonic()))
+            };
+            Arc::clone(results.get_or_insert_with(collect))
+        };
+        let from = usize::try_from(from).unwrap_or(usize::MAX).min(all.len());
+        let end = (from + PART_RESULTS).min(all.len());
+        let mut data = Vec::new();
+        self.store().copy_results(&all[from..end], &mut data);
+        Ok(GetTabletDataReply {
+            next: (end < all.len()).then_some(end as u64),
+            left: 0,
+            data: Bytes::from(data),
+        })
+    }
+
+    /// Forgets a tablet that has moved, or serves it again (MOVE-1); answers when that is done (MOVE-5).
+    ///
+    /// # Errors
+    /// `Retry` while it is being done.
+    pub async fn end_migration(
+        self: &Arc<Self>,
+        core: CoreId,
+        request: EndMigration,
+    ) -> Result<(), Refusal> {
+        let Some(leaving) = self.leaving.begin_to_end(request.migration)? else {
+            return Ok(());
+        };
+        let master = Arc::clone(self);
+        let (done, ended) = oneshot::channel();
+        // A task, because nobody may wait for the answer any more, and the end must not stay half done.
+        self.env.tasks.spawn(core, "migration ends", async move {
+            master.finish_leaving(&leaving, request.moved).await;
+            master.leaving.end(leaving.id);
+            // Nobody waits any more.
+            let _ = done.send(());
+        });
+        let again = |_| Refusal::retry(ENDING_RETRY, RetryReason::InProgress);
+        ended.await.map_err(again)
+    }
+
+    async fn finish_leaving(self: &Arc<Self>, leaving: &Arc<Leaving>, moved: bool) {
+        let (table, range) = (leaving.table.id(), leaving.range);
+        tracing::info!(migration = %leaving.id, %table, %range, moved, "a migration from here has ended");
+        let from = &[TabletPhase::Copying, TabletPhase::Frozen];
+        if !moved {
+            // None: the table was dropped.
+            let _ = self
+                .tablets()
+                .shift(table, range, from, TabletPhase::Serving);
+            return;
+        }
+        self.leaving.departs(leaving);
+        if let Some(old) = self.tablets().shift(table, range, from, TabletPhase::Left) {
+            leaving.old().push(old);
+        }
+        while !leaving.is_settled() {
+            self.env.clock.sleep(OLD_MAP_PAUSE).await;
+        }
+        self.forget(&leaving.table, range).await;
+        self.tablets().remove_within(table, range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, last: u64) -> HashRange {
+        HashRange::new(KeyHash(first), KeyHash(last))
+    }
+
+    #[test]
+    fn ranges_that_have_left_are_joined() {
+        let mut ranges = Vec::new();
+        for (first, last) in [(10, 19), (30, 39), (15, 34), (50, 59), (10, 19)] {
+            add_range(&mut ranges, range(first, last));
+        }
+        assert_eq!(ranges, [range(50, 59), range(10, 39)]);
+    }
+}

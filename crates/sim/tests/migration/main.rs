@@ -1,0 +1,348 @@
+//! Moving a tablet under load: with nothing going wrong, with each process killed at each message, and with tablets that
+//! come back to where they were.
+
+#![allow(clippy::unwrap_used)]
+
+mod cluster;
+
+use bytes::Bytes;
+use cluster::{Cluster, Message, Moment};
+use core::time::Duration;
+use pluvio_client::{Client, Number, Table};
+use pluvio_sim::ProcessId;
+use pluvio_units::ServerId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What clients were told, which is what must be there in the end.
+#[derive(Default)]
+struct Told {
+    counters: Mutex<BTreeMap<String, i64>>,
+    objects: Mutex<BTreeMap<String, Bytes>>,
+    stop: AtomicBool,
+    working: AtomicUsize,
+    operations: AtomicUsize,
+}
+
+/// Objects that are there before anything moves.
+const KEPT: usize = 300;
+const CLIENTS: usize = 3;
+
+/// Adds to numbers that all clients share, and writes and deletes objects of its own.
+async fn work(client: Client, number: usize, env: pluvio_env::Env, told: Arc<Told>) {
+    let table = client.table("t").await.unwrap();
+    for round in 0_u64.. {
+        if told.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let counter = format!("counter {}", round % 7);
+        let added = client.increment(&table, counter.as_bytes(), Number::Integer(1));
+        added.await.unwrap();
+        *told.counters.lock().unwrap().entry(counter).or_default() += 1;
+        let key = format!("object {number} {}", round % 11);
+        if round % 3 == 2 {
+            client.delete(&table, key.as_bytes()).await.unwrap();
+            told.objects.lock().unwrap().remove(&key);
+        } else {
+            let value = Bytes::from(format!("{round} of client {number}"));
+            let written = client.write(&table, key.as_bytes(), value.clone());
+            written.await.unwrap();
+            told.objects.lock().unwrap().insert(key, value);
+        }
+        told.operations.fetch_add(2, Ordering::Relaxed);
+        env.clock
+            .sleep(Duration::from_micros(env.rng.below(2000)))
+            .await;
+    }
+    told.working.fetch_sub(1, Ordering::Relaxed);
+}
+
+struct Loaded {
+    cluster: Cluster,
+    client: Client,
+    table: Table,
+    told: Arc<Told>,
+}
+
+/// A cluster with a table of one tablet, and clients at work on it.
+fn loaded(seed: u64, servers: usize) -> Loaded {
+    let mut cluster = Cluster::new(seed, servers);
+    let client = cluster.new_client(&cluster.client);
+    let table = cluster.table(&client);
+    let told = Arc::new(Told::default());
+    let (own, all, what) = (client.clone(), table.clone(), Arc::clone(&told));
+    cluster.block_on(async move {
+        for number in 0..KEPT {
+            let key = format!("kept {number}");
+            let value = Bytes::from(vec![number as u8; 1000]);
+            let written = own.write(&all, key.as_bytes(), value.clone());
+            written.await.unwrap();
+            what.objects.lock().unwrap().insert(key, value);
+        }
+    });
+    for number in 0..CLIENTS {
+        let process = cluster.sim.process(&format!("worker-{number}"));
+        let own = cluster.new_client(&process);
+        told.working.fetch_add(1, Ordering::Relaxed);
+        let work = work(own, number, process.env.clone(), Arc::clone(&told));
+        cluster.sim.spawn(process.id, "work", work);
+    }
+    Loaded {
+        cluster,
+        client,
+        table,
+        told,
+    }
+}
+
+impl Loaded {
+    fn owner(&mut self) -> ServerId {
+        self.cluster.owner(&self.client, &self.table)
+    }
+
+    /// Some server that does not have the tablet.
+    fn another(&mut self) -> ServerId {
+        let owner = self.owner();
+        let ids = self.cluster.server_ids();
+        ids.into_iter().find(|id| *id != owner).unwrap()
+    }
+
+    fn migrate(&mut self, to: ServerId) -> bool {
+        self.cluster.migrate(&self.client, &self.table, to)
+    }
+
+    /// Ends the load, and looks whether everything that clients were told is true, and nothing else is there.
+    fn check(mut self, what: &str) {
+        self.told.stop.store(true, Ordering::Relaxed);
+        while self.told.working.load(Ordering::Relaxed) > 0 {
+            self.cluster.tend();
+        }
+        self.cluster.until_healthy(&self.client);
+        let (client, table) = (self.client.clone(), self.table.clone());
+        let found = self.cluster.block_on(async move {
+            let mut found = BTreeMap::new();
+            let mut enumeration = client.enumerate(&table).batch_items(20);
+            while let Some(batch) = enumeration.next_batch().await.unwrap() {
+                for object in batch {
+                    let key = String::from_utf8(object.key).unwrap();
+                    let read = client.read(&table, key.as_bytes()).await.unwrap();
+                    assert_eq!(read.unwrap().value, object.value);
+                    let twice = found.insert(key, object.value);
+                    assert_eq!(twice, None);
+                }
+            }
+            let count = client.count(&table).await.unwrap();
+            assert_eq!(count.objects, found.len() as u64);
+            found
+        });
+        let mut expected = self.told.objects.lock().unwrap().clone();
+        for (counter, sum) in &*self.told.counters.lock().unwrap() {
+            expected.insert(counter.clone(), Bytes::from(sum.to_string()));
+        }
+        let keys = |of: &BTreeMap<String, Bytes>| of.keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(keys(&found), keys(&expected), "{what}");
+        assert_eq!(found, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_tablet_moves_under_load_and_back_and_nothing_is_lost_or_doubled() {
+    for seed in 0..3 {
+        let mut loaded = loaded(seed, 3);
+        let first = loaded.owner();
+        let second = loaded.another();
+        for to in [second, first, second, first] {
+            let before = loaded.told.operations.load(Ordering::Relaxed);
+            assert!(loaded.migrate(to), "seed {seed}");
+            assert_eq!(loaded.owner(), to);
+            for _ in 0..100 {
+                loaded.cluster.tend();
+            }
+            let after = loaded.told.operations.load(Ordering::Relaxed);
+            assert!(after > before, "seed {seed}: nobody works any more");
+        }
+        loaded.check(&format!("seed {seed}"));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victim {
+    Owner,
+    Receiver,
+    Coordinator,
+}
+
+/// Kills one process at one message, lets it come back, and moves the tablet once more.
+fn strike(message: Message, moment: Moment, victim: Victim) {
+    let what = format!("{victim:?} {moment:?} {message:?}");
+    let mut loaded = loaded(message as u64, 4);
+    let (owner, receiver) = (loaded.owner(), loaded.another());
+    let process: ProcessId = match victim {
+        Victim::Owner => loaded.cluster.process_of(owner),
+        Victim::Receiver => loaded.cluster.process_of(receiver),
+        Victim::Coordinator => loaded.cluster.coordinator,
+    };
+    loaded.cluster.arm(message, moment, process);
+    loaded.migrate(receiver);
+    // The last message may be on its way yet.
+    for _ in 0..1000 {
+        if loaded.cluster.has_struck() {
+            break;
+        }
+        loaded.cluster.tend();
+    }
+    assert!(
+        loaded.cluster.has_struck(),
+        "{what}: there was no such message"
+    );
+    loaded.cluster.until_healthy(&loaded.client);
+    let to = loaded.another();
+    assert!(
+        loaded.migrate(to),
+        "{what}: no migration is possible any more"
+    );
+    loaded.check(&what);
+}
+
+fn strike_at_every_message(victim: Victim) {
+    for message in Message::ALL {
+        for moment in [Moment::Before, Moment::After] {
+            strike(message, moment, victim);
+        }
+    }
+}
+
+#[test]
+fn the_owner_is_killed_at_every_message() {
+    strike_at_every_message(Victim::Owner);
+}
+
+#[test]
+fn the_receiver_is_killed_at_every_message() {
+    strike_at_every_message(Victim::Receiver);
+}
+
+#[test]
+fn the_coordinator_is_killed_at_every_message() {
+    strike_at_every_message(Victim::Coordinator);
+}
+
+/// Keys of the tests of earlier stays: every second one from the first or the second on.
+fn keys(from: usize) -> impl Iterator<Item = String> {
+    (from..200).step_by(2).map(|n| format!("key {n}"))
+}
+
+/// A table whose only tablet was at the first server when 200 keys were written, and at the second when half of them were
+/// deleted.
+struct Halved {
+    cluster: Cluster,
+    client: Client,
+    table: Table,
+    first: ServerId,
+    second: ServerId,
+}
+
+impl Halved {
+    fn new(seed: u64) -> Self {
+        let mut cluster = Cluster::new(seed, 3);
+        let client = cluster.new_client(&cluster.client);
+        let table = cluster.table(&client);
+        let first = cluster.owner(&client, &table);
+        let ids = cluster.server_ids();
+        let second = ids.into_iter().find(|id| *id != first).unwrap();
+        let (own, all) = (client.clone(), table.clone());
+        cluster.block_on(async move {
+            for key in keys(0).chain(keys(1)) {
+                let written = own.write(&all, key.as_bytes(), Bytes::from(vec![1; 500]));
+                written.await.unwrap();
+            }
+        });
+        assert!(cluster.migrate(&client, &table, second));
+        let (own, all) = (client.clone(), table.clone());
+        cluster.block_on(async move {
+            for key in keys(1) {
+                own.delete(&all, key.as_bytes()).await.unwrap();
+            }
+        });
+        Self {
+            cluster,
+            client,
+            table,
+            first,
+            second,
+        }
+    }
+
+    fn crash(&mut self, server: ServerId) {
+        let process = self.cluster.process_of(server);
+        self.cluster.crash(process);
+        self.cluster.until_healthy(&self.client);
+    }
+
+    fn migrate(&mut self, to: ServerId) {
+        let moved = self.cluster.migrate(&self.client, &self.table, to);
+        assert!(moved);
+    }
+
+    fn write(&mut self, key: &'static str) {
+        let (own, all) = (self.client.clone(), self.table.clone());
+        self.cluster.block_on(async move {
+            let written = own.write(&all, key.as_bytes(), Bytes::from_static(b"new"));
+            written.await.unwrap();
+        });
+    }
+
+    fn all(&mut self) -> BTreeSet<String> {
+        let (own, all) = (self.client.clone(), self.table.clone());
+        self.cluster.block_on(async move {
+            let mut found = BTreeSet::new();
+            let mut enumeration = own.enumerate(&all);
+            while let Some(batch) = enumeration.next_batch().await.unwrap() {
+                let keys = batch.into_iter().map(|o| String::from_utf8(o.key).unwrap());
+                found.extend(keys);
+            }
+            found
+        })
+    }
+}
+
+/// Entries of an earlier ownership never come back (e8): the log of the server that had the tablet before has objects that
+/// were deleted elsewhere, and nothing in it says so.
+#[test]
+fn what_was_deleted_elsewhere_stays_deleted_when_its_first_owner_crashes() {
+    for seed in 0..3 {
+        let mut halved = Halved::new(seed);
+        let (first, second) = (halved.first, halved.second);
+        halved.migrate(first);
+        // Once more, so that the tablet's log begins where its latest stay does.
+        halved.migrate(second);
+        halved.write("new");
+        halved.migrate(first);
+        halved.crash(first);
+        let mut expected: BTreeSet<String> = keys(0).collect();
+        expected.insert("new".into());
+        assert_eq!(halved.all(), expected, "seed {seed}");
+    }
+}
+
+/// The same, when the tablet came back to its first owner by a recovery.
+#[test]
+fn what_was_deleted_elsewhere_stays_deleted_when_its_recovery_master_had_it_before() {
+    let mut came_back = 0;
+    for seed in 0..8 {
+        let mut halved = Halved::new(seed);
+        let (first, second) = (halved.first, halved.second);
+        halved.crash(second);
+        if halved.cluster.owner(&halved.client, &halved.table) != first {
+            continue;
+        }
+        came_back += 1;
+        halved.write("new");
+        halved.crash(first);
+        let mut expected: BTreeSet<String> = keys(0).collect();
+        expected.insert("new".into());
+        assert_eq!(halved.all(), expected, "seed {seed}");
+    }
+    assert!(came_back > 0, "the first owner never recovers it");
+}
