@@ -283,7 +283,8 @@ mod tests {
 
     #[test]
     fn senseless_options_are_refused_by_name() {
-        let changes: [(fn(&mut ReplayOptions), &str); 5] = [
+        type Change = (fn(&mut ReplayOptions), &'static str);
+        let changes: [Change; 5] = [
             (|o| o.value_sizes = vec![VALUE_MAX + 1], "--value-size"),
             (|o| o.replicas = vec![9], "--replay-replicas 9: 0 to 8"),
             (|o| o.objects = 0, "--objects 0: 1 to"),

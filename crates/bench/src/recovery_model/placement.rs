@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn senseless_options_are_refused_by_name() {
-        let changes: [(fn(&mut PlacementOptions), &str); 4] = [
+        type Change = (fn(&mut PlacementOptions), &'static str);
+        let changes: [Change; 4] = [
             (|o| o.count = 0, "--disks 0: 1 to 100000"),
             (|o| o.candidates = 0, "--candidates 0: 1 to 1000"),
             (|o| o.recoveries = 0, "--recoveries 0: 1 to 100000"),

@@ -236,7 +236,8 @@ fn runs_repeat() {
 
 #[test]
 fn senseless_options_are_refused_by_name() {
-    let changes: [(fn(&mut ModelOptions), &str); 6] = [
+    type Change = (fn(&mut ModelOptions), &'static str);
+    let changes: [Change; 6] = [
         (|o| o.servers = 1, "--servers 1: 2 to 100000"),
         (|o| o.cores = 0, "--cores 0: 1 to 1024"),
         (|o| o.fetches = 0, "--fetches 0: 1 to 1024"),
