@@ -4,8 +4,6 @@ use crate::support::cluster::{Cluster, Turn, sum};
 use crate::support::program::{binary, command_through, signal};
 use crate::support::{Reply, Resp, Running, Setup, wait_for};
 use rustix::process::Signal;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A value that fills memory in few steps.
 fn large(n: usize) -> String {
@@ -76,100 +74,6 @@ fn full_memory_refuses_writes_and_nothing_else_and_ends_with_deletes() {
     assert_there(&cluster, "k", deleted, written);
 }
 
-/// A small file system in memory. Unmounted when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: &Path, size: &str) -> Option<Self> {
-        std::fs::create_dir_all(at).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
-        let status = mount.arg(at).stderr(std::process::Stdio::null()).status();
-        status
-            .is_ok_and(|status| status.success())
-            .then(|| Self(at.to_owned()))
-    }
-}
-
-impl SmallDisk {
-    /// Makes room.
-    fn grow(&self, size: &str) {
-        let mut mount = Command::new("mount");
-        mount.args(["-o", &format!("remount,size={size}")]);
-        assert!(mount.arg(&self.0).status().unwrap().success());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily, so that it goes even while a killed process still holds a file.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-/// A cluster whose server `number` has its data on a small disk; nothing when none can be mounted.
-fn with_small_disk(setup: Setup, number: u32, size: &str) -> Option<(Cluster, SmallDisk)> {
-    let mut disk = None;
-    let cluster = setup.start_on(|data| {
-        disk = SmallDisk::mount(&data.join(format!("server-{number}")), size);
-    });
-    if disk.is_none() {
-        println!("SKIPPED: a full disk, because no small file system can be mounted here");
-    }
-    Some((cluster, disk?))
-}
-
-#[test]
-fn a_full_disk_refuses_writes_and_loses_nothing() {
-    let Some((mut cluster, disk)) = with_small_disk(Setup::servers(1), 1, "24m") else {
-        return;
-    };
-    let (written, refusal) = fill(&cluster, "k");
-    let prefixes = ["NOREPLICAS ", "OOM ", "TRYAGAIN "];
-    assert!(
-        prefixes.iter().any(|prefix| refusal.starts_with(prefix)),
-        "{refusal}"
-    );
-    assert!(written > 100, "only {written} fitted");
-    // It tries again now and then; between two attempts nothing waits.
-    wait_for("status to say that writes wait", || {
-        let text = cluster.run(["status"]).ok().text();
-        text.contains("writes wait: ").then_some(()).ok_or(text)
-    });
-    let trace = std::fs::read_to_string(cluster.data().join("logs/server-1.log")).unwrap();
-    assert!(trace.contains("no space left"), "{trace}");
-    // Reads go on, and with room so do writes; nothing has to be restarted.
-    assert_there(&cluster, "k", 0, written);
-    disk.grow("64m");
-    assert!(cluster.connect(0).call(&["SET", "more", "v"]).is_ok());
-    // What was acknowledged is on the disk, whole.
-    cluster.kill_all();
-    cluster.restart();
-    assert_there(&cluster, "k", 0, written);
-    assert_eq!(cluster.connect(0).call(&["GET", "more"]), Reply::bulk("v"));
-    cluster.kill_all();
-}
-
-#[test]
-fn one_full_disk_of_many_is_only_less_room() {
-    let setup = Setup::servers(3).replicas(1);
-    let Some((mut cluster, disk)) = with_small_disk(setup, 2, "20m") else {
-        return;
-    };
-    let mut redis = cluster.connect(0);
-    // Far more than the small disk's share.
-    for n in 0..700 {
-        let reply = redis.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
-        assert!(reply.is_ok(), "{n}: {reply:?}");
-    }
-    assert_there(&cluster, "k", 0, 700);
-    cluster.kill_all();
-    disk.grow("256m");
-    cluster.restart();
-    assert_there(&cluster, "k", 0, 700);
-    cluster.kill_all();
-}
-
 /// Traces go to a file on some disk, or into a pipe whose reader may go: neither ends a server.
 #[test]
 fn processes_that_cannot_write_their_traces_go_on() {
@@ -199,4 +103,101 @@ fn processes_that_cannot_write_their_traces_go_on() {
     });
     assert!(dev.is_alive());
     assert_eq!(dev.stop(), Some(0));
+}
+
+/// Disks that are full soon; not every machine lets its users, or its containers, mount one.
+mod needs_small_disk {
+    use super::*;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// A small file system in memory. Unmounted when dropped.
+    struct SmallDisk(PathBuf);
+
+    impl SmallDisk {
+        fn mount(at: &Path, size: &str) -> Self {
+            std::fs::create_dir_all(at).unwrap();
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
+            let status = mount.arg(at).status();
+            assert!(
+                status.is_ok_and(|status| status.success()),
+                "no file system can be mounted here: `cargo xtask test` leaves these tests out"
+            );
+            Self(at.to_owned())
+        }
+
+        /// Makes room.
+        fn grow(&self, size: &str) {
+            let mut mount = Command::new("mount");
+            mount.args(["-o", &format!("remount,size={size}")]);
+            assert!(mount.arg(&self.0).status().unwrap().success());
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            // Lazily, so that it goes even while a killed process still holds a file.
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+
+    /// A cluster whose server `number` has its data on a small disk.
+    fn with_small_disk(setup: Setup, number: u32, size: &str) -> (Cluster, SmallDisk) {
+        let mut disk = None;
+        let cluster = setup.start_on(|data| {
+            disk = Some(SmallDisk::mount(
+                &data.join(format!("server-{number}")),
+                size,
+            ));
+        });
+        (cluster, disk.unwrap())
+    }
+
+    #[test]
+    fn a_full_disk_refuses_writes_and_loses_nothing() {
+        let (mut cluster, disk) = with_small_disk(Setup::servers(1), 1, "24m");
+        let (written, refusal) = fill(&cluster, "k");
+        let prefixes = ["NOREPLICAS ", "OOM ", "TRYAGAIN "];
+        assert!(
+            prefixes.iter().any(|prefix| refusal.starts_with(prefix)),
+            "{refusal}"
+        );
+        assert!(written > 100, "only {written} fitted");
+        // It tries again now and then; between two attempts nothing waits.
+        wait_for("status to say that writes wait", || {
+            let text = cluster.run(["status"]).ok().text();
+            text.contains("writes wait: ").then_some(()).ok_or(text)
+        });
+        let trace = std::fs::read_to_string(cluster.data().join("logs/server-1.log")).unwrap();
+        assert!(trace.contains("no space left"), "{trace}");
+        // Reads go on, and with room so do writes; nothing has to be restarted.
+        assert_there(&cluster, "k", 0, written);
+        disk.grow("64m");
+        assert!(cluster.connect(0).call(&["SET", "more", "v"]).is_ok());
+        // What was acknowledged is on the disk, whole.
+        cluster.kill_all();
+        cluster.restart();
+        assert_there(&cluster, "k", 0, written);
+        assert_eq!(cluster.connect(0).call(&["GET", "more"]), Reply::bulk("v"));
+        cluster.kill_all();
+    }
+
+    #[test]
+    fn one_full_disk_of_many_is_only_less_room() {
+        let setup = Setup::servers(3).replicas(1);
+        let (mut cluster, disk) = with_small_disk(setup, 2, "20m");
+        let mut redis = cluster.connect(0);
+        // Far more than the small disk's share.
+        for n in 0..700 {
+            let reply = redis.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
+            assert!(reply.is_ok(), "{n}: {reply:?}");
+        }
+        assert_there(&cluster, "k", 0, 700);
+        cluster.kill_all();
+        disk.grow("256m");
+        cluster.restart();
+        assert_there(&cluster, "k", 0, 700);
+        cluster.kill_all();
+    }
 }

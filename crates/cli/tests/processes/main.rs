@@ -20,5 +20,6 @@ mod import_export;
 mod limits;
 mod metadata;
 mod replication;
+mod simulator;
 mod stock_clients;
 mod support;
