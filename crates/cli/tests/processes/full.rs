@@ -2,7 +2,7 @@
 
 use crate::support::cluster::{Cluster, Turn, sum};
 use crate::support::program::{binary, command_through, signal};
-use crate::support::{Reply, Resp, Running, Setup, wait_for};
+use crate::support::{Random, Reply, Resp, Running, Setup, http, wait_for};
 use rustix::process::Signal;
 
 /// A value that fills memory in few steps.
@@ -72,6 +72,103 @@ fn full_memory_refuses_writes_and_nothing_else_and_ends_with_deletes() {
     }
     assert_there(&cluster, "again", 0, deleted / 2);
     assert_there(&cluster, "k", deleted, written);
+}
+
+/// Objects of mixed sizes that know what they are: the n-th value of a key has a size and bytes of
+/// its own.
+struct Mixed {
+    /// How often each key was written.
+    written: Vec<u64>,
+    bytes: u64,
+}
+
+impl Mixed {
+    const BATCH: usize = 32;
+
+    /// Mostly some hundred bytes, now and then up to 32 KiB.
+    fn value(key: usize, nth: u64) -> Vec<u8> {
+        let mut random = Random::new((key as u64) << 32 | nth);
+        let size = match random.below(8) {
+            0 => random.below(32 << 10),
+            _ => 100 + random.below(1000),
+        };
+        let text = format!("{key} for the {nth}. time, ");
+        let bytes = text.bytes().cycle().take(usize::try_from(size).unwrap());
+        bytes.collect()
+    }
+
+    /// Writes some keys anew; none may be refused.
+    #[track_caller]
+    fn write(&mut self, redis: &mut Resp, keys: &[usize]) {
+        let mut sets = Vec::new();
+        for &key in keys {
+            self.written[key] += 1;
+            let value = Self::value(key, self.written[key]);
+            self.bytes += value.len() as u64;
+            sets.push(vec![b"SET".to_vec(), key.to_string().into(), value]);
+        }
+        for reply in redis.pipeline(&sets) {
+            assert!(reply.is_ok(), "after {} bytes: {reply:?}", self.bytes);
+        }
+    }
+
+    #[track_caller]
+    fn assert_there(&self, redis: &mut Resp) {
+        let keys: Vec<usize> = (0..self.written.len()).collect();
+        for some in keys.chunks(Self::BATCH) {
+            let gets: Vec<_> = some
+                .iter()
+                .map(|key| vec![b"GET".to_vec(), key.to_string().into()])
+                .collect();
+            for (&key, found) in some.iter().zip(redis.pipeline(&gets)) {
+                let expected = Self::value(key, self.written[key]);
+                assert!(found == Reply::Bulk(expected), "{key} has another value");
+            }
+        }
+    }
+}
+
+#[test]
+fn with_80_percent_live_overwriting_goes_on_without_an_error() {
+    /// How often the whole memory is written once it is that full.
+    const TURNS: u64 = 4;
+    let mut random = Random::new(Random::seed());
+    let mut cluster = Setup::servers(1).memory("96MiB").start();
+    let mut redis = cluster.connect(0);
+    let mut objects = Mixed {
+        written: Vec::new(),
+        bytes: 0,
+    };
+    let live_percent = |cluster: &Cluster| {
+        let status = cluster.status();
+        sum(&status, "memory_live") * 100 / sum(&status, "memory_total")
+    };
+    while live_percent(&cluster) < 80 {
+        for _ in 0..16 {
+            let first = objects.written.len();
+            objects.written.resize(first + Mixed::BATCH, 0);
+            let keys: Vec<usize> = (first..objects.written.len()).collect();
+            objects.write(&mut redis, &keys);
+        }
+    }
+    let memory = sum(&cluster.status(), "memory_total");
+    let keys = objects.written.len() as u64;
+    let enough = objects.bytes + TURNS * memory;
+    while objects.bytes < enough {
+        let some = (0..Mixed::BATCH).map(|_| random.below(keys) as usize);
+        let some: Vec<usize> = some.collect();
+        objects.write(&mut redis, &some);
+    }
+    let live = live_percent(&cluster);
+    assert!((77..=83).contains(&live), "{live} % are live at the end");
+    let admin = cluster.servers()[0]["admin"].as_str().unwrap();
+    let freed = http::metric(admin, "pluvio_cleaner_freed_bytes_total");
+    assert!(freed > memory, "{freed} bytes were freed");
+    objects.assert_there(&mut redis);
+    // What cleaning has moved and dropped comes back as it should.
+    cluster.kill_all();
+    cluster.restart();
+    objects.assert_there(&mut cluster.connect(0));
 }
 
 /// Traces go to a file on some disk, or into a pipe whose reader may go: neither ends a server.

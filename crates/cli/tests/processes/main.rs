@@ -19,6 +19,7 @@ mod full;
 mod import_export;
 mod limits;
 mod metadata;
+mod network_bench;
 mod replication;
 mod simulator;
 mod stock_clients;
