@@ -28,8 +28,8 @@ const TASKS: [(&str, &str); 9] = [
     ),
     (
         "setup",
-        "fetch what optional tests need: redis-cli, redis-server, redis-py, public data sets; with --peers what \
-         experiments compare with: allocators, redis-server, memcached",
+        "fetch what optional tests need: redis-cli, redis-server, redis-py, public data sets, and try what this machine \
+         grants them; with --peers what experiments compare with: allocators, redis-server, memcached",
     ),
     (
         "measure-engine",
@@ -79,9 +79,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["test", steps @ ..] => test::run(&root, steps),
         ["setup"] => {
             let target = cargo::Metadata::load(&root)?.target;
-            let tools = setup::run(&target);
-            tools.report();
-            Ok(tools.missing.is_empty() || !setup::is_ci())
+            Ok(setup::run(&root, &target).report() == 0)
         }
         ["setup", "--peers"] => Ok(setup::peers()),
         ["measure-engine", flags @ ..] => measure::run(&root, flags),

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - SEEDS-1: what runs is a function of the commit and of `PLUVIO_SIM_SEEDS`; two runs of one
-//!   commit run the same seeds.
+//!   commit run the same seeds. Files that git knows no commit of run as many, the same each time.
 //! - SEEDS-2: a failure prints the command that replays it.
 
 use crate::process::{Outcome, run_limited};
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Seeds that once found something, or keep a scenario: `SEED [FLAGS] # why`.
 const FIXED: &str = "tests/sim-seeds.txt";
+/// In the place of the commit's name where git knows none, as below an unpacked archive.
+const NO_COMMIT: &str = "no commit";
 /// Seeds derived from a commit when `PLUVIO_SIM_SEEDS` does not say how many.
 const DERIVED_DEFAULT: usize = 24;
 /// Most derived seeds; whoever wants more runs `pluvio sim --seeds`.
@@ -53,12 +55,10 @@ pub fn run(root: &Path, binary: &Path) -> Result<Counts> {
         .with_context(|| format!("cannot read {FIXED}"))?;
     let mut runs = fixed(&text)?;
     let fixed_count = runs.len();
-    match commit(root) {
-        Some(commit) => runs.extend(derived(&commit, derived_count()?)),
-        None => println!("SKIPPED: seeds derived from the commit, because git knows no HEAD here"),
-    }
+    let commit = commit(root).unwrap_or_else(|| NO_COMMIT.to_owned());
+    runs.extend(derived(&commit, derived_count()?));
     println!(
-        "simulator: {fixed_count} fixed seeds, {} from the commit",
+        "simulator: {fixed_count} fixed seeds, {} from {commit}",
         runs.len() - fixed_count
     );
     let next = AtomicUsize::new(0);

@@ -1,8 +1,12 @@
-//! Installs what optional tests need, and says what could not be installed.
+//! Installs what optional tests need, and says what is missing.
 //!
-//! The build needs cargo alone. Tests that talk to programs of others live in modules named after
-//! what they need (`needs_redis_cli`), and are left out, loudly, where that is missing. In CI
-//! (`CI=true`) nothing may be missing.
+//! The build needs cargo alone. Tests that need more live in modules named after what they need
+//! (`needs_redis_cli`), and are left out, loudly, where that is missing. What that means depends on
+//! who could change it (rule 7 of `tests/README.md`):
+//! - SETUP-1: what a package brings ([`Need`]) can be installed. In CI (`CI=true`) it may not be missing.
+//! - SETUP-2: what the machine grants or not ([`Grant`]), even to root, nobody can install; containers refuse
+//!   most of it. It is left out in CI too, unless `PLUVIO_TEST_EVERYTHING=true` says that this machine has to grant
+//!   everything.
 
 use crate::process::{succeeds, succeeds_quietly};
 use std::path::{Path, PathBuf};
@@ -19,7 +23,13 @@ const WORDS: &str = "wamerican-huge";
 /// What Debian's package of ZooKeeper brings; it names the other jars that it needs.
 const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 
-/// What a group of optional tests needs.
+/// The block trace, seen from the repository: it is no public file and may lie beside the checkout.
+const BLOCK_TRACE: &str = "../shared/data/cloudPhysicsIO.csv";
+
+/// Open files that the tests with 10 000 connections need: `needs_many_files` of the process tests.
+const MANY_FILES: u64 = 10_500;
+
+/// What a group of optional tests needs that packages bring.
 struct Need {
     /// What it is.
     what: &'static str,
@@ -70,6 +80,45 @@ const NEEDS: [Need; 6] = [
         tests: "needs_datasets",
         packages: &["npm", "dpkg"],
         there: |target| cities(target) && words(target),
+    },
+];
+
+/// What a group of optional tests needs that no package brings: rights, limits, files.
+struct Grant {
+    /// What it is.
+    what: &'static str,
+    /// The part of the names of the tests that need it.
+    tests: &'static str,
+    /// Tries it, with the repository's root and the target folder; the error says what is in the way.
+    given: fn(&Path, &Path) -> Result<(), String>,
+}
+
+const GRANTS: [Grant; 4] = [
+    Grant {
+        what: "a small disk",
+        tests: "needs_small_disk",
+        given: |_, target| small_disk(target),
+    },
+    Grant {
+        what: "many open files",
+        tests: "needs_many_files",
+        given: |_, _| many_files(),
+    },
+    Grant {
+        what: "an invariant time stamp counter",
+        tests: "needs_invariant_tsc",
+        given: |_, _| invariant_tsc(),
+    },
+    Grant {
+        what: "the block trace",
+        tests: "needs_block_trace",
+        given: |root, _| {
+            let file = block_trace(root);
+            match file.exists() {
+                true => Ok(()),
+                false => Err(format!("{} is not there", file.display())),
+            }
+        },
     },
 ];
 
@@ -152,6 +201,8 @@ pub struct Missing {
     pub tests: &'static str,
     /// What is missing and how to get it.
     pub why: String,
+    /// Whether it could have been installed (SETUP-1), or is the machine's to grant (SETUP-2).
+    installable: bool,
 }
 
 /// What optional tests will find.
@@ -162,32 +213,47 @@ pub struct Tools {
     pub python: PathBuf,
     /// The folder with `cities.json` and `words.txt`; `PLUVIO_TEST_DATASETS` for the tests.
     pub datasets: PathBuf,
+    /// The block trace; `PLUVIO_TEST_BLOCK_TRACE` for the tests.
+    pub block_trace: PathBuf,
 }
 
 impl Tools {
-    /// Says loudly which tests are left out.
-    pub fn report(&self) {
-        for Missing { tests, why } in &self.missing {
-            println!("SKIPPED: tests named {tests}: {why}");
+    /// Says loudly which tests are left out; gives how many groups of them may not be left out here.
+    pub fn report(&self) -> u64 {
+        let (ci, everything) = (is_set("CI"), is_set("PLUVIO_TEST_EVERYTHING"));
+        let mut failures = 0;
+        for missing in &self.missing {
+            let fails = missing.fails(ci, everything);
+            let verdict = if fails { "FAILED" } else { "SKIPPED" };
+            println!("{verdict}: tests named {}: {}", missing.tests, missing.why);
+            failures += u64::from(fails);
         }
+        failures
     }
 }
 
-/// Whether this is CI, where nothing may be left out.
-pub fn is_ci() -> bool {
-    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+impl Missing {
+    /// Whether it is a failure that it is missing.
+    fn fails(&self, ci: bool, everything: bool) -> bool {
+        everything || (ci && self.installable)
+    }
 }
 
-/// Installs what is missing, as far as this user may.
-pub fn run(target: &Path) -> Tools {
+/// Whether a variable of the environment says yes.
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| value == "true" || value == "1")
+}
+
+/// Installs what is missing, as far as this user may, and tries what this machine grants.
+pub fn run(root: &Path, target: &Path) -> Tools {
     let mut missing = Vec::new();
+    let tell = |what: &str, there: bool| {
+        let how = if there { "is there" } else { "is missing" };
+        println!("setup: {what} {how}");
+    };
     for need in NEEDS {
         let there = (need.there)(target) || (install(need.packages) && (need.there)(target));
-        println!(
-            "setup: {} {}",
-            need.what,
-            if there { "is there" } else { "is missing" }
-        );
+        tell(need.what, there);
         if !there {
             missing.push(Missing {
                 tests: need.tests,
@@ -196,6 +262,18 @@ pub fn run(target: &Path) -> Tools {
                     need.what,
                     need.packages.join(" ")
                 ),
+                installable: true,
+            });
+        }
+    }
+    for grant in GRANTS {
+        let given = (grant.given)(root, target);
+        tell(grant.what, given.is_ok());
+        if let Err(why) = given {
+            missing.push(Missing {
+                tests: grant.tests,
+                why,
+                installable: false,
             });
         }
     }
@@ -203,7 +281,79 @@ pub fn run(target: &Path) -> Tools {
         missing,
         python: python(target),
         datasets: datasets(target),
+        block_trace: block_trace(root),
     }
+}
+
+/// Where the block trace is, or would be.
+fn block_trace(root: &Path) -> PathBuf {
+    std::env::var_os("PLUVIO_TEST_BLOCK_TRACE")
+        .map_or_else(|| root.join(BLOCK_TRACE), PathBuf::from)
+}
+
+/// Whether a file system in memory can be mounted, resized and unmounted here.
+fn small_disk(target: &Path) -> Result<(), String> {
+    let is_there = || succeeds_quietly(Command::new("mount").arg("--version"));
+    if !is_there() && !(install(&["mount"]) && is_there()) {
+        return Err("there is no program `mount`; on Debian: apt-get install mount".to_owned());
+    }
+    let at = target.join("test-tools/small-disk");
+    std::fs::create_dir_all(&at).map_err(|e| format!("{}: {e}", at.display()))?;
+    let mount = |options: &str| {
+        let mut command = Command::new("mount");
+        succeeds_quietly(
+            command
+                .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+                .arg(&at),
+        )
+    };
+    let mounted = mount("size=1m");
+    let resized = mounted && mount("remount,size=2m");
+    let gone = mounted && succeeds_quietly(Command::new("umount").arg(&at));
+    match resized && gone {
+        true => Ok(()),
+        false => Err(
+            "this user may not mount file systems here; run as root of a machine, or of a container that may"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Whether a process may have as many files open as thousands of connections take.
+fn many_files() -> Result<(), String> {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    match files_max(&limits) {
+        Some(files) if files < MANY_FILES => Err(format!(
+            "a process may open {files} files at most, {MANY_FILES} are needed; raise the hard limit (ulimit -Hn)"
+        )),
+        // Unknown: the tests will see.
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Whether the processor counts time stamps at one pace and never stops, and lets its users see that.
+fn invariant_tsc() -> Result<(), String> {
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags: Vec<&str> = processors
+        .lines()
+        .find(|line| line.starts_with("flags"))
+        .map(|line| line.split_whitespace().collect())
+        .unwrap_or_default();
+    match ["constant_tsc", "nonstop_tsc"]
+        .iter()
+        .all(|flag| flags.contains(flag))
+    {
+        true => Ok(()),
+        false => Err("this processor, or what it is simulated by, has none".to_owned()),
+    }
+}
+
+/// The hard limit of open files in `/proc/PID/limits`; `None` if there is none or it cannot be read.
+fn files_max(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn python(target: &Path) -> PathBuf {
@@ -308,4 +458,88 @@ fn redis_py(target: &Path) -> bool {
         "--disable-pip-version-check",
         REDIS_PY,
     ])) && succeeds_quietly(Command::new(&python).args(["-c", &probe]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Tree;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn what_could_be_installed_fails_in_ci_and_what_a_machine_grants_only_on_request() {
+        let of = |installable| Missing {
+            tests: "needs_something",
+            why: String::new(),
+            installable,
+        };
+        for (installable, ci, everything, fails) in [
+            (true, false, false, false),
+            (true, true, false, true),
+            (false, true, false, false),
+            (false, true, true, true),
+            (true, false, true, true),
+        ] {
+            let missing = of(installable);
+            assert_eq!(
+                missing.fails(ci, everything),
+                fails,
+                "{installable} {ci} {everything}"
+            );
+        }
+    }
+
+    fn groups() -> Vec<&'static str> {
+        let needs = NEEDS.iter().map(|need| need.tests);
+        needs
+            .chain(GRANTS.iter().map(|grant| grant.tests))
+            .collect()
+    }
+
+    /// A group that is not known here would never be left out, and one without a module needs nothing.
+    #[test]
+    fn groups_are_the_modules_that_tests_stand_in() {
+        let root = crate::cargo::root().expect("the workspace's root");
+        let tree = Tree::read(&root).expect("the tree can be read");
+        let modules: BTreeSet<&str> = tree
+            .rust()
+            .flat_map(|(_, rust)| rust.layers.code.split("mod needs_").skip(1))
+            .filter_map(|rest| {
+                rest.split(|c: char| c != '_' && !c.is_alphanumeric())
+                    .next()
+            })
+            .collect();
+        let known: BTreeSet<&str> = groups()
+            .iter()
+            .filter_map(|name| name.strip_prefix("needs_"))
+            .collect();
+        assert_eq!(modules, known);
+    }
+
+    #[test]
+    fn names_of_groups_are_unique_and_no_part_of_one_another() {
+        let names = groups();
+        for (index, name) in names.iter().enumerate() {
+            assert!(name.starts_with("needs_"), "{name}");
+            for (other_index, other) in names.iter().enumerate() {
+                assert!(
+                    index == other_index || !other.contains(name),
+                    "{name} {other}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_hard_limit_is_read() {
+        let text = "Limit      Soft Limit   Hard Limit   Units\n\
+                    Max processes             7            8            processes\n\
+                    Max open files            1024         20000        files\n";
+        assert_eq!(files_max(text), Some(20_000));
+        assert_eq!(
+            files_max("Max open files   1024   unlimited   files\n"),
+            None
+        );
+        assert_eq!(files_max(""), None);
+    }
 }

@@ -46,13 +46,66 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
             "--seed and --seeds count beyond the largest seed",
         ));
     }
+    let progress = bar(sim.seeds, "seeds", false);
+    let told = |report: &RunReport| {
+        progress.inc(1);
+        progress.suspend(|| tell(report, global.json))
+    };
+    let done = run_all(sim, &simulate, &told);
+    progress.finish_and_clear();
+    let done = done?;
+    for report in &done.failed {
+        say(format_args!(
+            "seed {} failed; replay: {}",
+            report.seed, report.replay
+        ));
+    }
+    done.verdict()?;
+    if !global.json {
+        print_line(&format!("{} seeds: every check held", count(done.runs)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What came of the seeds that were run.
+#[derive(Default)]
+struct Done {
+    runs: u64,
+    /// The runs in which a check did not hold, in the order in which they ended.
+    failed: Vec<RunReport>,
+}
+
+impl Done {
+    /// # Errors
+    /// A check did not hold; how to see that again.
+    fn verdict(&self) -> Result<(), Failure> {
+        let Some(first) = self.failed.first() else {
+            return Ok(());
+        };
+        Err(Failure::new(format!(
+            "{} of {} seeds failed; replay the first with: {}",
+            self.failed.len(),
+            self.runs,
+            first.replay
+        )))
+    }
+}
+
+/// Runs the seeds with `simulate`, several at a time, until one fails or, with `--keep-going`, to the last.
+/// Reports are told in the order in which runs end.
+///
+/// # Errors
+/// One could not be told.
+fn run_all(
+    sim: &Sim,
+    simulate: &(dyn Fn(&Sim, u64) -> RunReport + Sync),
+    tell: &(dyn Fn(&RunReport) -> Result<(), Failure> + Sync),
+) -> Result<Done, Failure> {
     let machine = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = sim.threads.unwrap_or(machine).clamp(1, 256);
-    let progress = bar(sim.seeds, "seeds", false);
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    // Reports come in the order in which runs end; failures are kept for the end.
-    let results: Mutex<(u64, Vec<RunReport>, Option<Failure>)> = Mutex::default();
+    let results: Mutex<(Done, Option<Failure>)> = Mutex::default();
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -60,16 +113,14 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
                 return;
             }
             let report = simulate(sim, sim.seed + number);
-            progress.inc(1);
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            results.0 += 1;
-            let told = progress.suspend(|| tell(&report, global.json));
-            if let Err(failure) = told {
-                results.2 = Some(failure);
+            results.0.runs += 1;
+            if let Err(failure) = tell(&report) {
+                results.1 = Some(failure);
                 stop.store(true, Ordering::Relaxed);
             }
             if !report.is_ok() {
-                results.1.push(report);
+                results.0.failed.push(report);
                 stop.fetch_or(!sim.keep_going, Ordering::Relaxed);
             }
         }
@@ -79,28 +130,11 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
             scope.spawn(work);
         }
     });
-    progress.finish_and_clear();
-    let (done, failed, failure) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some(failure) = failure {
-        return Err(failure);
+    let (done, failure) = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(done),
     }
-    if failed.is_empty() {
-        if !global.json {
-            print_line(&format!("{} seeds: every check held", count(done)))?;
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-    for report in &failed {
-        say(format_args!(
-            "seed {} failed; replay: {}",
-            report.seed, report.replay
-        ));
-    }
-    Err(Failure::new(format!(
-        "{} of {done} seeds failed; replay the first with: {}",
-        failed.len(),
-        failed[0].replay
-    )))
 }
 
 fn simulate(sim: &Sim, seed: u64) -> RunReport {
@@ -122,4 +156,70 @@ fn tell(report: &RunReport, json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     print_line(&report.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use pluvio_sim::check::{Check, Violation};
+
+    /// The command alone, as it is parsed.
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        sim: Sim,
+    }
+
+    fn sim(flags: &str) -> Sim {
+        let line = format!("sim --seed 5 --seeds 4 --steps 1 --servers 1 --faults none {flags}");
+        Line::parse_from(line.split_whitespace()).sim
+    }
+
+    /// A run whose checks hold, but for some seeds.
+    fn failing(seeds: &[u64]) -> impl Fn(&Sim, u64) -> RunReport + Sync {
+        move |sim, seed| {
+            let mut report = simulate(sim, seed);
+            if seeds.contains(&seed) {
+                report.violations.push(Violation {
+                    check: Check::OneOwner,
+                    message: "planted".to_owned(),
+                    evidence: Vec::new(),
+                });
+            }
+            report
+        }
+    }
+
+    #[test]
+    fn a_failed_seed_ends_the_run_and_is_told_with_its_replay() {
+        let done = run_all(&sim("--threads 1"), &failing(&[6]), &|_| Ok(())).expect("is told");
+        assert_eq!((done.runs, done.failed.len()), (2, 1));
+        assert_eq!(done.failed[0].seed, 6);
+        let failure = done.verdict().expect_err("a check did not hold");
+        let text = failure.to_string();
+        assert!(text.starts_with("1 of 2 seeds failed"), "{text}");
+        let replay = "pluvio sim --seed 6 --steps 1 --servers 1 --faults none";
+        assert!(text.ends_with(replay), "{text}");
+        let code = |code: ExitCode| format!("{code:?}");
+        assert_eq!(code(failure.report()), code(ExitCode::from(1)));
+    }
+
+    #[test]
+    fn with_keep_going_every_seed_runs() {
+        let flags = sim("--threads 2 --keep-going");
+        let done = run_all(&flags, &failing(&[5, 8]), &|_| Ok(())).expect("is told");
+        assert_eq!((done.runs, done.failed.len()), (4, 2));
+        assert!(done.verdict().is_err());
+        let done = run_all(&flags, &failing(&[]), &|_| Ok(())).expect("is told");
+        assert_eq!(done.runs, 4);
+        assert!(done.verdict().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_told_ends_the_run() {
+        let refuse = |_: &RunReport| Err(Failure::silent());
+        let ended = run_all(&sim("--threads 1"), &failing(&[]), &refuse);
+        assert!(ended.is_err());
+    }
 }

@@ -2,11 +2,10 @@
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::program::{command, run, runs, signal};
-use crate::support::{Reply, Setup, pluvio, wait_for};
+use crate::support::{Reply, Setup, http, pluvio, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 /// Ports in a row that were free a moment ago.
@@ -21,19 +20,6 @@ fn free_ports(count: u16) -> u16 {
         }
     }
     panic!("no free ports");
-}
-
-/// An HTTP request; the status line, head and body.
-fn http(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 #[test]
@@ -115,13 +101,13 @@ fn admin_ports(first: u16) {
             ("/metrics", &["HTTP/1.1 200", "# TYPE pluvio_", "# EOF"]),
             ("/nothing", &["HTTP/1.1 404"]),
         ] {
-            let answer = http(&address, path);
+            let answer = http::get(&address, path);
             for word in words {
                 assert!(answer.contains(word), "{address}{path}: {answer}");
             }
         }
         // The coordinator comes first, then the servers.
-        let metrics = http(&address, "/metrics");
+        let metrics = http::get(&address, "/metrics");
         let of_cluster = metrics.contains("pluvio_cluster_servers_up 3");
         assert_eq!(of_cluster, port == first, "{metrics}");
         assert_eq!(metrics.contains("pluvio_memory_total_bytes"), port != first);

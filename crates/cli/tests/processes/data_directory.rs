@@ -1,13 +1,13 @@
 //! Data directories that cannot be used, ports that are taken, frames that are damaged.
 
 use crate::support::cluster::{Cluster, files_below, sum};
-use crate::support::program::{Output, Running, run};
-use crate::support::{Reply, Setup};
+use crate::support::program::{Output, Running, binary, command, command_through, run};
+use crate::support::{Reply, Setup, wait_for};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// Runs a server of this cluster that is expected to end by itself.
 #[track_caller]
@@ -52,36 +52,28 @@ fn no_directory(cluster: &Cluster, file: &Path) {
     run(command.args(["dev", "--data"]).arg(file), b"").fails(1, &["error: ", name(file)]);
 }
 
-/// Makes a directory read-only, for root too. Undone when dropped.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn new(path: &Path) -> Option<Self> {
-        fs::create_dir_all(path).unwrap();
-        let frozen = Self(path.to_owned());
-        frozen.attribute("+i").then_some(frozen)
-    }
-
-    fn attribute(&self, change: &str) -> bool {
-        let mut command = Command::new("chattr");
-        let status = command.arg(change).arg(&self.0).status();
-        status.is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        self.attribute("-i");
-    }
-}
-
+/// A server that may not write into its data directory. Root may write everywhere: it gives that right up.
 fn read_only(cluster: &Cluster, data: &Path) {
-    let Some(_frozen) = Frozen::new(data) else {
-        println!("SKIPPED: a read-only data directory, because chattr +i is not allowed here");
-        return;
-    };
-    server(cluster, data, &[]).fails(1, &["error: ", "data directory", "permission denied"]);
-    server(cluster, &data.join("below"), &[]).fails(1, &["error: ", "permission denied"]);
+    fs::create_dir_all(data).unwrap();
+    fs::set_permissions(data, fs::Permissions::from_mode(0o555)).unwrap();
+    let above_rights = fs::write(data.join("try"), "").is_ok();
+    for place in [data.to_owned(), data.join("below")] {
+        let mut command = match above_rights {
+            false => command(),
+            true => {
+                let mut command = command_through("setpriv");
+                command.args(["--bounding-set", "-dac_override", "--"]);
+                command.arg(binary());
+                command
+            }
+        };
+        command.env("PLUVIO_COORDINATOR", cluster.coordinators());
+        command.args(["server", "--memory", "48MiB", "--cores", "1", "--data"]);
+        let refused = run(command.arg(place), b"");
+        refused.fails(1, &["error: ", "data directory", "permission denied"]);
+    }
+    let left: Vec<_> = files_below(data);
+    assert!(left.iter().all(|file| file.ends_with("try")), "{left:?}");
 }
 
 fn in_use(cluster: &Cluster) {
@@ -188,44 +180,30 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-#[test]
-fn damaged_frames_are_found_and_other_replicas_serve() {
-    let mut cluster = Setup::servers(3).start();
-    let mut redis = cluster.connect(0);
-    // Enough for closed segments on every server.
-    let value = |n: usize| format!("{n:08}").repeat(8 << 10);
-    for n in 0..900 {
-        assert!(
-            redis
-                .call(&["SET".to_owned(), format!("k{n}"), value(n)])
-                .is_ok()
-        );
-    }
-    cluster.stop();
-    // One replica of a segment each: all damage is on the disk of one server.
-    let frames = files_below(&cluster.data().join("server-1/frames"));
+/// Enough for closed segments on every server.
+const VALUES: usize = 900;
+
+fn value(n: usize) -> String {
+    format!("{n:08}").repeat(8 << 10)
+}
+
+/// Damages the frames of server `number` while nobody uses them, one after the other; gives their names.
+fn damage(cluster: &Cluster, number: u32, how: impl Fn(&Path)) -> Vec<String> {
+    let frames = files_below(&cluster.data().join(format!("server-{number}/frames")));
     assert!(frames.len() >= 4, "{frames:?}");
-    for (n, path) in frames.iter().enumerate() {
-        let length = fs::metadata(path).unwrap().len();
-        let mut file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .unwrap();
-        match n % 2 {
-            0 => file.set_len(length / 2).unwrap(),
-            _ => {
-                let place = SeekFrom::Start(4096 + (length - 4096) / 3);
-                let mut byte = [0];
-                file.seek(place).unwrap();
-                file.read_exact(&mut byte).unwrap();
-                file.seek(place).unwrap();
-                file.write_all(&[byte[0] ^ 0x10]).unwrap();
-            }
-        }
+    for path in &frames {
+        how(path);
     }
-    cluster.restart();
-    for n in 0..900 {
+    let names = frames.iter().map(|path| path.file_name().unwrap());
+    names.map(|n| n.to_str().unwrap().to_owned()).collect()
+}
+
+/// Everything is there, and server `number` has said which of its frames are damaged: some of
+/// `names` and no others.
+#[track_caller]
+fn assert_served_and_told(cluster: &Cluster, number: u32, names: &[String]) {
+    let traces = cluster.data().join(format!("logs/server-{number}.log"));
+    for n in 0..VALUES {
         let found = cluster
             .connect(n % 3)
             .call(&["GET".to_owned(), format!("k{n}")]);
@@ -233,12 +211,62 @@ fn damaged_frames_are_found_and_other_replicas_serve() {
     }
     let status = cluster.status();
     let damaged = sum(&status, "frames_damaged");
-    assert!(damaged > 0, "{status}");
+    assert!(
+        (1..=names.len() as u64).contains(&damaged),
+        "{damaged} of {names:?}: {status}"
+    );
     let text = cluster.run(["status"]).ok().text();
     assert!(text.contains("damaged"), "{text}");
-    // The trace says which.
-    let trace = fs::read_to_string(cluster.data().join("logs/server-1.log")).unwrap();
-    assert!(trace.contains("frames/"), "{trace}");
+    let trace = fs::read_to_string(traces).unwrap();
+    let named = names.iter().filter(|name| trace.contains(*name)).count();
+    assert!(named > 0, "{trace}");
+}
+
+#[test]
+fn damaged_frames_are_found_and_other_replicas_serve() {
+    let mut cluster = Setup::servers(3).start();
+    let mut redis = cluster.connect(0);
+    for n in 0..VALUES {
+        assert!(
+            redis
+                .call(&["SET".to_owned(), format!("k{n}"), value(n)])
+                .is_ok()
+        );
+    }
+    // All damage is on the disk of one server: every segment has another replica. Killed
+    // servers leave open frames, whose bytes are looked at when the next life starts.
+    cluster.kill_all();
+    let flipped = damage(&cluster, 1, |path| {
+        let length = fs::metadata(path).unwrap().len();
+        // Within the first entries, which every frame has.
+        let place = SeekFrom::Start(4096 + 100);
+        let mut file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap();
+        let mut byte = [0];
+        file.seek(place).unwrap();
+        file.read_exact(&mut byte).unwrap();
+        file.seek(place).unwrap();
+        file.write_all(&[byte[0] ^ 0x10]).unwrap();
+        assert_eq!(fs::metadata(path).unwrap().len(), length);
+    });
+    cluster.restart();
+    assert_served_and_told(&cluster, 1, &flipped);
+    // Recovered, and so replicated anew: now another disk.
+    wait_for("full replication", || {
+        let status = cluster.wait_settled(3);
+        let missing = sum(&status, "segments_under_replicated");
+        (missing == 0).then_some(()).ok_or(status.to_string())
+    });
+    cluster.kill_all();
+    let halved = damage(&cluster, 2, |path| {
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(fs::metadata(path).unwrap().len() / 2).unwrap();
+    });
+    cluster.restart();
+    assert_served_and_told(&cluster, 2, &halved);
 }
 
 #[test]
@@ -252,7 +280,7 @@ fn a_server_that_waits_for_its_coordinator_can_be_stopped() {
         "--data",
         name(&data),
     ]);
-    crate::support::wait_for("the server to say that it waits", || {
+    wait_for("the server to say that it waits", || {
         let said = server.stderr();
         said.contains("127.0.0.1:1").then_some(()).ok_or(said)
     });

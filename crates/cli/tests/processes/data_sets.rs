@@ -1,15 +1,10 @@
 //! Public data sets of more than 100 000 records: in, out, and through a crash.
 
 use crate::support::cluster::Cluster;
-use crate::support::{Reply, Setup};
+use crate::support::{Reply, Setup, block_trace, root};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The repository's root.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Imports a file, exports it, and gives the summary and the exported lines.
 fn through(cluster: &Cluster, table: &str, file: &Path, flags: &[&str]) -> (Value, Vec<Value>) {
@@ -29,33 +24,6 @@ fn export(cluster: &Cluster, table: &str) -> Vec<Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
-}
-
-#[test]
-fn the_block_trace_beside_the_checkout_goes_in_and_out() {
-    let file = root().join("../shared/data/cloudPhysicsIO.csv");
-    if !file.exists() {
-        println!("SKIPPED: {} is not there", file.display());
-        return;
-    }
-    let cluster = Setup::servers(3).memory("96MiB").start();
-    let (summary, lines) = through(&cluster, "trace", &file, &["--format", "csv"]);
-    let text = fs::read_to_string(&file).unwrap();
-    let rows: Vec<&str> = text.lines().collect();
-    assert_eq!(summary["records"], rows.len() as u64 - 1);
-    let fields: Vec<&str> = rows[0].split(',').collect();
-    for line in lines {
-        // The key is the number of the record, from 1; line 0 is the head.
-        let number: usize = line["key"].as_str().unwrap().parse().unwrap();
-        let record: Value = serde_json::from_str(line["value"].as_str().unwrap()).unwrap();
-        for (field, value) in fields.iter().zip(rows[number].split(',')) {
-            assert_eq!(record[field], value, "record {number}");
-        }
-    }
-    // By a field: block addresses come again and again, the last request wins.
-    let by_address = ["--format", "csv", "--key", "lbn"];
-    let (summary, _) = through(&cluster, "addresses", &file, &by_address);
-    assert!(summary["duplicates"].as_u64().unwrap() > 0, "{summary}");
 }
 
 mod needs_datasets {
@@ -132,5 +100,33 @@ mod needs_datasets {
         cluster.stop();
         cluster.restart();
         assert!(keys(&export(&cluster, "words")) == words);
+    }
+}
+
+/// The block trace is no public file; it may lie beside the checkout.
+mod needs_block_trace {
+    use super::*;
+
+    #[test]
+    fn it_goes_in_and_out() {
+        let file = block_trace();
+        let cluster = Setup::servers(3).memory("96MiB").start();
+        let (summary, lines) = through(&cluster, "trace", &file, &["--format", "csv"]);
+        let text = fs::read_to_string(&file).unwrap();
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(summary["records"], rows.len() as u64 - 1);
+        let fields: Vec<&str> = rows[0].split(',').collect();
+        for line in lines {
+            // The key is the number of the record, from 1; line 0 is the head.
+            let number: usize = line["key"].as_str().unwrap().parse().unwrap();
+            let record: Value = serde_json::from_str(line["value"].as_str().unwrap()).unwrap();
+            for (field, value) in fields.iter().zip(rows[number].split(',')) {
+                assert_eq!(record[field], value, "record {number}");
+            }
+        }
+        // By a field: block addresses come again and again, the last request wins.
+        let by_address = ["--format", "csv", "--key", "lbn"];
+        let (summary, _) = through(&cluster, "addresses", &file, &by_address);
+        assert!(summary["duplicates"].as_u64().unwrap() > 0, "{summary}");
     }
 }

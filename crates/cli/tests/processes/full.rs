@@ -2,10 +2,8 @@
 
 use crate::support::cluster::{Cluster, Turn, sum};
 use crate::support::program::{binary, command_through, signal};
-use crate::support::{Reply, Resp, Running, Setup, wait_for};
+use crate::support::{Random, Reply, Resp, Running, Setup, http, wait_for};
 use rustix::process::Signal;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A value that fills memory in few steps.
 fn large(n: usize) -> String {
@@ -76,98 +74,101 @@ fn full_memory_refuses_writes_and_nothing_else_and_ends_with_deletes() {
     assert_there(&cluster, "k", deleted, written);
 }
 
-/// A small file system in memory. Unmounted when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: &Path, size: &str) -> Option<Self> {
-        std::fs::create_dir_all(at).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
-        let status = mount.arg(at).stderr(std::process::Stdio::null()).status();
-        status
-            .is_ok_and(|status| status.success())
-            .then(|| Self(at.to_owned()))
-    }
+/// Objects of mixed sizes that know what they are: the n-th value of a key has a size and bytes of
+/// its own.
+struct Mixed {
+    /// How often each key was written.
+    written: Vec<u64>,
+    bytes: u64,
 }
 
-impl SmallDisk {
-    /// Makes room.
-    fn grow(&self, size: &str) {
-        let mut mount = Command::new("mount");
-        mount.args(["-o", &format!("remount,size={size}")]);
-        assert!(mount.arg(&self.0).status().unwrap().success());
-    }
-}
+impl Mixed {
+    const BATCH: usize = 32;
 
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily, so that it goes even while a killed process still holds a file.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    /// Mostly some hundred bytes, now and then up to 32 KiB.
+    fn value(key: usize, nth: u64) -> Vec<u8> {
+        let mut random = Random::new((key as u64) << 32 | nth);
+        let size = match random.below(8) {
+            0 => random.below(32 << 10),
+            _ => 100 + random.below(1000),
+        };
+        let text = format!("{key} for the {nth}. time, ");
+        let bytes = text.bytes().cycle().take(usize::try_from(size).unwrap());
+        bytes.collect()
     }
-}
 
-/// A cluster whose server `number` has its data on a small disk; nothing when none can be mounted.
-fn with_small_disk(setup: Setup, number: u32, size: &str) -> Option<(Cluster, SmallDisk)> {
-    let mut disk = None;
-    let cluster = setup.start_on(|data| {
-        disk = SmallDisk::mount(&data.join(format!("server-{number}")), size);
-    });
-    if disk.is_none() {
-        println!("SKIPPED: a full disk, because no small file system can be mounted here");
+    /// Writes some keys anew; none may be refused.
+    #[track_caller]
+    fn write(&mut self, redis: &mut Resp, keys: &[usize]) {
+        let mut sets = Vec::new();
+        for &key in keys {
+            self.written[key] += 1;
+            let value = Self::value(key, self.written[key]);
+            self.bytes += value.len() as u64;
+            sets.push(vec![b"SET".to_vec(), key.to_string().into(), value]);
+        }
+        for reply in redis.pipeline(&sets) {
+            assert!(reply.is_ok(), "after {} bytes: {reply:?}", self.bytes);
+        }
     }
-    Some((cluster, disk?))
+
+    #[track_caller]
+    fn assert_there(&self, redis: &mut Resp) {
+        let keys: Vec<usize> = (0..self.written.len()).collect();
+        for some in keys.chunks(Self::BATCH) {
+            let gets: Vec<_> = some
+                .iter()
+                .map(|key| vec![b"GET".to_vec(), key.to_string().into()])
+                .collect();
+            for (&key, found) in some.iter().zip(redis.pipeline(&gets)) {
+                let expected = Self::value(key, self.written[key]);
+                assert!(found == Reply::Bulk(expected), "{key} has another value");
+            }
+        }
+    }
 }
 
 #[test]
-fn a_full_disk_refuses_writes_and_loses_nothing() {
-    let Some((mut cluster, disk)) = with_small_disk(Setup::servers(1), 1, "24m") else {
-        return;
-    };
-    let (written, refusal) = fill(&cluster, "k");
-    let prefixes = ["NOREPLICAS ", "OOM ", "TRYAGAIN "];
-    assert!(
-        prefixes.iter().any(|prefix| refusal.starts_with(prefix)),
-        "{refusal}"
-    );
-    assert!(written > 100, "only {written} fitted");
-    // It tries again now and then; between two attempts nothing waits.
-    wait_for("status to say that writes wait", || {
-        let text = cluster.run(["status"]).ok().text();
-        text.contains("writes wait: ").then_some(()).ok_or(text)
-    });
-    let trace = std::fs::read_to_string(cluster.data().join("logs/server-1.log")).unwrap();
-    assert!(trace.contains("no space left"), "{trace}");
-    // Reads go on, and with room so do writes; nothing has to be restarted.
-    assert_there(&cluster, "k", 0, written);
-    disk.grow("64m");
-    assert!(cluster.connect(0).call(&["SET", "more", "v"]).is_ok());
-    // What was acknowledged is on the disk, whole.
-    cluster.kill_all();
-    cluster.restart();
-    assert_there(&cluster, "k", 0, written);
-    assert_eq!(cluster.connect(0).call(&["GET", "more"]), Reply::bulk("v"));
-    cluster.kill_all();
-}
-
-#[test]
-fn one_full_disk_of_many_is_only_less_room() {
-    let setup = Setup::servers(3).replicas(1);
-    let Some((mut cluster, disk)) = with_small_disk(setup, 2, "20m") else {
-        return;
-    };
+fn with_80_percent_live_overwriting_goes_on_without_an_error() {
+    /// How often the whole memory is written once it is that full.
+    const TURNS: u64 = 4;
+    let mut random = Random::new(Random::seed());
+    let mut cluster = Setup::servers(1).memory("96MiB").start();
     let mut redis = cluster.connect(0);
-    // Far more than the small disk's share.
-    for n in 0..700 {
-        let reply = redis.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
-        assert!(reply.is_ok(), "{n}: {reply:?}");
+    let mut objects = Mixed {
+        written: Vec::new(),
+        bytes: 0,
+    };
+    let live_percent = |cluster: &Cluster| {
+        let status = cluster.status();
+        sum(&status, "memory_live") * 100 / sum(&status, "memory_total")
+    };
+    while live_percent(&cluster) < 80 {
+        for _ in 0..16 {
+            let first = objects.written.len();
+            objects.written.resize(first + Mixed::BATCH, 0);
+            let keys: Vec<usize> = (first..objects.written.len()).collect();
+            objects.write(&mut redis, &keys);
+        }
     }
-    assert_there(&cluster, "k", 0, 700);
+    let memory = sum(&cluster.status(), "memory_total");
+    let keys = objects.written.len() as u64;
+    let enough = objects.bytes + TURNS * memory;
+    while objects.bytes < enough {
+        let some = (0..Mixed::BATCH).map(|_| random.below(keys) as usize);
+        let some: Vec<usize> = some.collect();
+        objects.write(&mut redis, &some);
+    }
+    let live = live_percent(&cluster);
+    assert!((77..=83).contains(&live), "{live} % are live at the end");
+    let admin = cluster.servers()[0]["admin"].as_str().unwrap();
+    let freed = http::metric(admin, "pluvio_cleaner_freed_bytes_total");
+    assert!(freed > memory, "{freed} bytes were freed");
+    objects.assert_there(&mut redis);
+    // What cleaning has moved and dropped comes back as it should.
     cluster.kill_all();
-    disk.grow("256m");
     cluster.restart();
-    assert_there(&cluster, "k", 0, 700);
-    cluster.kill_all();
+    objects.assert_there(&mut cluster.connect(0));
 }
 
 /// Traces go to a file on some disk, or into a pipe whose reader may go: neither ends a server.
@@ -199,4 +200,101 @@ fn processes_that_cannot_write_their_traces_go_on() {
     });
     assert!(dev.is_alive());
     assert_eq!(dev.stop(), Some(0));
+}
+
+/// Disks that are full soon; not every machine lets its users, or its containers, mount one.
+mod needs_small_disk {
+    use super::*;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// A small file system in memory. Unmounted when dropped.
+    struct SmallDisk(PathBuf);
+
+    impl SmallDisk {
+        fn mount(at: &Path, size: &str) -> Self {
+            std::fs::create_dir_all(at).unwrap();
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
+            let status = mount.arg(at).status();
+            assert!(
+                status.is_ok_and(|status| status.success()),
+                "no file system can be mounted here: `cargo xtask test` leaves these tests out"
+            );
+            Self(at.to_owned())
+        }
+
+        /// Makes room.
+        fn grow(&self, size: &str) {
+            let mut mount = Command::new("mount");
+            mount.args(["-o", &format!("remount,size={size}")]);
+            assert!(mount.arg(&self.0).status().unwrap().success());
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            // Lazily, so that it goes even while a killed process still holds a file.
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+
+    /// A cluster whose server `number` has its data on a small disk.
+    fn with_small_disk(setup: Setup, number: u32, size: &str) -> (Cluster, SmallDisk) {
+        let mut disk = None;
+        let cluster = setup.start_on(|data| {
+            disk = Some(SmallDisk::mount(
+                &data.join(format!("server-{number}")),
+                size,
+            ));
+        });
+        (cluster, disk.unwrap())
+    }
+
+    #[test]
+    fn a_full_disk_refuses_writes_and_loses_nothing() {
+        let (mut cluster, disk) = with_small_disk(Setup::servers(1), 1, "24m");
+        let (written, refusal) = fill(&cluster, "k");
+        let prefixes = ["NOREPLICAS ", "OOM ", "TRYAGAIN "];
+        assert!(
+            prefixes.iter().any(|prefix| refusal.starts_with(prefix)),
+            "{refusal}"
+        );
+        assert!(written > 100, "only {written} fitted");
+        // It tries again now and then; between two attempts nothing waits.
+        wait_for("status to say that writes wait", || {
+            let text = cluster.run(["status"]).ok().text();
+            text.contains("writes wait: ").then_some(()).ok_or(text)
+        });
+        let trace = std::fs::read_to_string(cluster.data().join("logs/server-1.log")).unwrap();
+        assert!(trace.contains("no space left"), "{trace}");
+        // Reads go on, and with room so do writes; nothing has to be restarted.
+        assert_there(&cluster, "k", 0, written);
+        disk.grow("64m");
+        assert!(cluster.connect(0).call(&["SET", "more", "v"]).is_ok());
+        // What was acknowledged is on the disk, whole.
+        cluster.kill_all();
+        cluster.restart();
+        assert_there(&cluster, "k", 0, written);
+        assert_eq!(cluster.connect(0).call(&["GET", "more"]), Reply::bulk("v"));
+        cluster.kill_all();
+    }
+
+    #[test]
+    fn one_full_disk_of_many_is_only_less_room() {
+        let setup = Setup::servers(3).replicas(1);
+        let (mut cluster, disk) = with_small_disk(setup, 2, "20m");
+        let mut redis = cluster.connect(0);
+        // Far more than the small disk's share.
+        for n in 0..700 {
+            let reply = redis.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
+            assert!(reply.is_ok(), "{n}: {reply:?}");
+        }
+        assert_there(&cluster, "k", 0, 700);
+        cluster.kill_all();
+        disk.grow("256m");
+        cluster.restart();
+        assert_there(&cluster, "k", 0, 700);
+        cluster.kill_all();
+    }
 }

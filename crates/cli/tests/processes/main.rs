@@ -21,6 +21,8 @@ mod import_export;
 mod limits;
 mod metadata;
 mod migrate;
+mod network_bench;
 mod replication;
+mod simulator;
 mod stock_clients;
 mod support;

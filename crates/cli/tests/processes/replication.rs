@@ -1,7 +1,9 @@
 //! Fewer backups than replicas, and backups that come back.
 
-use crate::support::cluster::{Cluster, sum};
-use crate::support::{Reply, Running, Setup, wait_for};
+use crate::support::cluster::{Cluster, files_below, sum};
+use crate::support::{Reply, Running, Setup, http, wait_for};
+use serde_json::Value;
+use std::fs;
 
 /// Starts the server of `server-N` again, by hand.
 fn start_again(cluster: &Cluster, number: usize, replicas: &str, needed: &str) -> Running {
@@ -31,6 +33,21 @@ fn assert_filled(cluster: &Cluster, server: usize, until: usize) {
     }
 }
 
+/// The admin ports of the servers in a status that are alive.
+fn admin_ports(status: &Value) -> Vec<&str> {
+    let servers = status["servers"].as_array().unwrap();
+    let alive = servers.iter().filter(|s| s["answers"] == true);
+    alive.map(|s| s["admin"].as_str().unwrap()).collect()
+}
+
+/// The sum of a metric over the servers of a status.
+fn metric(status: &Value, name: &str) -> u64 {
+    let each = admin_ports(status)
+        .into_iter()
+        .map(|admin| http::metric(admin, name));
+    each.sum()
+}
+
 #[test]
 fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
     let cluster = Setup::servers(3).start();
@@ -41,10 +58,20 @@ fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
     fill(&cluster, 0, 200);
     let status = cluster.status();
     assert!(sum(&status, "segments_under_replicated") > 0, "{status}");
+    let gone = metric(&status, "pluvio_segments_under_replicated");
+    assert!(gone > 0, "the metric says so as well");
+    assert_eq!(metric(&status, "pluvio_backups_up"), 2, "one for each");
+    assert_eq!(metric(&status, "pluvio_writes_wait"), 0);
+    for admin in admin_ports(&status) {
+        assert_eq!(http::metric(admin, "pluvio_replicas_wanted"), 2);
+        assert_eq!(http::metric(admin, "pluvio_replicas_needed"), 1);
+        let ready = http::get(admin, "/readyz");
+        assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    }
     for server in status["servers"].as_array().unwrap() {
         assert_eq!(server["replicas_wanted"], 2, "{status}");
         assert_eq!(server["replicas_needed"], 1, "{status}");
-        assert_eq!(server["writes_wait"], serde_json::Value::Null, "{status}");
+        assert_eq!(server["writes_wait"], Value::Null, "{status}");
     }
     let shown = cluster.run(["status"]).ok().text();
     assert!(shown.contains("have fewer than 2 replicas"), "{shown}");
@@ -53,7 +80,8 @@ fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
     cluster.wait_settled(3);
     wait_for("full replication", || {
         let status = cluster.status();
-        let missing = sum(&status, "segments_under_replicated");
+        let missing = sum(&status, "segments_under_replicated")
+            + metric(&status, "pluvio_segments_under_replicated");
         (missing == 0).then_some(()).ok_or(status.to_string())
     });
     assert_filled(&cluster, 1, 400);
@@ -76,6 +104,18 @@ fn writes_wait_for_backups_and_status_says_why() {
         why.map(str::to_owned).ok_or(status.to_string())
     });
     assert!(why.contains("backup"), "{why}");
+    // Servers try again now and then, and for that moment nothing waits.
+    wait_for("a server's pages to say so", || {
+        let status = cluster.status();
+        let mut pages = admin_ports(&status).into_iter().map(|admin| {
+            let waits = http::metric(admin, "pluvio_writes_wait");
+            (waits, http::get(admin, "/readyz"))
+        });
+        let found = pages.find(|(waits, ready)| {
+            *waits == 1 && ready.starts_with("HTTP/1.1 503") && ready.contains("not ready: ")
+        });
+        found.map(|_| ()).ok_or(status.to_string())
+    });
     let shown = cluster.run(["status"]).ok().text();
     assert!(shown.contains("writes wait: "), "{shown}");
     // Keys of the dead server wait for its recovery, which needs backups as well. Those of the
@@ -109,4 +149,52 @@ fn writes_wait_for_backups_and_status_says_why() {
         let missing = sum(&status, "segments_under_replicated");
         (missing == 0).then_some(()).ok_or(status.to_string())
     });
+}
+
+#[test]
+fn without_replicas_nothing_is_on_disk_and_a_server_takes_its_objects_with_it() {
+    let mut cluster = Setup::servers(3).replicas(0).start();
+    fill(&cluster, 0, 0);
+    assert_filled(&cluster, 1, 200);
+    let status = cluster.status();
+    for server in status["servers"].as_array().unwrap() {
+        assert_eq!(server["replicas_wanted"], 0, "{status}");
+        assert_eq!(server["segments_under_replicated"], 0, "{status}");
+        assert_eq!(server["writes_wait"], Value::Null, "{status}");
+        assert_eq!(server["frames"], 0, "{status}");
+    }
+    for number in 1..=3 {
+        let frames = cluster.data().join(format!("server-{number}/frames"));
+        assert_eq!(files_below(&frames).len(), 0);
+    }
+
+    cluster.kill(2);
+    let status = cluster.wait_settled(2);
+    assert_eq!(metric(&status, "pluvio_segments_under_replicated"), 0);
+    // What the others have is as it was; the rest is gone, and somebody said so.
+    let mut connection = cluster.connect(0);
+    let (mut kept, mut lost) = (0, 0);
+    for n in 0..200 {
+        match connection.call(&["GET".to_owned(), format!("key{n}")]) {
+            Reply::Nothing => lost += 1,
+            found => {
+                assert_eq!(found, Reply::bulk(format!("value{n}")));
+                kept += 1;
+            }
+        }
+    }
+    assert!(kept > 0 && lost > 0, "{kept} kept, {lost} lost");
+    let said = || fs::read_to_string(cluster.data().join("logs/coordinator.log")).unwrap();
+    assert!(said().contains("ARE LOST"), "{}", said());
+    // All keys can be written, through every server.
+    fill(&cluster, 0, 0);
+    assert_filled(&cluster, 1, 200);
+
+    cluster.kill_all();
+    cluster.restart();
+    let mut connection = cluster.connect(1);
+    assert_eq!(connection.call(&["DBSIZE"]), Reply::Integer(0));
+    assert_eq!(connection.call(&["GET", "key0"]), Reply::Nothing);
+    fill(&cluster, 0, 0);
+    assert_filled(&cluster, 2, 200);
 }

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)] // everything here is test code
 
 mod bench;
-mod differential;
 mod docs;
 mod faults;
+mod needs_redis_server;
 mod parser;
 mod pipeline;
 mod real_server;

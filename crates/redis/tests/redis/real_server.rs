@@ -1,4 +1,4 @@
-//! The real redis-server as a child process, when it is installed.
+//! The real redis-server as a child process.
 
 use crate::bench::{encode, split};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,8 +12,8 @@ pub struct RealServer {
 }
 
 impl RealServer {
-    /// Starts one on a free port; `None` (with a word on stderr) when it is not installed.
-    pub fn start() -> Option<Self> {
+    /// Starts one on a free port.
+    pub fn start() -> Self {
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -23,15 +23,15 @@ impl RealServer {
         let port_text = port.to_string();
         command.args(["--port", &port_text, "--save", "", "--appendonly", "no"]);
         command.args(["--bind", "127.0.0.1", "--logfile", ""]);
-        let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else {
-            eprintln!("redis-server is not installed: nothing to compare with");
-            return None;
-        };
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("redis-server: {error}; run `cargo xtask setup`"));
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         while lines.read_line(&mut line).unwrap() > 0 {
             if line.contains("Ready to accept connections") {
-                return Some(Self { child, port });
+                return Self { child, port };
             }
             line.clear();
         }

@@ -8,6 +8,7 @@
 )]
 
 pub mod cluster;
+pub mod http;
 pub mod journal;
 pub mod metadata;
 pub mod native;
@@ -21,6 +22,27 @@ pub use program::{Output, Running, pluvio};
 pub use resp::{Reply, Resp};
 
 use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The block trace, which must be there.
+#[track_caller]
+pub fn block_trace() -> PathBuf {
+    let file = std::env::var_os("PLUVIO_TEST_BLOCK_TRACE").map_or_else(
+        || root().join("../shared/data/cloudPhysicsIO.csv"),
+        PathBuf::from,
+    );
+    assert!(
+        file.exists(),
+        "{} is missing: `cargo xtask test` leaves these tests out",
+        file.display()
+    );
+    file
+}
 
 /// A small generator; the same seed gives the same numbers.
 pub struct Random(u64);
