@@ -265,7 +265,16 @@ impl LogSpace {
                 .ok_or_else(|| self.full(FullReason::Seglets))?;
             writer.extend(seglets);
         }
+        debug_assert!(
+            !writer.segment().is_emergency(),
+            "LOG-10: an append to an emergency head"
+        );
         let refs = self.put_group(writer, entries, encoded);
+        debug_assert_eq!(
+            writer.at(),
+            end,
+            "LOG-6: a group ends in its segment, where it was planned to"
+        );
         let position = writer.position();
         drop(head);
         LogState::call(&state.append_hook);
