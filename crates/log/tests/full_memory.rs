@@ -3,10 +3,11 @@
 
 mod support;
 
-use pluvio_log::{AppendError, Durability, FullReason};
+use pluvio_log::{AppendError, Durability, FullReason, SegletClass};
 use pluvio_units::LogId;
+use support::refusal::Refusal;
 use support::replication::Replication;
-use support::{Random, Store, options};
+use support::{Random, Store, adversarial, options, steps_or};
 
 /// A store that is driven by one thread: cleaner and replication get steps when an append is
 /// refused, and now and then.
@@ -258,29 +259,8 @@ fn tiny_objects_can_be_deleted_though_their_tombstones_are_as_large() {
     fill_delete_and_write_again(driver, |_| 150);
 }
 
-/// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's border,
-/// those that leave most of it unused, the smallest and the largest.
-fn adversarial(random: &mut Random) -> usize {
-    match random.below(9) {
-        0 => 1 + random.below(32) as usize,
-        1 => 4096 - 40 + random.below(40) as usize,
-        2 => 65_536 - 60 + random.below(120) as usize,
-        3 => 3_260,
-        4 => 2 * 65_536 - 60 + random.below(120) as usize,
-        5 if random.below(20) == 0 => 1 << 20,
-        6 => random.mixed_size(),
-        _ => 100,
-    }
-}
-
-/// Steps of the test below; more with `PLUVIO_FULL_MEMORY_STEPS=1000000`.
-fn steps() -> u64 {
-    let wanted = std::env::var("PLUVIO_FULL_MEMORY_STEPS");
-    wanted.map_or(5_000, |steps| steps.parse().expect("a number of steps"))
-}
-
 /// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites must go on.
-fn live_at_the_limit(mut driver: Driver, keys: u32) {
+fn live_at_the_limit(mut driver: Driver, keys: u32, steps: u64) {
     let mut lens: Vec<Option<usize>> = vec![None; keys as usize];
     for key in 0..keys {
         let new = adversarial(&mut driver.random);
@@ -291,7 +271,7 @@ fn live_at_the_limit(mut driver: Driver, keys: u32) {
     }
     let mut used_98 = 0;
     let (mut refused, mut samples) = (0u64, 0u64);
-    for step in 0..steps() {
+    for step in 0..steps {
         let key = driver.random.below(u64::from(keys)) as usize;
         let new = adversarial(&mut driver.random);
         // Filled up, then overwritten for a while, with a few deletes.
@@ -336,11 +316,24 @@ fn live_at_the_limit(mut driver: Driver, keys: u32) {
 #[test]
 fn deletes_and_overwrites_go_on_at_98_percent_without_replicas() {
     let driver = Driver::new(64, 1, Durability::Volatile, 95, 6_000);
-    live_at_the_limit(driver, 6_000);
+    live_at_the_limit(driver, 6_000, steps_or(5_000));
 }
 
 #[test]
 fn deletes_and_overwrites_go_on_at_98_percent_with_replicas() {
     let driver = Driver::new(64, 2, Durability::Replicated, 95, 6_000);
-    live_at_the_limit(driver, 6_000);
+    live_at_the_limit(driver, 6_000, steps_or(5_000));
+}
+
+/// A third of all that ask for seglets, deletes and the cleaner among them, get none although there are some.
+#[test]
+fn deletes_and_overwrites_go_on_although_a_full_memory_refuses_at_random() {
+    for durability in [Durability::Volatile, Durability::Replicated] {
+        let driver = Driver::new(64, 2, durability, 95, 6_000);
+        let refusal = Refusal::at_random(&driver.store.space, 3, 3);
+        live_at_the_limit(driver, 6_000, steps_or(2_000));
+        let [appends, cleaner] =
+            [SegletClass::Default, SegletClass::Cleaner].map(|class| refusal.refused(class));
+        assert!(appends > 100 && cleaner > 5, "{refusal:?}");
+    }
 }
