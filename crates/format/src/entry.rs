@@ -426,7 +426,8 @@ impl<'a> Object<'a> {
         }
         let (body_len, varint) = get_varint(rest).ok()?;
         let header_len = 1 + varint + CRC_BYTES;
-        (body_len <= BODY_MAX).then_some(ObjectLens {
+        // Not `then_some`: a wild length must not be added to anything.
+        (body_len <= BODY_MAX).then(|| ObjectLens {
             header_len,
             total_len: header_len + body_len as usize,
             has_graves: first & HAS_GRAVES != 0,
@@ -459,8 +460,11 @@ impl<'a> Object<'a> {
         let version = varint(&mut at)?;
         at += 4;
         let key_len = usize::try_from(varint(&mut at)?).map_err(|_| None)?;
+        if key_len > KEY_MAX {
+            return Err(None);
+        }
         let value_at = at + key_len;
-        if key_len > KEY_MAX || value_at > total_len {
+        if value_at > total_len {
             return Err(None);
         }
         let key = bytes.get(at..value_at).ok_or(Some(value_at))?;
