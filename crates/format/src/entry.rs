@@ -360,6 +360,21 @@ impl<'a> Encoded<'a> {
         1 + varint_len(body as u64) + CRC_BYTES + body
     }
 
+    /// Bytes that an object of `total_len` bytes in the log takes when its version is not `from` but a later one: a version
+    /// takes more bytes as it grows, and so may the length that counts them.
+    #[must_use]
+    pub fn object_len_at(total_len: usize, from: ObjectVersion, to: ObjectVersion) -> usize {
+        let more = varint_len(to.0).saturating_sub(varint_len(from.0));
+        // Which of the bytes are the body: as many as need that many bytes to say so.
+        let around = |len_bytes: usize| 1 + len_bytes + CRC_BYTES;
+        let fits = |body: &usize| around(varint_len(*body as u64)) + body == total_len;
+        let mut bodies = (1..=4).filter_map(|len_bytes| total_len.checked_sub(around(len_bytes)));
+        match bodies.find(fits) {
+            Some(body) => around(varint_len((body + more) as u64)) + body + more,
+            None => total_len + more,
+        }
+    }
+
     #[inline]
     fn object_body_len(object: &Object<'_>) -> usize {
         object.graves.encoded_len()

@@ -30,7 +30,8 @@ pub enum AppendClass {
     /// Objects that take the place of others with `old_bytes` in the log. Refused for the limit of
     /// live objects only when they are larger than those.
     Replace {
-        /// `EntryView::total_len` of the objects replaced.
+        /// Bytes of the objects replaced, as they would be with the versions of the new ones (`Encoded::object_len_at`): what
+        /// grows by its version alone is not refused.
         old_bytes: u32,
         /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit, as far as there is memory
         /// beside the reserves, and leaves others no more than what does not grow.

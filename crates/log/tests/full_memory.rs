@@ -74,6 +74,7 @@ impl Driver {
         // What makes live data more may be refused for good, by fragmentation before the limit.
         let old = self.store.read(key).map(|(_, len)| len);
         let may_be_refused = len > old;
+        let mut last = None;
         for attempt in 0..3000 {
             match self.store.change(log, key, len, self.now_s) {
                 Ok(_) => return Ok(()),
@@ -86,11 +87,17 @@ impl Driver {
                 Err(AppendError::Full { why, .. }) if may_be_refused && attempt > 100 => {
                     return Err(why);
                 }
-                Err(AppendError::Full { .. }) => self.background(),
+                Err(AppendError::Full { why, .. }) => {
+                    last = Some(why);
+                    self.background();
+                }
                 Err(other) => panic!("{other}"),
             }
         }
-        panic!("no progress: {:#?}", self.store.space);
+        panic!(
+            "no progress, {old:?} to {len:?}: {last:?}, {:#?}",
+            self.store.space
+        );
     }
 
     /// Writes new keys until live objects are at `percent` of the memory; returns how many.
@@ -206,6 +213,29 @@ fn overwrites_at_the_limit_of_live_objects_have_graves_as_long_as_there_is_memor
     assert!(keys < keys_max, "the limit was met");
     driver.overwrite(keys, 48 << 20);
     assert!(graves(&driver, keys) > keys / 4);
+    let stats = driver.store.space.stats();
+    assert!(stats.live_bytes > stats.live_bytes_max, "{stats:?}");
+    driver.finish();
+}
+
+/// Versions are written in as many bytes as they need. Live objects are at their limit, to the byte.
+#[test]
+fn an_overwrite_that_grows_by_its_version_alone_is_not_refused() {
+    let keys_max = 40_000;
+    let mut driver = Driver::new(32, 1, Durability::Volatile, 80, keys_max);
+    let mut keys = 0;
+    for size in [1000, 1] {
+        while driver.change(keys, Some(size)).is_ok() {
+            keys += 1;
+        }
+    }
+    assert!(keys < keys_max, "the limit was met");
+    for key in 0..40 {
+        for _ in 0..130 {
+            let done = driver.change(key, Some(1000));
+            done.expect("it has the value's length that it had");
+        }
+    }
     let stats = driver.store.space.stats();
     assert!(stats.live_bytes > stats.live_bytes_max, "{stats:?}");
     driver.finish();

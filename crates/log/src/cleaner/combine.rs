@@ -264,10 +264,12 @@ impl Cleaner {
         }
         let capacity = self.space.geometry.segment_bytes();
         let least = self.least_gain();
+        let mut is_refused = false;
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity);
             let fits = layout.seglets <= self.survivor_budget();
-            if pass.gains(&layout, least) && fits && self.stock_up(&mut pass, &layout) {
+            let is_useful = pass.gains(&layout, least) && fits;
+            if is_useful && self.stock_up(&mut pass, &layout) {
                 self.add(|c| &c.bytes_cleaned, (pass.seglets() * SEGLET_BYTES) as u64);
                 pass.settle();
                 pass.gain = pass.seglets() - layout.seglets;
@@ -276,10 +278,14 @@ impl Cleaner {
                 pass.moved_bytes.went = vec![0; pass.victims.len()];
                 return (Stage::Relocate(pass), CleanerPace::Again);
             }
+            is_refused |= is_useful;
             pass.drop_fullest(capacity);
         }
         self.add(|c| &c.barren_passes, 1);
-        barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
+        // What would gain, and got no memory, is not in vain another time.
+        if !is_refused {
+            barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
+        }
         self.publish();
         (Stage::Choose, CleanerPace::Idle)
     }

@@ -7,7 +7,7 @@
 pub mod refusal;
 pub mod replication;
 
-use pluvio_format::{Completion, Entry, Object, Tombstone};
+use pluvio_format::{Completion, Encoded, Entry, Object, Tombstone};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace, Durability,
     Liveness, LogOptions, LogSpace, TableLiveness,
@@ -272,8 +272,9 @@ impl Store {
         let class = match (len, old) {
             (None, _) => AppendClass::Delete,
             (Some(_), None) => AppendClass::Normal,
-            (Some(_), Some((_, _, old_bytes))) => AppendClass::Replace {
-                old_bytes,
+            (Some(_), Some((_, from, len))) => AppendClass::Replace {
+                old_bytes: Encoded::object_len_at(len as usize, from, ObjectVersion(version))
+                    as u32,
                 graves_bytes: dead.graves().encoded_len() as u32,
             },
         };
