@@ -360,6 +360,21 @@ impl<'a> Encoded<'a> {
         1 + varint_len(body as u64) + CRC_BYTES + body
     }
 
+    /// Bytes that an object of `total_len` bytes in the log takes when its version is not `from` but a later one: a version
+    /// takes more bytes as it grows, and so may the length that counts them.
+    #[must_use]
+    pub fn object_len_at(total_len: usize, from: ObjectVersion, to: ObjectVersion) -> usize {
+        let more = varint_len(to.0).saturating_sub(varint_len(from.0));
+        // Which of the bytes are the body: as many as need that many bytes to say so.
+        let around = |len_bytes: usize| 1 + len_bytes + CRC_BYTES;
+        let fits = |body: &usize| around(varint_len(*body as u64)) + body == total_len;
+        let mut bodies = (1..=4).filter_map(|len_bytes| total_len.checked_sub(around(len_bytes)));
+        match bodies.find(fits) {
+            Some(body) => around(varint_len((body + more) as u64)) + body + more,
+            None => total_len + more,
+        }
+    }
+
     #[inline]
     fn object_body_len(object: &Object<'_>) -> usize {
         object.graves.encoded_len()
@@ -426,7 +441,8 @@ impl<'a> Object<'a> {
         }
         let (body_len, varint) = get_varint(rest).ok()?;
         let header_len = 1 + varint + CRC_BYTES;
-        (body_len <= BODY_MAX).then_some(ObjectLens {
+        // Not `then_some`: a wild length must not be added to anything.
+        (body_len <= BODY_MAX).then(|| ObjectLens {
             header_len,
             total_len: header_len + body_len as usize,
             has_graves: first & HAS_GRAVES != 0,
@@ -459,8 +475,11 @@ impl<'a> Object<'a> {
         let version = varint(&mut at)?;
         at += 4;
         let key_len = usize::try_from(varint(&mut at)?).map_err(|_| None)?;
+        if key_len > KEY_MAX {
+            return Err(None);
+        }
         let value_at = at + key_len;
-        if key_len > KEY_MAX || value_at > total_len {
+        if value_at > total_len {
             return Err(None);
         }
         let key = bytes.get(at..value_at).ok_or(Some(value_at))?;

@@ -31,6 +31,8 @@ mod block;
 mod index;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod reclaim_model;
 mod resize;
 mod scan;
 mod slot;

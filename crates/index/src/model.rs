@@ -33,7 +33,7 @@ impl Word for AtomicU64 {
     }
 }
 
-struct ModelLines<const SLOTS: usize>(Vec<[AtomicU64; 8]>);
+pub(crate) struct ModelLines<const SLOTS: usize>(Vec<[AtomicU64; 8]>);
 
 impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
     type Word = AtomicU64;
@@ -70,7 +70,7 @@ impl<const SLOTS: usize> Lines for ModelLines<SLOTS> {
     }
 }
 
-type ModelTable<const SLOTS: usize> = Table<ModelLines<SLOTS>>;
+pub(crate) type ModelTable<const SLOTS: usize> = Table<ModelLines<SLOTS>>;
 
 const LINES: u64 = 2;
 
@@ -80,7 +80,7 @@ fn table<const SLOTS: usize>() -> Arc<ModelTable<SLOTS>> {
 }
 
 /// A table with these entries that has grown to `lines` lines.
-fn table_with<const SLOTS: usize>(lines: u64, tops: &[u64]) -> Arc<ModelTable<SLOTS>> {
+pub(crate) fn table_with<const SLOTS: usize>(lines: u64, tops: &[u64]) -> Arc<ModelTable<SLOTS>> {
     let table = table::<SLOTS>();
     while table.lines() < lines {
         grow(&table);
@@ -110,11 +110,11 @@ fn resize<const SLOTS: usize>(table: &ModelTable<SLOTS>, lines: u64) {
 }
 
 /// An entry is named by its place, whose top bits are what counts.
-fn place(top: u64) -> u64 {
+pub(crate) fn place(top: u64) -> u64 {
     top << 60
 }
 
-fn entry(top: u64) -> EntryRef {
+pub(crate) fn entry(top: u64) -> EntryRef {
     EntryRef::new(top + 1)
 }
 
@@ -152,7 +152,7 @@ fn explore(f: impl Fn() + Send + Sync + 'static) {
 }
 
 /// With so many switches of threads that did not ask for it.
-fn explore_with(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn explore_with(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(f);

@@ -306,8 +306,16 @@ fn agrees_with_a_map(ops: Vec<Op>, options: IndexOptions, hash: impl Fn(u64) -> 
     assert!(walked.iter().eq(model.keys()), "each entry is met once");
 }
 
+/// Of up to thousands of steps each; `PROPTEST_CASES` has another number.
+fn cases() -> ProptestConfig {
+    match std::env::var("PROPTEST_CASES") {
+        Ok(_) => ProptestConfig::default(),
+        Err(_) => ProptestConfig::with_cases(48),
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(cases())]
 
     #[test]
     fn agrees_with_a_map_over_growth(ops in ops(2000)) {

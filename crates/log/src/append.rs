@@ -30,7 +30,8 @@ pub enum AppendClass {
     /// Objects that take the place of others with `old_bytes` in the log. Refused for the limit of
     /// live objects only when they are larger than those.
     Replace {
-        /// `EntryView::total_len` of the objects replaced.
+        /// Bytes of the objects replaced, as they would be with the versions of the new ones (`Encoded::object_len_at`): what
+        /// grows by its version alone is not refused.
         old_bytes: u32,
         /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit, as far as there is memory
         /// beside the reserves, and leaves others no more than what does not grow.
@@ -265,7 +266,16 @@ impl LogSpace {
                 .ok_or_else(|| self.full(FullReason::Seglets))?;
             writer.extend(seglets);
         }
+        debug_assert!(
+            !writer.segment().is_emergency(),
+            "LOG-10: an append to an emergency head"
+        );
         let refs = self.put_group(writer, entries, encoded);
+        debug_assert_eq!(
+            writer.at(),
+            end,
+            "LOG-6: a group ends in its segment, where it was planned to"
+        );
         let position = writer.position();
         drop(head);
         LogState::call(&state.append_hook);

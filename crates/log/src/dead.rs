@@ -70,6 +70,11 @@ impl DeadIn {
     #[must_use]
     pub fn in_graves(self) -> Burial {
         let (list, tombstones) = GraveList::of(&self).expect("they ascend");
+        debug_assert_eq!(
+            list.graves().segments().count() + tombstones,
+            self.len,
+            "LOG-14: each segment has a grave or a tombstone"
+        );
         Burial {
             dead: self,
             tombstones,
@@ -123,6 +128,11 @@ impl LogSpace {
             }
         }
         own.into_iter().for_each(push);
+        debug_assert!(
+            dead.is_sorted_by(|a, b| a < b)
+                && dead.contains(&self.position_of(entry, guard).1.segment),
+            "LOG-14: {dead:?} are the segments with dead versions, one with the newest"
+        );
         dead
     }
 

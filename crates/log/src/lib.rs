@@ -50,8 +50,8 @@ pub use options::{LogOptions, MemoryPart};
 pub use segment::Segment;
 pub use side_log::{CommitRefused, SideLog};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
-pub use space::{LogSpace, TableStatsSource};
+pub use space::{LogSpace, SegletGate, TableStatsSource};
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 pub use view::EntryView;
 
-pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard};
+pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, SegletClass};

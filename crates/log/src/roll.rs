@@ -136,12 +136,41 @@ impl LogSpace {
             .copied()
             .filter(|id| retiring.is_none_or(|old| old.id() != *id))
             .collect();
+        self.check_listed(&members);
+        let count = listed.len();
         let writer = self.open_segment(log, opening, |id, created_s| {
             self.head_entries(log, id, created_s, listed, stats)
         });
         self.change_head(&mut members, &writer, old);
+        assert!(
+            members.in_log.len() == count + 1
+                && members.in_log.contains_key(&writer.segment().id()),
+            "LOG-9: the digest of head {} lists {count} segments beside it, the log has {}",
+            writer.segment().id(),
+            members.in_log.len()
+        );
         *head = Some(writer);
         Ok(())
+    }
+
+    /// What joined the log beside its heads is durable.
+    fn check_listed(&self, members: &Members) {
+        match self.options.durability {
+            Durability::Volatile => {}
+            Durability::Replicated => {
+                let joined = |s: &&Arc<Segment>| match s.kind() {
+                    SegmentKind::Head => false,
+                    SegmentKind::Side => true,
+                };
+                for side in members.in_log.values().filter(joined) {
+                    assert!(
+                        side.is_marked_durable(),
+                        "LOG-11, CLEAN-3: a digest is to list segment {}, which is not durable",
+                        side.id()
+                    );
+                }
+            }
+        }
     }
 
     /// Closes the old head and makes the new one a member; its digest is written.
@@ -154,8 +183,20 @@ impl LogSpace {
         let new = writer.segment();
         let mut dropped = core::mem::take(&mut members.leaving);
         if let Some(old) = old {
+            assert!(
+                old.id() < new.id() && !new.is_closed(),
+                "LOG-9: head {} comes after head {}",
+                new.id(),
+                old.id()
+            );
             self.close_segment(&old);
             if old.is_emergency() {
+                assert_eq!(
+                    old.appended_len(),
+                    old.opening_len(),
+                    "LOG-10: the emergency head {} has entries",
+                    old.id()
+                );
                 members.in_log.remove(&old.id());
                 old.set_leaving();
                 dropped.push(old);
@@ -209,7 +250,14 @@ impl LogSpace {
         self.register(&segment);
         match self.options.durability {
             Durability::Volatile => {}
-            Durability::Replicated => queue.push_back(segment),
+            Durability::Replicated => {
+                let newest = queue.back().map(|newest| newest.id());
+                assert!(
+                    newest.is_none_or(|newest| newest < id),
+                    "LOG-3: segment {id} comes after {newest:?}"
+                );
+                queue.push_back(segment);
+            }
         }
         writer
     }

@@ -231,7 +231,7 @@ impl Segment {
     pub fn mark_durable(&self) {
         assert!(
             self.is_closed(),
-            "segment {} became durable while open",
+            "LOG-11: segment {} became durable while open",
             self.id
         );
         // Release: pairs with `is_marked_durable`.
@@ -326,6 +326,10 @@ impl Segment {
     }
 
     pub(crate) fn set_appended(&self, len: u32) {
+        debug_assert!(
+            len >= self.appended_len() && !self.is_closed(),
+            "LOG-1: {self:?} does not end at {len}"
+        );
         self.appended.store(len, Ordering::Release);
     }
 
@@ -414,13 +418,23 @@ impl Segment {
     ) -> Vec<u32> {
         assert!(
             self.is_closed() && appended <= self.appended_len(),
-            "a compaction of segment {} made it longer",
+            "CLEAN-8: a compaction of segment {} made it longer",
+            self.id
+        );
+        assert!(
+            self.uses.load(Ordering::Acquire) & (COMPACTING | BYTES_HELD) == COMPACTING,
+            "CLEAN-8: the bytes of segment {} are exchanged while they are held",
             self.id
         );
         *self.tombstones() = tombstones;
         let mut list = self.seglets.write().unwrap_or_else(PoisonError::into_inner);
         // Under the list's lock, so that `copy_out` finds a length and a list that belong together.
         self.appended.store(appended, Ordering::Release);
+        debug_assert!(
+            seglets.iter().all(|seglet| !list.contains(seglet)),
+            "LOG-5: a compaction of segment {} wrote to seglets that it has",
+            self.id
+        );
         core::mem::replace(&mut *list, seglets)
     }
 
@@ -455,6 +469,16 @@ impl Segment {
     /// The first call, after the segment was closed, asks `stamp` for it.
     pub(crate) fn settled(&self, stamp: impl FnOnce() -> ReclaimStamp) -> ReclaimStamp {
         *self.settled.get_or_init(stamp)
+    }
+
+    /// Whether it was asked for its settling epoch: only then can it be known to be over.
+    pub(crate) fn has_settled_epoch(&self) -> bool {
+        self.settled.get().is_some()
+    }
+
+    /// Whether a pass of a cleaner has it.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.uses.load(Ordering::Acquire) & CLAIMED != 0
     }
 }
 

@@ -150,7 +150,12 @@ impl SideLog {
         {
             let mut members = state.members();
             for segment in &self.closed {
-                members.in_log.insert(segment.id(), Arc::clone(segment));
+                let before = members.in_log.insert(segment.id(), Arc::clone(segment));
+                assert!(
+                    before.is_none() && segment.is_closed(),
+                    "LOG-11: segment {} joins the log as a whole and once",
+                    segment.id()
+                );
             }
         }
         if space.roll_to_publish(state, &mut head).is_err() {

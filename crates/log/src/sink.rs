@@ -140,6 +140,11 @@ impl Sending {
             return Ok(Sent::Gone);
         };
         let certified = end == self.target;
+        debug_assert!(
+            self.sent < end && bytes.len() == (end - self.sent) as usize,
+            "SINK-2: a piece of segment {} begins where the last one ended",
+            self.segment.id()
+        );
         // Noted first: a sink that fails may have kept something of it.
         written.insert(self.segment.id());
         let answer = sink.write(&SinkWrite {
@@ -298,6 +303,11 @@ impl Stream {
             if !(has_next && closed && head.is_complete()) {
                 return Ok(SinkPace::from(&sent));
             }
+            assert!(
+                self.next_heads.front().is_some_and(Sending::is_opened),
+                "SINK-1: head {} is closed while no later one is open",
+                head.segment.id()
+            );
             sink.close(self.log, head.segment.id())?;
             head.segment.release_bytes();
         }
@@ -337,7 +347,15 @@ impl Stream {
     }
 
     fn free(&mut self, space: &LogSpace, sink: &mut dyn ReplicaSink) -> Result<(), SinkError> {
-        self.to_free.extend(space.take_freeable(self.log));
+        let freeable = space.take_freeable(self.log);
+        let head = self.head.as_ref().map(|head| head.segment.id());
+        assert!(
+            freeable
+                .iter()
+                .all(|id| head.is_none_or(|head| head != *id)),
+            "SINK-3: the head whose digest counts is freed"
+        );
+        self.to_free.extend(freeable);
         while let Some(&id) = self.to_free.last() {
             // An aborted side segment may never have been sent.
             if self.written.contains(&id) {

@@ -31,6 +31,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 /// Tells the sizes of the tables; see [`LogSpace::set_table_stats_source`].
 pub type TableStatsSource = Box<dyn Fn() -> TableStats + Send + Sync>;
 
+/// Asked before seglets are taken, for whom and how many; see [`LogSpace::set_seglet_gate`].
+pub type SegletGate = Box<dyn Fn(SegletClass, usize) -> bool + Send + Sync>;
+
 /// Memory out of the log that a guard may still protect.
 enum Retired {
     /// All of a segment.
@@ -74,6 +77,7 @@ pub struct LogSpace {
     /// The newest time seen, in seconds; new segments are created "then".
     newest_s: AtomicU32,
     table_stats: OnceLock<TableStatsSource>,
+    seglet_gate: OnceLock<SegletGate>,
     /// An append failed for want of seglets or slots since the last pass began.
     pub(crate) cleaning_wanted: AtomicBool,
     pub(crate) cleaner_counters: CleanerCounters,
@@ -115,6 +119,7 @@ impl LogSpace {
             safe_version: AtomicU64::new(1),
             newest_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
+            seglet_gate: OnceLock::new(),
             cleaning_wanted: AtomicBool::new(false),
             cleaner_counters: CleanerCounters::default(),
             options,
@@ -185,6 +190,18 @@ impl LogSpace {
     /// called while a head is locked: it must not call the log.
     pub fn set_table_stats_source(&self, source: TableStatsSource) {
         let _first_one_counts = self.table_stats.set(source);
+    }
+
+    /// Sets who may refuse seglets to appends, heads and the cleaner as if there were none; only the first call counts. For
+    /// tests: memory can run out at any moment, and with a gate it does so at a chosen one. The gate is called while a head or
+    /// the members of a log are locked: it must not call the log.
+    pub fn set_seglet_gate(&self, gate: SegletGate) {
+        let _first_one_counts = self.seglet_gate.set(gate);
+    }
+
+    /// Whether the gate lets seglets be taken.
+    fn may_take(&self, class: SegletClass, count: usize) -> bool {
+        self.seglet_gate.get().is_none_or(|gate| gate(class, count))
     }
 
     pub(crate) fn table_stats(&self) -> TableStats {
@@ -426,7 +443,8 @@ impl LogSpace {
     pub(crate) fn take_default(&self, log: LogId, count: usize, leave: usize) -> Option<Vec<u32>> {
         let part = self.log(log).part;
         let take = || {
-            (self.pool.free().default as usize >= count + leave)
+            (self.may_take(SegletClass::Default, count)
+                && self.pool.free().default as usize >= count + leave)
                 .then(|| self.pool.take(SegletClass::Default, count, part))
                 .flatten()
         };
@@ -444,6 +462,9 @@ impl LogSpace {
         class: SegletClass,
         count: usize,
     ) -> Option<Vec<u32>> {
+        if !self.may_take(class, count) {
+            return None;
+        }
         let seglets = self.pool.take(class, count, self.log(log).part)?;
         Some(seglets.into_iter().map(|s| s.0).collect())
     }
@@ -456,7 +477,12 @@ impl LogSpace {
         self.disk_bytes
             .fetch_add(u64::from(segment.disk_len()), Ordering::Relaxed);
         let mut on_disk = self.on_disk.write().unwrap_or_else(PoisonError::into_inner);
-        on_disk.insert(segment.id(), Arc::clone(segment));
+        let before = on_disk.insert(segment.id(), Arc::clone(segment));
+        assert!(
+            before.is_none(),
+            "LOG-3: two segments have the id {}",
+            segment.id()
+        );
         self.presence.add(segment.id());
     }
 
@@ -506,13 +532,19 @@ impl LogSpace {
 
     /// The segment is gone from disk: its replicas are freeable and its memory is retired.
     pub(crate) fn drop_segment(&self, members: &mut Members, segment: Arc<Segment>) {
+        assert!(
+            segment.is_leaving() && !members.in_log.contains_key(&segment.id()),
+            "LOG-4: segment {} is freed although the next digest lists it",
+            segment.id()
+        );
         match self.options.durability {
             Durability::Volatile => {}
             Durability::Replicated => members.freeable.push(segment.id()),
         }
         {
             let mut on_disk = self.on_disk.write().unwrap_or_else(PoisonError::into_inner);
-            on_disk.remove(&segment.id());
+            let was_there = on_disk.remove(&segment.id()).is_some();
+            assert!(was_there, "LOG-4: segment {} is freed twice", segment.id());
             self.presence.remove(segment.id(), on_disk.keys().copied());
             for other in on_disk.values() {
                 other.tombstones().forget(segment.id());
@@ -557,6 +589,11 @@ impl LogSpace {
         for retired in ready {
             let seglets = match retired {
                 Retired::Segment(segment) => {
+                    assert!(
+                        segment.is_freed(),
+                        "LOG-5: segment {} is in the log, and its memory is to be used again",
+                        segment.id()
+                    );
                     let left = self.memory.clear_live(segment.slot(), segment.log());
                     assert!(
                         left == 0 || !segment.is_cleaned(),

@@ -106,6 +106,7 @@ impl SegmentWriter {
     /// Writes one entry, given in parts. The seglets for it are there. The entry is not visible to
     /// replication before [`Self::publish`].
     pub(crate) fn put(&mut self, parts: &[&[u8]]) -> EntryRef {
+        self.check_end();
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let start = place(self.at, len);
         let padding = (start - self.at) as usize;
@@ -125,6 +126,7 @@ impl SegmentWriter {
     /// was written, when it does not, or when the segment takes no entries.
     #[inline]
     pub(crate) fn put_within(&mut self, encoded: &Encoded<'_>) -> Option<EntryRef> {
+        self.check_end();
         let within = self.at as usize % SEGLET_BYTES;
         let seglet = *self.seglets.get(self.at as usize / SEGLET_BYTES)?;
         let len = encoded.len();
@@ -139,6 +141,17 @@ impl SegmentWriter {
         }
         self.at += len as u32;
         Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
+    }
+
+    /// Nothing is written below what others may see, and nothing to a closed segment.
+    #[inline]
+    fn check_end(&self) {
+        debug_assert!(
+            self.rewrites || (self.at >= self.segment.appended_len() && !self.segment.is_closed()),
+            "LOG-2: the writer of {:?} is at {}",
+            self.segment,
+            self.at
+        );
     }
 
     /// Appends bytes, going on in the next seglet where one ends.
@@ -165,14 +178,17 @@ impl SegmentWriter {
         };
         assert!(
             seen <= to && to <= self.at,
-            "only what nobody has seen can be taken back"
+            "LOG-1: only what nobody has seen can be taken back"
         );
         self.at = to;
     }
 
     /// Makes everything written visible to replication: the end of a group.
     pub(crate) fn publish(&mut self) {
-        debug_assert!(!self.rewrites, "a compaction is seen only as a whole");
+        debug_assert!(
+            !self.rewrites,
+            "CLEAN-8: a compaction is seen only as a whole"
+        );
         self.segment.set_appended(self.at);
     }
 }

@@ -3,10 +3,11 @@
 
 mod support;
 
-use pluvio_log::{AppendError, Durability, FullReason};
+use pluvio_log::{AppendError, Durability, FullReason, SegletClass};
 use pluvio_units::LogId;
+use support::refusal::Refusal;
 use support::replication::Replication;
-use support::{Random, Store, options};
+use support::{Random, Store, adversarial, options, steps_or};
 
 /// A store that is driven by one thread: cleaner and replication get steps when an append is
 /// refused, and now and then.
@@ -73,6 +74,7 @@ impl Driver {
         // What makes live data more may be refused for good, by fragmentation before the limit.
         let old = self.store.read(key).map(|(_, len)| len);
         let may_be_refused = len > old;
+        let mut last = None;
         for attempt in 0..3000 {
             match self.store.change(log, key, len, self.now_s) {
                 Ok(_) => return Ok(()),
@@ -85,11 +87,17 @@ impl Driver {
                 Err(AppendError::Full { why, .. }) if may_be_refused && attempt > 100 => {
                     return Err(why);
                 }
-                Err(AppendError::Full { .. }) => self.background(),
+                Err(AppendError::Full { why, .. }) => {
+                    last = Some(why);
+                    self.background();
+                }
                 Err(other) => panic!("{other}"),
             }
         }
-        panic!("no progress: {:#?}", self.store.space);
+        panic!(
+            "no progress, {old:?} to {len:?}: {last:?}, {:#?}",
+            self.store.space
+        );
     }
 
     /// Writes new keys until live objects are at `percent` of the memory; returns how many.
@@ -217,6 +225,29 @@ fn overwrites_at_the_limit_of_live_objects_have_graves_as_long_as_there_is_memor
     driver.finish();
 }
 
+/// Versions are written in as many bytes as they need. Live objects are at their limit, to the byte.
+#[test]
+fn an_overwrite_that_grows_by_its_version_alone_is_not_refused() {
+    let keys_max = 40_000;
+    let mut driver = Driver::new(32, 1, Durability::Volatile, 80, keys_max);
+    let mut keys = 0;
+    for size in [1000, 1] {
+        while driver.change(keys, Some(size)).is_ok() {
+            keys += 1;
+        }
+    }
+    assert!(keys < keys_max, "the limit was met");
+    for key in 0..40 {
+        for _ in 0..130 {
+            let done = driver.change(key, Some(1000));
+            done.expect("it has the value's length that it had");
+        }
+    }
+    let stats = driver.store.space.stats();
+    assert!(stats.live_bytes > stats.live_bytes_max, "{stats:?}");
+    driver.finish();
+}
+
 fn fill_delete_and_write_again(mut driver: Driver, size: fn(&mut Random) -> usize) {
     let mut keys = 0u32;
     let refused = loop {
@@ -268,29 +299,8 @@ fn tiny_objects_can_be_deleted_though_their_tombstones_are_as_large() {
     fill_delete_and_write_again(driver, |_| 150);
 }
 
-/// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's border,
-/// those that leave most of it unused, the smallest and the largest.
-fn adversarial(random: &mut Random) -> usize {
-    match random.below(9) {
-        0 => 1 + random.below(32) as usize,
-        1 => 4096 - 40 + random.below(40) as usize,
-        2 => 65_536 - 60 + random.below(120) as usize,
-        3 => 3_260,
-        4 => 2 * 65_536 - 60 + random.below(120) as usize,
-        5 if random.below(20) == 0 => 1 << 20,
-        6 => random.mixed_size(),
-        _ => 100,
-    }
-}
-
-/// Steps of the test below; more with `PLUVIO_FULL_MEMORY_STEPS=1000000`.
-fn steps() -> u64 {
-    let wanted = std::env::var("PLUVIO_FULL_MEMORY_STEPS");
-    wanted.map_or(5_000, |steps| steps.parse().expect("a number of steps"))
-}
-
 /// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites must go on.
-fn live_at_the_limit(mut driver: Driver, keys: u32) {
+fn live_at_the_limit(mut driver: Driver, keys: u32, steps: u64) {
     let mut lens: Vec<Option<usize>> = vec![None; keys as usize];
     for key in 0..keys {
         let new = adversarial(&mut driver.random);
@@ -301,7 +311,7 @@ fn live_at_the_limit(mut driver: Driver, keys: u32) {
     }
     let full = driver.store.space.stats().free_bytes;
     let (mut refused, mut samples, mut used) = (0u64, 0u64, 0u64);
-    for step in 0..steps() {
+    for step in 0..steps {
         let key = driver.random.below(u64::from(keys)) as usize;
         let new = adversarial(&mut driver.random);
         // Filled up, then overwritten for a while, with a few deletes.
@@ -346,13 +356,26 @@ fn live_at_the_limit(mut driver: Driver, keys: u32) {
 #[test]
 fn deletes_and_overwrites_go_on_at_the_limit_without_replicas() {
     let driver = Driver::new(64, 1, Durability::Volatile, 95, 6_000);
-    live_at_the_limit(driver, 6_000);
+    live_at_the_limit(driver, 6_000, steps_or(5_000));
 }
 
 #[test]
 fn deletes_and_overwrites_go_on_at_the_limit_with_replicas() {
     let driver = Driver::new(64, 2, Durability::Replicated, 95, 6_000);
-    live_at_the_limit(driver, 6_000);
+    live_at_the_limit(driver, 6_000, steps_or(5_000));
+}
+
+/// A third of all that ask for seglets, deletes and the cleaner among them, get none although there are some.
+#[test]
+fn deletes_and_overwrites_go_on_although_a_full_memory_refuses_at_random() {
+    for durability in [Durability::Volatile, Durability::Replicated] {
+        let driver = Driver::new(64, 2, durability, 95, 6_000);
+        let refusal = Refusal::at_random(&driver.store.space, 3, 3);
+        live_at_the_limit(driver, 6_000, steps_or(2_000));
+        let [appends, cleaner] =
+            [SegletClass::Default, SegletClass::Cleaner].map(|class| refusal.refused(class));
+        assert!(appends > 100 && cleaner > 5, "{refusal:?}");
+    }
 }
 
 /// Small objects up to the limit that the reserves leave, then only overwrites: each has to find room in the end, since the

@@ -3,11 +3,14 @@
 
 mod support;
 
-use pluvio_log::{AppendError, Appended, Durability, LogOptions, Tombstones};
+use pluvio_log::{
+    AppendError, Appended, CleanerStats, Durability, LogOptions, SegletClass, Tombstones,
+};
 use pluvio_units::LogId;
 use std::collections::BTreeMap;
+use support::refusal::Refusal;
 use support::replication::Replication;
-use support::{Done, Random, Store, options};
+use support::{Done, Random, Store, options, steps_or};
 
 /// Per key: what was written, by version; a delete has the version it deleted.
 #[derive(Default)]
@@ -21,6 +24,14 @@ struct History {
 }
 
 impl History {
+    /// Forgets what recovery can only find by an error that `check_recovered` tells of: what is older than what is durable.
+    fn forget_old(&mut self) {
+        let durable = &self.durable;
+        self.written.retain(|(key, version), _| {
+            durable.get(key).is_none_or(|(newest, _)| version >= newest)
+        });
+    }
+
     fn check_recovered(&self, replication: &Replication) {
         let found = &replication.recover();
         for (&key, &(version, is_value)) in &self.durable {
@@ -72,6 +83,9 @@ struct Run {
     hot: u32,
     now_s: u32,
 }
+
+/// A check comes after so many steps at the latest, on average: it reads everything.
+const CHECK_EACH_MAX: u64 = 2_000;
 
 const BOTH: [Tombstones; 2] = [Tombstones::Every, Tombstones::Deletes];
 
@@ -149,6 +163,7 @@ impl Run {
 
     fn check(&mut self) {
         self.confirm();
+        self.history.forget_old();
         self.history.check_recovered(&self.replication);
         for key in 0..self.keys {
             let expected = self.history.newest.get(&key).copied();
@@ -179,7 +194,7 @@ impl Run {
             if self.random.below(40) == 0 {
                 self.confirm();
             }
-            if self.random.below(steps / 12) == 0 {
+            if self.random.below((steps / 12).min(CHECK_EACH_MAX)) == 0 {
                 self.check();
             }
         }
@@ -197,7 +212,7 @@ fn large(random: &mut Random) -> usize {
 fn what_was_durable_survives_a_power_cut_with_one_log() {
     for tombstones in BOTH {
         let mut run = Run::new(1, 1, 32, 150, tombstones);
-        run.go(3000, large);
+        run.go(steps_or(3000), large);
         let cleaner = run.store.space.stats().cleaner;
         assert!(cleaner.passes > 5 && cleaner.compactions > 2, "{cleaner:?}");
         let replaced = run.replication.replaced;
@@ -211,7 +226,7 @@ fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
     for seed in 10..13 {
         let mut run = Run::new(seed, 2, 64, 300, Tombstones::Deletes);
         run.hot = 3;
-        run.go(6000, large);
+        run.go(steps_or(6000), large);
         let graves = (0..3).filter_map(|key| run.store.graves_of(key));
         let most = graves.max().unwrap_or(0);
         assert!(most > 10, "keys had {most} graves at most");
@@ -222,7 +237,7 @@ fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
 fn what_was_durable_survives_a_power_cut_with_three_logs() {
     for (seed, tombstones) in (2..6).zip(BOTH.into_iter().cycle()) {
         let mut run = Run::new(seed, 3, 40, 150, tombstones);
-        run.go(2000, large);
+        run.go(steps_or(2000), large);
         let cleaner = run.store.space.stats().cleaner;
         assert!(cleaner.passes > 2 && cleaner.compactions > 0, "{cleaner:?}");
     }
@@ -232,8 +247,41 @@ fn what_was_durable_survives_a_power_cut_with_three_logs() {
 fn sizes_of_all_orders_survive_a_power_cut() {
     for (seed, tombstones) in (5..9).zip(BOTH.into_iter().cycle()) {
         let mut run = Run::new(seed, 2, 32, 400, tombstones);
-        run.go(3000, Random::mixed_size);
+        run.go(steps_or(3000), Random::mixed_size);
     }
+}
+
+/// Appends, heads and the cleaner get no seglets now and then, each of them.
+#[test]
+fn memory_that_is_refused_at_random_loses_nothing() {
+    for (seed, tombstones) in (20..24).zip(BOTH.into_iter().cycle()) {
+        let mut run = Run::new(seed, 2, 40, 150, tombstones);
+        let refusal = Refusal::at_random(&run.store.space, seed, 3);
+        run.go(steps_or(2500), large);
+        for class in [SegletClass::Default, SegletClass::Cleaner] {
+            assert!(refusal.refused(class) > 5, "{class:?}: {refusal:?}");
+        }
+        let cleaner = run.store.space.stats().cleaner;
+        assert!(cleaner.passes > 1 && cleaner.compactions > 0, "{cleaner:?}");
+    }
+}
+
+/// The memory refuses three times in a row, at one moment of a run after the other: what it does in between is the same.
+#[test]
+fn memory_that_is_refused_at_any_one_moment_loses_nothing() {
+    let mut least = CleanerStats::default();
+    for moment in 0.. {
+        let mut run = Run::new(30, 2, 32, 120, BOTH[moment % 2]);
+        let first = 60 + 37 * moment as u64;
+        let refusal = Refusal::of(&run.store.space, first..first + 3);
+        run.go(700, large);
+        if refusal.asked() < first {
+            assert!(moment > 10, "the run takes memory often: {refusal:?}");
+            break;
+        }
+        least = run.store.space.stats().cleaner;
+    }
+    assert!(least.passes + least.compactions > 0, "{least:?}");
 }
 
 /// The old value lies in log 0 and is durable; the new one lies in log 1, whose replication is

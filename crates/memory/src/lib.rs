@@ -27,6 +27,8 @@ mod words;
 
 pub use binding::BindRefused;
 pub use copy::CopyMethod;
+#[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
+pub use epoch::protocol as epoch_protocol;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
 pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
 pub use seglets::{

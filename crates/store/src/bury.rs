@@ -78,7 +78,8 @@ impl Engine {
         };
         let class = match put.old {
             Some(old) => AppendClass::Replace {
-                old_bytes: old.len,
+                old_bytes: Encoded::object_len_at(old.len as usize, old.version, object.version)
+                    as u32,
                 graves_bytes: graves.encoded_len() as u32,
             },
             None => AppendClass::Normal,

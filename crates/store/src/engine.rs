@@ -442,6 +442,11 @@ impl Engine {
             Some(old) => old.version.next(),
             None => self.space.safe_version(),
         };
+        debug_assert!(
+            replaced.is_none_or(|old| old.version < version) && version > ObjectVersion(0),
+            "STORE-1: {version} is the next version of {:?}",
+            replaced.map(|old| old.version)
+        );
         if let Some(old) = replaced
             && let Some(version) = self.overwrite_old(at, bucket, old, value, guard)
         {
@@ -524,6 +529,10 @@ impl Engine {
     ) -> Result<Appended<Updated>, EngineError> {
         // Raised first: the head that this append may open must record it (STORE-1).
         self.space.raise_safe_version(old.version.next());
+        debug_assert!(
+            self.space.safe_version() > old.version,
+            "STORE-1: the safe version is above every version deleted"
+        );
         let settle = |entry| Settle {
             hash: at.hash,
             entry,
@@ -649,6 +658,10 @@ impl Engine {
         if !slot.pending {
             return None;
         }
+        debug_assert!(
+            self.is_durable_store(),
+            "EMBED-1: nothing is pending in a store without replicas"
+        );
         let (log, start) = self.space.position_of(slot.entry, guard);
         let position = LogPosition {
             segment: start.segment,

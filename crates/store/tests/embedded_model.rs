@@ -269,8 +269,21 @@ fn run(update: UpdatePolicy, cleaning: Cleaning, epochs: EpochKind, steps: Vec<S
     world.compare();
 }
 
+/// As many cases as `PLUVIO_STEPS` steps take, of 200 steps each on average (`cargo xtask long-tests`), or as
+/// `PROPTEST_CASES` says.
+fn cases() -> ProptestConfig {
+    if let Ok(steps) = std::env::var("PLUVIO_STEPS") {
+        let steps: u32 = steps.parse().expect("PLUVIO_STEPS is a number of steps");
+        return ProptestConfig::with_cases(steps.div_ceil(200));
+    }
+    match std::env::var("PROPTEST_CASES") {
+        Ok(_) => ProptestConfig::default(),
+        Err(_) => ProptestConfig::with_cases(200),
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(cases())]
 
     #[test]
     fn an_appending_store_equals_the_model(steps in steps(), one_level: bool) {

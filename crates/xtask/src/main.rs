@@ -8,6 +8,7 @@
 mod cargo;
 mod example;
 mod lex;
+mod long;
 mod measure;
 mod process;
 mod seeds;
@@ -21,7 +22,7 @@ use anyhow::Result;
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 9] = [
+const TASKS: [(&str, &str); 10] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -43,6 +44,10 @@ const TASKS: [(&str, &str); 9] = [
     (
         "beside-redis",
         "measure the Redis port beside redis-server: --rounds N (3), --seconds N (1), --keys N (100000)",
+    ),
+    (
+        "long-tests",
+        "the engine's tests that take random steps, with --steps N (1000000) each: --only NAMES",
     ),
     (
         "tsan",
@@ -85,6 +90,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["measure-engine", flags @ ..] => measure::run(&root, flags),
         ["soak", flags @ ..] => example::run(&root, "soak", flags),
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
+        ["long-tests", flags @ ..] => long::run(&root, flags),
         ["tsan", words @ ..] => tsan::run(&root, words),
         ["tidy"] => tidy::run(&root),
         ["arrows"] => {

@@ -208,6 +208,9 @@ impl Cleaner {
             return None;
         }
         chosen.sort_by_key(|segment| segment.id());
+        chosen
+            .iter()
+            .for_each(|segment| self.check_cleanable(log, segment));
         // Looked at again: what was opened while we chose may be named in what was closed meanwhile.
         let on_disk = self.space.on_disk();
         Some(Stage::Scan(Pass::new(log.id, goal, chosen, on_disk)))
@@ -240,6 +243,7 @@ impl Cleaner {
             order.then(a.segment.id().cmp(&b.segment.id()))
         });
         let chosen = candidates.into_iter().find(|c| c.segment.claim(true))?;
+        self.check_cleanable(self.space.log(chosen.segment.log()), &chosen.segment);
         let on_disk = self.space.on_disk();
         Some(Stage::CompactScan(Compaction::new(
             chosen.segment,
@@ -284,6 +288,17 @@ impl Cleaner {
             candidates.push(candidate);
         }
         candidates
+    }
+
+    /// A segment that was claimed for a pass may be cleaned.
+    fn check_cleanable(&self, log: &LogState, segment: &Segment) {
+        assert!(
+            segment.is_claimed()
+                && segment.has_settled_epoch()
+                && self.is_durable(log, segment)
+                && !segment.is_emergency(),
+            "CLEAN-1: a pass has {segment:?}"
+        );
     }
 
     /// Closed, and on all replicas (CLEAN-1).

@@ -1,7 +1,7 @@
 //! Combined cleaning: one pass scans several segments of a log, relocates what lives, and exchanges
 //! the segments for survivors (000 §3).
 
-use super::entries::{Moved, Place, Scan, Source, Survivor, TableCache};
+use super::entries::{Dropped, Moved, Place, Scan, Source, Survivor, TableCache};
 use super::{Barren, Cleaner, CleanerPace, Stage};
 use crate::durable::Durability;
 use crate::error::Corruption;
@@ -51,6 +51,7 @@ pub(super) struct Pass {
     survivors: Vec<Arc<Segment>>,
     /// Where each log must be durable before the exchange (CLEAN-2).
     await_positions: Vec<(LogId, LogPosition)>,
+    dropped: Dropped,
     /// Seglets that others may count on ([`LogSpace::gains`](crate::LogSpace)).
     gain: usize,
 }
@@ -90,6 +91,7 @@ impl Pass {
             writer: None,
             survivors: Vec::new(),
             await_positions: Vec::new(),
+            dropped: Dropped::default(),
             gain: 0,
         }
     }
@@ -104,17 +106,23 @@ impl Pass {
 
     /// Forgets the tombstones whose segments have left since they were scanned.
     fn forget_gone(&mut self) {
-        let (on_disk, log) = (&self.on_disk, self.log);
+        let (on_disk, log, dropped) = (&self.on_disk, self.log, &mut self.dropped);
         self.live.retain(|survivor| {
             let named = survivor.only_while();
-            named.is_none_or(|id| may_outlive_pass(on_disk, log, id))
+            let stays = named.is_none_or(|id| may_outlive_pass(on_disk, log, id));
+            if !stays {
+                dropped.note(survivor);
+            }
+            stays
         });
     }
 
     /// Forgets the tombstones that are not needed. The victims must not change afterwards.
     fn settle(&mut self) {
         let live = core::mem::take(&mut self.live);
-        self.live = live.into_iter().filter(|s| self.outlives_pass(s)).collect();
+        let (stay, go): (Vec<_>, Vec<_>) = live.into_iter().partition(|s| self.outlives_pass(s));
+        self.live = stay;
+        go.iter().for_each(|survivor| self.dropped.note(survivor));
     }
 
     /// Lays the survivors out. Entries that turn out to be dead when they are copied are left out of
@@ -234,7 +242,8 @@ impl Cleaner {
                 bytes,
                 needed_for: &|id| may_outlive_pass(on_disk, log, id),
             };
-            bytes = self.scan_slice(victim, &mut pass.tables, &mut pass.live, &scan)?;
+            let (tables, live) = (&mut pass.tables, &mut pass.live);
+            bytes = self.scan_slice(victim, tables, live, &mut pass.dropped, &scan)?;
             if bytes == 0 {
                 break;
             }
@@ -255,10 +264,12 @@ impl Cleaner {
         }
         let capacity = self.space.geometry.segment_bytes();
         let least = self.least_gain();
+        let mut is_refused = false;
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity);
             let fits = layout.seglets <= self.survivor_budget();
-            if pass.gains(&layout, least) && fits && self.stock_up(&mut pass, &layout) {
+            let is_useful = pass.gains(&layout, least) && fits;
+            if is_useful && self.stock_up(&mut pass, &layout) {
                 self.add(|c| &c.bytes_cleaned, (pass.seglets() * SEGLET_BYTES) as u64);
                 pass.settle();
                 pass.gain = pass.seglets() - layout.seglets;
@@ -267,10 +278,14 @@ impl Cleaner {
                 pass.moved_bytes.went = vec![0; pass.victims.len()];
                 return (Stage::Relocate(pass), CleanerPace::Again);
             }
+            is_refused |= is_useful;
             pass.drop_fullest(capacity);
         }
         self.add(|c| &c.barren_passes, 1);
-        barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
+        // What would gain, and got no memory, is not in vain another time.
+        if !is_refused {
+            barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
+        }
         self.publish();
         (Stage::Choose, CleanerPace::Idle)
     }
@@ -337,6 +352,12 @@ impl Cleaner {
         self.space
             .give_back_slots(core::mem::take(&mut pass.stock_slots));
         pass.await_positions = self.end_positions();
+        let taken: usize = pass.survivors.iter().map(|s| s.seglet_count()).sum();
+        assert!(
+            taken + pass.gain <= pass.seglets(),
+            "CLEAN-4: survivors of {} seglets take {taken}",
+            pass.seglets()
+        );
         pass.live = Vec::new();
         LogState::call(&self.space.log(pass.log).append_hook);
         Ok((Stage::AwaitDurable(pass), CleanerPace::Again))
@@ -414,8 +435,21 @@ impl Cleaner {
         self.add(|c| &c.passes, 1);
         self.add(|c| &c.segments_cleaned, pass.victims.len() as u64);
         self.space.gains.fetch_sub(pass.gain, Ordering::Relaxed);
+        assert_eq!(
+            pass.await_positions.len(),
+            usize::from(self.space.options.logs),
+            "CLEAN-2: each log is waited for"
+        );
         let mut members = self.space.log(pass.log).members();
+        self.check_dropped(&pass.dropped, |named| {
+            let is_victim = pass.victims.iter().any(|v| v.segment.id() == named.id());
+            named.log() == pass.log && (is_victim || named.is_leaving())
+        });
         for survivor in pass.survivors {
+            assert!(
+                survivor.is_closed() && !survivor.is_leaving(),
+                "CLEAN-3: {survivor:?} joins the log as a whole"
+            );
             members.in_log.insert(survivor.id(), survivor);
         }
         for victim in pass.victims {

@@ -5,7 +5,7 @@
 //! memory must be dead for good before the old bytes go: replication copies a replica that was lost
 //! from the new ones (CLEAN-8).
 
-use super::entries::{Place, Scan, Source, Survivor, TableCache};
+use super::entries::{Dropped, Place, Scan, Source, Survivor, TableCache};
 use super::{Cleaner, CleanerPace, FINISHED_MAX, Stage};
 use crate::error::Corruption;
 use crate::segment::{Segment, TombstoneTargets};
@@ -33,6 +33,7 @@ pub(super) struct Compaction {
     writer: Option<SegmentWriter>,
     tombstones: TombstoneTargets,
     await_positions: Vec<(LogId, LogPosition)>,
+    dropped: Dropped,
     gain: usize,
 }
 
@@ -53,6 +54,7 @@ impl Compaction {
             writer: None,
             tombstones: TombstoneTargets::default(),
             await_positions: Vec::new(),
+            dropped: Dropped::default(),
             gain: 0,
         }
     }
@@ -77,6 +79,7 @@ impl Cleaner {
             &mut compaction.source,
             &mut compaction.tables,
             &mut compaction.live,
+            &mut compaction.dropped,
             &scan,
         )?;
         if !compaction.source.is_scanned() {
@@ -202,8 +205,19 @@ impl Cleaner {
         self.space
             .gains
             .fetch_sub(compaction.gain, Ordering::Relaxed);
+        assert!(
+            compaction.await_positions.len() == usize::from(self.space.options.logs)
+                && self.are_durable(&compaction.await_positions),
+            "CLEAN-2: what {segment:?} loses may not be dead for good"
+        );
+        self.check_dropped(&compaction.dropped, |_| false);
         let end = writer.at();
         let mut new = writer.into_seglets();
+        assert!(
+            new.len() < compaction.source.seglets.len(),
+            "CLEAN-4: a compaction of {segment:?} takes {} seglets",
+            new.len()
+        );
         // What died since the plan was written nowhere.
         let unused = new.split_off((end as usize).div_ceil(SEGLET_BYTES));
         let members = self.space.log(segment.log()).members();

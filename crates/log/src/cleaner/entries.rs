@@ -8,12 +8,12 @@ use crate::error::Corruption;
 use crate::memory::LogMemory;
 use crate::segment::{Segment, TombstoneTargets};
 use crate::view::EntryView;
-use crate::writer::SegmentWriter;
+use crate::writer::{SegmentWriter, end_after};
 use pluvio_format::{Check, Encoded, Entry, EntryHead, ParseErrorKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
 
 /// Entries whose buckets are prefetched together: enough to cover a miss by the parsing of others,
 /// few enough to stay in the first cache.
@@ -103,6 +103,25 @@ impl Survivor {
     }
 }
 
+/// The segments named by tombstones that a pass left behind. Noted in builds with debug assertions only: in others the
+/// set stays empty.
+#[derive(Default)]
+pub(super) struct Dropped {
+    named: BTreeSet<SegmentId>,
+    last: Option<SegmentId>,
+}
+
+impl Dropped {
+    pub(super) fn note(&mut self, entry: &Survivor) {
+        // Neighbours name the same segments.
+        let is_new = entry.kind == Kind::Tombstone && self.last != Some(entry.named);
+        if cfg!(debug_assertions) && is_new {
+            self.named.insert(entry.named);
+            self.last = Some(entry.named);
+        }
+    }
+}
+
 /// The indexes that a pass has met.
 #[derive(Default)]
 pub(super) struct TableCache {
@@ -153,6 +172,7 @@ impl Cleaner {
         source: &mut Source,
         tables: &mut TableCache,
         live: &mut Vec<Survivor>,
+        dropped: &mut Dropped,
         scan: &Scan<'_>,
     ) -> Result<usize, Corruption> {
         let guard = self.space.pin();
@@ -190,7 +210,7 @@ impl Cleaner {
                 (found.source, found.offset, found.len) = (scan.number, at, len);
                 batch.push(found);
                 if batch.len() == BATCH {
-                    keep_living(&mut batch, tables, live, scan);
+                    keep_living(&mut batch, tables, live, dropped, scan);
                 }
             }
             at += len;
@@ -198,7 +218,7 @@ impl Cleaner {
         if at > source.end {
             return Err(overrun(source, start));
         }
-        keep_living(&mut batch, tables, live, scan);
+        keep_living(&mut batch, tables, live, dropped, scan);
         source.scanned = at;
         Ok(scan.bytes.saturating_sub((at - start) as usize))
     }
@@ -256,6 +276,24 @@ impl Cleaner {
         }
     }
 
+    /// The segments that left tombstones named are gone from disk; or they go with the next digest of the pass's log, which
+    /// `leave_with_it` tells.
+    pub(super) fn check_dropped(
+        &self,
+        dropped: &Dropped,
+        leave_with_it: impl Fn(&Segment) -> bool,
+    ) {
+        let on_disk = self.space.on_disk.read();
+        let on_disk = on_disk.unwrap_or_else(PoisonError::into_inner);
+        for named in dropped.named.iter().filter_map(|id| on_disk.get(id)) {
+            assert!(
+                leave_with_it(named),
+                "CLEAN-5: tombstones that name segment {} were dropped, and it stays on disk",
+                named.id()
+            );
+        }
+    }
+
     /// Asks for the bytes and the bucket of an entry that will be moved soon.
     pub(super) fn prefetch(&self, survivor: &Survivor, tables: &TableCache) {
         self.space.memory.prefetch(survivor.entry, 1);
@@ -287,6 +325,7 @@ impl Cleaner {
                     swing(survivor, new, tables);
                 }
                 place.count_tombstone(survivor, writer);
+                check_copied(writer, before, survivor.len);
                 return Ok(());
             }
             Kind::Object => swing(survivor, new, tables),
@@ -294,6 +333,7 @@ impl Cleaner {
         };
         if is_needed {
             place.count_live(survivor);
+            check_copied(writer, before, survivor.len);
         } else {
             writer.rewind(before);
         }
@@ -363,6 +403,15 @@ impl Cleaner {
     }
 }
 
+/// One copy was added, and nothing else.
+fn check_copied(writer: &SegmentWriter, before: u32, len: u32) {
+    debug_assert_eq!(
+        writer.at(),
+        end_after(before, core::iter::once(len as usize)),
+        "CLEAN-6: a survivor has what was asked for and nothing else"
+    );
+}
+
 /// Makes the index point to the copy, if it points to the entry.
 fn swing(survivor: &Survivor, new: EntryRef, tables: &TableCache) -> bool {
     tables
@@ -413,6 +462,7 @@ fn keep_living(
     batch: &mut Vec<Survivor>,
     tables: &TableCache,
     live: &mut Vec<Survivor>,
+    dropped: &mut Dropped,
     scan: &Scan<'_>,
 ) {
     for mut found in batch.drain(..) {
@@ -430,6 +480,8 @@ fn keep_living(
         };
         if lives {
             live.push(found);
+        } else {
+            dropped.note(&found);
         }
     }
 }

@@ -4,9 +4,10 @@
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
+pub mod refusal;
 pub mod replication;
 
-use pluvio_format::{Completion, Entry, Object, Tombstone};
+use pluvio_format::{Completion, Encoded, Entry, Object, Tombstone};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace, Durability,
     Liveness, LogOptions, LogSpace, TableLiveness,
@@ -40,6 +41,29 @@ impl Random {
     }
 }
 
+/// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's border,
+/// those that leave most of it unused, the smallest and the largest.
+pub fn adversarial(random: &mut Random) -> usize {
+    match random.below(9) {
+        0 => 1 + random.below(32) as usize,
+        1 => 4096 - 40 + random.below(40) as usize,
+        2 => 65_536 - 60 + random.below(120) as usize,
+        3 => 3_260,
+        4 => 2 * 65_536 - 60 + random.below(120) as usize,
+        5 if random.below(20) == 0 => 1 << 20,
+        6 => random.mixed_size(),
+        _ => 100,
+    }
+}
+
+/// So many steps, or as many as `PLUVIO_STEPS` says (`cargo xtask long-tests`).
+pub fn steps_or(usual: u64) -> u64 {
+    match std::env::var("PLUVIO_STEPS") {
+        Ok(steps) => steps.parse().expect("PLUVIO_STEPS is a number of steps"),
+        Err(_) => usual,
+    }
+}
+
 const TABLE: TableId = TableId(1);
 
 /// A value that tells what it is, so that a mix-up is seen. Cheap to make.
@@ -52,15 +76,22 @@ pub fn value_of(key: u32, version: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// Key → place, as an index would have it.
-#[derive(Default)]
+/// Key → place, as an index would have it, with a lock for each key.
 pub struct Index {
-    slots: Mutex<Vec<Option<EntryRef>>>,
+    slots: Vec<Mutex<Option<EntryRef>>>,
 }
 
 impl Index {
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<EntryRef>>> {
-        self.slots.lock().expect("no test thread panics in here")
+    fn new(keys: u32) -> Self {
+        Self {
+            slots: (0..keys).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn lock(&self, key: usize) -> MutexGuard<'_, Option<EntryRef>> {
+        self.slots[key]
+            .lock()
+            .expect("no test thread panics in here")
     }
 }
 
@@ -99,7 +130,7 @@ impl TableLiveness for Index {
     }
 
     fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
-        self.lock()[hash.0 as usize] == Some(entry)
+        *self.lock(hash.0 as usize) == Some(entry)
     }
 
     fn needs_tombstone(&self, _hash: KeyHash, _entry: EntryRef) -> bool {
@@ -107,7 +138,7 @@ impl TableLiveness for Index {
     }
 
     fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
-        let slot = &mut self.lock()[hash.0 as usize];
+        let mut slot = self.lock(hash.0 as usize);
         let pointed = *slot == Some(old);
         if pointed {
             *slot = Some(new);
@@ -147,8 +178,7 @@ impl Store {
 
     pub fn with_cleaner(options: LogOptions, cleaner: CleanerOptions, keys: u32) -> Self {
         let space = LogSpace::new(options).expect("enough memory");
-        let index = Arc::new(Index::default());
-        index.lock().resize(keys as usize, None);
+        let index = Arc::new(Index::new(keys));
         let liveness: Arc<dyn Liveness> = Arc::new(OneTable(Arc::clone(&index)));
         let cleaner = Cleaner::new(Arc::clone(&space), liveness, cleaner);
         Self {
@@ -185,9 +215,9 @@ impl Store {
         graves: bool,
     ) -> Result<Option<Appended<Done>>, AppendError> {
         let guard = self.space.pin();
-        let mut slots = self.index.lock();
+        let mut slot = self.index.lock(key as usize);
         let mut dead = Burial::NOTHING;
-        let old = slots[key as usize].map(|entry| {
+        let old = slot.map(|entry| {
             let view = self.space.entry(entry, &guard).expect("memory is right");
             let Entry::Object(object) = view.entry() else {
                 panic!("only objects are in this index");
@@ -242,13 +272,14 @@ impl Store {
         let class = match (len, old) {
             (None, _) => AppendClass::Delete,
             (Some(_), None) => AppendClass::Normal,
-            (Some(_), Some((_, _, old_bytes))) => AppendClass::Replace {
-                old_bytes,
+            (Some(_), Some((_, from, len))) => AppendClass::Replace {
+                old_bytes: Encoded::object_len_at(len as usize, from, ObjectVersion(version))
+                    as u32,
                 graves_bytes: dead.graves().encoded_len() as u32,
             },
         };
         let appended = self.space.append(log, &group, class, &guard)?;
-        slots[key as usize] = len.map(|_| appended.pending()[0]);
+        *slot = len.map(|_| appended.pending()[0]);
         if let Some((entry, _, bytes)) = old {
             self.space.mark_dead(entry, bytes, &guard);
         }
@@ -263,7 +294,7 @@ impl Store {
     /// Reads a key: version and length; checks that the value is the one written.
     pub fn read(&self, key: u32) -> Option<(u64, usize)> {
         let guard = self.space.pin();
-        let entry = self.index.lock()[key as usize]?;
+        let entry = (*self.index.lock(key as usize))?;
         let view = self.space.entry(entry, &guard).expect("memory is right");
         let Entry::Object(object) = view.entry() else {
             panic!("only objects are in this index");
@@ -282,7 +313,7 @@ impl Store {
     /// How many segments a key's object names, if there is one.
     pub fn graves_of(&self, key: u32) -> Option<usize> {
         let guard = self.space.pin();
-        let entry = self.index.lock()[key as usize]?;
+        let entry = (*self.index.lock(key as usize))?;
         let view = self.space.entry(entry, &guard).expect("memory is right");
         Some(view.object()?.graves.segments().count())
     }
@@ -301,11 +332,9 @@ impl Store {
     /// Live bytes as the index has them must be what the log counts.
     pub fn check_live_bytes(&self) {
         let guard = self.space.pin();
-        let slots = self.index.lock();
-        let live: u64 = slots
-            .iter()
-            .flatten()
-            .map(|&entry| {
+        let live: u64 = (0..self.index.slots.len())
+            .filter_map(|key| *self.index.lock(key))
+            .map(|entry| {
                 let view = self.space.entry(entry, &guard).expect("memory is right");
                 u64::from(view.total_len())
             })

@@ -23,7 +23,7 @@ mod clock;
 mod fence;
 #[cfg(test)]
 mod model;
-mod protocol;
+pub mod protocol;
 #[cfg(test)]
 mod tests;
 mod thread_slots;

@@ -18,15 +18,19 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The value of a slot whose thread holds no guard. The counter starts above it.
-pub(super) const IDLE: u64 = 0;
+pub const IDLE: u64 = 0;
 
 /// An atomic 64-bit word.
-pub(super) trait Word {
+pub trait Word {
+    /// Loads, with acquire.
     fn load_acquire(&self) -> u64;
+    /// Stores, with release.
     fn store_release(&self, value: u64);
+    /// Adds one, with acquire and release; gives what was there.
     fn add_one(&self) -> u64;
     /// A release store, then a full fence.
     fn publish(&self, value: u64);
+    /// A fence that all full fences have one order with.
     fn full_fence();
     /// Makes a zero a one, with acquire; false when it was none.
     fn take(&self) -> bool;
@@ -83,7 +87,7 @@ impl Word for AtomicU64 {
 
 /// A thread takes a slot for itself, by its owner word; false when another one has it. Slot number `number` counts as
 /// used before the thread's first pin, whose fence makes that visible to every later look (E3).
-pub(super) fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
+pub fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
     // Acquire pairs with the release in `unclaim`: the last owner's stores are over (E1).
     let claimed = owner.take();
     if claimed {
@@ -93,31 +97,29 @@ pub(super) fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
 }
 
 /// A thread gives its slot, in which no guard lives, to others.
-pub(super) fn unclaim<W: Word>(owner: &W) {
+pub fn unclaim<W: Word>(owner: &W) {
     owner.store_release(0);
 }
 
 /// The reader, before its first access. (Outside of models, its two halves are in `clock` and `fence`.)
-#[cfg(test)]
-pub(super) fn begin<W: Word>(counter: &W, slot: &W) {
+pub fn begin<W: Word>(counter: &W, slot: &W) {
     slot.publish(counter.load_acquire());
 }
 
 /// The reader, after its last access.
 #[inline]
-pub(super) fn end<W: Word>(slot: &W) {
+pub fn end<W: Word>(slot: &W) {
     slot.store_release(IDLE);
 }
 
 /// The reclaimer, after unlinking: the stamp of what was unlinked.
-pub(super) fn advance<W: Word>(counter: &W) -> u64 {
+pub fn advance<W: Word>(counter: &W) -> u64 {
     counter.add_one()
 }
 
 /// The reclaimer, before using memory again: everything with a stamp below the answer may be used.
 /// `slots` is called behind the fence, since which slots are in use is itself something to look at.
-#[cfg(test)]
-pub(super) fn frontier<'a, W, I>(counter: &W, slots: impl FnOnce() -> I) -> u64
+pub fn frontier<'a, W, I>(counter: &W, slots: impl FnOnce() -> I) -> u64
 where
     W: Word + 'a,
     I: Iterator<Item = &'a W>,
@@ -127,7 +129,7 @@ where
 }
 
 /// [`frontier`] for a bound that was read before.
-pub(super) fn frontier_below<'a, W, I>(bound: u64, slots: impl FnOnce() -> I) -> u64
+pub fn frontier_below<'a, W, I>(bound: u64, slots: impl FnOnce() -> I) -> u64
 where
     W: Word + 'a,
     I: Iterator<Item = &'a W>,

@@ -1,0 +1,192 @@
+//! `cargo xtask long-tests`: the tests of the storage engine that take random steps, with as many steps as there is time
+//! for. `cargo xtask test` runs the same tests with some thousand steps.
+//!
+//! Every test that reads `PLUVIO_STEPS` is here. Not part of CI: a million steps take some minutes on two processors.
+
+use crate::cargo::program;
+use crate::process::{now, succeeds};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// Steps of each test unless the flags say otherwise.
+const STEPS_DEFAULT: u64 = 1_000_000;
+
+/// A file of tests.
+struct Long {
+    package: &'static str,
+    test: &'static str,
+    what: &'static str,
+    /// Of that many steps it does one: what a step costs differs.
+    divided_by: u64,
+}
+
+/// What a step is: a change of an object, which a model follows, or an image of bytes.
+const LONG: [Long; 6] = [
+    Long {
+        package: "pluvio-log",
+        test: "model",
+        what: "a replicated log against a map, with power cuts and a memory that refuses",
+        divided_by: 20,
+    },
+    Long {
+        package: "pluvio-log",
+        test: "full_memory",
+        what: "deletes and overwrites in a full memory, and in one that refuses",
+        divided_by: 1,
+    },
+    Long {
+        package: "pluvio-log",
+        test: "full_threads",
+        what: "the same by several writers, with cleaners and replication in threads of their own",
+        divided_by: 10,
+    },
+    Long {
+        package: "pluvio-store",
+        test: "embedded_model",
+        what: "the embedded store against a map",
+        divided_by: 1,
+    },
+    Long {
+        package: "pluvio-store",
+        test: "read_back",
+        what: "damaged segments with right checksums",
+        divided_by: 1,
+    },
+    Long {
+        package: "pluvio-format",
+        test: "garbage",
+        what: "damaged entries with right checksums",
+        divided_by: 1,
+    },
+];
+
+/// What was asked for.
+#[derive(Debug)]
+struct Asked {
+    steps: u64,
+    /// Names of files; none means all.
+    only: Vec<String>,
+}
+
+/// Runs the tests one file after the other; gives whether all held.
+///
+/// # Errors
+/// The flags are wrong.
+pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
+    let asked = asked(flags)?;
+    let mut table = Vec::new();
+    for long in &LONG {
+        if !asked.only.is_empty() && !asked.only.iter().any(|name| name == long.test) {
+            continue;
+        }
+        let steps = (asked.steps / long.divided_by).max(1);
+        println!("\n== {} {}: {}", long.package, long.test, long.what);
+        // Built before the time is taken.
+        let mut build = test(root, long);
+        let start = if succeeds(build.arg("--no-run")) {
+            Some(now())
+        } else {
+            None
+        };
+        let mut test = test(root, long);
+        test.env("PLUVIO_STEPS", steps.to_string());
+        let held = start.is_some() && succeeds(test.args(["--", "--nocapture"]));
+        let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
+        table.push((long.test, steps, seconds, held));
+    }
+    println!("\nfile            steps a test  seconds");
+    for (name, steps, seconds, held) in &table {
+        let end = if *held { "" } else { "  FAILED" };
+        println!("{name:<15} {steps:>12} {seconds:>8.0}{end}");
+    }
+    Ok(table.iter().all(|(.., held)| *held))
+}
+
+/// The tests of one file.
+fn test(root: &Path, long: &Long) -> Command {
+    let mut test = Command::new(program());
+    test.current_dir(root)
+        .args(["test", "--locked", "--profile", "test-fast"])
+        .args(["--package", long.package, "--test", long.test]);
+    test
+}
+
+fn asked(mut flags: &[&str]) -> Result<Asked> {
+    let mut asked = Asked {
+        steps: STEPS_DEFAULT,
+        only: Vec::new(),
+    };
+    while let [flag, rest @ ..] = flags {
+        let [value, rest @ ..] = rest else {
+            bail!("{flag} needs a value");
+        };
+        match *flag {
+            "--steps" => {
+                let steps = value.parse().ok().filter(|steps| *steps > 0);
+                asked.steps = steps.with_context(|| format!("--steps {value}: not a number"))?;
+            }
+            "--only" => asked.only = names(value)?,
+            _ => bail!("no flag {flag}; give --steps N or --only NAMES"),
+        }
+        flags = rest;
+    }
+    Ok(asked)
+}
+
+/// Names with commas, each one of a file.
+fn names(list: &str) -> Result<Vec<String>> {
+    let names: Vec<String> = list.split(',').map(str::to_owned).collect();
+    for name in &names {
+        if !LONG.iter().any(|known| known.test == name) {
+            let known: Vec<&str> = LONG.iter().map(|known| known.test).collect();
+            bail!("no file {name}; give {}", known.join(", "));
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_and_unknown_ones_refused() {
+        let all = asked(&[]).expect("no flags");
+        assert!(all.only.is_empty() && all.steps == STEPS_DEFAULT);
+        let some = asked(&["--steps", "5", "--only", "model,garbage"]).expect("known names");
+        assert_eq!((some.steps, some.only.len()), (5, 2));
+        for wrong in [
+            &["--steps"][..],
+            &["--steps", "0"],
+            &["--steps", "many"],
+            &["--only", "shop"],
+            &["--fast", "1"],
+        ] {
+            assert!(asked(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_test_that_takes_steps_is_run() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("below the crates");
+        let mut found = Vec::new();
+        for package in std::fs::read_dir(crates).expect("there are crates") {
+            let tests = package.expect("a folder").path().join("tests");
+            let files = std::fs::read_dir(tests).into_iter().flatten();
+            for file in files.map(|file| file.expect("a file").path()) {
+                let text = std::fs::read_to_string(&file).unwrap_or_default();
+                if text.contains("PLUVIO_STEPS") || text.contains("steps_or(") {
+                    let name = file.file_stem().expect("a name").to_string_lossy();
+                    found.push(name.into_owned());
+                }
+            }
+        }
+        let mut known: Vec<&str> = LONG.iter().map(|long| long.test).collect();
+        known.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, known);
+    }
+}
