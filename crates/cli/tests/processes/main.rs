@@ -10,6 +10,7 @@
 mod broken_bytes;
 mod contract;
 mod coordinators;
+mod corruption;
 mod data_directory;
 mod data_sets;
 mod documents;
