@@ -234,7 +234,7 @@ pub struct Server {
     )]
     pub memory: Size,
     /// Whether to ask for huge pages, for the log and for the indexes of large tables
-    #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::IfPossible)]
+    #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::No)]
     pub huge_pages: HugePages,
     /// Where to listen for Redis clients [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS")]
