@@ -294,7 +294,8 @@ fn block_trace(root: &Path) -> PathBuf {
 /// Whether a file system in memory can be mounted, resized and unmounted here.
 fn small_disk(target: &Path) -> Result<(), String> {
     let is_there = || succeeds_quietly(Command::new("mount").arg("--version"));
-    if !is_there() && !(install(&["mount"]) && is_there()) {
+    let installs = || install(&["mount"]) && is_there();
+    if !is_there() && !installs() {
         return Err("there is no program `mount`; on Debian: apt-get install mount".to_owned());
     }
     let at = target.join("test-tools/small-disk");

@@ -307,7 +307,7 @@ impl Store {
 
     /// Where a key's object lies.
     pub fn place_of(&self, key: u32) -> EntryRef {
-        self.index.lock()[key as usize].expect("it was written")
+        (*self.index.lock(key as usize)).expect("it was written")
     }
 
     /// How many segments a key's object names, if there is one.

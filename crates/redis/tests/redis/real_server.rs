@@ -28,10 +28,11 @@ impl RealServer {
             .spawn()
             .unwrap_or_else(|error| panic!("redis-server: {error}; run `cargo xtask setup`"));
         let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let server = Self { child, port };
         let mut line = String::new();
         while lines.read_line(&mut line).unwrap() > 0 {
             if line.contains("Ready to accept connections") {
-                return Self { child, port };
+                return server;
             }
             line.clear();
         }
