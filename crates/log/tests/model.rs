@@ -224,7 +224,7 @@ fn what_was_durable_survives_a_power_cut_with_one_log() {
 #[test]
 fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
     for seed in 10..13 {
-        let mut run = Run::new(seed, 2, 64, 300, Tombstones::Deletes);
+        let mut run = Run::new(seed, 2, 72, 300, Tombstones::Deletes);
         run.hot = 3;
         run.go(steps_or(6000), large);
         let graves = (0..3).filter_map(|key| run.store.graves_of(key));

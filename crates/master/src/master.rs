@@ -259,7 +259,9 @@ impl Master {
         Ok(())
     }
 
-    pub(crate) fn is_replicated(&self) -> bool {
+    /// Whether its log has replicas.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
         match self.store.space().durability() {
             Durability::Replicated => true,
             Durability::Volatile => false,

@@ -50,8 +50,11 @@ impl StatusSource {
         status.tablets = master.tablets().serving();
         status.segments = log.segments;
         status.segments_under_replicated = replication.segments_under_replicated;
-        status.replicas_wanted = replication.replicas_wanted;
-        status.replicas_needed = replication.replicas_needed;
+        // A volatile store has a replication that is never asked for anything.
+        if master.is_replicated() {
+            status.replicas_wanted = replication.replicas_wanted;
+            status.replicas_needed = replication.replicas_needed;
+        }
         status.backups_up = replication.backups_up;
         status.writes_wait = replication.writes_wait;
         status.cleaner_freed = log

@@ -153,7 +153,7 @@ fn nonsense_is_refused(cluster: &Cluster) {
         (
             &format!("latency --redis {rpc}"),
             1,
-            &[rpc, "Redis protocol"],
+            &[rpc, "the server closed it"],
         ),
     ] {
         bench(cluster, line).fails(code, words);

@@ -260,6 +260,16 @@ impl Cluster {
         self.directory.disable_cleanup(keep);
     }
 
+    /// Whether a trace of a process holds this text.
+    pub fn traced(&self, text: &str) -> bool {
+        let logs = files_below(&self.data()).into_iter();
+        let mut logs = logs.filter(|file| file.extension().is_some_and(|end| end == "log"));
+        logs.any(|file| {
+            let all = std::fs::read(&file).unwrap_or_default();
+            String::from_utf8_lossy(&all).contains(text)
+        })
+    }
+
     /// The ends of all traces that the processes wrote.
     pub fn traces(&self) -> String {
         let mut text = format!("pluvio dev: {}\n", self.dev.stderr());
