@@ -120,6 +120,36 @@ struct Attempted {
     outcome: Outcome,
     /// The masters that did not recover their partitions.
     failed: BTreeSet<ServerId>,
+    /// No partition was recovered.
+    in_vain: bool,
+}
+
+/// What earlier attempts failed at, most often for want of memory.
+#[derive(Default)]
+struct Trouble {
+    /// The masters that failed in the latest attempt: others come first.
+    unable: BTreeSet<ServerId>,
+    /// Attempts since a partition was recovered.
+    in_vain: u32,
+}
+
+/// Partitions are cut finer so often at most for attempts in vain.
+const CUTS_MAX: u32 = 6;
+
+impl Trouble {
+    /// Partitions that the next attempt has at least, where tablets can be cut. After one attempt in vain other masters are
+    /// asked; each further one doubles the partitions, since what fits no master as a whole may fit several in parts.
+    fn partitions_min(&self) -> u64 {
+        1 << self.in_vain.saturating_sub(1).min(CUTS_MAX)
+    }
+
+    fn learn(&mut self, attempt: &Attempted) {
+        self.unable.clone_from(&attempt.failed);
+        self.in_vain = match attempt.in_vain {
+            true => self.in_vain.saturating_add(1),
+            false => 0,
+        };
+    }
 }
 
 impl Shared {
@@ -133,11 +163,10 @@ impl Shared {
         let address = record.info.address.clone();
         tracing::info!(%crashed, address, "recovery started");
         self.memory().history.begin(crashed, address, began);
-        // Those that failed in the latest attempt, most often for want of memory: others come first.
-        let mut unable = BTreeSet::new();
+        let mut trouble = Trouble::default();
         loop {
             let version = self.state().globals.list_version;
-            let pause = match self.attempt(crashed, began, &mut unable).await {
+            let pause = match self.attempt(crashed, began, &mut trouble).await {
                 Outcome::Over => break,
                 Outcome::Again(pause) => pause,
             };
@@ -165,7 +194,7 @@ impl Shared {
         self: &Arc<Self>,
         crashed: ServerId,
         began: Moment,
-        unable: &mut BTreeSet<ServerId>,
+        trouble: &mut Trouble,
     ) -> Outcome {
         let options = &self.options;
         let rng = self.env.rng.clone();
@@ -190,12 +219,12 @@ impl Shared {
             Ok(map) => map,
             Err(outcome) => return outcome,
         };
-        let masters = self.choose_masters(unable);
+        let masters = self.choose_masters(&trouble.unable);
         if masters.is_empty() {
             self.phase(crashed, "waiting for a server that can recover".into());
             return Outcome::Again(options.incomplete_retry);
         }
-        let partitions = self.cut_partitions(crashed, &tablets, &map, masters.len());
+        let partitions = self.cut_partitions(crashed, &tablets, &map, masters.len(), trouble);
         let (total, cut) = (partitions.len(), partitions.clone());
         let begun = self
             .change(move |state| Ok(state.begin_attempt(&cut)))
@@ -233,7 +262,7 @@ impl Shared {
         let attempt = self
             .replay(crashed, recovery, fenced, partitions, map.segments)
             .await;
-        *unable = attempt.failed;
+        trouble.learn(&attempt);
         attempt.outcome
     }
 
@@ -259,11 +288,13 @@ impl Shared {
         tablets: &[TabletSpec],
         map: &LogMap,
         masters: usize,
+        trouble: &Trouble,
     ) -> Vec<Vec<TabletSpec>> {
         let state = self.state();
         let had = &state.servers[&crashed].had;
         let tablets_of = |table| state.tables.get(&table).map_or(0, |t| t.tablets.len());
-        let mut partitions = partition(tablets, &map.stats, had, masters, tablets_of);
+        let least = trouble.partitions_min();
+        let mut partitions = partition(tablets, &map.stats, had, masters, least, tablets_of);
         partitions.truncate(masters);
         partitions
     }
@@ -310,8 +341,12 @@ impl Shared {
         }
         let attempt = self.memory().attempts.remove(&recovery);
         let partitions = attempt.into_iter().flat_map(|a| a.partitions);
+        let partitions: Vec<Partition> = partitions.collect();
+        let is_recovered = |p: &Partition| matches!(p.result, Some(Ok(_)));
+        let in_vain = !partitions.iter().any(is_recovered);
         let failed: BTreeSet<ServerId> = partitions
-            .filter(|p| !matches!(p.result, Some(Ok(_))))
+            .iter()
+            .filter(|p| !is_recovered(p))
             .map(|p| p.master)
             .collect();
         // A crash of a master changes the list, so it need not be waited for; other failures may last.
@@ -324,7 +359,11 @@ impl Shared {
         } else {
             Outcome::Again(Duration::ZERO)
         };
-        Attempted { outcome, failed }
+        Attempted {
+            outcome,
+            failed,
+            in_vain,
+        }
     }
 }
 

@@ -84,13 +84,15 @@ impl Bin {
 }
 
 /// Cuts tablets into partitions: none over 500 MB or 2 million entries as far as cutting can do
-/// that, about one for each of the `masters` that could help, none below [`BYTES_MIN`] for the sake of it.
+/// that, about one for each of the `masters` that could help, none below [`BYTES_MIN`] for the sake of it, but
+/// at least `least` of them whatever they hold.
 /// `tablets_of` says how many tablets a table has in all, which bounds how often it can be cut.
 pub(crate) fn partition(
     tablets: &[TabletSpec],
     stats: &Stats,
     had: &Had,
     masters: usize,
+    least: u64,
     tablets_of: impl Fn(TableId) -> usize,
 ) -> Vec<Vec<TabletSpec>> {
     let loads = loads(tablets, stats, had);
@@ -103,7 +105,7 @@ pub(crate) fn partition(
         .div_ceil(BYTES_MAX)
         .max(total.entries.div_ceil(ENTRIES_MAX));
     let worthwhile = (total.bytes / BYTES_MIN).min(masters as u64);
-    let count = needed.max(worthwhile).max(1);
+    let count = needed.max(worthwhile).max(least).max(1);
     let goal = Load {
         bytes: total.bytes.div_ceil(count).max(1),
         entries: total.entries.div_ceil(count).max(1),
@@ -201,7 +203,7 @@ mod tests {
         masters: usize,
         tablets_of: impl Fn(TableId) -> usize,
     ) -> Vec<Vec<TabletSpec>> {
-        partition(tablets, stats, &had(tablets), masters, tablets_of)
+        partition(tablets, stats, &had(tablets), masters, 1, tablets_of)
     }
 
     #[test]
@@ -210,9 +212,18 @@ mod tests {
         let all = [whole(1)];
         let pieces: Vec<_> = partition_all(&all, &stats, 1, |_| 1).concat();
         assert_eq!(pieces.len(), 6);
-        let left = partition(&pieces[..2], &stats, &had(&all), 1, |_| 6);
+        let left = partition(&pieces[..2], &stats, &had(&all), 1, 1, |_| 6);
         assert_eq!(left.concat().len(), 2);
         assert_eq!(left.len(), 2);
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_cut_finer_however_little_it_is() {
+        let stats = stats(&[(1, 1000, 10)]);
+        let all = [whole(1)];
+        let parts = partition(&all, &stats, &had(&all), 2, 4, |_| 1);
+        assert_eq!(parts.len(), 4);
+        assert_eq!(parts.concat().len(), 4);
     }
 
     fn tablet(table: u64, range: HashRange) -> TabletSpec {
