@@ -443,9 +443,9 @@ impl LogSpace {
     pub(crate) fn take_default(&self, log: LogId, count: usize, leave: usize) -> Option<Vec<u32>> {
         let part = self.log(log).part;
         let take = || {
-            (self.may_take(SegletClass::Default, count)
-                && self.pool.free().default as usize >= count + leave)
-                .then(|| self.pool.take(SegletClass::Default, count, part))
+            let class = SegletClass::Default;
+            self.may_take(class, count)
+                .then(|| self.pool.take_leaving(class, count, leave, part))
                 .flatten()
         };
         let seglets = take().or_else(|| {

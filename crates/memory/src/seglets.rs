@@ -214,6 +214,19 @@ impl SegletPool {
         count: usize,
         part: PartIndex,
     ) -> Option<Vec<SegletIndex>> {
+        self.take_leaving(class, count, 0, part)
+    }
+
+    /// As [`Self::take`], but only if `leave` seglets stay in the default pool. Who takes at the same time cannot take
+    /// those either: both were counted under the same lock.
+    #[must_use]
+    pub fn take_leaving(
+        &self,
+        class: SegletClass,
+        count: usize,
+        leave: usize,
+        part: PartIndex,
+    ) -> Option<Vec<SegletIndex>> {
         let mut pools = self.lock();
         let kept = match class {
             SegletClass::Default => None,
@@ -221,7 +234,8 @@ impl SegletPool {
             SegletClass::Emergency => Some(Kept::Emergency),
         };
         let in_reserve = kept.map_or(0, |kept| pools.kept(kept));
-        if in_reserve + pools.default() < count {
+        let from_default = count.saturating_sub(in_reserve);
+        if from_default > pools.default().saturating_sub(leave) {
             return None;
         }
         let mut seglets = Vec::with_capacity(count);
@@ -526,6 +540,18 @@ mod tests {
         assert!(take(&pool, SegletClass::Default, 1).is_none());
         assert_eq!(take(&pool, SegletClass::Default, 0), Some(vec![]));
         assert_eq!(pool.free(), free(0, 3, 2));
+    }
+
+    #[test]
+    fn what_is_to_be_left_is_left() {
+        let pool = pool();
+        let leaving =
+            |count, leave| pool.take_leaving(SegletClass::Default, count, leave, PartIndex(0));
+        assert_eq!(leaving(5, 1), None);
+        assert_eq!(leaving(4, 1).unwrap().len(), 4);
+        assert_eq!(leaving(1, 1), None);
+        assert_eq!(pool.free(), free(1, 3, 2));
+        assert_eq!(leaving(1, 0).unwrap().len(), 1);
     }
 
     #[test]

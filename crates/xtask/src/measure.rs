@@ -1,5 +1,6 @@
-//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes half an hour on two
-//! processors, written to `docs/measurements/`: a picture and the rows of each, and one page with all tables.
+//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes an hour on two
+//! processors, written to `docs/measurements/`: of each a picture, its rows and a page with its tables. What they mean is written by hand, in
+//! `DATE-engine.md`, which this leaves alone.
 //!
 //! The machine should be quiet. An experiment that fails is told of and left out; the others go on. What they cannot
 //! compare with (`cargo xtask setup --peers`) they leave out themselves.
@@ -16,8 +17,8 @@ struct Experiment {
     arguments: &'static str,
 }
 
-/// Rounds are so short that all of them take about half an hour.
-const EXPERIMENTS: [Experiment; 10] = [
+/// Rounds are so short that all of them take about an hour.
+const EXPERIMENTS: [Experiment; 11] = [
     Experiment {
         name: "store",
         arguments: "bench store --seconds 0.25 --rounds 3",
@@ -39,8 +40,12 @@ const EXPERIMENTS: [Experiment; 10] = [
         arguments: "bench latency-cdf --seconds 1 --rounds 5",
     },
     Experiment {
+        name: "pauses",
+        arguments: "bench latency-cdf --utilization 90 --seconds 600 --rounds 1 --cleaner-only",
+    },
+    Experiment {
         name: "fragmentation",
-        arguments: "bench fragmentation --peer glibc,jemalloc,tcmalloc,mimalloc,slab-lru,redis,memcached",
+        arguments: "bench fragmentation --live 64MiB --rounds 1 --performance --peer glibc,jemalloc,tcmalloc,mimalloc,redis,memcached",
     },
     Experiment {
         name: "breakdown",
@@ -81,7 +86,7 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
     };
     std::fs::create_dir_all(&asked.folder)?;
     let date = date()?;
-    let mut page = format!("# The storage engine measured, {date}\n\n{INTRODUCTION}\n");
+    let commit = commit(root)?;
     let mut failed = Vec::new();
     for experiment in EXPERIMENTS {
         if !asked.only.is_empty() && !asked.only.iter().any(|name| name == experiment.name) {
@@ -89,27 +94,18 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
         }
         let begin = now();
         println!("pluvio {}", experiment.arguments);
-        match section(&binary, &asked.folder, &date, &experiment)? {
-            Some(text) => page.push_str(&text),
-            None => failed.push(experiment.name),
+        if !conduct(&binary, &asked.folder, &date, &commit, &experiment)? {
+            failed.push(experiment.name);
         }
         let took = begin.elapsed().as_secs_f64();
         println!("{}: {took:.0} s", experiment.name);
     }
-    let path = asked.folder.join(format!("{date}-engine.md"));
-    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("tables: {}", path.display());
+    println!("pages: {}", asked.folder.display());
     for name in &failed {
         println!("FAILED: {name}");
     }
     Ok(failed.is_empty())
 }
-
-/// What stands above the tables.
-const INTRODUCTION: &str = "\
-Written by `cargo xtask measure-engine`: each section is one command, with its picture, its rows and their ratios. A cell with three
-numbers is the median of the rounds, with the least and the most. What the columns mean is in [benchmarks](../benchmarks.md).
-";
 
 fn asked(root: &Path, mut flags: &[&str]) -> Result<Asked> {
     let mut asked = Asked {
@@ -156,35 +152,62 @@ fn build(root: &Path) -> Result<PathBuf> {
     Ok(Metadata::load(root)?.target.join("release/pluvio"))
 }
 
-/// Runs an experiment; gives its part of the page, or nothing when it failed.
-fn section(
+/// Runs an experiment and writes its files; gives whether it succeeded.
+fn conduct(
     binary: &Path,
     folder: &Path,
     date: &str,
+    commit: &str,
     experiment: &Experiment,
-) -> Result<Option<String>> {
-    let file = |end: &str| format!("{date}-engine-{}.{end}", experiment.name);
+) -> Result<bool> {
+    let Experiment { name, arguments } = experiment;
+    let file = |end: &str| format!("{date}-engine-{name}.{end}");
     let table = std::env::temp_dir().join(format!("{}-{}", std::process::id(), file("md")));
     let mut command = Command::new(binary);
-    command.args(experiment.arguments.split_whitespace());
+    command.args(arguments.split_whitespace());
     command.arg("--csv").arg(folder.join(file("csv")));
     command.arg("--plot").arg(folder.join(file("svg")));
     command.arg("--markdown").arg(&table);
     // The table on standard output is the one on the page.
     command.stdout(std::process::Stdio::null());
     if !succeeds(&mut command) {
-        return Ok(None);
+        return Ok(false);
     }
     let text = std::fs::read_to_string(&table).context("an experiment wrote no table")?;
     std::fs::remove_file(&table).context("cannot remove a file of our own")?;
     let body = text.split_once('\n').map_or("", |(_, body)| body);
-    Ok(Some(format!(
-        "\n## {}\n\n`pluvio {}`; all rows: [csv]({})\n\n![{0}]({})\n{body}",
-        experiment.name,
-        experiment.arguments,
+    let page = format!(
+        "# Engine: {name}, {date}\n\n\
+         Written by `cargo xtask measure-engine --only {name}` at commit {commit}. What it means: [the engine measured]({date}-engine.md);\n\
+         what the columns are: [benchmarks](../benchmarks.md). A cell with three numbers is the median of the rounds, with the least and the most.\n\n\
+         `pluvio {arguments}`; all rows: [csv]({})\n\n![{name}]({})\n{body}",
         file("csv"),
         file("svg"),
-    )))
+    );
+    let path = folder.join(file("md"));
+    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(true)
+}
+
+/// The commit that is checked out, and whether files differ from it.
+fn commit(root: &Path) -> Result<String> {
+    let mut command = Command::new("git");
+    command.current_dir(root);
+    command.args([
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=7",
+        "--exclude=*",
+    ]);
+    let output = command.output().context("cannot run git")?;
+    if !output.status.success() {
+        bail!(
+            "git does not know the commit: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Today.

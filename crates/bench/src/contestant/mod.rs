@@ -25,6 +25,7 @@ mod slab_lru;
 pub use host::serve;
 pub use name::{Allocator, Contender, Kind};
 pub use process::{Process, Program};
+pub use servers::is_installed;
 pub use setup::{Copying, Disk, Epochs, Setup};
 
 use crate::error::ExperimentError;

@@ -32,6 +32,25 @@ struct Connection {
     outstanding: usize,
 }
 
+/// The program of a server; Debian's package has the same name.
+fn program_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Redis => "redis-server",
+        _ => "memcached",
+    }
+}
+
+/// Whether a server of this kind can be started here.
+#[must_use]
+pub fn is_installed(kind: Kind) -> bool {
+    let mut command = Command::new(program_of(kind));
+    command
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
 impl Server {
     pub(crate) fn start(setup: &Setup) -> Result<Self, ExperimentError> {
         let kind = setup.kind;
@@ -41,35 +60,28 @@ impl Server {
         std::fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
         let socket = folder.join("socket");
         let mib = ample(setup.memory) >> 20;
-        let mut command = match kind == Kind::Redis {
+        let mut command = Command::new(program_of(kind));
+        match kind == Kind::Redis {
             true => {
-                let mut command = Command::new("redis-server");
                 command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
                 command
                     .arg("--unixsocket")
                     .arg(&socket)
                     .arg("--dir")
                     .arg(&folder);
-                command
             }
             false => {
-                let mut command = Command::new("memcached");
                 command.args(["-t", "1", "-u", "root", "-M", "-m", &mib.to_string()]);
                 command.arg("-s").arg(&socket);
-                command
             }
-        };
+        }
         let process = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| {
-                let package = if kind == Kind::Redis {
-                    "redis-server"
-                } else {
-                    "memcached"
-                };
+                let package = program_of(kind);
                 failed(format!("{error}; on Debian: apt-get install {package}"))
             })?;
         let started = clock::now();

@@ -3,7 +3,7 @@
 use super::{KEY, Overhead, Watch, bars, check_utilization, step};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
-use crate::experiment::{Experiment, Picture, Row};
+use crate::experiment::{Experiment, Picture, Row, Spread};
 use crate::run::{Mark, ReplayPlan, Replayed};
 use crate::suite::Step;
 use crate::workload::{Live, Plan, Workload, workloads};
@@ -24,6 +24,8 @@ pub struct FragmentationOptions {
     pub cleaner_threads: u16,
     /// Whether to run our store with memory for everything too, to compare its speed.
     pub performance: bool,
+    /// How often, each time in new processes.
+    pub rounds: usize,
     /// Seed of sizes and deletions.
     pub seed: u64,
 }
@@ -45,13 +47,15 @@ pub fn fragmentation(
     check_utilization(options.utilization)?;
     within("live", Size(options.live), LIVE_MIN..=LIVE_MAX)?;
     let overhead = Overhead::measure(program)?;
+    within("rounds", options.rounds, 1..=1000)?;
     let ours = options.contenders.iter().filter(|who| who.kind.is_ours());
     let runs = options.contenders.len() + if options.performance { ours.count() } else { 0 };
-    watch(Step::Total((chosen.len() * runs) as u64));
+    watch(Step::Total((chosen.len() * options.rounds * runs) as u64));
     let parameters = Row::new()
         .with("live", options.live)
         .with("utilization_percent", options.utilization)
         .with("cleaner_threads", options.cleaner_threads)
+        .with("rounds", options.rounds)
         .with("log_bytes_beside_a_value", overhead.log)
         .with("index_bytes_of_an_object", overhead.index)
         .with("seed", options.seed);
@@ -62,37 +66,25 @@ pub fn fragmentation(
     let mut end = panel("memory at the end", "resident / live");
     let mut deleted = panel("after deleting", "resident / live");
     for (number, workload) in chosen.iter().enumerate() {
+        let x = number as f64;
         let mut best: Option<f64> = None;
-        for &who in &options.contenders {
-            let memory = sized(overhead, workload, options.live, options.utilization);
-            let name = format!("{}: {who}", workload.name);
-            let replayed = step(watch, name, || {
-                replay(program, options, workload, who, memory)
-            })?;
-            let ratios = Ratios::of(who.kind, &replayed);
-            let mut row = ratios.row(workload, who, &replayed);
-            let x = number as f64;
-            peak.point(&who.to_string(), x, ratios.peak);
-            end.point(&who.to_string(), x, ratios.end);
-            deleted.point(&who.to_string(), x, ratios.deleted);
+        let rounds = rounds_of(program, options, overhead, workload, watch)?;
+        for (&who, of) in options.contenders.iter().zip(&rounds) {
+            let most = of.median(|round| round.ratios.peak);
+            peak.point(&who.to_string(), x, most);
+            end.point(&who.to_string(), x, of.median(|round| round.ratios.end));
+            deleted.point(&who.to_string(), x, of.median(|round| round.ratios.deleted));
             if !who.kind.is_ours() {
-                best = Some(best.unwrap_or(f64::MAX).min(ratios.peak));
-            } else {
-                row.set("memory", memory);
+                best = Some(best.unwrap_or(f64::MAX).min(most));
             }
-            if who.kind.is_ours() && options.performance {
-                let name = format!("{}: {who} without cleaning", workload.name);
-                let ample = ample(overhead, workload, options.live);
-                let free = step(watch, name, || {
-                    replay(program, options, workload, who, ample)
-                })?;
-                let relative = free.seconds / replayed.seconds.max(1e-9);
-                row.set("speed_over_no_cleaning", relative);
-                experiment.ratio(
-                    format!("{} {who}: speed / no cleaning", workload.name),
-                    relative,
-                    1.0,
-                );
+            let mut row = of.row(workload, who);
+            if who.kind.is_ours() {
+                row.set("memory", sized(overhead, workload, options));
+            }
+            if let Some(relative) = of.speed_over_no_cleaning() {
+                row = row.and(relative.cells("speed_over_no_cleaning"));
+                let name = format!("{} {who}: speed / no cleaning", workload.name);
+                experiment.ratio(name, relative.median, 1.0);
             }
             experiment.rows.push(row);
         }
@@ -120,15 +112,53 @@ fn choose(names: &[String]) -> Result<Vec<Workload>, ExperimentError> {
 }
 
 /// Memory in which the workload's live objects are the utilization, where they take most.
-fn sized(overhead: Overhead, workload: &Workload, live: u64, percent: u8) -> u64 {
-    let objects = live / workload.mean_min();
-    overhead.memory(objects, live, f64::from(percent) / 100.0)
+fn sized(overhead: Overhead, workload: &Workload, options: &FragmentationOptions) -> u64 {
+    let objects = options.live / workload.mean_min();
+    let utilization = f64::from(options.utilization) / 100.0;
+    overhead.memory(objects, options.live, utilization)
 }
 
 /// Memory in which nothing needs to be cleaned.
 fn ample(overhead: Overhead, workload: &Workload, live: u64) -> u64 {
     let bytes = workload.allocated(live) + live;
     overhead.memory(bytes / workload.mean_min(), bytes, 0.85)
+}
+
+/// Runs a workload: all contestants in turn, so many times.
+fn rounds_of(
+    program: &Program,
+    options: &FragmentationOptions,
+    overhead: Overhead,
+    workload: &Workload,
+    watch: Watch<'_>,
+) -> Result<Vec<Rounds>, ExperimentError> {
+    let memory = sized(overhead, workload, options);
+    let ample = ample(overhead, workload, options.live);
+    let mut all = vec![Rounds::default(); options.contenders.len()];
+    for round in 1..=options.rounds {
+        for (&who, of) in options.contenders.iter().zip(&mut all) {
+            let name = format!("{}: {who}, round {round}", workload.name);
+            let replayed = step(watch, name, || {
+                replay(program, options, workload, who, memory)
+            })?;
+            let free = match who.kind.is_ours() && options.performance {
+                false => None,
+                true => {
+                    let name = format!("{}: {who} without cleaning, round {round}", workload.name);
+                    let free = step(watch, name, || {
+                        replay(program, options, workload, who, ample)
+                    })?;
+                    Some(free.seconds)
+                }
+            };
+            of.0.push(Round {
+                ratios: Ratios::of(who.kind, &replayed),
+                replayed,
+                free,
+            });
+        }
+    }
+    Ok(all)
 }
 
 fn replay(
@@ -152,6 +182,7 @@ fn replay(
 }
 
 /// Memory over what is live; keys count where they are kept.
+#[derive(Clone, Copy)]
 struct Ratios {
     peak: f64,
     end: f64,
@@ -178,20 +209,54 @@ impl Ratios {
             deleted: over(replayed.marks.iter().find(|mark| mark.name == "deleted")),
         }
     }
+}
 
-    fn row(&self, workload: &Workload, who: Contender, replayed: &Replayed) -> Row {
+/// One round of one contestant.
+#[derive(Clone)]
+struct Round {
+    ratios: Ratios,
+    replayed: Replayed,
+    /// Seconds that the same took with memory for everything.
+    free: Option<f64>,
+}
+
+/// All rounds of one contestant.
+#[derive(Clone, Default)]
+struct Rounds(Vec<Round>);
+
+impl Rounds {
+    fn spread(&self, of: impl Fn(&Round) -> f64) -> Spread {
+        let values: Vec<f64> = self.0.iter().map(of).collect();
+        Spread::of(&values).unwrap_or_default()
+    }
+
+    fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
+        self.spread(of).median
+    }
+
+    fn speed_over_no_cleaning(&self) -> Option<Spread> {
+        let each = |round: &Round| Some(round.free? / round.replayed.seconds.max(1e-9));
+        Spread::of(&self.0.iter().map_while(each).collect::<Vec<f64>>())
+    }
+
+    fn row(&self, workload: &Workload, who: Contender) -> Row {
+        let per_second =
+            |round: &Round| round.replayed.operations as f64 / round.replayed.seconds.max(1e-9);
         Row::new()
             .with("workload", workload.name)
             .with("contestant", who.to_string())
-            .with("peak_over_live", self.peak)
-            .with("end_over_live", self.end)
-            .with("deleted_over_live", self.deleted)
-            .with("operations", replayed.operations)
+            .and(self.spread(|r| r.ratios.peak).cells("peak_over_live"))
+            .and(self.spread(|r| r.ratios.end).cells("end_over_live"))
+            .and(self.spread(|r| r.ratios.deleted).cells("deleted_over_live"))
             .with(
-                "ops_per_s",
-                replayed.operations as f64 / replayed.seconds.max(1e-9),
+                "operations",
+                self.0.first().map_or(0, |r| r.replayed.operations),
             )
-            .with("refused", replayed.retries)
+            .and(self.spread(per_second).cells("ops_per_s"))
+            .with(
+                "refused",
+                self.0.iter().map(|r| r.replayed.retries).sum::<u64>(),
+            )
     }
 }
 

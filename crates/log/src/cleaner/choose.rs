@@ -116,7 +116,12 @@ impl Cleaner {
             Pressure::Slots => (true, Goal::Slots),
             Pressure::Disk => (true, Goal::Disk),
             Pressure::Memory => (false, Goal::Disk),
-            Pressure::MemoryCritical => (!state.combined_last, Goal::Disk),
+            // Compaction frees whatever is dead but tombstones. Without many of those, a combined pass would only copy, and send
+            // to backups, what can stay where it is until the disk is full.
+            Pressure::MemoryCritical => (
+                !state.combined_last && self.has_many_tombstones(),
+                Goal::Disk,
+            ),
         };
         state.combined_last = combine_first;
         let state = &*state;

@@ -100,7 +100,7 @@ pub struct CleanerOptions {
     /// Cleaning of memory begins when less than this share of it is free (000 §5.2), in percent; or less
     /// than a part of what live objects leave, if that is less ([`Self::idle_percent`]).
     pub compact_free_percent: u32,
-    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2), in
+    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2) when there are many tombstones, in
     /// percent; half of what compaction begins at, if that is less.
     pub combine_free_percent: u32,
     /// Combined passes begin when the log on disk is within this share of its limit (000 §5.2), in

@@ -2,7 +2,7 @@
 
 use crate::experiment::Files;
 use clap::Args;
-use pluvio_bench::contestant::{Allocator, Contender, Kind};
+use pluvio_bench::contestant::{Allocator, Contender, Kind, is_installed};
 use pluvio_bench::suite;
 use pluvio_bench::workload::Distribution;
 
@@ -109,7 +109,7 @@ pub fn maps() -> Vec<Contender> {
 }
 
 /// The allocators that are installed, and slabs if they are built in.
-pub fn allocators() -> Vec<Contender> {
+fn allocators() -> Vec<Contender> {
     let installed = Allocator::ALL.into_iter().filter(|a| a.path().is_ok());
     let mut all: Vec<Contender> = installed
         .map(|allocator| Contender {
@@ -120,6 +120,14 @@ pub fn allocators() -> Vec<Contender> {
     if cfg!(feature = "peers") {
         all.push(on_glibc(Kind::SlabLru));
     }
+    all
+}
+
+/// [`allocators`], and the servers that are installed.
+pub fn allocators_and_servers() -> Vec<Contender> {
+    let servers = [Kind::Redis, Kind::Memcached].into_iter();
+    let mut all = allocators();
+    all.extend(servers.filter(|kind| is_installed(*kind)).map(on_glibc));
     all
 }
 

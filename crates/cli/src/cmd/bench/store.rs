@@ -1,6 +1,6 @@
 //! `pluvio bench store|cleaner|latency-cdf|breakdown|fragmentation`: their arguments.
 
-use super::arguments::{Mixes, Peers, Rounds, Timed, allocators, maps};
+use super::arguments::{Mixes, Peers, Rounds, Timed, allocators_and_servers, maps};
 use super::conduct;
 use crate::args::Global;
 use crate::experiment::Files;
@@ -228,6 +228,9 @@ pub struct Fragmentation {
     /// Run our store with memory for everything too, and compare its speed
     #[arg(long)]
     performance: bool,
+    /// Rounds, taken in turn by all contestants
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
     /// Seed of sizes and deletions
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -238,12 +241,15 @@ pub struct Fragmentation {
 /// Runs `pluvio bench fragmentation`.
 pub fn fragmentation(global: &Global, all: &Fragmentation) -> Result<ExitCode, Failure> {
     let options = FragmentationOptions {
-        contenders: all.peers.contenders(&[Kind::Pluvio], allocators),
+        contenders: all
+            .peers
+            .contenders(&[Kind::Pluvio], allocators_and_servers),
         workloads: all.workload.clone(),
         live: all.live.bytes(),
         utilization: all.utilization,
         cleaner_threads: all.cleaner_threads,
         performance: all.performance,
+        rounds: all.rounds,
         seed: all.seed,
     };
     conduct(global, &all.files, |program, watch| {
