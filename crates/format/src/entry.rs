@@ -491,27 +491,6 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Version and value of the object with this body if it has this key, and no graves: what [`Self::of_body`] reads,
-    /// without the rest.
-    #[must_use]
-    #[inline(always)]
-    pub fn value_of(
-        body: &'a [u8],
-        has_graves: bool,
-        key: &[u8],
-    ) -> Option<(ObjectVersion, &'a [u8])> {
-        if has_graves {
-            return None;
-        }
-        let mut fields = Fields::new(body);
-        let _table = fields.varint()?;
-        let version = ObjectVersion(fields.varint()?);
-        let _timestamp_s = fields.u32()?;
-        let key_len = usize::try_from(fields.varint()?).ok()?;
-        let found = fields.bytes(key_len)?;
-        is_same(found, key).then(|| (version, fields.rest()))
-    }
-
     /// Reads the object from a body, which begins with graves if the header says so. `None` when it is malformed.
     #[must_use]
     #[inline]
@@ -535,17 +514,6 @@ impl<'a> Object<'a> {
             value: fields.rest(),
         };
         (object.key.len() <= KEY_MAX && object.value.len() <= VALUE_MAX).then_some(object)
-    }
-}
-
-/// Compares keys, without a call when they are short.
-#[inline(always)]
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    match (one.first_chunk::<8>(), other.first_chunk::<8>()) {
-        (Some(first), Some(other_first)) if one.len() == other.len() && one.len() <= 16 => {
-            first == other_first && one.last_chunk::<8>() == other.last_chunk::<8>()
-        }
-        _ => one == other,
     }
 }
 

@@ -20,6 +20,7 @@ mod entry;
 mod frame;
 mod graves;
 mod kind;
+mod plain;
 mod segment;
 mod stats;
 mod varint;
@@ -35,6 +36,7 @@ pub use frame::{
 };
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
+pub use plain::PlainFront;
 pub use segment::{Group, GroupEntries, SegmentIter};
 pub use stats::{TableStat, TableStats};
 

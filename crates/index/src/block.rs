@@ -142,11 +142,12 @@ impl<'a, M: Lines> Locked<'a, M> {
     #[inline]
     pub(crate) fn find_tagged(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<u64> {
         let Address { home, tag, .. } = self.address;
-        let line = self.slots(home);
-        let mut tagged = Table::<M>::tagged(line, tag);
+        let line = self.table.line(&self.address.block, home);
+        // What is glimpsed is looked at; what is not is not there, since the line is ours.
+        let mut tagged = M::glimpse(line, tag);
         while tagged != 0 {
-            let word = line[tagged.trailing_zeros() as usize].get();
-            if wanted(word) {
+            let word = line[tagged.trailing_zeros() as usize % 8].get();
+            if slot::has_tag(word, tag) && wanted(word) {
                 return Some(word);
             }
             tagged &= tagged - 1;

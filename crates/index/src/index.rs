@@ -3,7 +3,7 @@
 use crate::block::Locked;
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
-use crate::table::Table;
+use crate::table::{Home, Table};
 use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
@@ -111,11 +111,29 @@ impl Index {
         self.table.lookup(self.spread.place(hash), take)
     }
 
-    /// The slots at the home of `hash` with its tag, for readers who want the code of the common case in one piece: one of
-    /// these is what nearly every lookup finds, and needs no check. When none of them is, [`Self::lookup`] has to be asked.
-    #[inline]
-    pub fn at_home(&self, hash: KeyHash) -> impl Iterator<Item = Slot> {
-        self.table.at_home(self.spread.place(hash))
+    /// Where `hash` is at home: the one line that nearly every lookup needs.
+    #[must_use]
+    #[inline(always)]
+    pub fn home(&self, hash: KeyHash) -> Home {
+        self.table.home(self.spread.place(hash))
+    }
+
+    /// [`Self::lookup_with`] for who has looked at home.
+    #[must_use]
+    pub fn lookup_away_with<T>(
+        &self,
+        hash: KeyHash,
+        take: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<T> {
+        self.table.lookup_away(self.spread.place(hash), take)
+    }
+
+    /// The slots at a home with the tag of its hash, for readers who want the code of the common case in one piece: one of
+    /// these is what nearly every lookup finds, and needs no check. When none of them is, [`Self::lookup_away_with`] has to be
+    /// asked.
+    #[inline(always)]
+    pub fn at_home(&self, home: Home) -> impl Iterator<Item = Slot> {
+        self.table.at_home(home)
     }
 
     /// What `take` makes of the entry with this hash, when what lies behind it is changed in place
@@ -172,18 +190,22 @@ impl Index {
     /// Asks the processor for the bucket of `hash`, for batches of lookups.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
-        self.table.prefetch(self.spread.place(hash));
+        self.prefetch_home(self.home(hash));
     }
 
-    /// An entry that the home of `hash` holds with its tag: whose bytes to prefetch. Nothing says that it is the wanted
-    /// one, or still readable. If there is none, the processor is asked for the line that comes next.
-    #[must_use]
-    #[inline]
-    pub fn candidate(&self, hash: KeyHash) -> Option<EntryRef> {
-        self.table.candidate(self.spread.place(hash))
+    /// [`Self::prefetch`] for who wants to look there.
+    #[inline(always)]
+    pub fn prefetch_home(&self, home: Home) {
+        self.table.prefetch(home);
     }
 
-    /// The same for lines behind the home: for a batch, after all of its hashes were looked for at home.
+    /// Asks the processor for the line that comes next, when nothing is at the home of `hash`.
+    pub fn prefetch_away(&self, hash: KeyHash) {
+        self.table.prefetch_away(self.spread.place(hash));
+    }
+
+    /// The first entry with the tag of `hash` behind its home: whose bytes to prefetch. Nothing says that it is the wanted one,
+    /// or still readable. For a batch, after all of its hashes were looked for at home.
     #[must_use]
     pub fn candidate_away(&self, hash: KeyHash) -> Option<EntryRef> {
         self.table.candidate_away(self.spread.place(hash))

@@ -44,3 +44,4 @@ mod words;
 
 pub use index::{BucketGuard, Index, IndexError, IndexFull, IndexOptions};
 pub use slot::Slot;
+pub use table::Home;

@@ -28,6 +28,8 @@ const FRACTION_BITS: u32 = TAG_BITS - TAG_STEP;
 /// The order-preserving map from hashes to places.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
+    /// Every hash is its own place.
+    identity: bool,
     first: u64,
     width_less_one: u64,
     shift: u32,
@@ -76,6 +78,7 @@ impl Spread {
         let shifted = (u128::from(width_less_one) + 1) << shift;
         let stretch = ((whole - shifted) << 64) / shifted;
         Self {
+            identity: expected == HashRange::ALL,
             first: expected.first.0,
             width_less_one,
             shift,
@@ -85,8 +88,15 @@ impl Spread {
     }
 
     /// Never descends as the hash ascends.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&self, hash: KeyHash) -> u64 {
+        if self.identity {
+            return hash.0;
+        }
+        self.stretched(hash)
+    }
+
+    fn stretched(&self, hash: KeyHash) -> u64 {
         let inside = hash.0.saturating_sub(self.first).min(self.width_less_one) << self.shift;
         let more = (u128::from(inside) * u128::from(self.stretch)) >> 64;
         // No overflow: less than inside * 2^64 / shifted, with inside < shifted.
@@ -120,20 +130,19 @@ impl Spread {
 
 impl Block {
     /// The block of a place in an index of `lines` lines; a block has `1 << log` of them at least.
-    #[inline]
+    #[inline(always)]
     fn of(place: u64, lines: u64, log: u32) -> Self {
         let level = lines.ilog2() - log;
-        let grown = lines & ((1 << level) - 1);
+        let mask = (1 << level) - 1;
         // A block's bits are fewer than 32: lines have 32-bit numbers.
         let reversed = u64::from(((place >> 32) as u32).reverse_bits());
-        let low = reversed & ((1 << level) - 1);
-        let own = (lines >> level) + u64::from(low < grown);
+        let low = reversed & mask;
+        let own = (lines >> level) + u64::from(low < lines & mask);
         // One with twice the lines that it began with is two blocks.
-        let split = (own >> (log + 1)) as u32;
-        let bits = level + split;
+        let split = own >> (log + 1);
         Self {
-            number: reversed & ((1 << bits) - 1),
-            bits,
+            number: low | reversed & split << level,
+            bits: level + split as u32,
             lines: own >> split,
         }
     }
@@ -149,6 +158,12 @@ impl Block {
     pub(crate) fn home(&self, tag: u64) -> u64 {
         let into_tag = self.bits & (TAG_STEP - 1);
         let fraction = tag >> (TAG_BITS - FRACTION_BITS - into_tag) & ((1 << FRACTION_BITS) - 1);
+        self.part(fraction)
+    }
+
+    /// The line at which a fraction of the block is.
+    #[inline(always)]
+    fn part(&self, fraction: u64) -> u64 {
         (fraction * self.lines) >> FRACTION_BITS
     }
 
@@ -182,14 +197,14 @@ impl Block {
 
 impl Address {
     /// An index has `1 << log` lines at least.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(place: u64, lines: u64, log: u32) -> Self {
         let block = Block::of(place, lines, log);
-        let tag = block.tag(place);
+        let fraction = (place << block.bits) >> (64 - FRACTION_BITS);
         Self {
             block,
-            home: block.home(tag),
-            tag,
+            home: block.part(fraction),
+            tag: block.tag(place),
         }
     }
 

@@ -113,10 +113,19 @@ pub(crate) struct Overflow {
     pub(crate) grown: bool,
 }
 
+/// Where a hash was at home when somebody asked ([`Index::home`](crate::Index::home)). Lines come and go: an entry found
+/// there is one of the index all the same, and who finds none has not seen that there is none.
+#[derive(Debug, Clone, Copy)]
+pub struct Home {
+    /// The line, counted from the beginning of the memory.
+    line: u64,
+    tag: u64,
+}
+
 /// See [`Table::at_home`].
 #[derive(Debug)]
 pub(crate) struct AtHome<'a, W> {
-    line: &'a [W],
+    line: &'a [W; 8],
     tag: u64,
     /// Which slots are still to come, as bits.
     tagged: u32,
@@ -128,9 +137,9 @@ impl<W: Word> Iterator for AtHome<'_, W> {
     #[inline(always)]
     fn next(&mut self) -> Option<Slot> {
         while self.tagged != 0 {
-            let word = self.line[self.tagged.trailing_zeros() as usize].get();
+            let word = self.line[self.tagged.trailing_zeros() as usize % 8].get();
             self.tagged &= self.tagged - 1;
-            // It may be another one by now.
+            // It was a glimpse.
             if slot::has_tag(word, self.tag) {
                 return Some(Slot::of(word));
             }
@@ -184,12 +193,20 @@ impl<M: Lines> Table<M> {
         Address::of(place, self.lines(), M::BLOCK_LOG)
     }
 
-    /// Asks for the home of `place`.
-    #[inline]
-    pub(crate) fn prefetch(&self, place: u64) {
+    /// The home of `place`.
+    #[inline(always)]
+    pub(crate) fn home(&self, place: u64) -> Home {
         let address = self.address(place);
-        let line = address.block.line(address.home);
-        self.memory.prefetch(self.first_line + line);
+        Home {
+            line: self.first_line + address.block.line(address.home),
+            tag: address.tag,
+        }
+    }
+
+    /// Asks for a home.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, home: Home) {
+        self.memory.prefetch(home.line);
     }
 
     /// The line in which the head of a block is.
@@ -206,10 +223,16 @@ impl<M: Lines> Table<M> {
         (&line[at], &line[at + 1])
     }
 
+    /// A line of a block.
+    #[inline]
+    pub(crate) fn line(&self, block: &Block, line: u64) -> &[M::Word; 8] {
+        self.memory.line(self.first_line + block.line(line))
+    }
+
     /// The slots of a line of a block.
     #[inline]
     pub(crate) fn slots(&self, block: &Block, line: u64) -> &[M::Word] {
-        &self.memory.line(self.first_line + block.line(line))[..M::SLOTS]
+        &self.line(block, line)[..M::SLOTS]
     }
 
     #[inline]
@@ -283,26 +306,14 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Which slots of a line have the tag, as bits by their place in the line. Without branches: where in
-    /// the line the tag is, no processor foresees, and a wrong guess would keep it from going on with the next
-    /// lookup while this one waits for memory.
-    #[inline]
-    pub(crate) fn tagged(line: &[M::Word], tag: u64) -> u32 {
-        let slots = line.iter().rev();
-        slots.fold(0, |mask, word| {
-            mask << 1 | u32::from(slot::has_tag(word.get(), tag))
-        })
-    }
-
-    /// The slots at the home of `place` with its tag.
+    /// The slots at a home with the tag of its place.
     #[inline(always)]
-    pub(crate) fn at_home(&self, place: u64) -> AtHome<'_, M::Word> {
-        let address = self.address(place);
-        let line = self.slots(&address.block, address.home);
+    pub(crate) fn at_home(&self, home: Home) -> AtHome<'_, M::Word> {
+        let line = self.memory.line(home.line);
         AtHome {
             line,
-            tag: address.tag,
-            tagged: Self::tagged(line, address.tag),
+            tag: home.tag,
+            tagged: M::glimpse(line, home.tag),
         }
     }
 
@@ -313,19 +324,31 @@ impl<M: Lines> Table<M> {
         place: u64,
         mut take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
-        match self.at_home(place).find_map(&mut take) {
+        match self.at_home(self.home(place)).find_map(&mut take) {
             Some(taken) => Some(taken),
-            None => self.lookup_everywhere(place, take),
+            None => self.lookup_away(place, take),
         }
     }
 
     /// [`Self::lookup`] for what is not at home, or not at all.
     #[inline(never)]
-    pub(crate) fn lookup_everywhere<T>(
+    pub(crate) fn lookup_away<T>(
         &self,
         place: u64,
         mut take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
+        let address = self.address(place);
+        let reaches = self.head(address.block.number).1.get();
+        let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
+        for step in 1..=reach {
+            // What is found needs no check wherever it is: see `read_all`.
+            let found = self
+                .at_home(self.behind(&address, step))
+                .find_map(&mut take);
+            if found.is_some() {
+                return found;
+            }
+        }
         self.read_all(
             place,
             || (),
@@ -376,21 +399,15 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// The entry at home that a lookup of `place` would look at first. If there is none, asks for the next line where it
-    /// may be.
-    #[inline]
-    pub(crate) fn candidate(&self, place: u64) -> Option<EntryRef> {
+    /// For a place of which nothing is at home: asks for the next line where it may be.
+    pub(crate) fn prefetch_away(&self, place: u64) {
         let address = self.address(place);
-        let found = self.tagged_in(&address, address.home);
-        if found.is_none() {
-            let reaches = self.head(address.block.number).1.get();
-            if reach_of(reaches, address.home) > 0 {
-                let line = address.block.behind(address.home, 1);
-                self.memory
-                    .prefetch(self.first_line + address.block.line(line));
-            }
+        let reaches = self.head(address.block.number).1.get();
+        if reach_of(reaches, address.home) > 0 {
+            let line = address.block.behind(address.home, 1);
+            self.memory
+                .prefetch(self.first_line + address.block.line(line));
         }
-        found
     }
 
     /// The entry behind its home that a lookup of `place` would look at first.
@@ -399,14 +416,18 @@ impl<M: Lines> Table<M> {
         let reaches = self.head(address.block.number).1.get();
         let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
         (1..=reach)
-            .find_map(|step| self.tagged_in(&address, address.block.behind(address.home, step)))
+            .find_map(|step| self.at_home(self.behind(&address, step)).next())
+            .map(|slot| slot.entry)
     }
 
+    /// The line `step` behind that of an address, as if it were its home.
     #[inline]
-    fn tagged_in(&self, address: &Address, line: u64) -> Option<EntryRef> {
-        let line = self.slots(&address.block, line);
-        let tagged = Self::tagged(line, address.tag);
-        (tagged != 0).then(|| slot::entry_of(line[tagged.trailing_zeros() as usize].get()))
+    fn behind(&self, address: &Address, step: u64) -> Home {
+        let line = address.block.behind(address.home, step);
+        Home {
+            line: self.first_line + address.block.line(line),
+            tag: address.tag,
+        }
     }
 
     /// Entries, exact when nobody writes.

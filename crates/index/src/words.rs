@@ -1,8 +1,9 @@
 //! The memory under an index, as lines of eight words; a trait, so that the model checker (`model`)
 //! runs the same protocol code on its own words.
 
+use crate::slot;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_memory::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, WordRegion};
+use pluvio_memory::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, WordRegion, words_with_top};
 
 /// How often a waiter spins before it gives its processor away: a bucket is locked for less than a
 /// microsecond, unless its holder was preempted, and then spinning is in its way.
@@ -62,6 +63,16 @@ pub(crate) trait Lines {
     fn prefer_huge_pages(&self, _lines: core::ops::Range<u64>, _huge: bool) {}
     /// Asks for a line to come near.
     fn prefetch(&self, number: u64);
+    /// Which slots of a line seem to have the tag, as bits by their place in the line. A glimpse: who acts upon a bit
+    /// loads the slot and looks again; who does not find a tag here has not seen that it is not there. Without branches:
+    /// where in the line the tag is, no processor foresees, and a wrong guess would keep it from going on with the next
+    /// lookup while this one waits for memory.
+    fn glimpse(line: &[Self::Word; 8], tag: u64) -> u32 {
+        let slots = line[..Self::SLOTS].iter().rev();
+        slots.fold(0, |mask, word| {
+            mask << 1 | u32::from(slot::has_tag(word.get(), tag))
+        })
+    }
     /// What a waiter does between attempts.
     fn wait(attempt: u32);
     /// An acquire fence.
@@ -106,6 +117,11 @@ impl Lines for WordRegion {
     #[inline]
     fn prefetch(&self, number: u64) {
         WordRegion::prefetch(self, number * CACHE_LINE_BYTES);
+    }
+
+    #[inline(always)]
+    fn glimpse(line: &[AtomicU64; 8], tag: u64) -> u32 {
+        words_with_top::<{ slot::TAG_BITS as i32 }>(line, tag)
     }
 
     #[inline]

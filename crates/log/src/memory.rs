@@ -21,7 +21,9 @@ use crate::options::{Geometry, LogOptions};
 use crate::stats::MemoryBinding;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use pluvio_format::Check;
-use pluvio_memory::{CopyMethod, EpochGuard, ReclaimEpochs, Region, RegionError};
+use pluvio_memory::{
+    CopyMethod, EpochGuard, REGION_GRANULE_BYTES, ReclaimEpochs, Region, RegionError,
+};
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 
 const WORDS_PER_SEGLET: u64 = 4;
@@ -209,6 +211,22 @@ impl LogMemory {
         assert!(within + len <= SEGLET_BYTES, "a piece ends in its seglet");
         // SAFETY: nobody writes there while the guard lives, as the caller promises.
         unsafe { self.region.bytes(Self::base(seglet) + within as u64, len) }
+    }
+
+    /// The first bytes of an entry, within its seglet.
+    ///
+    /// # Safety
+    /// As of [`Self::bytes`].
+    #[inline(always)]
+    pub(crate) unsafe fn piece<'g>(
+        &'g self,
+        entry: EntryRef,
+        len: usize,
+        _guard: &'g EpochGuard<'_>,
+    ) -> &'g [u8] {
+        const { assert!(SEGLET_BYTES as u64 == REGION_GRANULE_BYTES) };
+        // SAFETY: nobody writes there while the guard lives, as the caller promises.
+        unsafe { self.region.bytes_in_granule(entry.offset(), len) }
     }
 
     /// Writes a piece of one seglet.

@@ -145,7 +145,7 @@ impl LogSpace {
     /// Begins an operation: what is read or appended under the guard stays where it is until the guard is dropped.
     /// Hold it for microseconds: it stops the reuse of memory.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
         self.memory.epochs().pin()
     }

@@ -2,7 +2,9 @@
 
 use crate::error::Corruption;
 use crate::memory::LogMemory;
-use pluvio_format::{Check, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed};
+use pluvio_format::{
+    Check, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed, PlainFront,
+};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES};
 
@@ -84,6 +86,17 @@ impl EntryView<'_> {
     }
 }
 
+/// Compares keys of one length, without a call when they are short.
+#[inline(always)]
+fn is_same_key(one: &[u8], other: &[u8]) -> bool {
+    match (one.first_chunk::<8>(), other.first_chunk::<8>()) {
+        (Some(first), Some(other_first)) if one.len() <= 16 && one.len() == other.len() => {
+            first == other_first && one.last_chunk::<8>() == other.last_chunk::<8>()
+        }
+        _ => one == other,
+    }
+}
+
 impl LogMemory {
     /// Whether a byte below the end of a closed segment says that the rest of its seglet is padding.
     pub(crate) fn is_padding(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
@@ -145,25 +158,56 @@ impl LogMemory {
         key: &[u8],
         guard: &'g EpochGuard<'_>,
     ) -> Option<(ObjectVersion, &'g [u8], u32)> {
-        if self.is_in_place() {
+        let Some((front, key_at, bytes)) = self.plain(entry, guard) else {
+            return self.value_of_other(entry, key, guard);
+        };
+        if front.key_len != key.len() {
             return None;
         }
-        let (seglet, within) = Self::split(entry);
-        let left = SEGLET_BYTES - within;
-        // So that the length of what is read first is known when this is compiled.
-        if left < EntryHead::BYTES_MAX {
+        let (found, value) = bytes.get(key_at..)?.split_at_checked(key.len())?;
+        is_same_key(found, key).then_some((front.version, value, bytes.len() as u32))
+    }
+
+    /// The object at `entry` if it is laid out as nearly all are and lies in one piece, where its key begins, and its bytes.
+    #[inline(always)]
+    pub(crate) fn plain<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(PlainFront, usize, &'g [u8])> {
+        let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
+        if self.is_in_place() || left < PlainFront::LONG {
+            return None;
+        }
+        // SAFETY: as in `view`: no entry with a reference has less.
+        let start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
+        let (front, key_at) = if start[1] < 0x80 {
+            let front = PlainFront::of_short(start.first_chunk()?)?;
+            (front, PlainFront::SHORT)
+        } else {
+            // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128.
+            let start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
+            (PlainFront::of_long(start.first_chunk()?)?, PlainFront::LONG)
+        };
+        if front.total_len > left {
             return None;
         }
         // SAFETY: as in `view`.
-        let start = unsafe { self.bytes(seglet, within, EntryHead::BYTES_MAX, guard) };
-        let lens = Object::lens(start)?;
-        if lens.total_len > left {
-            return None;
-        }
-        // SAFETY: as in `view`.
-        let bytes = unsafe { self.bytes(seglet, within, lens.total_len, guard) };
-        let (version, value) = Object::value_of(&bytes[lens.header_len..], lens.has_graves, key)?;
-        Some((version, value, lens.total_len as u32))
+        let bytes = unsafe { self.piece(entry, front.total_len, guard) };
+        Some((front, key_at, bytes))
+    }
+
+    /// [`Self::value_of`] for what is laid out in another way.
+    #[inline(never)]
+    fn value_of_other<'g>(
+        &'g self,
+        entry: EntryRef,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(ObjectVersion, &'g [u8], u32)> {
+        let (object, len) = self.object(entry, guard)?;
+        let plain = object.graves.is_empty() && object.key == key;
+        plain.then_some((object.version, object.value, len))
     }
 
     /// Reads the entry at `entry`, a reference that was found or appended under `guard`.

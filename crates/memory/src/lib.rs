@@ -22,7 +22,7 @@ mod epoch;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;
-#[allow(unsafe_code)] // one call: discarding words
+#[allow(unsafe_code)] // discards words, and looks at eight of them at once
 mod words;
 
 pub use binding::BindRefused;
@@ -34,4 +34,4 @@ pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region,
 pub use seglets::{
     FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError,
 };
-pub use words::WordRegion;
+pub use words::{WordRegion, words_with_top};

@@ -248,6 +248,22 @@ impl Region {
         unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
     }
 
+    /// [`Self::bytes`] that lie in one granule ([`REGION_GRANULE_BYTES`]), which is less to check for who has seen that.
+    ///
+    /// # Panics
+    /// When the range leaves the region or its granule (M1).
+    ///
+    /// # Safety
+    /// As of [`Self::bytes`].
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn bytes_in_granule(&self, offset: u64, len: usize) -> &[u8] {
+        self.check_in_granule(offset, len);
+        // SAFETY: the region is whole granules (R2), so all of the one that `offset` lies in is inside the mapping;
+        // initialised (R3); the caller keeps writers away.
+        unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
+    }
+
     /// Copies `data` to `offset`.
     ///
     /// # Panics
@@ -424,18 +440,16 @@ impl Region {
             .map_err(|errno| advice_failed("populate", offset, len, errno))
     }
 
-    /// Asks the processor to bring the cache line of `offset` near. Never faults; an offset behind
-    /// the end is ignored.
-    #[inline]
+    /// Asks the processor to bring the cache line of `offset` near. Never faults, whatever the offset.
+    #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
-        if offset >= self.len {
-            return;
-        }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: every x86-64 processor has SSE, and a prefetch has no effect on content.
+        // SAFETY: every x86-64 processor has SSE. A prefetch has no effect on content, and none at all where nothing
+        // is mapped.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.at(offset).cast());
+            let line = self.base.as_ptr().wrapping_add(offset as usize);
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
         }
     }
 
@@ -462,6 +476,16 @@ impl Region {
         assert!(
             offset <= self.len && len as u64 <= self.len - offset,
             "no {len} bytes at offset {offset} of a region of {} bytes",
+            self.len
+        );
+    }
+
+    #[inline(always)]
+    fn check_in_granule(&self, offset: u64, len: usize) {
+        let left = REGION_GRANULE_BYTES - offset % REGION_GRANULE_BYTES;
+        assert!(
+            offset < self.len && len as u64 <= left,
+            "no {len} bytes in the granule at offset {offset} of a region of {} bytes",
             self.len
         );
     }

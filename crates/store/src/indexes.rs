@@ -147,6 +147,14 @@ impl Indexes {
         self.whole.as_ref().is_some_and(uncovered)
     }
 
+    /// The one index for all hashes, if the table has one that was not closed: [`Self::of`] without the other case.
+    #[inline(always)]
+    pub(crate) fn of_all(&self) -> Option<&Index> {
+        let whole = self.whole.as_ref()?;
+        let there = !whole.uncovered.load(Ordering::Acquire);
+        there.then_some(&*whole.index)
+    }
+
     /// The index for `hash`; none when no tablet with that hash was ever taken, or it is gone.
     #[inline]
     pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {

@@ -27,8 +27,8 @@ impl Engine {
         let guard = self.space.pin();
         let index = table.indexes.of(hash)?;
         // Nothing is on its way from memory while a lock waits for the stores before it.
-        if let Some(entry) = index.candidate(hash) {
-            self.space.prefetch(entry, 1);
+        if let Some(slot) = index.at_home(index.home(hash)).next() {
+            self.space.prefetch(slot.entry, 1);
         }
         let mut bucket = index.lock(hash);
         if table.indexes.is_closed() {

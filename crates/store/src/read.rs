@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Version and value of an object in one piece that the home of its hash leads to: the short way, in
-    /// one piece of code, for nearly every read. [`Self::lookup`] finds what this does not.
+    /// one piece of code, for nearly every read. [`Self::read_away`] finds what this does not.
     #[inline(always)]
     fn lookup_home<'g>(
         &'g self,
@@ -111,7 +111,7 @@ impl Engine {
         key: &[u8],
         guard: &'g EpochGuard<'_>,
     ) -> Option<(ObjectVersion, &'g [u8])> {
-        for slot in index.at_home(hash) {
+        for slot in index.at_home(index.home(hash)) {
             self.space.prefetch(slot.entry, PREFETCH_LINES);
             if let Some((version, value, _)) = self.space.value_of(slot.entry, key, guard) {
                 return Some((version, value));
@@ -179,13 +179,43 @@ impl Engine {
                 Some(see(version, value))
             });
         }
+        self.read_appended(table, key, see)
+    }
+
+    /// [`Self::read_with`] where values do not change.
+    #[inline(always)]
+    pub(crate) fn read_appended<R>(
+        &self,
+        table: &EngineTable,
+        key: &[u8],
+        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
+    ) -> Option<R> {
         let hash = table.hash(key);
         let guard = self.space.pin();
-        let index = table.indexes.of(hash)?;
-        if let Some((version, value)) = self.lookup_home(&index, hash, key, &guard) {
+        let Some(index) = table.indexes.of_all() else {
+            let index = table.indexes.of(hash)?;
+            return self.read_away(&index, hash, key, &guard, see);
+        };
+        if let Some((version, value)) = self.lookup_home(index, hash, key, &guard) {
             return Some(see(version, value));
         }
-        let (_, seen) = self.lookup(&index, hash, key, &guard)?;
+        self.read_away(index, hash, key, &guard, see)
+    }
+
+    /// [`Self::read_appended`] for what is not where nearly everything is.
+    #[inline(never)]
+    fn read_away<R>(
+        &self,
+        index: &Index,
+        hash: KeyHash,
+        key: &[u8],
+        guard: &EpochGuard<'_>,
+        see: impl FnOnce(ObjectVersion, &[u8]) -> R,
+    ) -> Option<R> {
+        let seen = index.lookup_away_with(hash, |slot| {
+            self.space.prefetch(slot.entry, PREFETCH_LINES);
+            self.see_key(slot.entry, key, guard)
+        })?;
         let object = seen.object()?;
         Some(see(object.version, object.value))
     }
@@ -201,7 +231,7 @@ impl Engine {
         let mut at = 0;
         for chunk in keys.chunks(BATCH) {
             let guard = self.space.pin();
-            let hashes = self.prefetch_batch(table, chunk.iter().copied());
+            let batch = self.prefetch_batch(table, chunk.iter().copied());
             if self.space.is_in_place() {
                 with_buffer(|value| {
                     for key in chunk {
@@ -212,49 +242,63 @@ impl Engine {
                 });
                 continue;
             }
-            for (key, hash) in chunk.iter().zip(hashes) {
-                let index = table.indexes.of(hash);
-                let seen = index.and_then(|i| Some(self.lookup(&i, hash, key, &guard)?.1));
-                let object = seen.as_ref().and_then(Seen::object);
-                see(at, object.map(|o| (o.version, o.value)));
+            for (key, (hash, candidate)) in chunk.iter().zip(batch) {
+                let found = candidate.and_then(|entry| self.space.value_of(entry, key, &guard));
+                if let Some((version, value, _)) = found {
+                    see(at, Some((version, value)));
+                } else {
+                    let index = table.indexes.of(hash);
+                    let seen = index.and_then(|i| Some(self.lookup(&i, hash, key, &guard)?.1));
+                    let object = seen.as_ref().and_then(Seen::object);
+                    see(at, object.map(|o| (o.version, o.value)));
+                }
                 at += 1;
             }
         }
     }
 
-    /// Asks for the index buckets of some keys, [`BATCH`] at most, and then for their entries; gives the hashes.
+    /// Asks for the index buckets of some keys, [`BATCH`] at most, and then for their entries. Gives the hashes, and what the
+    /// index points to that is most likely the key's entry: if it has that key, it was the key's entry during this call. Under
+    /// a guard of the caller's.
     #[inline]
     pub(crate) fn prefetch_batch<'k>(
         &self,
         table: &EngineTable,
         keys: impl Iterator<Item = &'k [u8]>,
-    ) -> [KeyHash; BATCH] {
-        let mut hashes = [KeyHash(0); BATCH];
+    ) -> [(KeyHash, Option<EntryRef>); BATCH] {
+        let mut batch = [(KeyHash(0), None); BATCH];
+        let mut homes = [None; BATCH];
         let mut count = 0;
         let Some(index) = table.indexes.of(KeyHash(0)) else {
-            return hashes;
+            return batch;
         };
-        for (hash, key) in hashes.iter_mut().zip(keys) {
+        for ((hash, _), (home, key)) in batch.iter_mut().zip(homes.iter_mut().zip(keys)) {
             *hash = table.hash(key);
-            index.prefetch(*hash);
+            let at = index.home(*hash);
+            index.prefetch_home(at);
+            *home = Some(at);
             count += 1;
         }
-        let mut away = [KeyHash(0); BATCH];
-        let mut away_count = 0;
-        for hash in &hashes[..count] {
-            match index.candidate(*hash) {
-                Some(entry) => self.space.prefetch(entry, PREFETCH_LINES),
+        let mut away = 0_u32;
+        for (at, ((hash, candidate), home)) in batch[..count].iter_mut().zip(homes).enumerate() {
+            let slot = home.and_then(|home| index.at_home(home).next());
+            *candidate = slot.map(|slot| slot.entry);
+            match candidate {
+                Some(entry) => self.space.prefetch(*entry, PREFETCH_LINES),
                 None => {
-                    away[away_count] = *hash;
-                    away_count += 1;
+                    index.prefetch_away(*hash);
+                    away |= 1 << at;
                 }
             }
         }
-        for hash in &away[..away_count] {
-            if let Some(entry) = index.candidate_away(*hash) {
-                self.space.prefetch(entry, PREFETCH_LINES);
+        while away != 0 {
+            let (hash, candidate) = &mut batch[away.trailing_zeros() as usize];
+            *candidate = index.candidate_away(*hash);
+            if let Some(entry) = candidate {
+                self.space.prefetch(*entry, PREFETCH_LINES);
             }
+            away &= away - 1;
         }
-        hashes
+        batch
     }
 }

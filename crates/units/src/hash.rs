@@ -1,12 +1,10 @@
 //! Key hash, hash ranges, checksum, and maps whose order does not differ from run to run.
 
+use crate::xxh3;
 use core::fmt;
 use core::hash::{BuildHasher, Hasher};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
-
-/// Keys of up to so many bytes are hashed where they are used, longer ones by a call.
-const SHORT_KEY_MAX: usize = 16;
 
 /// The 64-bit hash of a key: XXH3-64 seeded with the table's seed. Stable for ever, because
 /// tablets are ranges of it and enumeration cursors are values of it.
@@ -21,10 +19,9 @@ impl KeyHash {
     #[must_use]
     #[inline(always)]
     pub fn of(seed: u64, key: &[u8]) -> Self {
-        match key.len() {
-            // Where the length is known to be short, little is left of the hash.
-            0..=SHORT_KEY_MAX => Self(XxHash3_64::oneshot_with_seed(seed, key)),
-            _ => Self::of_long(seed, key),
+        match xxh3::of_short(seed, key) {
+            Some(hash) => Self(hash),
+            None => Self::of_long(seed, key),
         }
     }
 
@@ -177,6 +174,18 @@ mod tests {
         assert_eq!(KeyHash::of(0, b""), KeyHash(0x2d06_8005_38d3_94c2));
         assert_eq!(KeyHash::of(0, b"pluvio"), KeyHash::of(0, b"pluvio"));
         assert_ne!(KeyHash::of(0, b"pluvio"), KeyHash::of(1, b"pluvio"));
+    }
+
+    #[test]
+    fn short_and_long_keys_are_hashed_alike() {
+        let bytes: Vec<u8> = (0..200u32).map(|n| (n * 37 + 11) as u8).collect();
+        for seed in [0, 1, 0x9e37_79b9_7f4a_7c15, u64::MAX] {
+            for len in 0..bytes.len() {
+                let key = &bytes[..len];
+                let expected = XxHash3_64::oneshot_with_seed(seed, key);
+                assert_eq!(KeyHash::of(seed, key), KeyHash(expected), "{len} bytes");
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod limits;
 mod operation;
 mod position;
 mod size;
+mod xxh3;
 
 pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
 pub use ids::{

@@ -26,6 +26,7 @@ mod model;
 pub mod protocol;
 #[cfg(test)]
 mod tests;
+#[allow(unsafe_code)] // the thread's own slot, without a search
 mod thread_slots;
 
 pub use clock::EpochClock;
@@ -61,6 +62,8 @@ impl ReclaimFrontier {
 pub struct ReclaimEpochs {
     clock: EpochClock,
     fence: ReaderFence,
+    /// Clock and fence are those that nearly every machine has: asked by each pin, as one.
+    usual: bool,
     /// Never given twice in a process, so that a thread's memory of a dead table finds no other one.
     id: u64,
     table: Arc<Table>,
@@ -80,14 +83,16 @@ pub struct EpochGuard<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Place<'a> {
     /// The thread's own slot.
-    Slot(&'a [AtomicU64; 8]),
+    Slot(&'a Slot),
     /// The shared list, where this guard is counted under the epoch it began in.
     Overflow(u64),
 }
 
-/// Where a slot lies in the region of its table.
-#[derive(Debug, Clone, Copy)]
-struct SlotOffset(u64);
+/// The line of one thread.
+type Slot = [AtomicU64; 8];
+
+/// The epoch counter's word.
+type Counter = AtomicU64;
 
 /// What outlives a `ReclaimEpochs` until its threads let go of it.
 #[derive(Debug)]
@@ -120,9 +125,11 @@ impl ReclaimEpochs {
     pub fn with_clock(slots: u32, clock: EpochClock) -> Result<Self, RegionError> {
         assert!(clock.is_available(), "no {clock:?} for epochs");
         let region = Region::anonymous(Self::bytes(slots), false)?;
+        let epochs = Self::in_region(region, 0, slots);
         Ok(Self {
             clock,
-            ..Self::in_region(region, 0, slots)
+            usual: epochs.usual && clock == EpochClock::Counter,
+            ..epochs
         })
     }
 
@@ -148,9 +155,11 @@ impl ReclaimEpochs {
         };
         let fresh = table.counter().swap(IDLE + 1, Ordering::SeqCst) == 0;
         assert!(fresh, "the epoch table's memory is used already");
+        let fence = ReaderFence::of_this_system();
         Self {
             clock: EpochClock::Counter,
-            fence: ReaderFence::of_this_system(),
+            fence,
+            usual: fence == ReaderFence::FromOutside,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table: Arc::new(table),
         }
@@ -168,14 +177,17 @@ impl ReclaimEpochs {
     #[must_use = "the protection ends when the guard is dropped"]
     #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
-        let place = match thread_slots::slot_in(self) {
-            Some(slot) => {
-                let slot = self.table.slot_at(slot);
+        let place = match thread_slots::place_in(self) {
+            Some((counter, slot)) => {
                 let [since, _, depth, ..] = slot;
                 let outer = depth.load(Ordering::Relaxed);
                 if outer == 0 {
-                    let stamp = self.clock.stamp(self.table.counter());
-                    self.fence.publish(since, stamp);
+                    if self.usual {
+                        let stamp = EpochClock::Counter.stamp(counter);
+                        ReaderFence::FromOutside.publish(since, stamp);
+                    } else {
+                        self.fence.publish(since, self.clock.stamp(counter));
+                    }
                 }
                 depth.store(outer + 1, Ordering::Relaxed);
                 Place::Slot(slot)
@@ -260,7 +272,7 @@ impl Drop for EpochGuard<'_> {
 
 impl Table {
     #[inline]
-    fn counter(&self) -> &AtomicU64 {
+    fn counter(&self) -> &Counter {
         &self.region.line(self.offset)[0]
     }
 
@@ -272,18 +284,10 @@ impl Table {
         self.region.word(self.offset + 16)
     }
 
-    fn slot(&self, slot: u32) -> &[AtomicU64; 8] {
-        self.slot_at(self.slot_offset(slot))
-    }
-
-    fn slot_offset(&self, slot: u32) -> SlotOffset {
+    fn slot(&self, slot: u32) -> &Slot {
         debug_assert!(slot < self.slots, "slot {slot} of {}", self.slots);
-        SlotOffset(self.offset + (u64::from(slot) + 1) * CACHE_LINE_BYTES)
-    }
-
-    #[inline]
-    fn slot_at(&self, offset: SlotOffset) -> &[AtomicU64; 8] {
-        self.region.line(offset.0)
+        self.region
+            .line(self.offset + (u64::from(slot) + 1) * CACHE_LINE_BYTES)
     }
 
     /// Claims a free slot for the calling thread; none when all are claimed.

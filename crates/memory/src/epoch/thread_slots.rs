@@ -4,18 +4,33 @@
 //! also in tables that die before or after it.
 //!
 //! Invariants:
-//! - T1: `LAST` names a claim in `CLAIMS`, or nothing.
+//! - T1: `LAST` names a claim in `CLAIMS`, and counter and slot of its table; or nothing.
 //! - T2: once a thread's `CLAIMS` are destroyed, its later guards (in destructors of other
 //!   thread-locals) are overflow guards.
 
-use super::{ReclaimEpochs, SlotOffset, Table};
+use super::{Counter, ReclaimEpochs, Slot, Table};
 use core::cell::{Cell, RefCell};
+use core::ptr::null;
 use std::sync::Weak;
 
+/// Where a thread pinned last, and what it needs to pin there again.
+#[derive(Clone, Copy)]
+struct Last {
+    /// Zero is no table's id.
+    table_id: u64,
+    counter: *const Counter,
+    slot: *const Slot,
+}
+
+const NOWHERE: Last = Last {
+    table_id: 0,
+    counter: null(),
+    slot: null(),
+};
+
 thread_local! {
-    /// The table pinned last and where the slot in it lies: the fast path. Has no destructor, so reading it is
-    /// one access. Zero is no table's id.
-    static LAST: Cell<(u64, SlotOffset)> = const { Cell::new((0, SlotOffset(0))) };
+    /// The fast path. Has no destructor, so reading it is one access.
+    static LAST: Cell<Last> = const { Cell::new(NOWHERE) };
     static CLAIMS: RefCell<Claims> = const { RefCell::new(Claims(Vec::new())) };
 }
 
@@ -29,7 +44,7 @@ struct Claim {
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        LAST.set((0, SlotOffset(0)));
+        LAST.set(NOWHERE);
         for claim in &self.0 {
             if let Some(table) = claim.table.upgrade() {
                 table.unclaim(claim.slot);
@@ -38,19 +53,21 @@ impl Drop for Claims {
     }
 }
 
-/// Where the calling thread's slot in the table of `epochs` lies; none when the table is full or the thread is
+/// The counter of the table of `epochs` and the calling thread's slot in it; none when the table is full or the thread is
 /// exiting.
 #[inline(always)]
-pub(super) fn slot_in(epochs: &ReclaimEpochs) -> Option<SlotOffset> {
-    let (table_id, offset) = LAST.get();
-    if table_id == epochs.id {
-        return Some(offset);
+pub(super) fn place_in(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
+    let last = LAST.get();
+    if last.table_id != epochs.id {
+        return find_or_claim(epochs);
     }
-    find_or_claim(epochs)
+    // SAFETY: ids are given once, so these are counter and slot of the table of `epochs` (T1), which has them mapped as long
+    // as it lives: the references live no longer. Both are atomic words, as `Region::line` gave them.
+    Some(unsafe { (&*last.counter, &*last.slot) })
 }
 
 #[cold]
-fn find_or_claim(epochs: &ReclaimEpochs) -> Option<SlotOffset> {
+fn find_or_claim(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
     CLAIMS
         .try_with(|claims| {
             let claims = &mut claims.borrow_mut().0;
@@ -69,9 +86,13 @@ fn find_or_claim(epochs: &ReclaimEpochs) -> Option<SlotOffset> {
                     slot
                 }
             };
-            let offset = epochs.table.slot_offset(slot);
-            LAST.set((epochs.id, offset));
-            Some(offset)
+            let (counter, slot) = (epochs.table.counter(), epochs.table.slot(slot));
+            LAST.set(Last {
+                table_id: epochs.id,
+                counter,
+                slot,
+            });
+            Some((counter, slot))
         })
         .ok()
         .flatten()

@@ -120,14 +120,15 @@ impl Table {
 
     /// Puts a copy of the value into `into`, whose content it replaces; false, and `into` is empty, when there is
     /// no object.
+    #[inline]
     pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> bool {
         into.clear();
         let engine = &self.shared.engine;
         if engine.space().is_in_place() {
             return engine.read_in_place(&self.table, key, into).is_some();
         }
-        self.get_with(key, |_, value| into.extend_from_slice(value))
-            .is_some()
+        let copied = engine.read_appended(&self.table, key, |_, v| into.extend_from_slice(v));
+        copied.is_some()
     }
 
     /// Shows version and value to `see`, which must be quick: no memory is reclaimed meanwhile. It may
@@ -266,7 +267,8 @@ impl Table {
     }
 
     /// Shows `see` the value of each key, by its place in `keys`, in that order. The keys' places in
-    /// index and log are asked for together, so that the waits for memory overlap.
+    /// index and log are asked for together, so that the waits for memory overlap. Each value is that of some moment of the
+    /// call: what `see` writes, the rest of its batch may or may not show.
     pub fn get_batch(&self, keys: &[&[u8]], mut see: impl FnMut(usize, Option<&[u8]>)) {
         let engine = &self.shared.engine;
         engine.read_batch(&self.table, keys, |at, found| {
@@ -281,7 +283,10 @@ impl Table {
     pub fn put_batch(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), (usize, StoreError)> {
         for (group, chunk) in pairs.chunks(BATCH).enumerate() {
             let engine = &self.shared.engine;
-            let _hashes = engine.prefetch_batch(&self.table, chunk.iter().map(|(key, _)| *key));
+            {
+                let _guard = engine.space().pin();
+                let _batch = engine.prefetch_batch(&self.table, chunk.iter().map(|(key, _)| *key));
+            }
             for (at, (key, value)) in chunk.iter().enumerate() {
                 self.put(key, value)
                     .map_err(|error| (group * BATCH + at, error))?;
