@@ -167,6 +167,11 @@ impl Shared {
                 Verdict::Open => None,
                 Verdict::Gone => Some("its process is gone"),
                 Verdict::Silent if self.others_answer(server).await => {
+                    // They may do so since a moment ago, when this process was reconnected: the suspect is asked after them.
+                    let (sign, _) = self.ping(&record.info, limit).await;
+                    if sign == Sign::Alive {
+                        return;
+                    }
                     self.may_convict_for_silence().then_some("it was silent")
                 }
                 Verdict::Silent => {
