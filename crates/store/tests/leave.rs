@@ -5,7 +5,7 @@
 mod support;
 
 use pluvio_log::{CleanerOptions, Durability, LogOptions};
-use pluvio_store::{Change, Engine, EngineOptions, EngineTable, Replay, Update};
+use pluvio_store::{Change, Engine, EngineError, EngineOptions, EngineTable, Replay, Update};
 use pluvio_units::{HashRange, KeyHash, LogId, Size, TableId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,8 +28,10 @@ fn open() -> (Arc<Engine>, Arc<EngineTable>) {
 }
 
 fn put(store: &Engine, table: &EngineTable, key: &str, value: &[u8]) {
-    let change = |_: Option<_>| Ok(Change::Put(value.into()));
-    let update = store.update(LogId(0), table, key.as_bytes(), 1, change);
+    let update: Result<Update<()>, EngineError> =
+        store.update(LogId(0), table, key.as_bytes(), 1, |_| {
+            Ok(Change::Put(value.into()))
+        });
     let Ok(Update::Done(done)) = update else {
         panic!("{key} must be written");
     };
