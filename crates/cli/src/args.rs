@@ -196,6 +196,9 @@ pub struct Dev {
     /// need --data [default: a directory below --data]
     #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
     pub metadata: Option<MetadataPlace>,
+    /// Who its coordinators are there.
+    #[command(flatten)]
+    pub metadata_login: MetadataLogin,
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
@@ -270,6 +273,22 @@ pub struct Server {
     pub process: Process,
 }
 
+/// The environment variable with the password of `--metadata-user`, unless that is in a file.
+pub const METADATA_PASSWORD: &str = "PLUVIO_METADATA_PASSWORD";
+
+/// Who coordinators are for etcd or ZooKeeper. Passwords are no arguments: everybody on a machine sees those.
+#[derive(Args, Clone, Debug, Default)]
+pub struct MetadataLogin {
+    /// The user that etcd or ZooKeeper knows coordinators by, with the password of
+    /// --metadata-password-file
+    #[arg(long, value_name = "NAME", env = "PLUVIO_METADATA_USER")]
+    pub metadata_user: Option<String>,
+    /// The file with the password of --metadata-user [default: what the environment variable
+    /// PLUVIO_METADATA_PASSWORD has]
+    #[arg(long, value_name = "FILE", env = "PLUVIO_METADATA_PASSWORD_FILE")]
+    pub metadata_password_file: Option<PathBuf>,
+}
+
 /// `pluvio coordinator`.
 #[derive(Args, Clone, Debug)]
 pub struct Coordinator {
@@ -289,6 +308,9 @@ pub struct Coordinator {
     /// the others wait
     #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
     pub metadata: Option<MetadataPlace>,
+    /// Who it is there.
+    #[command(flatten)]
+    pub metadata_login: MetadataLogin,
     /// With metadata in a directory: wait while another coordinator uses it
     #[arg(long)]
     pub standby: bool,

@@ -4,14 +4,14 @@
 
 use crate::admin::metrics::Metrics;
 use crate::admin::{Admin, Subject};
-use crate::args::{Coordinator as Arguments, Global};
+use crate::args::{Coordinator as Arguments, Global, METADATA_PASSWORD, MetadataLogin};
 use crate::failure::Failure;
 use crate::process::{self, Announcement, DISK_PATIENCE, Parts};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Standing};
 use pluvio_env::{Address, BoxFuture, DiskError, Env};
 use pluvio_env_os::DiskOpener;
-use pluvio_metadata::Place;
+use pluvio_metadata::{Login, Place};
 use pluvio_net::TcpNetwork;
 use std::convert::Infallible;
 use std::path::Path;
@@ -29,10 +29,41 @@ const STATUS_LIMIT: Duration = Duration::from_secs(3);
 /// It cannot start.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let place = place(arguments)?;
+    let login = login(&arguments.metadata_login, &place)?;
     let (given, json) = (arguments.clone(), global.json);
     process::run(global, &arguments.process, 1, None, move |parts| {
-        serve(parts, place, given, json)
+        serve(parts, place, login, given, json)
     })
+}
+
+/// Who it is for the store.
+fn login(arguments: &MetadataLogin, place: &Place) -> Result<Option<Login>, Failure> {
+    let Some(user) = arguments.metadata_user.clone() else {
+        return match &arguments.metadata_password_file {
+            Some(_) => Err(Failure::usage(
+                "--metadata-password-file has the password of a user: give --metadata-user, too",
+            )),
+            None => Ok(None),
+        };
+    };
+    if place.directory().is_some() {
+        return Err(Failure::usage(
+            "--metadata-user is for metadata in etcd or ZooKeeper; a directory knows no users",
+        ));
+    }
+    let password = match &arguments.metadata_password_file {
+        Some(file) => {
+            let read = std::fs::read_to_string(file);
+            let text = read.map_err(|error| Failure::file(file, &error))?;
+            text.trim_end_matches(['\r', '\n']).to_owned()
+        }
+        None => std::env::var(METADATA_PASSWORD).map_err(|_| {
+            Failure::usage(format!(
+                "--metadata-user {user}: its password is missing: give --metadata-password-file FILE, or set {METADATA_PASSWORD}"
+            ))
+        })?,
+    };
+    Ok(Some(Login { user, password }))
 }
 
 /// Where the metadata is.
@@ -52,6 +83,7 @@ fn place(arguments: &Arguments) -> Result<Place, Failure> {
 async fn serve(
     parts: Parts,
     place: Place,
+    login: Option<Login>,
     arguments: Arguments,
     json: bool,
 ) -> Result<(), Failure> {
@@ -85,6 +117,7 @@ async fn serve(
     let office = Office {
         env,
         place,
+        login,
         standby: arguments.standby,
         candidate: Arc::clone(&candidate),
         address: port.address.to_string(),
@@ -133,6 +166,7 @@ async fn serve(
 struct Office {
     env: Env,
     place: Place,
+    login: Option<Login>,
     standby: bool,
     candidate: Arc<Candidate>,
     /// Where others reach this process.
@@ -149,7 +183,7 @@ impl Office {
             Some(directory) => Some(self.lock(open_disk, directory).await?),
             None => None,
         };
-        let store = self.place.open(&self.env);
+        let store = self.place.open(&self.env, self.login.clone());
         let store = store.map_err(|error| self.failure(&error.into()))?;
         let led = self.candidate.run(store, &self.address).await;
         led.map_err(|error| self.failure(&error))
@@ -212,8 +246,9 @@ impl Pages {
 impl Subject for Pages {
     fn readiness(&self) -> (bool, String) {
         match (self.candidate.standing(), self.candidate.trouble()) {
-            (Standing::Looking | Standing::Deciding, _) => {
-                (false, "no coordinator leads yet".into())
+            (Standing::Looking | Standing::Deciding, trouble) => {
+                let nobody = || "no coordinator leads yet".to_owned();
+                (false, trouble.unwrap_or_else(nobody))
             }
             (Standing::Waiting(_) | Standing::Leading(_), None) => (true, String::new()),
             (Standing::Waiting(_) | Standing::Leading(_), Some(trouble)) => (false, trouble),

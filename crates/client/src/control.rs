@@ -9,9 +9,13 @@ use pluvio_env::{Address, CallError};
 use pluvio_units::{KeyHash, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
-    GetServerList, GetServerStatus, GetTable, Header, ListTables, Refusal, Request, RetryReason,
-    RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef, check_table_name,
+    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Refusal, Request,
+    RetryReason, RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef,
+    check_table_name,
 };
+
+/// How long a coordinator has to say what is wrong. It answers that at once.
+const TROUBLE_LIMIT: Duration = Duration::from_millis(500);
 
 impl Client {
     /// Creates a table, or finds the one that has this name. `span` is the number of servers to
@@ -108,6 +112,21 @@ impl Client {
     /// See [`Client`].
     pub async fn cluster_status(&self) -> Result<ClusterStatus, ClientError> {
         self.ask(&GetClusterStatus {}, &mut self.attempts()).await
+    }
+
+    /// What is wrong with the metadata store, as each coordinator sees it that knows of something; for people. They are
+    /// asked once each. For the case that none leads, which [`Client::cluster_status`] needs.
+    pub async fn coordinators_troubles(&self) -> Vec<String> {
+        let network = &*self.shared.parts.network;
+        let mut troubles = Vec::new();
+        for address in self.shared.coordinators.known() {
+            let limit = self.attempts().next_limit().min(TROUBLE_LIMIT);
+            let asked =
+                pluvio_wire::call(network, address, Header::default(), &GetLeader {}, limit).await;
+            let trouble = asked.ok().and_then(|reply| reply.trouble);
+            troubles.extend(trouble.map(|trouble| format!("coordinator at {address}: {trouble}")));
+        }
+        troubles
     }
 
     /// The servers of the cluster.

@@ -7,15 +7,18 @@ use crate::lead::Campaign;
 use crate::options::CoordinatorOptions;
 use crate::service::{Coordinator, CoordinatorError, refuse_as_not_leader};
 use crate::shared::LOOP;
-use crate::store::MetadataStore;
+use crate::store::{MetadataStore, StoreError};
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service, watch};
 use pluvio_units::ClusterId;
 use pluvio_wire::{GetLeader, GetLeaderReply, Opcode, decode, reply};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The pause before a store that failed while its state was read is read again.
 const READ_RETRY: Duration = Duration::from_millis(500);
+
+/// How long one that gave way lets others take over (LEAD-5). They do so at their next look; if nobody does, it leads on.
+const GIVE_WAY: Duration = Duration::from_secs(2);
 
 /// What a candidate does.
 #[derive(Clone)]
@@ -38,6 +41,8 @@ pub struct Candidate {
     /// Drawn at start, so that others know one process from the next at the same address.
     id: u64,
     standing: watch::Sender<Standing>,
+    /// What is wrong with the store while this one does not lead.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Candidate {
@@ -50,6 +55,7 @@ impl Candidate {
             options,
             id,
             standing: watch::Sender::new(Standing::Looking),
+            trouble: Mutex::default(),
         }
     }
 
@@ -70,13 +76,24 @@ impl Candidate {
         self.standing()
     }
 
-    /// Why the store does not do what it is asked, if this candidate leads and it does not.
+    /// Why the store does not do what it is asked, if it does not.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match &*self.standing.borrow() {
-            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => None,
+            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => {
+                self.store_trouble().clone()
+            }
             Standing::Leading(coordinator) => coordinator.tenure().trouble(),
         }
+    }
+
+    fn store_trouble(&self) -> MutexGuard<'_, Option<String>> {
+        // Held for single steps.
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_trouble(&self, error: Option<&StoreError>) {
+        *self.store_trouble() = error.map(ToString::to_string);
     }
 
     /// Waits, leads, waits again, for ever. `address` is where others reach this candidate.
@@ -88,21 +105,25 @@ impl Candidate {
         store: Arc<dyn MetadataStore>,
         address: &str,
     ) -> Result<core::convert::Infallible, CoordinatorError> {
-        let campaign = Campaign {
+        let mut campaign = Campaign {
             env: self.env.clone(),
             store,
             candidate: self.id,
             address: address.to_owned(),
+            known: None,
         };
-        let (mut seen, mut known) = (false, None);
+        let mut seen = false;
         loop {
-            let won = campaign.run(&mut seen, |now| self.stands(now)).await;
+            let tell = |now| self.stands(now);
+            let trouble = |error: Option<&StoreError>| self.note_trouble(error);
+            let won = campaign.run(&mut seen, tell, trouble).await;
+            let known = campaign.known;
             let tenure = won.map_err(|error| CoordinatorError::after(error, known))?;
             let keeping = tenure.clone().keep();
             self.env.tasks.spawn(LOOP, "keep", keeping);
             let leading = async {
                 let coordinator = self.take_office(&tenure, known).await?;
-                known = Some(coordinator.cluster());
+                campaign.known = Some(coordinator.cluster());
                 self.standing.send_replace(Standing::Leading(coordinator));
                 core::future::pending::<Result<(), CoordinatorError>>().await
             };
@@ -116,6 +137,9 @@ impl Candidate {
             }
             // Dropped here, which ends its tasks.
             self.standing.send_replace(Standing::Looking);
+            if tenure.gave_way() {
+                self.env.clock.sleep(GIVE_WAY).await;
+            }
         }
     }
 
@@ -132,6 +156,7 @@ impl Candidate {
                 Ok(coordinator) => return Ok(Arc::new(coordinator)),
                 Err(CoordinatorError::Store(error)) => {
                     tracing::error!(%error, "cannot read the state; trying again");
+                    self.note_trouble(Some(&error));
                     self.env.clock.sleep(READ_RETRY).await;
                 }
                 Err(other) => return Err(other),
@@ -179,6 +204,8 @@ impl Service for Candidate {
             leads: false,
             leader,
             deciding,
+            lost_servers: false,
+            trouble: self.trouble(),
         });
         Handled::Now(reply::<GetLeader>(&answer))
     }

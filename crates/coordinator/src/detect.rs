@@ -5,10 +5,15 @@
 //! another life answers there. Silence alone must last for `dead_server_timeout`, over several
 //! pings, and convicts at most one server per `silent_death_interval`: on a starved machine many
 //! servers are silent, and each recovery would starve it more.
+//!
+//! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this process that is cut off,
+//!   and without servers that answer there is nobody to recover anything. Nor does a machine that cannot be
+//!   reached prove a crash, as one that refuses the connection does.
 
 use crate::shared::Shared;
 use core::time::Duration;
-use pluvio_env::{Address, CallError, Moment};
+use futures_util::future::join_all;
+use pluvio_env::{Address, CallError, Moment, Network, NoConnection};
 use pluvio_units::ServerId;
 use pluvio_wire::{Header, Ping, PingReply, RpcError, ServerInfo, ServerState};
 use std::sync::Arc;
@@ -20,6 +25,20 @@ const PINGS: u32 = 4;
 const REFUSALS: u32 = 2;
 /// The pause after a refused connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+
+/// Servers that are asked, before another one is convicted for silence, whether anybody answers.
+const WITNESSES: usize = 8;
+
+/// Asks who answers at an address; any life will do.
+pub(crate) async fn who_is_there(
+    network: &dyn Network,
+    address: &str,
+    limit: Duration,
+) -> Result<PingReply, RpcError> {
+    let ping = Ping { from: ServerId(0) };
+    let address = Address::from(address);
+    pluvio_wire::call(network, &address, Header::default(), &ping, limit).await
+}
 
 /// What one ping showed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +127,7 @@ impl Shared {
             let chosen = up[self.env.rng.below(up.len() as u64) as usize].clone();
             let limit = self.ping_limit();
             let (sign, _) = self.ping(&chosen, limit).await;
+            self.tenure.contact().note(sign);
             if sign != Sign::Alive {
                 self.suspect(chosen.id);
             }
@@ -146,7 +166,20 @@ impl Shared {
                 Verdict::Alive => return,
                 Verdict::Open => None,
                 Verdict::Gone => Some("its process is gone"),
-                Verdict::Silent => self.may_convict_for_silence().then_some("it was silent"),
+                Verdict::Silent if self.others_answer(server).await => {
+                    // They may do so since a moment ago, when this process was reconnected: the suspect is asked after them.
+                    let (sign, _) = self.ping(&record.info, limit).await;
+                    if sign == Sign::Alive {
+                        return;
+                    }
+                    self.may_convict_for_silence().then_some("it was silent")
+                }
+                Verdict::Silent => {
+                    // All of it may have been this process's own silence. When it is over, somebody is the first to answer, and the
+                    // others must not be convicted for what was before.
+                    suspicion = Suspicion::new(clock.now(), self.options.dead_server_timeout);
+                    None
+                }
             };
             if let Some(why) = why {
                 self.declare_crashed(server, why).await;
@@ -164,10 +197,34 @@ impl Shared {
         address: &str,
         limit: Duration,
     ) -> Result<PingReply, RpcError> {
-        let ping = Ping { from: ServerId(0) };
-        let network = &*self.env.network;
-        let address = Address::from(address);
-        pluvio_wire::call(network, &address, Header::default(), &ping, limit).await
+        who_is_there(&*self.env.network, address, limit).await
+    }
+
+    /// Whether some other server that should be there answers (DETECT-1). Asks a few of those that nobody suspects, unless
+    /// one has answered just now.
+    async fn others_answer(&self, besides: ServerId) -> bool {
+        let now = self.env.clock.now();
+        // Half of the time for which the suspect has been silent: an answer from before that would be no sign of this process's
+        // own contact since.
+        let recently = |last: Moment| now.since(last) < self.options.dead_server_timeout / 2;
+        if self.memory().last_answer.is_some_and(recently) {
+            return true;
+        }
+        let state = self.state();
+        let mut others: Vec<ServerInfo> = {
+            let memory = self.memory();
+            let others = state.up().filter(|s| s.id != besides);
+            others
+                .filter(|s| !memory.suspects.contains(&s.id))
+                .cloned()
+                .collect()
+        };
+        self.env.rng.shuffle(&mut others);
+        others.truncate(WITNESSES);
+        let limit = self.ping_limit();
+        let asked = others.iter().map(|other| self.ping(other, limit));
+        let signs = join_all(asked).await;
+        signs.iter().any(|(sign, _)| *sign == Sign::Alive)
     }
 
     /// One ping, and when it was sent.
@@ -179,15 +236,18 @@ impl Shared {
             Ok(reply) if reply.server == to.id => Sign::Alive,
             // Another life has the address.
             Ok(reply) if reply.server != ServerId(0) => Sign::Gone,
-            // At once: refused. Late: no answer to the attempt to connect.
-            Err(RpcError::Call(CallError::Unreachable(..))) if took < limit / 2 => Sign::Gone,
+            Err(RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))) => Sign::Gone,
             // Somebody who has no id yet: a new life before it enlists, or this very one that has not
-            // received its id yet. Or a broken connection. None of them proves anything at once.
+            // received its id yet. Or a broken connection, or no way to that machine: this one's own network may be
+            // down. None of them proves anything at once.
             Ok(_) | Err(_) => {
                 self.env.clock.sleep(limit.saturating_sub(took)).await;
                 Sign::Silent
             }
         };
+        if sign == Sign::Alive {
+            self.memory().last_answer = Some(self.env.clock.now());
+        }
         (sign, sent)
     }
 

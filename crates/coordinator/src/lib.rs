@@ -14,7 +14,7 @@
 //! - COORD-4: a server id that was declared crashed is never up again, and a server is removed
 //!   from the list only when it has no tablets.
 //! - COORD-5: the tablets of a table that is not being dropped cover every hash exactly once.
-//! - LEAD-1 to LEAD-4: of several coordinators on one store one leads, and only that one changes
+//! - LEAD-1 to LEAD-5: of several coordinators on one store one leads, and only that one changes
 //!   anything. See `lead`.
 //! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
 //!   incarnation of the coordinator, gets the same answer. So does a tablet that moves.

@@ -61,6 +61,11 @@ impl CoordinatorError {
             (CampaignError::Store(error), _) => Self::Store(error),
             (CampaignError::Foreign(count), _) => Self::Foreign(count),
             (CampaignError::Lost, Some(cluster)) => Self::lost(cluster),
+            (CampaignError::Another(found), known) => Self::Lost {
+                // Only who knows a cluster finds another one.
+                cluster: known.unwrap_or(found),
+                found: format!("holds cluster {:016x}", found.0),
+            },
             (CampaignError::Lost, None) => Self::Store(StoreError(
                 "is empty, but a leader's record was there".into(),
             )),
@@ -110,8 +115,9 @@ impl Coordinator {
             store,
             candidate,
             address: String::new(),
+            known: None,
         };
-        let tenure = campaign.run(&mut false, |_| ()).await;
+        let tenure = campaign.run(&mut false, |_| (), |_| ()).await;
         let tenure = tenure.map_err(|error| CoordinatorError::after(error, None))?;
         env.tasks
             .spawn(crate::shared::LOOP, "keep", tenure.clone().keep());
@@ -282,6 +288,8 @@ impl Service for Coordinator {
                 Ok(GetLeaderReply {
                     candidate: self.candidate,
                     leads: self.shared.tenure.leads(),
+                    lost_servers: self.shared.tenure.contact().is_lost(),
+                    trouble: self.shared.tenure.trouble(),
                     ..GetLeaderReply::default()
                 })
             }),

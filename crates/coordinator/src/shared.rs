@@ -43,6 +43,8 @@ pub(crate) struct Memory {
     pub(crate) suspects: BTreeSet<ServerId>,
     /// When a server was last declared crashed for silence.
     pub(crate) silent_death: Option<Moment>,
+    /// When a server answered a ping last.
+    pub(crate) last_answer: Option<Moment>,
     /// Why the owners of a new table's tablets do not take them yet.
     pub(crate) troubles: BTreeMap<TableId, RetryReason>,
     /// Recovery attempts under way.

@@ -337,6 +337,15 @@ impl State {
         batch
     }
 
+    /// Which cluster a store holds; `None` when it holds none.
+    pub(crate) async fn cluster_in(
+        store: &dyn MetadataStore,
+    ) -> Result<Option<ClusterId>, LoadError> {
+        let found = store.get(GLOBALS).await?;
+        let globals = found.map(|bytes| get::<Globals>(GLOBALS, &bytes));
+        Ok(globals.transpose()?.map(|globals| globals.cluster))
+    }
+
     /// Reads a state; `None` from an empty store.
     pub(crate) async fn load(store: &dyn MetadataStore) -> Result<Option<Self>, LoadError> {
         let Some(bytes) = store.get(GLOBALS).await? else {

@@ -32,6 +32,7 @@ impl Shared {
             tables: state.infos(),
             recoveries,
             migrations,
+            metadata_trouble: self.tenure.trouble(),
         })
     }
 }

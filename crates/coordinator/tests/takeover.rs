@@ -9,7 +9,7 @@ use pluvio_coordinator::{
     Candidate, Change, Condition, CoordinatorError, CoordinatorOptions, Limits, MemoryStore,
     MetadataStore, Outcome, Stop,
 };
-use pluvio_sim::SimOptions;
+use pluvio_sim::{ProcessId, SimOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,35 +107,129 @@ fn a_leader_that_only_another_coordinator_cannot_reach_stays() {
     cluster.calm_down();
 }
 
+/// Cuts a process off from all servers.
+fn cut_off_servers(cluster: &Cluster, process: ProcessId) {
+    for machine in &cluster.machines {
+        cluster.sim.cut(process, machine.process);
+        cluster.sim.cut(machine.process, process);
+    }
+}
+
+/// LEAD-5, DETECT-1: with a network between the coordinators, and without.
 #[test]
-fn a_store_that_was_emptied_begins_no_new_cluster() {
-    let store = MemoryStore::shared();
+fn a_leader_that_reaches_no_server_gives_way_to_one_that_does() {
+    /// Pings that show it take three to four seconds, a challenge that comes too early costs three more.
+    const LIMIT: Duration = Duration::from_secs(12);
+    for seed in 0..20 {
+        let cluster = cluster(seed, 2, 4);
+        cluster.create_table("before");
+        let first = cluster.leader();
+        let (leader, other) = (cluster.coordinators[first], cluster.coordinators[1 - first]);
+        cut_off_servers(&cluster, leader);
+        if seed % 2 == 1 {
+            cluster.sim.cut(leader, other);
+            cluster.sim.cut(other, leader);
+        }
+        let began = cluster.sim.now();
+        cluster.until("the other one leads", |c| c.leaders() == [1 - first]);
+        let took = cluster.sim.now() - began;
+        assert!(took < LIMIT, "seed {seed}: {took:?}");
+        // It leads on, and the first one leaves it alone.
+        for _ in 0..100 {
+            cluster.sim.run_for(Duration::from_millis(100));
+            assert_eq!(cluster.leaders(), [1 - first], "seed {seed}");
+        }
+        cluster.sim.heal_all();
+        cluster.create_table("after");
+        let status = cluster.calm_down();
+        assert_eq!(status.list.servers.len(), 4, "seed {seed}");
+        assert!(status.recoveries.is_empty(), "nobody was declared dead");
+    }
+}
+
+#[test]
+fn a_leader_stays_when_nobody_reaches_the_servers() {
+    for seed in 0..5 {
+        let cluster = cluster(seed, 3, 4);
+        cluster.create_table("t");
+        let first = cluster.leader();
+        for process in &cluster.coordinators {
+            cut_off_servers(&cluster, *process);
+        }
+        for _ in 0..300 {
+            cluster.sim.run_for(Duration::from_millis(100));
+            assert_eq!(cluster.leaders(), [first], "seed {seed}");
+        }
+        cluster.sim.heal_all();
+        let status = cluster.calm_down();
+        assert_eq!(status.list.servers.len(), 4, "seed {seed}");
+        assert!(status.recoveries.is_empty(), "nobody was declared dead");
+    }
+}
+
+/// It could not do better than whoever leads, and leads on itself.
+#[test]
+fn a_leader_without_servers_leads_on_when_whoever_challenged_it_died() {
+    let cluster = cluster(1, 2, 3);
+    let first = cluster.leader();
+    let (leader, other) = (cluster.coordinators[first], cluster.coordinators[1 - first]);
+    cut_off_servers(&cluster, leader);
+    cluster.until("it gives way", |c| c.leaders().is_empty());
+    cluster.sim.crash(other);
+    cluster.until("it leads again", |c| c.leaders() == [first]);
+    cluster.sim.heal_all();
+    cluster.create_table("t");
+    cluster.calm_down();
+}
+
+/// Runs a coordinator on a store that something happens to; gives why it ended.
+fn ends_after(store: &MemoryStore, happens: impl FnOnce(&MemoryStore) + Send + 'static) -> String {
     let sim = pluvio_sim::Sim::new(1, SimOptions::default());
     let process = sim.process("coordinator");
     let (env, clock) = (process.env.clone(), process.env.clock.clone());
     let own = store.clone();
     let running = async move {
         let candidate = Candidate::new(env, CoordinatorOptions::default());
-        let wiping = async {
+        let happening = async {
             candidate.settled().await;
             clock.sleep(Duration::from_secs(1)).await;
-            own.wipe();
+            happens(&own);
             core::future::pending::<()>().await;
         };
         let run = candidate.run(Arc::new(own.clone()), "coordinator");
-        match futures_util::future::select(std::pin::pin!(run), std::pin::pin!(wiping)).await {
+        match futures_util::future::select(std::pin::pin!(run), std::pin::pin!(happening)).await {
             futures_util::future::Either::Left((Err(error), _)) => error,
             futures_util::future::Either::Right(((), _)) => unreachable!("it waits for ever"),
         }
     };
     let error = sim
         .block_on(process.id, running, Duration::from_secs(60))
-        .unwrap();
+        .expect("it ends by itself");
     let CoordinatorError::Lost { .. } = &error else {
         panic!("{error}");
     };
-    assert!(error.to_string().contains("is empty"), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_store_that_was_emptied_begins_no_new_cluster() {
+    let store = MemoryStore::shared();
+    let error = ends_after(&store, MemoryStore::wipe);
+    assert!(error.contains("is empty"), "{error}");
     assert!(store.dump().is_empty(), "nothing was written to it");
+}
+
+/// Its leader's record is of a coordinator that is long dead, which is no reason to take over.
+#[test]
+fn a_store_that_holds_another_cluster_is_not_written_to() {
+    let other = cluster(2, 1, 3);
+    other.create_table("t");
+    other.calm_down();
+    let entries = other.store.dump();
+    let (store, others) = (MemoryStore::shared(), entries.clone());
+    let error = ends_after(&store, move |store| store.replace(others));
+    assert!(error.contains("holds cluster"), "{error}");
+    assert_eq!(store.dump(), entries);
 }
 
 #[test]

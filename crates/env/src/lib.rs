@@ -23,8 +23,8 @@ use std::sync::Arc;
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use network::{
-    Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, Peer,
-    Service, StreamError, StreamService,
+    Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,
+    Peer, Service, StreamError, StreamService,
 };
 pub use rng::Rng;
 pub use tasks::{Pace, TaskHandle, Tasks};

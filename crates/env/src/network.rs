@@ -48,13 +48,31 @@ impl Frame {
     }
 }
 
+/// Why no connection could be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoConnection {
+    /// The other machine says that nothing listens on the port: the process is gone, or has not opened it yet.
+    #[error("connection refused: nothing listens there")]
+    Refused,
+    /// Anything else, for people. It says nothing of the other process: the network between may be
+    /// gone, or this process may have too many connections.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for NoConnection {
+    fn from(words: String) -> Self {
+        Self::Other(words)
+    }
+}
+
 /// Why a call has no reply.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// No connection could be made. The request was not executed. Retryable.
     #[error("cannot reach {0}: {1}")]
-    Unreachable(Address, String),
+    Unreachable(Address, NoConnection),
     /// The connection broke. The request may have been executed. Retryable if that does no harm.
     #[error("lost the connection to {0}")]
     Lost(Address),

@@ -5,6 +5,7 @@
 //! are unless asked otherwise, and a batch is one transaction.
 
 use crate::http::Http;
+use crate::login::Login;
 use crate::place::{Place, Service};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,7 @@ use pluvio_coordinator::{Change, Condition, Limits, MetadataStore, Outcome, Stor
 use pluvio_env::{BoxFuture, Env};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// etcd takes 128 operations in a transaction and requests of 1.5 MiB, unless it is told otherwise.
 const LIMITS: Limits = Limits {
@@ -27,7 +29,13 @@ pub struct EtcdStore {
     name: String,
     prefix: String,
     http: Http,
+    login: Option<Login>,
+    /// What etcd gave for the login. It ends when nobody has used it for five minutes, or etcd starts again.
+    token: Mutex<Option<String>>,
 }
+
+/// What etcd says of a token that has ended.
+const ENDED: &str = "invalid auth token";
 
 /// A key or a value in base64, as the gateway has bytes.
 fn text(bytes: impl AsRef<[u8]>) -> String {
@@ -56,6 +64,11 @@ struct Transaction {
     succeeded: bool,
 }
 
+#[derive(Deserialize)]
+struct Token {
+    token: String,
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Problem {
@@ -77,12 +90,19 @@ fn beyond(prefix: &str) -> Vec<u8> {
 impl EtcdStore {
     /// The store; connected to when it is used.
     #[must_use]
-    pub fn new(env: Env, service: &Service) -> Self {
+    pub fn new(env: Env, service: &Service, login: Option<Login>) -> Self {
         Self {
             name: Place::Etcd(service.clone()).to_string(),
             prefix: format!("{}/", service.path),
             http: Http::new(env, service.servers.clone()),
+            login,
+            token: Mutex::default(),
         }
+    }
+
+    fn kept_token(&self) -> MutexGuard<'_, Option<String>> {
+        // Held for single steps.
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, what: impl core::fmt::Display) -> StoreError {
@@ -99,23 +119,81 @@ impl EtcdStore {
         request: &impl Serialize,
     ) -> Result<A, StoreError> {
         let body = serde_json::to_vec(request).map_err(|error| self.failed(error))?;
-        let posted = self.http.post(path, &Bytes::from(body)).await;
-        let (status, body) = posted.map_err(|error| self.failed(error))?;
+        let body = Bytes::from(body);
+        let first = match self.post(path, &body).await {
+            // Not executed; the next one logs in anew.
+            Err(words) if words.contains(ENDED) && self.kept_token().take().is_some() => {
+                self.post(path, &body).await
+            }
+            other => other,
+        };
+        let answer = first.map_err(|words| {
+            let advice = self.advice(&words);
+            self.failed(format!("{words}{advice}"))
+        })?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| self.failed(format!("cannot understand it: {error}")))
+    }
+
+    /// What helps when etcd says this.
+    fn advice(&self, words: &str) -> String {
+        if words.contains("space exceeded") {
+            return "; compact its history, defragment it and disarm the alarm with etcdctl".into();
+        }
+        if words.contains("user name is empty") {
+            return "; it wants to know who asks: give --metadata-user and its password".into();
+        }
+        if words.contains("permission denied") {
+            let prefix = &self.prefix;
+            return format!("; let its user read and write all keys that begin with {prefix}");
+        }
+        String::new()
+    }
+
+    /// Asks as the user of the login, which is logged in if need be.
+    ///
+    /// # Errors
+    /// etcd's words, or why it did not answer.
+    async fn post(&self, path: &str, body: &Bytes) -> Result<Bytes, String> {
+        let kept = self.kept_token().clone();
+        let token = match (&self.login, kept) {
+            (None, _) => None,
+            (Some(_), Some(token)) => Some(token),
+            (Some(login), None) => {
+                let token = self.log_in(login).await?;
+                *self.kept_token() = Some(token.clone());
+                Some(token)
+            }
+        };
+        self.post_as(token.as_deref(), path, body).await
+    }
+
+    async fn log_in(&self, login: &Login) -> Result<String, String> {
+        let request = json!({ "name": login.user, "password": login.password });
+        let body = Bytes::from(request.to_string());
+        let answer = self.post_as(None, "/v3/auth/authenticate", &body).await;
+        let answer = answer.map_err(|words| format!("user {:?}: {words}", login.user))?;
+        let token: Token = serde_json::from_slice(&answer)
+            .map_err(|error| format!("cannot understand it: {error}"))?;
+        Ok(token.token)
+    }
+
+    async fn post_as(
+        &self,
+        token: Option<&str>,
+        path: &str,
+        body: &Bytes,
+    ) -> Result<Bytes, String> {
+        let (status, body) = self.http.post(path, token, body).await?;
         if status.is_success() {
-            let answer = serde_json::from_slice(&body);
-            return answer.map_err(|error| self.failed(format!("cannot understand it: {error}")));
+            return Ok(body);
         }
         let problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
-        let words = match (problem.message, problem.error) {
+        Err(match (problem.message, problem.error) {
             (message, _) if !message.is_empty() => message,
             (_, error) if !error.is_empty() => error,
             (..) => format!("it answers {status}; is this an etcd server of version 3.4 or later?"),
-        };
-        let advice = match words.contains("space exceeded") {
-            true => "; compact its history, defragment it and disarm the alarm with etcdctl",
-            false => "",
-        };
-        Err(self.failed(format!("{words}{advice}")))
+        })
     }
 
     fn decoded(&self, entry: &Entry) -> Result<(String, Bytes), StoreError> {

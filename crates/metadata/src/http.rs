@@ -7,7 +7,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use pluvio_env::{Env, timeout};
@@ -56,11 +56,16 @@ impl Http {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts JSON to a path of one server; after a failure to connect, of each of the others.
+    /// Posts JSON to a path of one server, as the user that has `token`; after a failure to connect, of each of the others.
     ///
     /// # Errors
     /// What went wrong, for people. The request may have been executed.
-    pub(crate) async fn post(&self, path: &str, body: &Bytes) -> Result<Answer, String> {
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        token: Option<&str>,
+        body: &Bytes,
+    ) -> Result<Answer, String> {
         let mut problem = String::new();
         for _ in 0..self.servers.len() {
             let (server, idle) = {
@@ -80,7 +85,7 @@ impl Http {
                     }
                 },
             };
-            return self.send(server, connection, path, body).await;
+            return self.send(server, connection, path, token, body).await;
         }
         Err(problem)
     }
@@ -90,14 +95,19 @@ impl Http {
         server: usize,
         mut connection: Connection,
         path: &str,
+        token: Option<&str>,
         body: &Bytes,
     ) -> Result<Answer, String> {
         let name = &self.servers[server];
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(Method::POST)
             .uri(path)
             .header(HOST, name)
-            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request
             .body(Full::new(body.clone()))
             .map_err(|error| error.to_string())?;
         let asked = async {

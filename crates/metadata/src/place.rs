@@ -1,6 +1,6 @@
 //! How a place for metadata is written, and what it opens.
 
-use crate::{EtcdStore, ZooKeeperStore};
+use crate::{EtcdStore, Login, ZooKeeperStore};
 use core::fmt;
 use core::str::FromStr;
 use pluvio_coordinator::{MetadataStore, RedbStore, StoreError};
@@ -48,18 +48,23 @@ impl Place {
         }
     }
 
-    /// Opens the store. Those outside of the process are connected to when they are used first.
+    /// Opens the store. Those outside of the process are connected to when they are used first, as the user of `login`; an
+    /// embedded one knows no users.
     ///
     /// # Errors
     /// The file of an embedded store is in use by another process, is something else, or cannot be read
     /// or created.
-    pub fn open(&self, env: &Env) -> Result<Arc<dyn MetadataStore>, StoreError> {
+    pub fn open(
+        &self,
+        env: &Env,
+        login: Option<Login>,
+    ) -> Result<Arc<dyn MetadataStore>, StoreError> {
         Ok(match self {
             Self::Embedded(directory) => {
                 Arc::new(RedbStore::open(directory.join(FILE), env.tasks.clone())?)
             }
-            Self::Etcd(service) => Arc::new(EtcdStore::new(env.clone(), service)),
-            Self::ZooKeeper(service) => Arc::new(ZooKeeperStore::new(env.clone(), service)),
+            Self::Etcd(service) => Arc::new(EtcdStore::new(env.clone(), service, login)),
+            Self::ZooKeeper(service) => Arc::new(ZooKeeperStore::new(env.clone(), service, login)),
         })
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Sessions mean nothing here (the coordinator's lease does not depend on them): one that expired is replaced.
 
+use crate::login::Login;
 use crate::place::{Place, Service};
 use bytes::Bytes;
 use core::time::Duration;
@@ -28,7 +29,10 @@ const READS: usize = 64;
 /// Batches are given again when somebody else made or removed nodes meanwhile. The coordinator alone does so.
 const TRIES: usize = 10;
 
-const OPTIONS: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
+/// Nodes that anybody may use.
+const OPEN: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
+/// Nodes that only the user may use who made them.
+const OWN: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::creator_all());
 
 /// Entries below one node of a ZooKeeper ensemble.
 pub struct ZooKeeperStore {
@@ -36,6 +40,7 @@ pub struct ZooKeeperStore {
     name: String,
     servers: String,
     path: String,
+    login: Option<Login>,
     client: tokio::sync::Mutex<Option<Client>>,
 }
 
@@ -50,18 +55,27 @@ fn unescaped(name: &str) -> String {
 impl ZooKeeperStore {
     /// The store; connected to when it is used.
     #[must_use]
-    pub fn new(env: Env, service: &Service) -> Self {
+    pub fn new(env: Env, service: &Service, login: Option<Login>) -> Self {
         Self {
             env,
             name: Place::ZooKeeper(service.clone()).to_string(),
             servers: service.servers.join(","),
             path: service.path.clone(),
+            login,
             client: tokio::sync::Mutex::new(None),
         }
     }
 
     fn failed(&self, what: impl core::fmt::Display) -> StoreError {
         StoreError(format!("{}: {what}", self.name))
+    }
+
+    /// How nodes are made.
+    fn options(&self) -> &'static CreateOptions<'static> {
+        match self.login {
+            Some(_) => &OWN,
+            None => &OPEN,
+        }
     }
 
     fn node(&self, key: &str) -> String {
@@ -81,7 +95,10 @@ impl ZooKeeperStore {
                 Error::NotReadOnly => {
                     "it is read-only: most servers of the ensemble are away".to_owned()
                 }
-                Error::NoAuth => format!("{error}: this client may not use {}", self.path),
+                Error::NoAuth => format!(
+                    "{error}: this client may not use all of {}; are --metadata-user and its password right, and may that user read, write, create and delete there?",
+                    self.path
+                ),
                 other => other.to_string(),
             }),
             Err(_) => self.failed(format!("does not answer within {LIMIT:?}")),
@@ -105,13 +122,23 @@ impl ZooKeeperStore {
             return Ok(client.clone());
         }
         let connecting = async {
-            let client = Client::connector()
+            let mut connector = Client::connector()
                 .with_session_timeout(SESSION)
                 .with_connection_timeout(LIMIT)
-                .with_fail_eagerly()
-                .connect(&self.servers)
-                .await?;
-            client.mkdir(&self.path, &OPTIONS).await?;
+                .with_fail_eagerly();
+            if let Some(Login { user, password }) = &self.login {
+                let digest = format!("{user}:{password}");
+                connector = connector.with_auth("digest", digest.as_bytes());
+            }
+            let client = connector.connect(&self.servers).await?;
+            if client.check_stat(&self.path).await?.is_none() {
+                // Nodes on the way to it are everybody's: others may have something there, too.
+                let above = self.path.rsplit_once('/').map_or("", |(above, _)| above);
+                if !above.is_empty() {
+                    client.mkdir(above, &OPEN).await?;
+                }
+                client.mkdir(&self.path, self.options()).await?;
+            }
             Ok::<_, Error>(client)
         };
         match timeout(&*self.env.clock, LIMIT, connecting).await {
@@ -193,7 +220,7 @@ impl ZooKeeperStore {
         // The first operation is the condition; what the batch does with its key comes later.
         match &found {
             Some((_, version)) => writer.add_check_version(&guard, *version)?,
-            None => writer.add_create(&guard, &[], &OPTIONS)?,
+            None => writer.add_create(&guard, &[], self.options())?,
         }
         let mut kept = found.is_some();
         for ((change, node), there) in batch.iter().zip(&nodes).zip(there) {
@@ -203,7 +230,7 @@ impl ZooKeeperStore {
                     kept |= is_guard;
                     writer.add_set_data(node, value, None)?;
                 }
-                Change::Put { value, .. } => writer.add_create(node, value, &OPTIONS)?,
+                Change::Put { value, .. } => writer.add_create(node, value, self.options())?,
                 Change::Delete { .. } if there => writer.add_delete(node, None)?,
                 Change::Delete { .. } => {}
             }

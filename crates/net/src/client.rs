@@ -8,7 +8,7 @@
 
 use crate::lock;
 use core::task::Waker;
-use pluvio_env::{Address, CallError, Frame, TaskHandle};
+use pluvio_env::{Address, CallError, Frame, NoConnection, TaskHandle};
 use pluvio_units::{CoreId, FixedMap};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -203,7 +203,7 @@ impl Connection {
 
     /// Ends the connection for all callers. `why` is told to those whose request was not sent.
     /// Gives the numbers of requests that may have been executed and of those that were not.
-    pub(crate) fn close(&self, why: &str) -> (usize, usize) {
+    pub(crate) fn close(&self, why: &NoConnection) -> (usize, usize) {
         let pending = {
             let mut state = lock(&self.state);
             state.closed = true;
@@ -220,7 +220,7 @@ impl Connection {
                 CallError::Lost(self.address.clone())
             } else {
                 unsent += 1;
-                CallError::Unreachable(self.address.clone(), why.to_owned())
+                CallError::Unreachable(self.address.clone(), why.clone())
             };
             // Its caller may have given up in this moment.
             let _given_up = waiting.give.send(Err(error));

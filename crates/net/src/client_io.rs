@@ -12,7 +12,7 @@ use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
-use pluvio_env::{CallError, Clock, Frame, Tasks};
+use pluvio_env::{CallError, Clock, Frame, NoConnection, Tasks};
 use std::io;
 use std::sync::{Arc, Weak};
 use tokio::net::TcpStream;
@@ -53,7 +53,7 @@ pub(crate) struct Closer {
     shared: Arc<Shared>,
     peers: Weak<Vec<PeerMap>>,
     connection: Arc<Connection>,
-    why: String,
+    why: NoConnection,
 }
 
 impl Closer {
@@ -66,7 +66,7 @@ impl Closer {
             shared,
             peers,
             connection,
-            why: "this process is shutting down".to_owned(),
+            why: NoConnection::Other("this process is shutting down".to_owned()),
         }
     }
 }
@@ -99,7 +99,7 @@ pub(crate) async fn run(mut closer: Closer) {
         Ok(opened) => opened,
         Err(why) => {
             add(&counters.connects_failed, 1);
-            tracing::debug!(peer = %connection.address, why, "cannot connect");
+            tracing::debug!(peer = %connection.address, %why, "cannot connect");
             closer.why = why;
             return;
         }
@@ -131,10 +131,13 @@ pub(crate) async fn run(mut closer: Closer) {
             tracing::warn!(peer = %connection.address, %end, "connection closed");
         }
     }
-    closer.why = format!("the connection ended before the request was sent: {end}");
+    closer.why = format!("the connection ended before the request was sent: {end}").into();
 }
 
-async fn open(shared: &Shared, connection: &Connection) -> Result<(TcpStream, usize), String> {
+async fn open(
+    shared: &Shared,
+    connection: &Connection,
+) -> Result<(TcpStream, usize), NoConnection> {
     let addresses = resolve(&*shared.tasks, &connection.address).await?;
     let clock = &*shared.clock;
     let mut stream = connect(clock, &addresses, shared.options.connect_limit).await?;

@@ -80,7 +80,7 @@ impl TcpNetwork {
                 Some(_) => {}
                 None if peers.len() >= options.peers_max => {
                     let why = format!("this process has its most connections ({})", peers.len());
-                    return Err(CallError::Unreachable(to.clone(), why));
+                    return Err(CallError::Unreachable(to.clone(), why.into()));
                 }
                 None => {}
             }
@@ -126,7 +126,7 @@ impl TcpNetwork {
             connection = self.connection(core, to, Some(&connection))?;
         }
         let why = "its connections end as soon as they are made".to_owned();
-        Err(CallError::Unreachable(to.clone(), why))
+        Err(CallError::Unreachable(to.clone(), why.into()))
     }
 }
 
@@ -192,7 +192,7 @@ impl Network for TcpNetwork {
                         Progress::PerhapsSent => CallError::TimedOut(to.clone(), limit),
                         Progress::NotSent => CallError::Unreachable(
                             to.clone(),
-                            format!("the request could not be sent within {limit:?}"),
+                            format!("the request could not be sent within {limit:?}").into(),
                         ),
                     })
                 }

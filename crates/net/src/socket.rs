@@ -3,7 +3,7 @@
 use crate::lock;
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_env::{Address, Clock, NetworkError, Tasks, timeout};
+use pluvio_env::{Address, Clock, NetworkError, NoConnection, Tasks, timeout};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
@@ -110,19 +110,17 @@ pub(crate) fn tune(stream: &TcpStream, tuning: Tuning) {
 /// Connects to one of the addresses, trying them in order, all within `limit`.
 ///
 /// # Errors
-/// Text for people, of the last one tried.
+/// Of the last one tried.
 pub(crate) async fn connect(
     clock: &dyn Clock,
     addresses: &[SocketAddr],
     limit: Duration,
-) -> Result<TcpStream, String> {
+) -> Result<TcpStream, NoConnection> {
     let try_all = async {
-        let mut last = "the name has no address".to_owned();
+        let mut last = NoConnection::Other("the name has no address".to_owned());
         for &at in addresses {
             match TcpStream::connect(at).await {
-                Ok(stream) if is_connected_to_itself(&stream) => {
-                    NOTHING_THERE.clone_into(&mut last)
-                }
+                Ok(stream) if is_connected_to_itself(&stream) => last = NoConnection::Refused,
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = explain_connect(&error),
             }
@@ -131,7 +129,7 @@ pub(crate) async fn connect(
     };
     match timeout(clock, limit, try_all).await {
         Ok(result) => result,
-        Err(_) => Err(format!("no connection within {limit:?}")),
+        Err(_) => Err(format!("no connection within {limit:?}").into()),
     }
 }
 
@@ -141,12 +139,10 @@ fn is_connected_to_itself(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(here), Ok(there)) if here == there)
 }
 
-const NOTHING_THERE: &str = "connection refused: nothing listens there";
-
-fn explain_connect(error: &io::Error) -> String {
+fn explain_connect(error: &io::Error) -> NoConnection {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => NOTHING_THERE.to_owned(),
-        _ => error.to_string(),
+        io::ErrorKind::ConnectionRefused => NoConnection::Refused,
+        _ => NoConnection::Other(error.to_string()),
     }
 }
 

@@ -10,7 +10,9 @@ use pluvio_sim::DiskFaults;
 use pluvio_units::HashRange;
 use pluvio_units::SegmentId;
 use pluvio_units::TableId;
-use pluvio_wire::{Header, Read, RejectRules, TabletSpec, TakeTablets, call};
+use pluvio_wire::{
+    Header, Read, Refusal, RejectRules, RpcError, TabletSpec, TakeTablets, Write, call,
+};
 use rig::{LONG, Rig};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -201,5 +203,69 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
         rig.restart(master, 1);
         rig.sim.heal_all();
         rig.check("t", 50);
+    }
+}
+
+/// Nobody reads what a crash could take back (e5): a write that no backup has is in its master's memory, and a reader of it
+/// waits.
+#[test]
+fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
+    for seed in 0..5 {
+        let rig = Rig::of(seed, 4, 3);
+        let table = rig.fill("t", 1);
+        let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
+        let id = rig.server(owner).expect("it has started").id();
+        let process = rig.servers[owner];
+        for other in rig.servers.iter().filter(|other| **other != process) {
+            rig.sim.cut(process, *other);
+        }
+        let to = Address::from(&*format!("server-{owner}"));
+        let (env, at, table_id) = (rig.client.env.clone(), to.clone(), table.id());
+        let (write, read) = (
+            Write {
+                table: table_id,
+                key: b"key 0".to_vec(),
+                rules: RejectRules::default(),
+                value: Bytes::from("taken back"),
+            },
+            Read {
+                table: table_id,
+                key: b"key 0".to_vec(),
+                rules: RejectRules::default(),
+            },
+        );
+        // Less than its lease lasts: it would answer if it had something to show.
+        let limit = Duration::from_millis(300);
+        rig.sim.spawn(rig.client.id, "writer", async move {
+            let written = call(&*env.network, &at, Header::to(id), &write, limit).await;
+            assert!(written.is_err(), "{written:?}");
+        });
+        rig.sim.run_for(Duration::from_millis(50));
+        let ask = |key: Vec<u8>| {
+            let (env, to) = (rig.client.env.clone(), to.clone());
+            let read = Read {
+                key,
+                ..read.clone()
+            };
+            rig.run(&rig.client, async move {
+                call(&*env.network, &to, Header::to(id), &read, limit).await
+            })
+        };
+        let seen = ask(b"key 0".to_vec());
+        assert!(seen.is_err(), "seed {seed}: {seen:?}");
+        // It is not that it answers nothing at all.
+        let keys = (0..).map(|n| format!("nothing {n}").into_bytes());
+        let mut keys = keys.filter(|key| rig.owner(&table, key) == Some(owner));
+        let nothing = ask(keys.next().expect("it has many hashes"));
+        let put_off = |error: &RpcError| {
+            matches!(
+                error,
+                RpcError::Call(_) | RpcError::Refused(Refusal::Retry { .. })
+            )
+        };
+        assert!(!nothing.as_ref().is_err_and(put_off), "{nothing:?}");
+        rig.sim.crash(process);
+        rig.sim.heal_all();
+        rig.check("t", 1);
     }
 }

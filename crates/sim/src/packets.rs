@@ -15,7 +15,7 @@ use crate::random::mix;
 use crate::slab::Key;
 use crate::state::{Current, Life, Owner, ProcessId, State};
 use crate::trace::{Fact, content};
-use pluvio_env::{Address, CallError, Frame, Peer, Service};
+use pluvio_env::{Address, CallError, Frame, NoConnection, Peer, Service};
 use pluvio_units::CoreId;
 use std::sync::Arc;
 
@@ -415,8 +415,7 @@ impl State {
                 process: at.unwrap_or(from),
                 incarnation: 0,
             };
-            let error =
-                CallError::Unreachable(request.to.clone(), "connection refused".to_string());
+            let error = CallError::Unreachable(request.to.clone(), NoConnection::Refused);
             let failure = Packet::Failure(request.reply_to(server), error);
             let way = Way {
                 from: server.process,

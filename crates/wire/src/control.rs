@@ -339,6 +339,12 @@ pub struct GetLeaderReply {
     /// best asked again.
     #[serde(default)]
     pub deciding: bool,
+    /// It leads, but its pings hardly reach any server: whoever does better may take its place.
+    #[serde(default)]
+    pub lost_servers: bool,
+    /// Why the metadata store does not do what it is asked, if it does not; for people.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 impl Body for GetLeaderReply {}
 
@@ -423,6 +429,9 @@ pub struct ClusterStatus {
     /// Migrations under way, and the latest that ended, oldest first.
     #[serde(default)]
     pub migrations: Vec<MigrationStatus>,
+    /// Why the metadata store takes no changes, if it takes none; for people. What the cluster serves it serves on.
+    #[serde(default)]
+    pub metadata_trouble: Option<String>,
 }
 impl Body for ClusterStatus {}
 

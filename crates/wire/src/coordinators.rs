@@ -51,6 +51,12 @@ impl Coordinators {
         self.known.is_empty()
     }
 
+    /// Those of the list.
+    #[must_use]
+    pub fn known(&self) -> &[Address] {
+        &self.known
+    }
+
     /// The one that is asked next.
     #[must_use]
     pub fn current(&self) -> Address {

@@ -346,6 +346,7 @@ mod tests {
             tables: Vec::new(),
             recoveries: Vec::new(),
             migrations: Vec::new(),
+            metadata_trouble: None,
         });
         all.redis(&RedisNumbers {
             commands: vec![("get".into(), 2), ("client|id".into(), 1)],

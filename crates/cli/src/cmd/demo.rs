@@ -3,7 +3,7 @@
 //! A cluster of its own is started; a public data set is imported and read back; one server is
 //! killed while clients write and read; the recovery is shown; everything is verified.
 
-use crate::args::{Durability, Global};
+use crate::args::{Durability, Global, MetadataLogin};
 use crate::demo_data::{CSV, SOURCE};
 use crate::failure::Failure;
 use crate::ingest::records::{Format, Record, read};
@@ -77,6 +77,7 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
         coordinator_port: Some(0),
         coordinators: 1,
         metadata: None,
+        metadata_login: MetadataLogin::default(),
         durability: Durability::Buffered,
         log: global.log.clone(),
         verbose: false,

@@ -81,6 +81,7 @@ fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
         coordinator_port: dev.coordinator_port,
         coordinators: dev.coordinators,
         metadata: dev.metadata.clone(),
+        metadata_login: dev.metadata_login.clone(),
         durability: dev.durability,
         log,
         verbose: dev.verbose,

@@ -22,12 +22,18 @@ pub struct Status {}
 pub fn run(global: &Global, _: &Status) -> Result<ExitCode, Failure> {
     let (json, coordinator) = (global.json, global.coordinator.clone());
     with_session(global, 1, move |Session { client, .. }| async move {
-        let status = client.cluster_status().await.map_err(|error| {
-            let failure = Failure::from(error);
-            Failure::new(format!(
-                "no status from the coordinator at {coordinator}: {failure}"
-            ))
-        })?;
+        let status = match client.cluster_status().await {
+            Ok(status) => status,
+            Err(error) => {
+                let failure = Failure::from(error);
+                let mut text =
+                    format!("no status from the coordinator at {coordinator}: {failure}");
+                for trouble in client.coordinators_troubles().await {
+                    text += &format!("; {trouble}; what the cluster serves it serves on");
+                }
+                return Err(Failure::new(text));
+            }
+        };
         if json {
             print_json(&as_json(&status))?;
         } else {
@@ -79,6 +85,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "tables": tables,
         "recoveries": status.recoveries,
         "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
+        "metadata_trouble": status.metadata_trouble,
     })
 }
 
@@ -236,6 +243,11 @@ fn migrations_text(migrations: &[MigrationStatus]) -> String {
 /// What somebody should do something about.
 fn troubles(status: &ClusterStatus) -> Vec<String> {
     let mut found = Vec::new();
+    if let Some(trouble) = &status.metadata_trouble {
+        found.push(format!(
+            "the coordinator can change nothing: {trouble}; what the cluster serves it serves on"
+        ));
+    }
     for info in &status.list.servers {
         let name = |info: &ServerInfo| format!("server {}", info.id);
         let Some(s) = of(status, info.id) else {
@@ -308,11 +320,16 @@ mod tests {
             tables: Vec::new(),
             recoveries: Vec::new(),
             migrations: Vec::new(),
+            metadata_trouble: None,
         }
     }
 
     #[test]
     fn troubles_are_told() {
+        let mut without_store = cluster();
+        without_store.metadata_trouble = Some("metadata store full".into());
+        let text = as_text(&without_store);
+        assert!(text.contains("can change nothing: metadata store full"));
         let found = troubles(&cluster());
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].contains("writes wait: too few backups"));

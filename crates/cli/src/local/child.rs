@@ -1,5 +1,6 @@
 //! One child process that announces itself when it is ready.
 
+use crate::args::METADATA_PASSWORD;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::process::Announcement;
@@ -58,9 +59,9 @@ impl Child {
             // Ctrl-C goes to this process alone, which then stops its children in order.
             .process_group(0)
             .kill_on_drop(true);
-        // Its options are those it is given, not those meant for this process.
+        // Its options are those it is given, not those meant for this process; but a password is never given as an option.
         for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("PLUVIO_") {
+            if variable.to_string_lossy().starts_with("PLUVIO_") && variable != METADATA_PASSWORD {
                 command.env_remove(variable);
             }
         }

@@ -1,6 +1,6 @@
 //! All child processes of a cluster: start, readiness, deaths, stop.
 
-use crate::args::{COORDINATOR_PORT, Durability};
+use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin};
 use crate::failure::Failure;
 use crate::local::child::Child;
 use crate::output::spinner;
@@ -56,6 +56,8 @@ pub struct LocalOptions {
     pub coordinators: u32,
     /// Where the metadata is kept; below `data` when `None`.
     pub metadata: Option<Place>,
+    /// Who coordinators are there.
+    pub metadata_login: MetadataLogin,
     /// When writes are acknowledged.
     pub durability: Durability,
     /// Traces of children: what, and whether here or in files.
@@ -448,6 +450,13 @@ impl LocalCluster {
             }
             Place::Etcd(_) | Place::ZooKeeper(_) => {
                 arguments.extend(["--metadata".into(), place.to_string().into()]);
+                let login = &self.options.metadata_login;
+                if let Some(user) = &login.metadata_user {
+                    arguments.extend(["--metadata-user".into(), user.into()]);
+                }
+                if let Some(file) = &login.metadata_password_file {
+                    arguments.extend(["--metadata-password-file".into(), file.into()]);
+                }
             }
         }
         arguments

@@ -17,7 +17,7 @@ struct Opened {
 fn open(place: &str) -> Opened {
     let (runtime, env) = runtime();
     let place: Place = place.parse().unwrap();
-    let store = place.open(&env).unwrap();
+    let store = place.open(&env, None).unwrap();
     Opened { runtime, store }
 }
 

@@ -27,8 +27,8 @@ use crate::{Client, ClientOptions, LocalMaster, Parts};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{
-    Address, BoxFuture, CallError, Frame, Listening, Network, NetworkError, Rng, Service,
-    StreamService,
+    Address, BoxFuture, CallError, Frame, Listening, Network, NetworkError, NoConnection, Rng,
+    Service, StreamService,
 };
 use pluvio_units::{
     ClientId, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId,
@@ -341,7 +341,7 @@ impl FakeCluster {
             delivered: reached,
         });
         let late = || CallError::TimedOut(to.clone(), limit);
-        let nobody = || CallError::Unreachable(to.clone(), "connection refused".into());
+        let nobody = || CallError::Unreachable(to.clone(), NoConnection::Refused);
         let reply = match &fault {
             Some(Fault::Refuse(refusal)) => return Ok(master::refuse(opcode, refusal)),
             Some(Fault::Unreachable) => return Err(nobody()),

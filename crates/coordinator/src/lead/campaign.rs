@@ -3,21 +3,25 @@
 //! ```text
 //! no record, or a released one ──────────────────────────────► take over
 //! record of X ── X answers pings ──► wait
-//!             └─ X is gone, or silent ──► challenge ── another record ──► wait
-//!                                                └─ the same for TAKEOVER ──► take over
+//!             └─ X is gone, or silent, or reaches no servers ──► challenge ── another record ──► wait
+//!                                                                   └─ the same for TAKEOVER ──► take over
 //! ```
 
 use super::tenure::limited;
 use super::{
-    CHALLENGE, Challenge, LEADER, LeaderRecord, STORE_RETRY, TAKEOVER, Tenure, decode, encode,
+    CHALLENGE, Challenge, LEADER, LeaderRecord, STORE_LIMIT, STORE_RETRY, TAKEOVER, Tenure, decode,
+    encode,
 };
 use crate::candidate::Standing;
-use crate::detect::{Sign, Suspicion, Verdict};
+use crate::detect::{Sign, Suspicion, Verdict, who_is_there};
+use crate::state::{LoadError, State};
 use crate::store::{Change, Condition, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_env::{Address, CallError, Env};
-use pluvio_wire::{GetLeader, Header, RpcError};
+use futures_util::future::join_all;
+use pluvio_env::{Address, CallError, Env, NoConnection, timeout};
+use pluvio_units::ClusterId;
+use pluvio_wire::{GetLeader, Header, RpcError, ServerInfo};
 use std::sync::Arc;
 
 /// How often a candidate looks whether the leader lives.
@@ -31,6 +35,10 @@ const CHALLENGE_LOOK: Duration = Duration::from_millis(50);
 /// The pause after a challenge that was answered: a leader that this candidate cannot reach, but that
 /// reaches the store, is left in peace most of the time.
 const ANSWERED_PAUSE: Duration = Duration::from_secs(2);
+/// How long the store may take to say which servers there are; a takeover waits for it.
+const LOAD_LIMIT: Duration = Duration::from_millis(500);
+/// Servers that a candidate asks before it says that it reaches them.
+const ASKED: usize = 8;
 /// How long a store is asked that has never answered yet: it may be starting as well.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
@@ -42,6 +50,8 @@ pub(crate) struct Campaign {
     pub(crate) candidate: u64,
     /// Where it answers.
     pub(crate) address: String,
+    /// The cluster that this process has led. A store with another one is not written to.
+    pub(crate) known: Option<ClusterId>,
 }
 
 /// Why nobody can lead on this store.
@@ -53,10 +63,12 @@ pub(crate) enum CampaignError {
     Foreign(usize),
     /// It had a leader's record, which is gone.
     Lost,
+    /// It holds another cluster than before.
+    Another(ClusterId),
 }
 
 impl Campaign {
-    /// Waits until this candidate leads. `tell` hears how it stands meanwhile; `seen` says whether this process has seen a leader's record already.
+    /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is wrong with the store; `seen` says whether this process has seen a leader's record already.
     ///
     /// # Errors
     /// See [`CampaignError`].
@@ -64,6 +76,7 @@ impl Campaign {
         &self,
         seen: &mut bool,
         tell: impl Fn(Standing),
+        trouble: impl Fn(Option<&StoreError>),
     ) -> Result<Arc<Tenure>, CampaignError> {
         let clock = &self.env.clock;
         let give_up = clock.now() + FIRST_ANSWER;
@@ -73,9 +86,13 @@ impl Campaign {
             match self.round(seen, &tell).await {
                 Ok(Some(tenure)) => {
                     *seen = true;
+                    trouble(None);
                     return Ok(tenure);
                 }
-                Ok(None) => (answered, reported) = (true, false),
+                Ok(None) => {
+                    (answered, reported) = (true, false);
+                    trouble(None);
+                }
                 Err(Trouble::Final(error)) => return Err(error),
                 Err(Trouble::Store(error)) => {
                     if !answered && clock.now() >= give_up {
@@ -85,6 +102,7 @@ impl Campaign {
                         tracing::warn!(%error, "asking again until it answers");
                         reported = true;
                     }
+                    trouble(Some(&error));
                     tell(Standing::Looking);
                     clock.sleep(STORE_RETRY).await;
                 }
@@ -111,31 +129,71 @@ impl Campaign {
         *seen = true;
         let record: LeaderRecord = decode(LEADER, &found)?;
         if record.released || self.store.is_exclusive() {
+            self.check_cluster().await?;
             return self.take_over(Some((found, record))).await;
         }
-        if self.lives(&record).await {
-            tell(Standing::Waiting(record.address));
-            self.env.clock.sleep(WATCH).await;
-            return Ok(None);
-        }
-        tracing::info!(
-            leader = record.address,
-            "the leading coordinator does not answer"
-        );
+        let reaches_servers = match self.look_after(&record).await {
+            Health::Leads => {
+                tell(Standing::Waiting(record.address));
+                self.env.clock.sleep(WATCH).await;
+                return Ok(None);
+            }
+            Health::LeadsNobody if !self.reaches_servers().await => {
+                tell(Standing::Waiting(record.address));
+                self.env.clock.sleep(ANSWERED_PAUSE).await;
+                return Ok(None);
+            }
+            Health::LeadsNobody => {
+                let leader = &record.address;
+                tracing::info!(leader, "the leading coordinator does not reach the servers");
+                true
+            }
+            Health::Silent => {
+                let leader = &record.address;
+                tracing::info!(leader, "the leading coordinator does not answer");
+                self.reaches_servers().await
+            }
+            Health::Gone => {
+                tracing::info!(leader = record.address, "the leading coordinator is gone");
+                false
+            }
+        };
+        self.check_cluster().await?;
         tell(Standing::Deciding);
-        if self.challenge(&found).await? {
+        if self.challenge(&found, reaches_servers).await? {
             return self.take_over(Some((found, record))).await;
         }
         let Some(found) = self.get(LEADER).await? else {
             return Err(Trouble::Final(CampaignError::Lost));
         };
         let now: LeaderRecord = decode(LEADER, &found)?;
-        if now.candidate == record.candidate {
+        if now.candidate == record.candidate && !now.released {
             tracing::info!(leader = record.address, "it answered through the store");
             tell(Standing::Waiting(record.address));
             self.env.clock.sleep(ANSWERED_PAUSE).await;
         }
         Ok(None)
+    }
+
+    /// Looks whose data the store holds, before anything is written to it.
+    async fn check_cluster(&self) -> Result<(), Trouble> {
+        let Some(known) = self.known else {
+            return Ok(());
+        };
+        let looking = timeout(
+            &*self.env.clock,
+            STORE_LIMIT,
+            State::cluster_in(&*self.store),
+        );
+        match looking.await {
+            Ok(Ok(Some(found))) if found == known => Ok(()),
+            Ok(Ok(Some(found))) => Err(Trouble::Final(CampaignError::Another(found))),
+            Ok(Ok(None)) => Err(Trouble::Final(CampaignError::Lost)),
+            Ok(Err(LoadError::Store(error))) => Err(error.into()),
+            // Whoever reads the state says what is wrong with it.
+            Ok(Err(LoadError::Format(_) | LoadError::Damaged(_))) => Ok(()),
+            Err(_) => Err(StoreError(format!("does not answer within {STORE_LIMIT:?}")).into()),
+        }
     }
 
     /// There is no record: the store is empty, or of a version without leaders, or somebody else's.
@@ -150,17 +208,19 @@ impl Campaign {
         self.take_over(None).await
     }
 
-    /// Whether the leader of this record answers.
-    async fn lives(&self, record: &LeaderRecord) -> bool {
+    /// How the leader of this record is.
+    async fn look_after(&self, record: &LeaderRecord) -> Health {
         let clock = &self.env.clock;
         let mut suspicion = Suspicion::new(clock.now(), SILENCE);
         loop {
             let sent = clock.now();
-            let sign = self.ping(record).await;
+            let (sign, reaches) = self.ping(record).await;
             match suspicion.ping(sign, sent, clock.now(), PING_LIMIT) {
-                Verdict::Alive => return true,
+                Verdict::Alive if reaches => return Health::Leads,
+                Verdict::Alive => return Health::LeadsNobody,
                 Verdict::Open => {}
-                Verdict::Silent | Verdict::Gone => return false,
+                Verdict::Silent => return Health::Silent,
+                Verdict::Gone => return Health::Gone,
             }
             let took = clock.now().since(sent);
             let pause = match sign {
@@ -171,25 +231,47 @@ impl Campaign {
         }
     }
 
-    async fn ping(&self, record: &LeaderRecord) -> Sign {
+    /// What a ping shows, and whether the leader says that it reaches servers.
+    async fn ping(&self, record: &LeaderRecord) -> (Sign, bool) {
         let network = &*self.env.network;
         let to = Address::from(record.address.as_str());
         let asked =
             pluvio_wire::call(network, &to, Header::default(), &GetLeader {}, PING_LIMIT).await;
         match asked {
-            Ok(reply) if reply.candidate != record.candidate => Sign::Gone,
-            Ok(reply) if reply.leads => Sign::Alive,
-            Err(RpcError::Call(CallError::Unreachable(..))) => Sign::Gone,
-            Ok(_) | Err(_) => Sign::Silent,
+            Ok(reply) if reply.candidate != record.candidate => (Sign::Gone, false),
+            Ok(reply) if reply.leads => (Sign::Alive, !reply.lost_servers),
+            Err(RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))) => {
+                (Sign::Gone, false)
+            }
+            Ok(_) | Err(_) => (Sign::Silent, false),
         }
     }
 
+    /// Whether more than half of the servers answer, of a few that are asked (LEAD-5).
+    async fn reaches_servers(&self) -> bool {
+        let loading = timeout(&*self.env.clock, LOAD_LIMIT, State::load(&*self.store));
+        let Ok(Ok(Some(state))) = loading.await else {
+            return false;
+        };
+        let mut servers: Vec<ServerInfo> = state.up().cloned().collect();
+        self.env.rng.shuffle(&mut servers);
+        servers.truncate(ASKED);
+        let network = &*self.env.network;
+        let asked = servers.iter().map(|server| async move {
+            let answer = who_is_there(network, &server.address, PING_LIMIT).await;
+            answer.is_ok_and(|reply| reply.server == server.id)
+        });
+        let answered = join_all(asked).await.into_iter().filter(|yes| *yes);
+        2 * answered.count() > servers.len()
+    }
+
     /// Challenges the leader of a record; gives whether the record stayed the same for long enough.
-    async fn challenge(&self, found: &Bytes) -> Result<bool, Trouble> {
+    async fn challenge(&self, found: &Bytes, reaches_servers: bool) -> Result<bool, Trouble> {
         let clock = &self.env.clock;
         let challenge = Challenge {
             candidate: self.candidate,
             nonce: self.env.rng.next_u64(),
+            reaches_servers,
         };
         let put = Change::Put {
             key: CHALLENGE.into(),
@@ -249,6 +331,18 @@ impl Campaign {
         let (env, store) = (self.env.clone(), self.store.clone());
         Ok(Some(Tenure::begin(env, store, record, sent)))
     }
+}
+
+/// How a leader is, as far as a candidate can tell.
+enum Health {
+    /// It answers.
+    Leads,
+    /// It answers, and says that it reaches no servers.
+    LeadsNobody,
+    /// Nothing is heard of it.
+    Silent,
+    /// Its process is gone.
+    Gone,
 }
 
 enum Trouble {

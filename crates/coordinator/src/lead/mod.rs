@@ -20,6 +20,10 @@
 //! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one record
 //!   that says how many parts there are. Whoever leads next unpacks them first.
 //!
+//! - LEAD-5: a leader gives way only to a challenger that reaches more than half of the servers it asked, and only if its
+//!   own pings have reached a quarter of them at most. So nobody gives way while nobody is better off, as when all
+//!   servers are down, and two that are equally well off do not take turns. See `contact`.
+//!
 //! A leader that is not challenged writes nothing: the lease costs two reads now and then. (Where every
 //! renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety needs no
 //! clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
@@ -27,6 +31,7 @@
 //! A store that is exclusive needs no lease: who has it open leads.
 
 mod campaign;
+mod contact;
 mod tenure;
 
 pub(crate) use campaign::{Campaign, CampaignError};
@@ -90,6 +95,9 @@ impl LeaderRecord {
 struct Challenge {
     candidate: u64,
     nonce: u64,
+    /// Whoever challenges reaches more than half of the servers that it asked (LEAD-5).
+    #[serde(default)]
+    reaches_servers: bool,
 }
 
 fn encode(record: &impl Serialize) -> Bytes {

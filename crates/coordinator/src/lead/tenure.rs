@@ -3,14 +3,17 @@
 //! Locks: `chain` is held while a batch is stored, so batches follow each other. `seen` is for single
 //! steps.
 
+use super::contact::Contact;
 use super::{
-    CHALLENGE, LEADER, LEASE, LOOK, LeaderRecord, PARTS, STORE_LIMIT, STORE_RETRY, decode, encode,
+    CHALLENGE, Challenge, LEADER, LEASE, LOOK, LeaderRecord, PARTS, STORE_LIMIT, STORE_RETRY,
+    decode, encode,
 };
 use crate::store::{Change, Condition, Limits, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join;
 use pluvio_env::{Env, Moment, timeout, watch};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Another coordinator leads. Nothing more can be stored.
@@ -26,8 +29,11 @@ pub(crate) struct Tenure {
     /// The record as it was stored last (LEAD-1).
     chain: tokio::sync::Mutex<LeaderRecord>,
     seen: Mutex<Seen>,
+    contact: Mutex<Contact>,
     /// Why it ended, for people.
     ended: watch::Sender<Option<String>>,
+    /// It ended to make room for another one, which has not taken over yet.
+    gave_way: AtomicBool,
 }
 
 #[derive(Default)]
@@ -57,13 +63,27 @@ impl Tenure {
             candidate: record.candidate,
             chain: tokio::sync::Mutex::new(record),
             seen: Mutex::new(seen),
+            contact: Mutex::default(),
             ended: watch::Sender::new(None),
+            gave_way: AtomicBool::new(false),
         })
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         // Held for single steps.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its pings show of the servers.
+    pub(crate) fn contact(&self) -> MutexGuard<'_, Contact> {
+        // Held for single steps.
+        self.contact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it ended to make room for another one (LEAD-5).
+    pub(crate) fn gave_way(&self) -> bool {
+        // Relaxed: set before the end is published, which is what is waited for.
+        self.gave_way.load(Ordering::Relaxed)
     }
 
     /// The store, for reading.
@@ -92,7 +112,13 @@ impl Tenure {
 
     /// Why the store does not do what it is asked, if it does not.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.seen().trouble.clone()
+        let trouble = self.seen().trouble.clone();
+        let is_slow = !self.leads() && self.ended.borrow().is_none();
+        trouble.or_else(|| {
+            is_slow.then(|| {
+                format!("metadata store is slow: it did not say within {LEASE:?} who leads, so nobody is told anything meanwhile")
+            })
+        })
     }
 
     /// Waits for the end; gives why.
@@ -146,10 +172,24 @@ impl Tenure {
         }
         // Whoever challenged waits for another record.
         let mut chain = self.chain.lock().await;
-        if self.step(&mut chain, Vec::new(), |_| ()).await.is_ok() {
+        let gives_way = self.gives_way_to(challenge.as_ref());
+        let stored = self.step(&mut chain, Vec::new(), |record| record.released = gives_way);
+        if stored.await.is_ok() {
             *answered = challenge;
+            if gives_way {
+                self.gave_way.store(true, Ordering::Relaxed);
+                self.end("it does not reach the servers, and another coordinator does".into());
+            }
         }
         Ok(())
+    }
+
+    /// LEAD-5.
+    fn gives_way_to(&self, challenge: Option<&Bytes>) -> bool {
+        let challenge = challenge.map(|bytes| decode::<Challenge>(CHALLENGE, bytes));
+        // One that cannot be read is answered like any other.
+        let better_off = matches!(challenge, Some(Ok(challenge)) if challenge.reaches_servers);
+        better_off && self.contact().is_lost()
     }
 
     /// Whether a record that was just read is one of this tenure; ends it otherwise.

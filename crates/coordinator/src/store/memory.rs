@@ -109,6 +109,11 @@ impl MemoryStore {
         self.state().map.clear();
     }
 
+    /// Replaces everything, as an operator's mistake would.
+    pub fn replace(&self, entries: BTreeMap<String, Bytes>) {
+        self.state().map = entries;
+    }
+
     /// Applies a batch; `None` when it is never answered.
     fn apply_now(
         &self,

@@ -7,13 +7,17 @@
 
 #![allow(dead_code, reason = "not every test file uses every helper")]
 
+pub mod every_step;
+pub mod ground;
 mod server;
+pub mod steps;
 pub mod story;
 
 use bytes::Bytes;
+use ground::Ground;
 use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Frame, Network};
-use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimHandle, SimOptions};
 use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, Coordinators, CreateTable, GetClusterStatus, GetTable, MigrateTablet, Request,
@@ -33,16 +37,44 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// A simulated cluster.
 pub struct Cluster {
     pub sim: Sim,
+    /// The store, where it is one in memory.
     pub store: MemoryStore,
+    ground: Arc<dyn Ground>,
     /// The coordinator, or the first of them.
     pub coordinator: ProcessId,
     /// All coordinators.
     pub coordinators: Vec<ProcessId>,
-    candidates: Vec<Shared<Weak<Candidate>>>,
+    seats: Vec<Seat>,
     known: Arc<Coordinators>,
     pub client: ProcessEnv,
     pub machines: Vec<Machine>,
+}
+
+/// Where one coordinator runs, one incarnation after the other.
+#[derive(Clone)]
+struct Seat {
+    number: usize,
     options: CoordinatorOptions,
+    ground: Arc<dyn Ground>,
+    candidate: Shared<Weak<Candidate>>,
+}
+
+impl Seat {
+    fn run(&self, sim: &SimHandle, process: &ProcessEnv) {
+        let network = process.env.network.clone();
+        let (env, store) = self.ground.open(sim, process);
+        let seat = self.clone();
+        sim.spawn(process.id, "coordinator", async move {
+            let candidate = Arc::new(Candidate::new(env, seat.options));
+            *lock(&seat.candidate) = Arc::downgrade(&candidate);
+            let name = coordinator_address(seat.number);
+            let address = Address::from(name.as_str());
+            let open = network.listen(&address, candidate.clone()).await;
+            let _open = open.expect("the address is free");
+            let Err(error) = candidate.run(store, &name).await;
+            panic!("coordinator {}: {error}", seat.number);
+        });
+    }
 }
 
 /// Where the coordinator with this number listens.
@@ -66,24 +98,43 @@ impl Cluster {
         coordinators: usize,
         store: MemoryStore,
     ) -> Self {
+        let ground = Arc::new(store.clone());
+        let mut cluster = Self::on(seed, options, coordinators, ground);
+        cluster.store = store;
+        cluster
+    }
+
+    /// So many coordinators on a ground, and a client.
+    pub fn on(
+        seed: u64,
+        options: SimOptions,
+        coordinators: usize,
+        ground: Arc<dyn Ground>,
+    ) -> Self {
         let sim = Sim::new(seed, options);
         let name = |number: usize| coordinator_address(number);
         let processes: Vec<_> = (0..coordinators).map(|n| sim.process(&name(n))).collect();
         let addresses = (0..coordinators).map(|n| Address::from(name(n).as_str()));
         let client = sim.process("client");
+        let seat = |number| Seat {
+            number,
+            options: CoordinatorOptions::default(),
+            ground: ground.clone(),
+            candidate: Shared::default(),
+        };
         let cluster = Self {
-            store,
+            store: MemoryStore::new(),
+            seats: (0..coordinators).map(seat).collect(),
+            ground: ground.clone(),
             coordinator: processes[0].id,
             coordinators: processes.iter().map(|p| p.id).collect(),
-            candidates: processes.iter().map(|_| Shared::default()).collect(),
             known: Arc::new(Coordinators::new(addresses.collect())),
             client,
             machines: Vec::new(),
-            options: CoordinatorOptions::default(),
             sim,
         };
-        for (number, process) in processes.into_iter().enumerate() {
-            cluster.run_coordinator(number, process);
+        for (seat, process) in cluster.seats.iter().zip(&processes) {
+            seat.run(&cluster.sim, process);
         }
         cluster
     }
@@ -99,27 +150,10 @@ impl Cluster {
         cluster
     }
 
-    fn run_coordinator(&self, number: usize, process: ProcessEnv) {
-        let (store, options) = (self.store.clone(), self.options.clone());
-        let slot = self.candidates[number].clone();
-        self.sim.spawn(process.id, "coordinator", async move {
-            let env = process.env;
-            let network = env.network.clone();
-            let candidate = Arc::new(Candidate::new(env, options));
-            *lock(&slot) = Arc::downgrade(&candidate);
-            let name = coordinator_address(number);
-            let address = Address::from(name.as_str());
-            let open = network.listen(&address, candidate.clone()).await;
-            let _open = open.expect("the address is free");
-            let Err(error) = candidate.run(Arc::new(store), &name).await;
-            panic!("coordinator {number}: {error}");
-        });
-    }
-
     /// The coordinators that take themselves for the leader.
     pub fn leaders(&self) -> Vec<usize> {
         let leads = |number: &usize| {
-            let candidate = lock(&self.candidates[*number]).upgrade();
+            let candidate = lock(&self.seats[*number].candidate).upgrade();
             let up = self.sim.is_up(self.coordinators[*number]);
             candidate
                 .is_some_and(|c| up && matches!(c.standing(), Standing::Leading(c) if c.leads()))
@@ -143,7 +177,21 @@ impl Cluster {
 
     pub fn restart_coordinator_number(&self, number: usize) {
         let process = self.sim.restart(self.coordinators[number]);
-        self.run_coordinator(number, process);
+        self.seats[number].run(&self.sim, &process);
+    }
+
+    /// Restarts the first coordinator whenever it is down.
+    pub fn keep_coordinator_running(&self) {
+        let (sim, process, seat) = (self.sim.handle(), self.coordinator, self.seats[0].clone());
+        let clock = self.client.env.clock.clone();
+        self.sim.spawn(self.client.id, "watchman", async move {
+            loop {
+                clock.sleep(Duration::from_millis(100)).await;
+                if !sim.is_up(process) {
+                    seat.run(&sim, &sim.restart(process));
+                }
+            }
+        });
     }
 
     /// A new machine with a running server.
@@ -297,7 +345,7 @@ impl Cluster {
 
     /// What the coordinator has stored, as one that starts now would see it; without who leads.
     pub fn stored(&self) -> BTreeMap<String, Bytes> {
-        let mut all = self.store.dump();
+        let mut all = self.ground.dump();
         all.remove("leader");
         all.remove("challenge");
         all

@@ -10,7 +10,7 @@ use cluster::{Cluster, Message, Moment};
 use core::time::Duration;
 use pluvio_client::{Client, Number, Table};
 use pluvio_sim::ProcessId;
-use pluvio_units::ServerId;
+use pluvio_units::{ObjectVersion, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -285,12 +285,26 @@ impl Halved {
         assert!(moved);
     }
 
-    fn write(&mut self, key: &'static str) {
+    fn write(&mut self, key: &'static str) -> ObjectVersion {
         let (own, all) = (self.client.clone(), self.table.clone());
         self.cluster.block_on(async move {
             let written = own.write(&all, key.as_bytes(), Bytes::from_static(b"new"));
-            written.await.unwrap();
+            written.await.unwrap().version
+        })
+    }
+
+    /// Writes a key twice and deletes it; gives the last version, which is above `last` as all of them are.
+    fn write_and_delete(&mut self, last: ObjectVersion) -> ObjectVersion {
+        let key = "comes and goes";
+        let (once, twice) = (self.write(key), self.write(key));
+        let (own, all) = (self.client.clone(), self.table.clone());
+        let deleted = self.cluster.block_on(async move {
+            let deleted = own.delete(&all, key.as_bytes());
+            deleted.await.unwrap().deleted
         });
+        assert!(last < once && once < twice, "{last:?} {once:?} {twice:?}");
+        assert_eq!(twice, deleted);
+        deleted
     }
 
     fn all(&mut self) -> BTreeSet<String> {
@@ -304,6 +318,27 @@ impl Halved {
             }
             found
         })
+    }
+}
+
+/// Versions never repeat (e1): whether a key is deleted and made again, its tablet moves, or its server crashes, and although
+/// nothing is left of the entry that had the highest one.
+#[test]
+fn versions_grow_over_deletes_moves_and_crashes() {
+    for seed in 0..3 {
+        let mut halved = Halved::new(seed);
+        let (first, second) = (halved.first, halved.second);
+        let mut last = ObjectVersion(0);
+        for turn in 0..5 {
+            last = halved.write_and_delete(last);
+            match turn {
+                0 | 2 => halved.migrate(first),
+                1 => halved.migrate(second),
+                // It has the tablet then.
+                3 => halved.crash(first),
+                _ => {}
+            }
+        }
     }
 }
 

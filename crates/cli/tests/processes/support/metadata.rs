@@ -1,7 +1,9 @@
 //! Real servers of etcd and ZooKeeper, each a child process on free ports with a directory of its own.
 
+use super::gate::Gate;
 use super::patience::wait_for;
 use super::program::Running;
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -54,11 +56,14 @@ impl MetadataServer {
 
     /// As `--metadata` names a place on it.
     pub fn place(&self, path: &str) -> String {
-        let scheme = match self.kind {
-            Kind::Etcd => "etcd",
-            Kind::ZooKeeper => "zookeeper",
-        };
-        format!("{scheme}://127.0.0.1:{}{path}", self.port)
+        place(self.kind, self.port, path)
+    }
+
+    /// A gate before it, and how `--metadata` names a place behind that.
+    pub fn gate(&self, path: &str) -> (Gate, String) {
+        let gate = Gate::before(self.kind, self.port);
+        let place = place(self.kind, gate.port(), path);
+        (gate, place)
     }
 
     /// Its process.
@@ -87,6 +92,30 @@ impl MetadataServer {
         self.wait_ready();
     }
 
+    /// Both have the other's files from now on; they must have been killed.
+    pub fn exchange_files(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.directory, &mut other.directory);
+    }
+
+    /// Posts JSON to etcd, with the token of a user.
+    #[track_caller]
+    pub fn post(&self, path: &str, token: &str, request: &Value) -> Value {
+        let body = request.to_string();
+        // An empty one would be a wrong one.
+        let token = match token {
+            "" => String::new(),
+            token => format!("Authorization: {token}\r\n"),
+        };
+        let head = format!(
+            "POST {path} HTTP/1.0\r\n{token}Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let answer = ask(self.port, &(head + &body)).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 200 "), "{path} {request}: {answer}");
+        serde_json::from_str(body).unwrap()
+    }
+
     #[track_caller]
     fn wait_ready(&mut self) {
         wait_for("the metadata server to answer", || {
@@ -102,6 +131,14 @@ impl MetadataServer {
                 .ok_or_else(|| self.running.stderr())
         });
     }
+}
+
+fn place(kind: Kind, port: u16, path: &str) -> String {
+    let scheme = match kind {
+        Kind::Etcd => "etcd",
+        Kind::ZooKeeper => "zookeeper",
+    };
+    format!("{scheme}://127.0.0.1:{port}{path}")
 }
 
 fn ask(port: u16, question: &str) -> std::io::Result<String> {

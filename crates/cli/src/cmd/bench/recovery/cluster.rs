@@ -6,7 +6,7 @@
 //! proven complete and cut into partitions), and of the recovery master that reported last *reading* (it had nothing
 //! to replay), *replay* and *re-replication*; the rest, *hand-over*, is waiting for leases to end, and giving the tablets away.
 
-use crate::args::Durability;
+use crate::args::{Durability, MetadataLogin};
 use crate::failure::Failure;
 use crate::local::cluster::{LocalCluster, LocalOptions};
 use crate::output::say;
@@ -117,6 +117,7 @@ pub fn run(scene: &Scene) -> Result<Seen, Failure> {
         coordinator_port: Some(0),
         coordinators: 1,
         metadata: None,
+        metadata_login: MetadataLogin::default(),
         durability: Durability::Buffered,
         log: scene.log.clone(),
         verbose: false,

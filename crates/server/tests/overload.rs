@@ -1,0 +1,130 @@
+//! Overload (003 §5.3): every server writes to every other one, and all of them have taken in all that they take.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod rig;
+
+use bytes::Bytes;
+use pluvio_env::{Address, Env};
+use pluvio_sim::DiskFaults;
+use pluvio_units::{ServerId, TableId};
+use pluvio_wire::{
+    GetClusterStatus, Header, Ping, Refusal, RejectRules, RetryReason, RpcError, Write, call,
+};
+use rig::{LONG, Rig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const SERVERS: usize = 4;
+/// Writes to each server at a time: more than twice of what one admits.
+const WRITERS: usize = 2000;
+/// Keys of each server, so few that what they hold is little beside the memory.
+const KEYS: usize = 50;
+const VALUE: usize = 16 << 10;
+/// What a ping may take while everything waits. Failure detection gives a server four times as much.
+const PING_MAX: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct Counts {
+    done: AtomicUsize,
+    /// Refused because the server had enough to do, by server.
+    busy: [AtomicUsize; SERVERS],
+    pings: AtomicUsize,
+}
+
+/// Writes until it is done, however often it has to come again.
+async fn insist(env: Env, server: usize, id: ServerId, write: Write, counts: Arc<Counts>) {
+    let to = Address::from(&*format!("server-{server}"));
+    loop {
+        let asked = call(&*env.network, &to, Header::to(id), &write, LONG).await;
+        match asked {
+            Ok(_) => break,
+            Err(RpcError::Refused(Refusal::Retry { after_us, why, .. })) => {
+                if why == RetryReason::Busy {
+                    counts.busy[server].fetch_add(1, Ordering::Relaxed);
+                }
+                let after = Duration::from_micros(u64::from(after_us));
+                env.clock.sleep(after).await;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    counts.done.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Pings a server all the time; every one must be answered.
+async fn ping(env: Env, server: usize, counts: Arc<Counts>) {
+    let to = Address::from(&*format!("server-{server}"));
+    let ping = Ping { from: ServerId(0) };
+    loop {
+        let asked = call(&*env.network, &to, Header::default(), &ping, PING_MAX).await;
+        assert!(asked.is_ok(), "server {server}: {asked:?}");
+        counts.pings.fetch_add(1, Ordering::Relaxed);
+        env.clock.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Keys that this server has.
+fn keys_of(rig: &Rig, table: &pluvio_client::Table, server: usize) -> Vec<Vec<u8>> {
+    let keys = (0..).map(|n| format!("key {n}").into_bytes());
+    let own = keys.filter(|key| rig.owner(table, key) == Some(server));
+    own.take(KEYS).collect()
+}
+
+/// Each write waits for three other servers, whose places for writes are all taken by writes that wait for this
+/// one. No cycle forms, because replication waits for no place of clients.
+#[test]
+fn servers_that_all_wait_for_each_other_with_all_buffers_full_get_through() {
+    let mut rig = Rig::new(1);
+    let slow = DiskFaults {
+        latency_min: Duration::from_millis(1),
+        latency_max: Duration::from_millis(5),
+        bytes_per_second: 50 << 20,
+        ..DiskFaults::default()
+    };
+    for _ in 0..SERVERS {
+        rig.add(3, slow.clone());
+    }
+    rig.all_started();
+    let table = rig.fill("t", 1);
+    let counts = Arc::<Counts>::default();
+    for server in 0..SERVERS {
+        let (env, also) = (rig.other.env.clone(), counts.clone());
+        rig.sim
+            .spawn(rig.other.id, "pings", ping(env, server, also));
+        let id = rig.server(server).unwrap().id();
+        let keys = keys_of(&rig, &table, server);
+        assert_eq!(keys.len(), KEYS, "server {server} has a tablet");
+        for writer in 0..WRITERS {
+            let write = Write {
+                table: TableId(table.id().0),
+                key: keys[writer % KEYS].clone(),
+                rules: RejectRules::default(),
+                value: Bytes::from(vec![writer as u8; VALUE]),
+            };
+            let (env, also) = (rig.client.env.clone(), counts.clone());
+            rig.sim
+                .spawn(rig.client.id, "write", insist(env, server, id, write, also));
+        }
+    }
+    let done = || counts.done.load(Ordering::Relaxed) == SERVERS * WRITERS;
+    rig.sim
+        .run_until(done, LONG)
+        .unwrap_or_else(|stuck| panic!("{:?} are done: {stuck}", counts.done));
+    for (server, busy) in counts.busy.iter().enumerate() {
+        let busy = busy.load(Ordering::Relaxed);
+        assert!(busy > 0, "server {server} was never full");
+    }
+    assert!(counts.pings.load(Ordering::Relaxed) > 100);
+    // Nobody was taken for dead.
+    let env = rig.client.env.clone();
+    let status = rig.run(&rig.client, async move {
+        let to = Address::from("coordinator");
+        let ask = GetClusterStatus {};
+        call(&*env.network, &to, Header::default(), &ask, LONG).await
+    });
+    let status = status.unwrap();
+    assert_eq!(status.list.up().count(), SERVERS);
+    assert!(status.recoveries.is_empty());
+}
