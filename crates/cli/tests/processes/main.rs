@@ -26,3 +26,4 @@ mod replication;
 mod simulator;
 mod stock_clients;
 mod support;
+mod torture;
