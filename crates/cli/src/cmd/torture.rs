@@ -17,7 +17,7 @@ use journal::{Journal, Subject};
 use links::Links;
 use native::Native;
 use nemesis::{Machine, Nemesis};
-use pluvio_client::{Client, ClientError, Table};
+use pluvio_client::{ClientError, Table};
 use pluvio_env::{Clock, Env};
 use pluvio_sim::check::{Check, Violation};
 use pluvio_sim::history::History;

@@ -141,13 +141,14 @@ impl Native {
 
     async fn multi_write(&mut self, first: Subject) {
         let subjects = self.several(first, true);
+        let table = self.table.clone();
         let (mut begun, mut objects) = (Vec::new(), Vec::new());
         for subject in &subjects {
             let (value, content) = new_value(&self.journal, &mut self.draw);
             let conditional = self.draw.percent(25);
             let condition = conditional.then(|| self.condition(subject.id));
             begun.push(self.begin(subject, Action::Write { content, condition }));
-            let key = Key::new(&self.table, &subject.key).rules(rules(condition));
+            let key = Key::new(&table, &subject.key).rules(rules(condition));
             objects.push((key, value));
         }
         let results = self.client.multi_write(&objects).await;
