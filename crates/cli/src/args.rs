@@ -9,7 +9,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, export, import, objects, scan, sim, simulate, status, table};
+use crate::cmd::{
+    bench, demo, export, import, objects, scan, sim, simulate, status, table, torture,
+};
 
 /// Where the coordinator of a cluster on this machine listens, unless it is told otherwise.
 pub const COORDINATOR_PORT: u16 = 7700;
@@ -111,6 +113,8 @@ pub enum Command {
     Sim(sim::Sim),
     /// Simulate one mechanism by itself
     Simulate(simulate::Simulate),
+    /// Torment a cluster of real processes, and check that nothing is lost, doubled or out of order
+    Torture(torture::Torture),
 }
 
 /// When a write is acknowledged.

@@ -70,5 +70,6 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Bench(bench) => cmd::bench::run(&global, &bench),
         Command::Sim(sim) => cmd::sim::run(&global, &sim),
         Command::Simulate(simulate) => cmd::simulate::run(&global, &simulate),
+        Command::Torture(torture) => cmd::torture::run(&global, &torture),
     }
 }

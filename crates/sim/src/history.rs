@@ -91,6 +91,47 @@ impl fmt::Display for Action {
     }
 }
 
+/// An answer that tells no version, as the Redis protocol gives it. That nothing was there to read or
+/// to delete needs none: those are [`Outcome::Missing`] and [`Outcome::Deleted`] with version 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Plain {
+    /// The read gave this value.
+    Found {
+        /// It.
+        content: Content,
+    },
+    /// The write is acknowledged.
+    Wrote,
+    /// The write is acknowledged, and gave the value that it replaced, if there was an object.
+    Replaced {
+        /// That value.
+        old: Option<Content>,
+    },
+    /// There was an object, and the delete of it is acknowledged.
+    Deleted,
+    /// The addition is acknowledged.
+    Added {
+        /// The new number.
+        sum: i64,
+    },
+    /// The condition did not hold.
+    Refused,
+}
+
+impl fmt::Display for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Found { content } => write!(f, "{content}"),
+            Self::Wrote => f.write_str("written"),
+            Self::Replaced { old: None } => f.write_str("written, there was no object"),
+            Self::Replaced { old: Some(old) } => write!(f, "written, replaced {old}"),
+            Self::Deleted => f.write_str("deleted"),
+            Self::Added { sum } => write!(f, "sum {sum}"),
+            Self::Refused => f.write_str("rejected"),
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
@@ -127,6 +168,8 @@ pub enum Outcome {
         /// The object's version; 0 when there is no object.
         version: u64,
     },
+    /// An answer without a version.
+    Plain(Plain),
     /// It failed, and was not executed.
     NotDone,
     /// Whether it was or will be executed is not known.
@@ -144,6 +187,7 @@ impl fmt::Display for Outcome {
             Self::Deleted { version } => write!(f, "deleted version {version}"),
             Self::Added { version, sum } => write!(f, "version {version}, sum {sum}"),
             Self::Rejected { version } => write!(f, "rejected, the version is {version}"),
+            Self::Plain(plain) => plain.fmt(f),
             Self::NotDone => f.write_str("failed, not executed"),
             Self::Unknown => f.write_str("unknown"),
         }
@@ -188,8 +232,8 @@ impl Record {
             | Outcome::Wrote { version, .. }
             | Outcome::Added { version, .. }
             | Outcome::Rejected { version } => Some(version),
-            Outcome::Missing | Outcome::Deleted { .. } => Some(0),
-            Outcome::NotDone | Outcome::Unknown => None,
+            Outcome::Missing | Outcome::Deleted { .. } | Outcome::Plain(Plain::Deleted) => Some(0),
+            Outcome::Plain(_) | Outcome::NotDone | Outcome::Unknown => None,
         }
     }
 
@@ -202,8 +246,49 @@ impl Record {
             | Outcome::Missing
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }
+            | Outcome::Plain(_)
             | Outcome::NotDone
             | Outcome::Unknown => None,
+        }
+    }
+
+    /// The value that the operation found, when it tells.
+    #[must_use]
+    pub fn shows(&self) -> Option<Content> {
+        match self.outcome {
+            Outcome::Found { content, .. } | Outcome::Plain(Plain::Found { content }) => {
+                Some(content)
+            }
+            Outcome::Plain(Plain::Replaced { old }) => old,
+            Outcome::Missing
+            | Outcome::Wrote { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Added { .. }
+            | Outcome::Rejected { .. }
+            | Outcome::Plain(_)
+            | Outcome::NotDone
+            | Outcome::Unknown => None,
+        }
+    }
+
+    /// Whether the operation tells that there was no object when it took effect.
+    #[must_use]
+    pub fn found_nothing(&self) -> bool {
+        match self.outcome {
+            Outcome::Missing
+            | Outcome::Rejected { version: 0 }
+            | Outcome::Wrote { replaced: 0, .. }
+            | Outcome::Deleted { version: 0 }
+            | Outcome::Plain(Plain::Replaced { old: None }) => true,
+            Outcome::Plain(Plain::Wrote) => self.action.condition() == Some(0),
+            Outcome::Found { .. }
+            | Outcome::Wrote { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Added { .. }
+            | Outcome::Rejected { .. }
+            | Outcome::Plain(_)
+            | Outcome::NotDone
+            | Outcome::Unknown => false,
         }
     }
 
@@ -217,10 +302,14 @@ impl Record {
             Outcome::Found { .. }
             | Outcome::Missing
             | Outcome::Rejected { .. }
+            | Outcome::Plain(Plain::Found { .. } | Plain::Refused)
             | Outcome::NotDone => false,
             Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. }
+            | Outcome::Plain(
+                Plain::Wrote | Plain::Replaced { .. } | Plain::Deleted | Plain::Added { .. },
+            )
             | Outcome::Unknown => true,
         }
     }

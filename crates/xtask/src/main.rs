@@ -10,6 +10,7 @@ mod example;
 mod lex;
 mod long;
 mod measure;
+mod porcupine;
 mod process;
 mod seeds;
 mod setup;
@@ -22,7 +23,7 @@ use anyhow::Result;
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 10] = [
+const TASKS: [(&str, &str); 11] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -52,6 +53,10 @@ const TASKS: [(&str, &str); 10] = [
     (
         "tsan",
         "the engine's tests under the thread sanitizer; takes flags of `cargo test` to run only those",
+    ),
+    (
+        "porcupine",
+        "check a history of `pluvio torture` with Porcupine, which needs Go: FILE",
     ),
     (
         "tidy",
@@ -92,6 +97,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
         ["long-tests", flags @ ..] => long::run(&root, flags),
         ["tsan", words @ ..] => tsan::run(&root, words),
+        ["porcupine", file] => porcupine::run(&root, file),
         ["tidy"] => tidy::run(&root),
         ["arrows"] => {
             tidy::print_table(&cargo::Metadata::load(&root)?);

@@ -3,21 +3,20 @@
 //! A cluster of its own is started; a public data set is imported and read back; one server is
 //! killed while clients write and read; the recovery is shown; everything is verified.
 
-use crate::args::{Durability, Global, MetadataLogin};
+use crate::args::Global;
 use crate::demo_data::{CSV, SOURCE};
 use crate::failure::Failure;
 use crate::ingest::records::{Format, Record, read};
 use crate::ingest::write::{Options, write_all};
-use crate::local::{KILL_PAUSE, LocalCluster, LocalOptions};
-use crate::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
-use crate::session::{Session, with_runtime};
+use crate::local::{LocalCluster, LocalOptions, temporary};
+use crate::output::{bar, bytes, count, print_json, print_line, spinner, time};
+use crate::session::Session;
 use bytes::Bytes;
 use clap::Args;
 use indicatif::ProgressBar;
 use load::{Load, Seen};
 use pluvio_client::{ClusterStatus, Key, Table};
 use pluvio_env::Env;
-use pluvio_env_os::StopSignals;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::RecoveryStatus;
 use serde_json::{Map, Value, json};
@@ -59,45 +58,14 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
             "--replicas must be less than --servers: replicas lie on other servers",
         ));
     }
-    let made = tempfile::Builder::new().prefix("pluvio-demo-").tempdir();
-    let directory = made.map_err(|error| {
-        Failure::new(format!(
-            "cannot make a temporary directory: {error}; set TMPDIR"
-        ))
-    })?;
+    let directory = temporary::directory("pluvio-demo-", "set TMPDIR")?;
     let options = LocalOptions {
-        servers: Some(demo.servers),
-        replicas: demo.replicas,
-        min_replicas: None,
-        memory: demo.memory,
-        cores: None,
-        data: directory.path().to_owned(),
-        redis_port: 0,
-        admin_port: None,
-        coordinator_port: Some(0),
-        coordinators: 1,
-        metadata: None,
-        metadata_login: MetadataLogin::default(),
-        durability: Durability::Buffered,
         log: global.log.clone(),
-        verbose: false,
+        ..LocalOptions::for_a_while(demo.servers, demo.replicas, demo.memory, directory.path())
     };
     let json = global.json;
-    let result = with_runtime(1, move |env| async move {
-        let mut signals = StopSignals::new()
-            .map_err(|error| Failure::new(format!("cannot receive signals: {error}")))?;
-        let stopped = tokio::select! {
-            biased;
-            signal = signals.next() => signal,
-            result = show(env.clone(), options, json) => return result,
-        };
-        // The servers were killed with their handles.
-        env.clock.sleep(KILL_PAUSE).await;
-        Err(Failure::new(format!("stopped by {stopped}")))
-    });
-    if let Err(error) = directory.close() {
-        say(format_args!("cannot remove the temporary data: {error}"));
-    }
+    let result = temporary::until_stopped(move |env| show(env, options, json));
+    temporary::remove(directory);
     result
 }
 

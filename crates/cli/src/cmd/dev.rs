@@ -85,6 +85,7 @@ fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
         durability: dev.durability,
         log,
         verbose: dev.verbose,
+        homes: None,
     }
 }
 

@@ -12,3 +12,4 @@ pub mod sim;
 pub mod simulate;
 pub mod status;
 pub mod table;
+pub mod torture;

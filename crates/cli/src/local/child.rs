@@ -30,13 +30,14 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `pluvio` with these arguments. Traces go to `trace`, or to this process's standard
-    /// error.
+    /// Starts `pluvio` with these arguments; by another program that becomes it, when `through` names one. Traces go to
+    /// `trace`, or to this process's standard error.
     ///
     /// # Errors
     /// The process or the trace file cannot be created.
     pub fn start(
         program: &Path,
+        through: &[OsString],
         name: &str,
         arguments: &[OsString],
         trace: Option<PathBuf>,
@@ -47,9 +48,21 @@ impl Child {
                 Stdio::from(open_trace(path).map_err(|error| Failure::file(path, &error))?)
             }
         };
-        let mut command = Command::new(program);
+        let mut command = match through {
+            [] => {
+                let mut command = Command::new(program);
+                command.arg0("pluvio");
+                command
+            }
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                // There, "self" is the other program.
+                let own = format!("/proc/{}/exe", std::process::id());
+                command.args(rest).arg(own);
+                command
+            }
+        };
         command
-            .arg0("pluvio")
             .args(arguments)
             .arg("--parent")
             .arg(std::process::id().to_string())
@@ -145,19 +158,20 @@ impl Child {
         let _ = self.process.start_kill();
     }
 
-    /// Asks it to end (SIGTERM).
-    fn terminate(&self) {
-        if self.process.id().is_some()
-            && let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw)
-        {
-            // As above. The id is still the child's: it was not waited for.
-            let _ = kill_process(pid, Signal::TERM);
+    /// Sends it a signal; whether it got it, and had not ended by itself.
+    pub fn signal(&self, signal: Signal) -> bool {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        match pid {
+            // The id is still the child's: it was not waited for.
+            Some(pid) if self.process.id().is_some() => kill_process(pid, signal).is_ok(),
+            _ => false,
         }
     }
 
     /// Asks it to end, and kills it when it has not after `limit`.
     pub async fn stop(&mut self, clock: &dyn Clock, limit: Duration) {
-        self.terminate();
+        // It may have ended by itself; then there is nothing to do.
+        self.signal(Signal::TERM);
         if timeout(clock, limit, self.ended()).await.is_err() {
             say(format_args!(
                 "{} did not stop within {limit:?} and is killed",

@@ -13,6 +13,7 @@ use pluvio_metadata::Place;
 use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::TabletState;
+use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
@@ -64,6 +65,55 @@ pub struct LocalOptions {
     pub log: Option<String>,
     /// Traces of children come to standard error.
     pub verbose: bool,
+    /// Where children run, coordinators first; on this machine's loopback when `None`.
+    pub homes: Option<Vec<Home>>,
+}
+
+/// Where a child runs, when that is not simply here.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// The address on which it listens.
+    pub host: String,
+    /// The program that starts it there, with arguments; the child's own follow.
+    pub through: Vec<OsString>,
+}
+
+impl LocalOptions {
+    /// A cluster that lives for a while, on any free ports: `servers` servers with so much memory each, all data
+    /// below `data`, traces in files beside it.
+    pub fn for_a_while(servers: u32, replicas: u32, memory: Size, data: &Path) -> Self {
+        Self {
+            servers: Some(servers),
+            replicas,
+            min_replicas: None,
+            memory,
+            cores: None,
+            data: data.to_owned(),
+            redis_port: 0,
+            admin_port: None,
+            coordinator_port: Some(0),
+            coordinators: 1,
+            metadata: None,
+            metadata_login: MetadataLogin::default(),
+            durability: Durability::Buffered,
+            log: None,
+            verbose: false,
+            homes: None,
+        }
+    }
+
+    fn home(&self, which: Which) -> Option<&Home> {
+        let at = match which {
+            Which::Coordinator(index) => index,
+            Which::Server(index) => self.coordinators as usize + index,
+        };
+        self.homes.as_ref()?.get(at)
+    }
+
+    /// The address on which a child listens.
+    fn host(&self, which: Which) -> &str {
+        self.home(which).map_or("127.0.0.1", |home| &home.host)
+    }
 }
 
 /// Names a child.
@@ -73,6 +123,15 @@ pub enum Which {
     Coordinator(usize),
     /// The n-th server, from 0.
     Server(usize),
+}
+
+/// What happened to a child.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// One that was started again has announced itself.
+    Ready(Which),
+    /// It has ended, not by [`LocalCluster::kill`]; why, for people.
+    Ended(Which, String),
 }
 
 /// The running children.
@@ -318,6 +377,53 @@ impl LocalCluster {
         .await
     }
 
+    /// Waits until a child that was launched has announced itself, or any child has ended. Children are
+    /// launched again without waiting for them by whoever waits here.
+    pub async fn change(&mut self) -> Change {
+        std::future::poll_fn(|cx| {
+            for which in self.all() {
+                let Some(child) = self.slot(which) else {
+                    continue;
+                };
+                if child.announced().is_some() {
+                    let ended = pin!(child.ended()).poll(cx);
+                    if let Poll::Ready(status) = ended {
+                        return Poll::Ready(Change::Ended(which, self.obituary(which, status)));
+                    }
+                    continue;
+                }
+                let ready = pin!(child.ready()).poll(cx);
+                match ready.map(|result| result.map(drop)) {
+                    Poll::Ready(Ok(())) => return Poll::Ready(Change::Ready(which)),
+                    Poll::Ready(Err(failure)) => {
+                        self.slot(which).take();
+                        return Poll::Ready(Change::Ended(which, failure.to_string()));
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// All places for children, whether or not one is there.
+    pub fn all(&self) -> Vec<Which> {
+        let servers = (0..self.servers.len()).map(Which::Server);
+        let coordinators = (0..self.coordinators.len()).map(Which::Coordinator);
+        servers.chain(coordinators).collect()
+    }
+
+    /// Whether there is a child that was launched, be it ready or not.
+    pub fn is_there(&self, which: Which) -> bool {
+        self.child(which).is_some()
+    }
+
+    /// Sends a signal; whether there was a child to get it.
+    pub fn signal(&self, which: Which, signal: Signal) -> bool {
+        self.child(which).is_some_and(|child| child.signal(signal))
+    }
+
     /// Tells of a death that [`LocalCluster::death`] found, and forgets the child.
     pub fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
         match self.slot(which).take() {
@@ -395,7 +501,11 @@ impl LocalCluster {
         self.slot(which).as_mut().ok_or_else(gone)
     }
 
-    fn launch(&mut self, which: Which) -> Result<(), Failure> {
+    /// Starts a child, on the data and ports that it had before if there was one; does not wait for it.
+    ///
+    /// # Errors
+    /// The process cannot be created.
+    pub fn launch(&mut self, which: Which) -> Result<(), Failure> {
         let (name, arguments) = match which {
             Which::Coordinator(index) => (
                 match index {
@@ -411,7 +521,10 @@ impl LocalCluster {
         };
         let traces = self.options.data.join("logs").join(format!("{name}.log"));
         let trace = (!self.options.verbose).then_some(traces);
-        *self.slot(which) = Some(Child::start(&self.program, &name, &arguments, trace)?);
+        let home = self.options.home(which);
+        let through = home.map_or(&[][..], |home| &home.through);
+        let child = Child::start(&self.program, through, &name, &arguments, trace)?;
+        *self.slot(which) = Some(child);
         Ok(())
     }
 
@@ -464,8 +577,9 @@ impl LocalCluster {
 
     fn server_arguments(&self, index: usize) -> Vec<OsString> {
         let options = &self.options;
+        let host = options.host(Which::Server(index));
         let directory = format!("server-{}", index + 1);
-        let mut arguments = self.common_arguments("server", "127.0.0.1:0", index + 1);
+        let mut arguments = self.common_arguments("server", &format!("{host}:0"), index + 1);
         arguments.extend(["--data".into(), options.data.join(directory).into()]);
         let redis = match options.redis_port {
             // A free one that was taken once is kept, so that clients find a respawned server.
@@ -476,7 +590,7 @@ impl LocalCluster {
         let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
         let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
         add("--coordinator", self.coordinator_address());
-        add("--redis", format!("127.0.0.1:{redis}"));
+        add("--redis", format!("{host}:{redis}"));
         add("--memory", options.memory.bytes().to_string());
         add("--replicas", options.replicas.to_string());
         add("--durability", options.durability.name().to_owned());
@@ -521,9 +635,11 @@ fn servers_there(data: &Path) -> u32 {
 /// Where the coordinators will listen. The first one at the usual port when it is free: clients then
 /// find the cluster without being told.
 fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
-    let mut addresses = vec!["127.0.0.1:0".to_owned(); options.coordinators as usize];
+    let host = |index| options.host(Which::Coordinator(index));
+    let all = 0..options.coordinators as usize;
+    let mut addresses: Vec<String> = all.map(|index| format!("{}:0", host(index))).collect();
     match options.coordinator_port {
-        Some(port) => addresses[0] = format!("127.0.0.1:{port}"),
+        Some(port) => addresses[0] = format!("{}:{port}", host(0)),
         None => {
             // Opened for a moment only; if it is taken in between, the coordinator says so.
             let usual = format!("127.0.0.1:{COORDINATOR_PORT}");

@@ -1,4 +1,4 @@
-//! A cluster of child processes on this machine: `pluvio dev` and the demo.
+//! A cluster of child processes on this machine: `pluvio dev`, the demo, the measurement of recovery, and the torture.
 //!
 //! - LOC-1: no child outlives this process: each is told to die with its parent, and is killed when
 //!   its [`Child`](child::Child) is dropped.
@@ -12,5 +12,6 @@ pub const KILL_PAUSE: Duration = Duration::from_millis(200);
 
 pub mod child;
 pub mod cluster;
+pub mod temporary;
 
-pub use cluster::{LocalCluster, LocalOptions, Which};
+pub use cluster::{Change, Home, LocalCluster, LocalOptions, Which};

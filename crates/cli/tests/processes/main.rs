@@ -29,3 +29,4 @@ mod replication;
 mod simulator;
 mod stock_clients;
 mod support;
+mod torture;

@@ -21,6 +21,7 @@ pub(super) fn one_winner(subject: &Subject<'_>) -> Vec<Violation> {
             Outcome::Found { .. }
             | Outcome::Missing
             | Outcome::Added { .. }
+            | Outcome::Plain(_)
             | Outcome::NotDone
             | Outcome::Unknown => continue,
         };

@@ -1,7 +1,7 @@
 //! Counters: the number lies between what is acknowledged and what was tried.
 
 use crate::check::{Check, Subject, Violation};
-use crate::history::{Action, Content, KeyKind, Outcome, Record};
+use crate::history::{Action, Content, KeyKind, Outcome, Plain, Record};
 
 /// Every number read, and every sum answered, lies between the sum of what had been acknowledged
 /// before and the sum of all that may have been executed until then.
@@ -14,16 +14,20 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
             Outcome::Found {
                 content: Content::Number(number),
                 ..
-            } => number,
-            Outcome::Added { sum, .. } => sum,
+            }
+            | Outcome::Plain(Plain::Found {
+                content: Content::Number(number),
+            }) => number,
+            Outcome::Added { sum, .. } | Outcome::Plain(Plain::Added { sum }) => sum,
             Outcome::Missing => 0,
-            Outcome::Found { .. } => {
+            Outcome::Found { .. } | Outcome::Plain(Plain::Found { .. }) => {
                 let message = "a counter holds something else than a number";
                 return vec![subject.violation(Check::CountersAddUp, message, &[record])];
             }
             Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }
+            | Outcome::Plain(_)
             | Outcome::NotDone
             | Outcome::Unknown => continue,
         };
@@ -47,8 +51,11 @@ fn bounds(subject: &Subject<'_>, at: &Record) -> (i64, i64) {
             continue;
         }
         let is_own = record.invoked == at.invoked;
-        let certain =
-            matches!(record.outcome, Outcome::Added { .. }) && (is_own || record.is_before(at));
+        let is_done = matches!(
+            record.outcome,
+            Outcome::Added { .. } | Outcome::Plain(Plain::Added { .. })
+        );
+        let certain = is_done && (is_own || record.is_before(at));
         if certain {
             low += by;
             high += by;

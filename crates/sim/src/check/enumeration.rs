@@ -1,7 +1,7 @@
 //! Enumeration: each key that is there all along is found exactly once, and nothing else twice.
 
 use crate::check::{Check, Violation, name_of};
-use crate::history::{History, KeyId, Outcome, Record, Scan};
+use crate::history::{History, KeyId, Outcome, Plain, Record, Scan};
 use std::collections::BTreeMap;
 
 /// Whether a key is there during a whole enumeration.
@@ -76,14 +76,15 @@ fn presence<'a>(records: &'a [Record], scan: &Scan) -> Presence<'a> {
     match last {
         None => Presence::Away(None),
         Some(record) => match record.outcome {
-            Outcome::Missing | Outcome::Deleted { .. } | Outcome::Rejected { version: 0 } => {
-                Presence::Away(Some(record))
-            }
+            Outcome::Missing
+            | Outcome::Deleted { .. }
+            | Outcome::Rejected { version: 0 }
+            | Outcome::Plain(Plain::Deleted) => Presence::Away(Some(record)),
             Outcome::Found { .. }
             | Outcome::Wrote { .. }
             | Outcome::Added { .. }
             | Outcome::Rejected { .. } => Presence::There(record),
-            Outcome::NotDone | Outcome::Unknown => Presence::Open,
+            Outcome::Plain(_) | Outcome::NotDone | Outcome::Unknown => Presence::Open,
         },
     }
 }

@@ -1,7 +1,7 @@
 //! Time does not run backwards: what was acknowledged or read stays, what was deleted stays away.
 
 use crate::check::{Check, Subject, Violation};
-use crate::history::{Outcome, Record};
+use crate::history::{Outcome, Plain, Record};
 
 /// An acknowledged write is readable with its value or a later one.
 pub(super) fn acknowledged_write_is_readable(subject: &Subject<'_>) -> Vec<Violation> {
@@ -21,6 +21,7 @@ pub(super) fn reads_never_go_back(subject: &Subject<'_>) -> Vec<Violation> {
         | Outcome::Wrote { .. }
         | Outcome::Deleted { .. }
         | Outcome::Added { .. }
+        | Outcome::Plain(_)
         | Outcome::NotDone
         | Outcome::Unknown => None,
     });
@@ -72,6 +73,7 @@ fn found(record: &Record) -> Option<u64> {
         Outcome::Missing => Some(0),
         Outcome::Wrote { replaced, .. } => Some(replaced),
         Outcome::Deleted { version } => Some(version),
+        Outcome::Plain(_) => record.found_nothing().then_some(0),
         Outcome::Added { .. } | Outcome::NotDone | Outcome::Unknown => None,
     }
 }
@@ -97,7 +99,9 @@ pub(super) fn deleted_stays_deleted(subject: &Subject<'_>) -> Vec<Violation> {
             Outcome::Deleted { version } => Some(version.max(highest)),
             Outcome::Missing
             | Outcome::Rejected { version: 0 }
-            | Outcome::Wrote { replaced: 0, .. } => Some(highest),
+            | Outcome::Wrote { replaced: 0, .. }
+            | Outcome::Plain(Plain::Deleted) => Some(highest),
+            Outcome::Plain(_) => record.found_nothing().then_some(highest),
             Outcome::Found { .. }
             | Outcome::Wrote { .. }
             | Outcome::Added { .. }

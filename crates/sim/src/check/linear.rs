@@ -8,7 +8,7 @@
 //! is an order for all (locality of linearizability).
 
 use crate::check::register::Object;
-use crate::history::{Action, Outcome, Record};
+use crate::history::{Action, Outcome, Plain, Record};
 use crate::random::mix;
 use pluvio_units::FixedSet;
 
@@ -200,7 +200,8 @@ impl Search {
             .filter(|i| !self.done[*i] && self.pieces[*i].end >= invoked_max)
             .collect();
         // Answered operations first, in the order of the versions they know: that is nearly always
-        // the right one. Unknown ones only when nothing else helps.
+        // the right one. Reads without a version before them, because one that fits changes nothing;
+        // changes without a version after them. Unknown ones only when nothing else helps.
         candidates.sort_by_key(|i| {
             let piece = &self.pieces[*i];
             let version = match piece.outcome {
@@ -209,7 +210,13 @@ impl Search {
                 | Outcome::Added { version, .. }
                 | Outcome::Rejected { version }
                 | Outcome::Deleted { version } => version,
-                Outcome::Missing | Outcome::NotDone | Outcome::Unknown => 0,
+                Outcome::Plain(Plain::Found { .. } | Plain::Refused)
+                | Outcome::Missing
+                | Outcome::NotDone
+                | Outcome::Unknown => 0,
+                Outcome::Plain(
+                    Plain::Wrote | Plain::Replaced { .. } | Plain::Deleted | Plain::Added { .. },
+                ) => u64::MAX,
             };
             (!piece.needed, version, piece.end)
         });

@@ -1,7 +1,7 @@
 //! What was not executed has no effect, and nothing is read that nobody wrote.
 
 use crate::check::{Check, Subject, Violation};
-use crate::history::{Action, Content, KeyKind, Outcome, Record};
+use crate::history::{Action, Content, KeyKind, Record};
 use std::collections::BTreeMap;
 
 /// Every value that is read was written by an operation that began before the read ended, and
@@ -23,7 +23,7 @@ pub(super) fn not_done_has_no_effect(subject: &Subject<'_>) -> Vec<Violation> {
         }
     }
     for record in subject.records() {
-        let Outcome::Found { content, .. } = record.outcome else {
+        let Some(content) = record.shows() else {
             continue;
         };
         let wrong = |message: &str, evidence: &[&Record]| {

@@ -1,7 +1,7 @@
 //! What one object is allowed to do: the sequential specification behind the linearizability
 //! checker.
 
-use crate::history::{Action, Content, Outcome};
+use crate::history::{Action, Content, Outcome, Plain};
 
 /// One object at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -58,6 +58,15 @@ impl Object {
         })
     }
 
+    /// The object after a write that gave it a higher version, which nobody was told.
+    fn put_blindly(&self, content: Content) -> Self {
+        Self {
+            content: Some(content),
+            version: self.version + 1,
+            exact: false,
+        }
+    }
+
     fn number(&self) -> Option<i64> {
         match self.content {
             None => Some(0),
@@ -100,6 +109,7 @@ impl Object {
                 (condition != version).then_some(())?;
                 self.known(version)
             }
+            (_, Outcome::Plain(plain)) => self.after_plain(action, plain),
             (_, Outcome::Unknown) => self.after_unknown(action),
             // What was not done has no place in the order; the rest are wrong answers.
             (
@@ -114,6 +124,55 @@ impl Object {
         }
     }
 
+    /// [`Object::after`] an answer that tells no version.
+    fn after_plain(&self, action: Action, plain: Plain) -> Option<Self> {
+        match (action, plain) {
+            (Action::Read, Plain::Found { content }) => {
+                (self.content == Some(content)).then_some(*self)
+            }
+            (Action::Write { content, condition }, Plain::Wrote) => {
+                let known = match condition {
+                    Some(condition) => self.known(condition)?,
+                    None => *self,
+                };
+                Some(known.put_blindly(content))
+            }
+            (
+                Action::Write {
+                    content,
+                    condition: None,
+                },
+                Plain::Replaced { old },
+            ) => (self.content == old).then(|| self.put_blindly(content)),
+            (Action::Delete { condition: None }, Plain::Deleted) => {
+                self.content?;
+                Some(Self {
+                    content: None,
+                    ..*self
+                })
+            }
+            (Action::Add { by }, Plain::Added { sum }) => {
+                let correct = self.number()?.checked_add(by) == Some(sum);
+                correct.then(|| self.put_blindly(Content::Number(sum)))
+            }
+            (Action::Write { .. } | Action::Delete { .. }, Plain::Refused) => {
+                let condition = action.condition()?;
+                let surely_held = self.may_be(condition) && (self.exact || condition == 0);
+                (!surely_held).then_some(*self)
+            }
+            // Wrong answers.
+            (
+                Action::Read | Action::Write { .. } | Action::Delete { .. } | Action::Add { .. },
+                Plain::Found { .. }
+                | Plain::Wrote
+                | Plain::Replaced { .. }
+                | Plain::Deleted
+                | Plain::Added { .. }
+                | Plain::Refused,
+            ) => None,
+        }
+    }
+
     /// The object after an operation took effect whose reply nobody got; `None` when it has none
     /// here.
     fn after_unknown(&self, action: Action) -> Option<Self> {
@@ -121,22 +180,19 @@ impl Object {
             Some(condition) => self.known(condition)?,
             None => *self,
         };
-        let content = match action {
+        Some(match action {
             Action::Read => return None,
-            Action::Write { content, .. } => Some(content),
+            Action::Write { content, .. } => known.put_blindly(content),
             Action::Delete { .. } => {
                 known.content?;
-                return Some(Self {
+                Self {
                     content: None,
                     ..known
-                });
+                }
             }
-            Action::Add { by } => Some(Content::Number(known.number()?.checked_add(by)?)),
-        };
-        Some(Self {
-            content,
-            version: known.version + 1,
-            exact: false,
+            Action::Add { by } => {
+                known.put_blindly(Content::Number(known.number()?.checked_add(by)?))
+            }
         })
     }
 }
@@ -202,6 +258,37 @@ mod tests {
         assert!(object.after(only_if(2), rejected).is_some());
         assert_eq!(object.after(only_if(3), rejected), None);
         assert_eq!(object.after(write(B), rejected), None);
+    }
+
+    #[test]
+    fn answers_without_versions_fix_contents_and_leave_versions_open() {
+        let plain = |object: Object, action, plain| object.after(action, Outcome::Plain(plain));
+        let refused = |object, action| plain(object, action, Plain::Refused);
+        let new = Action::Write {
+            content: B,
+            condition: Some(0),
+        };
+        let old = plain(Object::new(), write(A), Plain::Wrote).unwrap();
+        assert!(plain(old, Action::Read, Plain::Found { content: A }).is_some());
+        assert_eq!(plain(old, Action::Read, Plain::Found { content: B }), None);
+        assert_eq!(plain(old, new, Plain::Wrote), None);
+        assert!(refused(old, new).is_some());
+        assert_eq!(refused(Object::new(), new), None);
+        assert_eq!(plain(old, write(B), Plain::Replaced { old: None }), None);
+        let swapped = plain(old, write(B), Plain::Replaced { old: Some(A) }).unwrap();
+        // Two writes: at least version 2.
+        let found = |version| Outcome::Found {
+            version,
+            content: B,
+        };
+        assert_eq!(swapped.after(Action::Read, found(1)), None);
+        assert!(swapped.after(Action::Read, found(2)).is_some());
+        let delete = Action::Delete { condition: None };
+        let gone = plain(swapped, delete, Plain::Deleted).unwrap();
+        assert_eq!(plain(gone, delete, Plain::Deleted), None);
+        assert_eq!(gone.after(write(A), wrote(2, 0)), None);
+        let add = |sum| plain(gone, Action::Add { by: 4 }, Plain::Added { sum });
+        assert!(add(4).is_some() && add(5).is_none());
     }
 
     #[test]

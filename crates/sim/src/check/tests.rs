@@ -2,7 +2,7 @@
 
 use super::ownership::{Served, one_server_each, table_is_whole};
 use super::*;
-use crate::history::{Action, Content, KeyKind, Outcome, Scan};
+use crate::history::{Action, Content, KeyKind, Outcome, Plain, Scan};
 use crate::random::Stream;
 use core::time::Duration;
 use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
@@ -544,4 +544,67 @@ fn clusters_that_lose_confuse_or_repeat_are_found_out() {
         assert!(found * 3 > flawed * 2, "{flaw:?}: {found} of {flawed}");
         assert!(named * 3 > flawed, "{flaw:?}: {named} of {flawed} by name");
     }
+}
+
+fn plain(plain: Plain) -> Outcome {
+    Outcome::Plain(plain)
+}
+
+fn shows(id: u64) -> Outcome {
+    plain(Plain::Found {
+        content: Content::Bytes(id),
+    })
+}
+
+#[test]
+fn errors_in_answers_without_versions_are_found() {
+    let wrote = |id| (write(id), plain(Plain::Wrote));
+    let linearizable = BTreeSet::from([Check::Linearizable]);
+    // A stale read.
+    let stale = [wrote(1), wrote(2), (READ, shows(2)), (READ, shows(1))];
+    assert_eq!(register(&stale), linearizable);
+    assert_eq!(register(&stale[..3]), BTreeSet::new());
+    // A lost write.
+    assert_eq!(
+        register(&[wrote(1), (READ, Outcome::Missing)]),
+        linearizable
+    );
+    // What was deleted comes back.
+    let back = [
+        wrote(1),
+        (READ, found(4, 1)),
+        (DELETE, plain(Plain::Deleted)),
+        (READ, found(4, 1)),
+    ];
+    assert_found(Check::DeletedStaysDeleted, &back);
+    // What was refused shows.
+    let refused = [
+        wrote(1),
+        (write_if(2, Some(0)), plain(Plain::Refused)),
+        (READ, shows(2)),
+    ];
+    assert_found(Check::NotDoneHasNoEffect, &refused);
+    // A swap that hands out what was replaced before.
+    let swap = |id, old| {
+        let old = Some(Content::Bytes(old));
+        (write(id), plain(Plain::Replaced { old }))
+    };
+    assert_eq!(register(&[wrote(1), swap(2, 1), swap(3, 1)]), linearizable);
+    assert_eq!(
+        register(&[wrote(1), swap(2, 1), swap(3, 2)]),
+        BTreeSet::new()
+    );
+}
+
+#[test]
+fn an_increment_that_is_done_twice_is_found_also_without_versions() {
+    let add = |sum| (Action::Add { by: 1 }, plain(Plain::Added { sum }), 0);
+    let counter = |operations: &[_]| broken(&sequence(KeyKind::Counter, operations));
+    let found = counter(&[add(1), add(3)]);
+    assert!(found.contains(&Check::CountersAddUp), "{found:?}");
+    assert!(found.contains(&Check::Linearizable), "{found:?}");
+    // One whose outcome nobody knows may have been done, once.
+    let unknown = (Action::Add { by: 1 }, Outcome::Unknown, 0);
+    assert_eq!(counter(&[add(1), unknown, add(3)]), BTreeSet::new());
+    assert!(!counter(&[add(1), unknown, add(4)]).is_empty());
 }

@@ -16,6 +16,7 @@ fn shown(record: &Record) -> Option<(u64, Content)> {
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }
+            | Outcome::Plain(_)
             | Outcome::NotDone
             | Outcome::Unknown,
         ) => None,

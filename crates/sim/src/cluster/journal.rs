@@ -3,7 +3,7 @@
 use crate::check::Violation;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::OperationCounts;
-use crate::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Record, Scan};
+use crate::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Plain, Record, Scan};
 use core::time::Duration;
 use pluvio_client::ClientError;
 use pluvio_units::ServerId;
@@ -191,7 +191,8 @@ impl Journal {
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. } => counts.done += 1,
-            Outcome::Rejected { .. } => counts.rejected += 1,
+            Outcome::Rejected { .. } | Outcome::Plain(Plain::Refused) => counts.rejected += 1,
+            Outcome::Plain(_) => counts.done += 1,
             Outcome::NotDone => counts.failed += 1,
             Outcome::Unknown => counts.unknown += 1,
         }

@@ -18,7 +18,7 @@ mod nodes;
 mod plan;
 mod report;
 mod run;
-mod values;
+pub mod values;
 mod workload;
 
 pub use faults::{Fault, Faults, UnknownFault};

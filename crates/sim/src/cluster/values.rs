@@ -12,13 +12,14 @@ use bytes::Bytes;
 const HEADER: usize = 12;
 
 /// The least length that a value other than the empty one has.
-pub(super) const LENGTH_MIN: usize = HEADER;
+pub const LENGTH_MIN: usize = HEADER;
 
 /// The value of the write with this number, of exactly `length` bytes.
 ///
 /// # Panics
 /// When `length` is neither 0 nor at least [`LENGTH_MIN`].
-pub(super) fn value(number: u64, length: usize) -> (Bytes, Content) {
+#[must_use]
+pub fn value(number: u64, length: usize) -> (Bytes, Content) {
     if length == 0 {
         return (Bytes::new(), Content::Empty);
     }
@@ -41,7 +42,8 @@ fn check(number: u64, length: usize) -> u32 {
 }
 
 /// What a value that was read is.
-pub(super) fn content(bytes: &[u8]) -> Content {
+#[must_use]
+pub fn content(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
     }

@@ -279,7 +279,7 @@ impl Worker {
             Outcome::Missing | Outcome::Deleted { .. } => {
                 self.versions.insert(key, 0);
             }
-            Outcome::NotDone | Outcome::Unknown => {}
+            Outcome::Plain(_) | Outcome::NotDone | Outcome::Unknown => {}
         }
         let now = self.shared.sim.now();
         self.shared

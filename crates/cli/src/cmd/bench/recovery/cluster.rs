@@ -6,15 +6,12 @@
 //! proven complete and cut into partitions), and of the recovery master that reported last *reading* (it had nothing
 //! to replay), *replay* and *re-replication*; the rest, *hand-over*, is waiting for leases to end, and giving the tablets away.
 
-use crate::args::{Durability, MetadataLogin};
 use crate::failure::Failure;
-use crate::local::cluster::{LocalCluster, LocalOptions};
-use crate::output::say;
-use crate::session::{Session, with_runtime};
+use crate::local::{LocalCluster, LocalOptions, temporary};
+use crate::session::Session;
 use pluvio_bench::network::{Progress, Target, Workload, key, load};
 use pluvio_client::Table;
 use pluvio_env::{Env, Moment};
-use pluvio_env_os::StopSignals;
 use pluvio_units::{CoreId, ServerId, Size};
 use pluvio_wire::{RecoveryStatus, ServerState};
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,8 +33,6 @@ const READERS: u64 = 16;
 const WRITERS: (usize, usize) = (8, 64);
 /// Ticks a second in which Linux tells processes' times, on every architecture.
 const TICKS_PER_S: f64 = 100.0;
-/// Processes are gone when they were killed and this has passed.
-const KILL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What cluster, and what is lost.
 #[derive(Clone, Debug)]
@@ -99,45 +94,20 @@ impl Seen {
 /// # Errors
 /// The cluster does not start, the recovery takes too long, or an object is lost.
 pub fn run(scene: &Scene) -> Result<Seen, Failure> {
-    let made = tempfile::Builder::new().prefix("pluvio-bench-").tempdir();
-    let directory = made.map_err(|error| {
-        Failure::new(format!(
-            "cannot make a temporary directory: {error}; set TMPDIR"
-        ))
-    })?;
+    let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let options = LocalOptions {
-        servers: Some(scene.servers),
-        replicas: scene.replicas,
-        min_replicas: None,
-        memory: scene.memory,
-        cores: None,
-        data: directory.path().to_owned(),
-        redis_port: 0,
-        admin_port: None,
-        coordinator_port: Some(0),
-        coordinators: 1,
-        metadata: None,
-        metadata_login: MetadataLogin::default(),
-        durability: Durability::Buffered,
         log: scene.log.clone(),
-        verbose: false,
+        ..LocalOptions::for_a_while(
+            scene.servers,
+            scene.replicas,
+            scene.memory,
+            directory.path(),
+        )
     };
     let scene = scene.clone();
-    let result = with_runtime(1, move |env| async move {
-        let mut signals = StopSignals::new()
-            .map_err(|error| Failure::new(format!("cannot receive signals: {error}")))?;
-        let stopped = tokio::select! {
-            biased;
-            signal = signals.next() => signal,
-            result = play(env.clone(), options, &scene) => return result,
-        };
-        // The servers were killed with their handles.
-        env.clock.sleep(KILL_PAUSE).await;
-        Err(Failure::new(format!("stopped by {stopped}")))
-    });
-    if let Err(error) = directory.close() {
-        say(format_args!("cannot remove the temporary data: {error}"));
-    }
+    let result =
+        temporary::until_stopped(move |env| async move { play(env, options, &scene).await });
+    temporary::remove(directory);
     result
 }
 

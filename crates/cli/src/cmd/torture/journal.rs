@@ -1,0 +1,213 @@
+//! What all clients of a torture share: the keys in use, and the history of everything they did.
+//!
+//! - TORT-2: an operation is in the history before its first byte is sent, and has its end there after its answer came:
+//!   the recorded times enclose the real ones.
+//! - TORT-3: a key has at most [`OPERATIONS_MAX`] operations of clients at work, some more of those that overlap with its
+//!   end, and the last reads; then another key takes its place. So each history stays short enough to be searched.
+
+use super::draw::Draw;
+use pluvio_env::{Clock, Moment};
+use pluvio_sim::check::{Check, Violation};
+use pluvio_sim::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Plain};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Keys in use at a time.
+const KEYS: usize = 32;
+/// Every so many keys are counters.
+const COUNTER_EVERY: usize = 4;
+/// Operations that are begun on one key.
+pub const OPERATIONS_MAX: u64 = 120;
+const OPERATIONS_MIN: u64 = 30;
+/// Violations that clients tell of themselves; more of the same do not help.
+const TOLD_MAX: usize = 20;
+
+/// How operations of one kind ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// With an answer.
+    pub done: u64,
+    /// A condition did not hold.
+    pub rejected: u64,
+    /// Failed, and certainly not executed; reads that failed are among them.
+    pub not_done: u64,
+    /// Nobody knows.
+    pub unknown: u64,
+}
+
+/// Everything that was recorded.
+#[derive(Debug, Default)]
+pub struct Pages {
+    /// The operations.
+    pub history: History,
+    /// How they ended, by kind.
+    pub operations: BTreeMap<String, Counts>,
+    /// Why they failed, by the words of the client library or the first word of Redis's answer.
+    pub errors: BTreeMap<String, u64>,
+    /// Answers that are wrong by themselves.
+    pub violations: Vec<Violation>,
+    keys: Vec<Active>,
+    keys_made: u64,
+    value_last: u64,
+}
+
+/// A key in use.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    id: KeyId,
+    kind: KeyKind,
+    left: u64,
+}
+
+/// A key to work on.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its number in the history.
+    pub id: KeyId,
+    /// What operations it takes.
+    pub kind: KeyKind,
+    /// Its bytes.
+    pub key: Vec<u8>,
+}
+
+/// The shared journal. Cheap to clone.
+#[derive(Clone)]
+pub struct Journal {
+    pages: Arc<Mutex<Pages>>,
+    stop: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
+    began: Moment,
+}
+
+impl Journal {
+    /// An empty one; its clock starts here.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            pages: Arc::default(),
+            stop: Arc::default(),
+            began: clock.now(),
+            clock,
+        }
+    }
+
+    /// The time since the beginning.
+    pub fn now(&self) -> Duration {
+        self.clock.now().since(self.began)
+    }
+
+    /// Asks clients to end after the operation they are at.
+    pub fn stop(&self) {
+        // Relaxed: it orders nothing.
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they shall end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Everything, locked.
+    pub fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A key for one operation. A quarter of the keys gets half of the operations, so that clients meet.
+    pub fn pick(&self, draw: &mut Draw) -> Subject {
+        self.pages().pick(draw)
+    }
+
+    /// A number for a value, used once.
+    pub fn value_number(&self) -> u64 {
+        let mut pages = self.pages();
+        pages.value_last += 1;
+        pages.value_last
+    }
+
+    /// An operation is about to be sent.
+    pub fn begin(&self, key: KeyId, client: u16, action: Action) -> Begun {
+        let now = self.now();
+        self.pages().history.invoke(key, client, action, now)
+    }
+
+    /// It has ended.
+    pub fn end(&self, kind: &str, begun: Begun, outcome: Outcome) {
+        let now = self.now();
+        let mut pages = self.pages();
+        pages.history.finish(begun, outcome, 0, now);
+        let counts = match pages.operations.get_mut(kind) {
+            Some(counts) => counts,
+            None => pages.operations.entry(kind.to_owned()).or_default(),
+        };
+        match outcome {
+            Outcome::Rejected { .. } | Outcome::Plain(Plain::Refused) => counts.rejected += 1,
+            Outcome::NotDone => counts.not_done += 1,
+            Outcome::Unknown => counts.unknown += 1,
+            Outcome::Found { .. }
+            | Outcome::Missing
+            | Outcome::Wrote { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Added { .. }
+            | Outcome::Plain(_) => counts.done += 1,
+        }
+    }
+
+    /// Counts why an operation failed.
+    pub fn error(&self, why: String) {
+        *self.pages().errors.entry(why).or_default() += 1;
+    }
+
+    /// An answer that no correct cluster gives.
+    pub fn wrong(&self, message: String) {
+        let mut pages = self.pages();
+        if pages.violations.len() < TOLD_MAX {
+            pages.violations.push(Violation {
+                check: Check::KeepsRunning,
+                message,
+                evidence: Vec::new(),
+            });
+        }
+    }
+}
+
+impl Pages {
+    fn pick(&mut self, draw: &mut Draw) -> Subject {
+        while self.keys.len() < KEYS {
+            let new = self.new_key(self.keys.len(), draw);
+            self.keys.push(new);
+        }
+        let at = match draw.percent(34) {
+            // Hot ones are spread over both kinds.
+            true => draw.place(KEYS / 4),
+            false => draw.place(KEYS),
+        };
+        if self.keys[at].left == 0 {
+            self.keys[at] = self.new_key(at, draw);
+        }
+        let active = &mut self.keys[at];
+        active.left -= 1;
+        let (id, kind) = (active.id, active.kind);
+        Subject {
+            id,
+            kind,
+            key: self.history.of(id).name.clone().into_bytes(),
+        }
+    }
+
+    fn new_key(&mut self, at: usize, draw: &mut Draw) -> Active {
+        self.keys_made += 1;
+        let (letter, kind) = match at % COUNTER_EVERY {
+            0 => ('c', KeyKind::Counter),
+            _ => ('r', KeyKind::Register),
+        };
+        Active {
+            id: self
+                .history
+                .key(format!("{letter}-{:07}", self.keys_made), kind),
+            kind,
+            left: OPERATIONS_MIN + draw.below(OPERATIONS_MAX - OPERATIONS_MIN + 1),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Clients that use the Redis port of any server, in pipelines, over connections that break.
+//!
+//! What was not answered has an unknown outcome, except for what was never sent.
+
+use super::draw::Draw;
+use super::journal::{Journal, Subject};
+use super::native::{addend, new_value};
+use super::resp::{Connection, Reply, command};
+use pluvio_env::{Clock, timeout};
+use pluvio_sim::cluster::values;
+use pluvio_sim::history::{Action, Begun, Content, KeyKind, Outcome, Plain};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Commands of a pipeline.
+const PIPELINE_MAX: u64 = 4;
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// Pause after a connection could not be made.
+const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// One client.
+pub struct Redis {
+    /// Where it records.
+    pub journal: Journal,
+    /// Limits of waiting go by it.
+    pub clock: Arc<dyn Clock>,
+    /// Where servers listen.
+    pub servers: Vec<String>,
+    /// How long a reply may take before the client gives up and connects anew.
+    pub patience: Duration,
+    /// Names it in the history.
+    pub number: u16,
+    /// Its dice.
+    pub draw: Draw,
+    /// The connection, if there is one.
+    pub connection: Option<Connection>,
+}
+
+/// A command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Get,
+    Set,
+    SetNew,
+    GetSet,
+    Delete,
+    Add,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Get => "redis GET",
+            Self::Set => "redis SET",
+            Self::SetNew => "redis SETNX",
+            Self::GetSet => "redis GETSET",
+            Self::Delete => "redis DEL",
+            Self::Add => "redis INCRBY",
+        }
+    }
+}
+
+/// A command that was sent.
+struct Sent {
+    kind: Kind,
+    begun: Begun,
+}
+
+impl Redis {
+    /// One pipeline.
+    pub async fn step(&mut self) {
+        let Some(mut connection) = self.connected().await else {
+            self.clock.sleep(CONNECT_PAUSE).await;
+            return;
+        };
+        let (mut bytes, mut sent) = (Vec::new(), Vec::new());
+        for _ in 0..=self.draw.below(PIPELINE_MAX) {
+            let subject = self.journal.pick(&mut self.draw);
+            sent.push(self.one(&subject, &mut bytes));
+        }
+        let clock = Arc::clone(&self.clock);
+        let mut is_whole = timeout(&*clock, self.patience, connection.send(&bytes))
+            .await
+            .is_ok_and(|result| result.is_ok());
+        for Sent { kind, begun } in sent {
+            let mut reply = None;
+            if is_whole {
+                let waited = timeout(&*clock, self.patience, connection.reply()).await;
+                reply = waited.ok().and_then(Result::ok);
+                is_whole = reply.is_some();
+            }
+            let outcome = match reply {
+                Some(reply) => self.outcome(kind, reply),
+                None => {
+                    self.journal.error("redis: no reply".to_owned());
+                    Outcome::Unknown
+                }
+            };
+            // A read changes nothing, whatever happened to it.
+            let outcome = match (kind, outcome) {
+                (Kind::Get, Outcome::Unknown) => Outcome::NotDone,
+                (_, outcome) => outcome,
+            };
+            self.journal.end(kind.name(), begun, outcome);
+        }
+        if is_whole && !self.draw.percent(2) {
+            self.connection = Some(connection);
+        }
+    }
+
+    async fn connected(&mut self) -> Option<Connection> {
+        if let Some(connection) = self.connection.take() {
+            return Some(connection);
+        }
+        let server = &self.servers[self.draw.place(self.servers.len())];
+        let opened = timeout(&*self.clock, CONNECT_LIMIT, Connection::open(server)).await;
+        opened.ok().and_then(Result::ok)
+    }
+
+    fn one(&mut self, subject: &Subject, bytes: &mut Vec<u8>) -> Sent {
+        let kind = match (subject.kind, self.draw.below(100)) {
+            (_, 0..30) => Kind::Get,
+            (KeyKind::Counter, _) => Kind::Add,
+            (KeyKind::Register, 30..60) => Kind::Set,
+            (KeyKind::Register, 60..75) => Kind::SetNew,
+            (KeyKind::Register, 75..88) => Kind::GetSet,
+            (KeyKind::Register, _) => Kind::Delete,
+        };
+        let key = subject.key.as_slice();
+        let action = match kind {
+            Kind::Get => {
+                command(bytes, &[b"GET", key]);
+                Action::Read
+            }
+            Kind::Delete => {
+                command(bytes, &[b"DEL", key]);
+                Action::Delete { condition: None }
+            }
+            Kind::Add => {
+                let by = addend(&mut self.draw);
+                command(bytes, &[b"INCRBY", key, by.to_string().as_bytes()]);
+                Action::Add { by }
+            }
+            Kind::Set | Kind::SetNew | Kind::GetSet => {
+                let (value, content) = new_value(&self.journal, &mut self.draw);
+                match kind {
+                    Kind::SetNew => command(bytes, &[b"SETNX", key, &value]),
+                    Kind::GetSet => command(bytes, &[b"SET", key, &value, b"GET"]),
+                    Kind::Set | Kind::Get | Kind::Delete | Kind::Add => {
+                        command(bytes, &[b"SET", key, &value]);
+                    }
+                }
+                let condition = (kind == Kind::SetNew).then_some(0);
+                Action::Write { content, condition }
+            }
+        };
+        let begun = self.journal.begin(subject.id, self.number, action);
+        Sent { kind, begun }
+    }
+
+    fn outcome(&self, kind: Kind, reply: Reply) -> Outcome {
+        let plain = match (kind, reply) {
+            (Kind::Get, Reply::Nil) => return Outcome::Missing,
+            (Kind::Get, Reply::Value(value)) => Plain::Found {
+                content: values::content(&value),
+            },
+            (Kind::Set, Reply::Text(text)) if text == "OK" => Plain::Wrote,
+            (Kind::SetNew, Reply::Integer(1)) => Plain::Wrote,
+            (Kind::SetNew, Reply::Integer(0)) => Plain::Refused,
+            (Kind::GetSet, Reply::Nil) => Plain::Replaced { old: None },
+            (Kind::GetSet, Reply::Value(value)) => {
+                let old: Content = values::content(&value);
+                Plain::Replaced { old: Some(old) }
+            }
+            (Kind::Delete, Reply::Integer(0)) => return Outcome::Deleted { version: 0 },
+            (Kind::Delete, Reply::Integer(1)) => Plain::Deleted,
+            (Kind::Add, Reply::Integer(sum)) => Plain::Added { sum },
+            (_, Reply::Error(text)) => {
+                self.error(kind, &text);
+                // The text is for people; whether it was executed is not said by all of them.
+                return Outcome::Unknown;
+            }
+            (_, reply) => {
+                self.journal
+                    .wrong(format!("{} was answered with {reply:?}", kind.name()));
+                return Outcome::Unknown;
+            }
+        };
+        Outcome::Plain(plain)
+    }
+
+    fn error(&self, kind: Kind, text: &str) {
+        let word = text.split(' ').next().unwrap_or_default();
+        match word {
+            "TRYAGAIN" | "OOM" | "NOREPLICAS" => self.journal.error(format!("redis: {word}")),
+            // Nothing is asked for that could be refused for good.
+            _ => self
+                .journal
+                .wrong(format!("{} was answered with {text:?}", kind.name())),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What commands share that run a cluster for a while: a directory that is removed at the end, and an end that a signal may
+//! bring before.
+
+use crate::failure::Failure;
+use crate::local::KILL_PAUSE;
+use crate::output::say;
+use crate::session::with_runtime;
+use pluvio_env::Env;
+use pluvio_env_os::StopSignals;
+use tempfile::TempDir;
+
+/// A new directory, called `prefix` and something.
+///
+/// # Errors
+/// There is no room for it; `instead` says what else to do.
+pub fn directory(prefix: &str, instead: &str) -> Result<TempDir, Failure> {
+    let made = tempfile::Builder::new().prefix(prefix).tempdir();
+    made.map_err(|error| {
+        Failure::new(format!(
+            "cannot make a temporary directory: {error}; {instead}"
+        ))
+    })
+}
+
+/// Removes it; says so when that is not possible.
+pub fn remove(directory: TempDir) {
+    if let Err(error) = directory.close() {
+        say(format_args!("cannot remove the temporary data: {error}"));
+    }
+}
+
+/// Runs `work` on an event loop of its own until it ends, or until SIGINT or SIGTERM comes: then it is dropped, and with it
+/// the processes that it has started.
+///
+/// # Errors
+/// What `work` gives, or that it was stopped.
+pub fn until_stopped<T, F>(work: impl FnOnce(Env) -> F + Send + 'static) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
+    with_runtime(1, move |env| async move {
+        let mut signals = StopSignals::new()
+            .map_err(|error| Failure::new(format!("cannot receive signals: {error}")))?;
+        let stopped = tokio::select! {
+            biased;
+            signal = signals.next() => signal,
+            result = work(env.clone()) => return result,
+        };
+        // The processes were killed with their handles.
+        env.clock.sleep(KILL_PAUSE).await;
+        Err(Failure::new(format!("stopped by {stopped}")))
+    })
+}

@@ -1,0 +1,121 @@
+//! `pluvio torture` as its users meet it: a short run that holds, a history that does not, and nonsense.
+
+use crate::support::cluster::Turn;
+use crate::support::program::{Output, pluvio};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+fn torture(line: &str) -> Output {
+    pluvio(["torture"].into_iter().chain(line.split_whitespace()))
+}
+
+fn check(history: &Path) -> Output {
+    pluvio([
+        "torture".as_ref(),
+        "--json".as_ref(),
+        "--history".as_ref(),
+        history.as_os_str(),
+    ])
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
+    let _turn = Turn::take();
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("evidence");
+    let kept_text = kept.to_str().unwrap();
+    let report = torture(&format!(
+        "--minutes 0.15 --seed 3 --faults kill,stop,coordinator --json --keep {kept_text}"
+    ))
+    .json();
+    assert_eq!(report["ok"], true, "{report}");
+    assert_eq!(report["seed"], 3, "{report}");
+    let faults = report["faults_done"].as_object().unwrap();
+    assert!(!faults.is_empty(), "{report}");
+    assert!(number(&report["keys"]) >= 32, "{report}");
+    for kind in ["native read", "native increment", "redis SET", "redis GET"] {
+        assert!(number(&report["operations"][kind]["done"]) > 0, "{report}");
+    }
+    for phase in ["healed_s", "cold_start_s"] {
+        assert!(report[phase].as_f64().is_some_and(|s| s > 0.0), "{report}");
+    }
+    for file in ["faults.jsonl", "report.json", "logs", "server-1"] {
+        assert!(kept.join(file).exists(), "{file}");
+    }
+
+    // The same judgement of the history that was kept.
+    let history = kept.join("history.jsonl");
+    let again = check(&history).json();
+    for field in ["ok", "keys", "linearizable", "undecided"] {
+        assert_eq!(again[field], report[field], "{field}");
+    }
+    // One more client reads, at the very end, what somebody has overwritten long before.
+    let text = fs::read_to_string(&history).unwrap();
+    let planted = stale_read(&text);
+    fs::write(&history, text + &planted).unwrap();
+    let output = check(&history);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks: Vec<&str> = found["violations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v["check"].as_str().unwrap())
+        .collect();
+    assert!(checks.contains(&"linearizable"), "{found}");
+    assert!(checks.contains(&"reads-never-go-back"), "{found}");
+    output.fails(1, &["do not hold", "defect"]);
+}
+
+/// A line in which the first value that was overwritten is read after everything else.
+fn stale_read(history: &str) -> String {
+    let lines: Vec<Value> = history
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let found = |line: &Value| {
+        let found = &line["outcome"]["Found"];
+        Some((
+            line["key"].as_str()?.to_owned(),
+            found["version"].as_u64()?,
+            line.clone(),
+        ))
+    };
+    let seen: Vec<_> = lines.iter().filter_map(found).collect();
+    let stale = seen.iter().find(|(key, version, _)| {
+        seen.iter()
+            .any(|(other, later, _)| other == key && later > version)
+    });
+    let (_, _, mut line) = stale.expect("some key is read with two versions").clone();
+    // After every tick of the run, and before those of operations that never ended.
+    line["invoked"] = (1_u64 << 40).into();
+    line["returned"] = ((1_u64 << 40) + 1).into();
+    format!("{line}\n")
+}
+
+#[test]
+fn nonsense_is_refused_with_a_reason() {
+    for (line, words) in [
+        ("--minutes 0", &["--minutes"][..]),
+        ("--minutes soon", &["--minutes"]),
+        ("--faults kill,earthquake", &["earthquake", "coordinator"]),
+        ("--servers 2", &["--servers"]),
+        ("--servers 3 --replicas 3", &["--replicas", "--servers"]),
+        ("--history a --seed 1", &["--history", "--seed"]),
+    ] {
+        torture(line).fails(2, words);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("history.jsonl");
+    fs::write(&file, "{\"key\":\"a\"}\n").unwrap();
+    check(&file).fails(1, &["history.jsonl", "line 1"]);
+    check(&folder.path().join("nothing")).fails(1, &["nothing", "check the path"]);
+    let line = format!("--minutes 1 --keep {}", folder.path().display());
+    torture(&line).fails(2, &["--keep", "not empty"]);
+}

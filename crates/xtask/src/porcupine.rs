@@ -1,0 +1,35 @@
+//! `cargo xtask porcupine FILE`: a published checker as second opinion on a history of `pluvio torture`.
+//!
+//! The program lies in `tests/porcupine`, with the versions of what it needs in `go.sum`; Go fetches them from its module
+//! proxy the first time. Nothing else here needs Go.
+
+use crate::process::{succeeds, succeeds_quietly};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// Where Go is: on the path, or where its own installer puts it.
+const GO: [&str; 2] = ["go", "/usr/local/go/bin/go"];
+
+/// Checks a history; gives whether no key's history is wrong.
+///
+/// # Errors
+/// Go is not installed, or there is no such file: nothing was checked.
+pub fn run(root: &Path, file: &str) -> Result<bool> {
+    let file = Path::new(file)
+        .canonicalize()
+        .with_context(|| format!("cannot read {file}"))?;
+    let is_there = |go: &&str| succeeds_quietly(Command::new(go).arg("version"));
+    let Some(go) = GO.into_iter().find(is_there) else {
+        bail!(
+            "Go is not installed, so nothing was checked; install it (https://go.dev/dl), or be content with \
+             `pluvio torture --history FILE`"
+        );
+    };
+    let mut program = Command::new(go);
+    program
+        .current_dir(root.join("tests/porcupine"))
+        .args(["run", "."])
+        .arg(file);
+    Ok(succeeds(&mut program))
+}

@@ -1,0 +1,369 @@
+// Second opinion on histories of `pluvio torture`: Porcupine (https://github.com/anishathalye/porcupine)
+// searches an order for the history of each key.
+//
+//	go run . history.jsonl
+//
+// The file has one operation a line, as docs/torture.md says. Exit code 0: no history is wrong; 1: one is, or the file
+// cannot be read. The model below was written from the documentation, not from the checker of crate sim:
+// an error that both make has to be made twice.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// How long one key may take.
+const limit = 20 * time.Second
+
+// Keys at a time.
+const workers = 2
+
+type content struct {
+	Bytes   *uint64
+	Number  *int64
+	Damaged *uint64
+	word    string
+}
+
+// A unit variant is a string, any other one an object with one field.
+func (c *content) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		return json.Unmarshal(text, &c.word)
+	}
+	type plain content
+	return json.Unmarshal(text, (*plain)(c))
+}
+
+func (c content) String() string {
+	switch {
+	case c.Bytes != nil:
+		return fmt.Sprintf("value #%d", *c.Bytes)
+	case c.Number != nil:
+		return fmt.Sprintf("number %d", *c.Number)
+	case c.Damaged != nil:
+		return fmt.Sprintf("damaged %x", *c.Damaged)
+	default:
+		return c.word
+	}
+}
+
+type action struct {
+	Write *struct {
+		Content   content
+		Condition *uint64
+	}
+	Delete *struct{ Condition *uint64 }
+	Add    *struct{ By int64 }
+	word   string
+}
+
+func (a *action) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		return json.Unmarshal(text, &a.word)
+	}
+	type plain action
+	return json.Unmarshal(text, (*plain)(a))
+}
+
+// An answer without versions.
+type plainAnswer struct {
+	Found    *struct{ Content content }
+	Replaced *struct{ Old *content }
+	Added    *struct{ Sum int64 }
+	word     string
+}
+
+func (p *plainAnswer) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		return json.Unmarshal(text, &p.word)
+	}
+	type plain plainAnswer
+	return json.Unmarshal(text, (*plain)(p))
+}
+
+type outcome struct {
+	Found *struct {
+		Version uint64
+		Content content
+	}
+	Wrote   *struct{ Version, Replaced uint64 }
+	Deleted *struct{ Version uint64 }
+	Added   *struct {
+		Version uint64
+		Sum     int64
+	}
+	Rejected *struct{ Version uint64 }
+	Plain    *plainAnswer
+	word     string
+}
+
+func (o *outcome) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		return json.Unmarshal(text, &o.word)
+	}
+	type plain outcome
+	return json.Unmarshal(text, (*plain)(o))
+}
+
+type record struct {
+	Key      string
+	Client   int
+	Action   action
+	Invoked  int64
+	Returned uint64
+	Outcome  outcome
+}
+
+// What is known of an object: its value ("" is no object), and its version, or a bound that it is not below.
+type state struct {
+	value string
+	there bool
+	least uint64
+	exact bool
+}
+
+// Whether the object may have this version; 0 stands for no object.
+func (s state) canBe(version uint64) bool {
+	if !s.there {
+		return version == 0
+	}
+	return version == s.least || (!s.exact && version > s.least)
+}
+
+// The state, told this version.
+func (s state) told(version uint64) state {
+	if s.there {
+		s.least, s.exact = version, true
+	}
+	return s
+}
+
+// The state after a write that made a version nobody was told.
+func (s state) set(value string) state {
+	return state{value: value, there: true, least: s.least + 1}
+}
+
+// The state after a write that made this version.
+func (s state) setTo(value string, version uint64) (bool, state) {
+	return version > s.least, state{value: value, there: true, least: version, exact: true}
+}
+
+func (s state) gone() state {
+	s.value, s.there = "", false
+	return s
+}
+
+func (s state) number() (int64, bool) {
+	if !s.there {
+		return 0, true
+	}
+	var n int64
+	_, err := fmt.Sscanf(s.value, "number %d", &n)
+	return n, err == nil
+}
+
+func number(n int64) string { return fmt.Sprintf("number %d", n) }
+
+// Whether the answer is right for this state, and the state after it.
+func step(before, input, output any) (bool, any) {
+	s, a, o := before.(state), input.(action), output.(outcome)
+	if o.word == "Unknown" {
+		// It may have no effect; then it stands at the end, where nobody looks.
+		return true, apply(s, a)
+	}
+	ok, after := answered(s, a, o)
+	return ok, after
+}
+
+// The state after an operation that nobody got an answer to, where it has an effect.
+func apply(s state, a action) state {
+	switch {
+	case a.Write != nil:
+		if c := a.Write.Condition; c != nil {
+			if !s.canBe(*c) {
+				return s
+			}
+			s = s.told(*c)
+		}
+		return s.set(a.Write.Content.String())
+	case a.Delete != nil:
+		if c := a.Delete.Condition; c != nil {
+			if !s.canBe(*c) {
+				return s
+			}
+			s = s.told(*c)
+		}
+		return s.gone()
+	case a.Add != nil:
+		n, ok := s.number()
+		if !ok {
+			return s
+		}
+		return s.set(number(n + a.Add.By))
+	default:
+		return s
+	}
+}
+
+func answered(s state, a action, o outcome) (bool, state) {
+	switch {
+	case o.Rejected != nil:
+		var c *uint64
+		if a.Write != nil {
+			c = a.Write.Condition
+		} else if a.Delete != nil {
+			c = a.Delete.Condition
+		}
+		v := o.Rejected.Version
+		return c != nil && *c != v && s.canBe(v), s.told(v)
+	case a.word == "Read":
+		switch {
+		case o.word == "Missing":
+			return !s.there, s
+		case o.Found != nil:
+			v := o.Found.Version
+			return s.there && s.canBe(v) && s.value == o.Found.Content.String(), s.told(v)
+		case o.Plain != nil && o.Plain.Found != nil:
+			return s.there && s.value == o.Plain.Found.Content.String(), s
+		}
+	case a.Write != nil:
+		value, c := a.Write.Content.String(), a.Write.Condition
+		switch {
+		case o.Wrote != nil:
+			if c != nil && *c != o.Wrote.Replaced || !s.canBe(o.Wrote.Replaced) {
+				return false, s
+			}
+			return s.told(o.Wrote.Replaced).setTo(value, o.Wrote.Version)
+		case o.Plain == nil:
+			return false, s
+		case o.Plain.Replaced != nil:
+			old := o.Plain.Replaced.Old
+			fits := old == nil && !s.there || old != nil && s.there && s.value == old.String()
+			return fits, s.set(value)
+		case o.Plain.word == "Wrote":
+			if c != nil {
+				if !s.canBe(*c) {
+					return false, s
+				}
+				s = s.told(*c)
+			}
+			return true, s.set(value)
+		case o.Plain.word == "Refused":
+			// SETNX: there was an object.
+			return c != nil && *c == 0 && s.there, s
+		}
+	case a.Delete != nil:
+		c := a.Delete.Condition
+		switch {
+		case o.Deleted != nil:
+			v := o.Deleted.Version
+			return (c == nil || *c == v) && s.canBe(v), s.told(v).gone()
+		case o.Plain != nil && o.Plain.word == "Deleted":
+			return s.there, s.gone()
+		}
+	case a.Add != nil:
+		n, isNumber := s.number()
+		sum := n + a.Add.By
+		switch {
+		case o.Added != nil:
+			fits, after := s.setTo(number(sum), o.Added.Version)
+			return fits && isNumber && sum == o.Added.Sum, after
+		case o.Plain != nil && o.Plain.Added != nil:
+			return isNumber && sum == o.Plain.Added.Sum, s.set(number(sum))
+		}
+	}
+	return false, s
+}
+
+var model = porcupine.Model{
+	Init: func() any { return state{exact: true} },
+	Step: step,
+}
+
+// The operations on each key.
+func read(path string) (map[string][]porcupine.Operation, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	keys := map[string][]porcupine.Operation{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for number := 1; lines.Scan(); number++ {
+		var r record
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return nil, fmt.Errorf("%s, line %d: %w", path, number, err)
+		}
+		known := keys[r.Key]
+		end := int64(r.Returned)
+		switch r.Outcome.word {
+		case "NotDone":
+			keys[r.Key] = known
+			continue
+		case "Unknown":
+			if r.Action.word == "Read" {
+				continue
+			}
+			// After everything that was answered, each at a time of its own.
+			end = math.MaxInt64/2 + int64(number)
+		}
+		keys[r.Key] = append(known, porcupine.Operation{
+			ClientId: r.Client, Input: r.Action, Call: r.Invoked, Output: r.Outcome, Return: end,
+		})
+	}
+	return keys, lines.Err()
+}
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "error: give the file of a history")
+		os.Exit(2)
+	}
+	keys, err := read(os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+	names := make(chan string)
+	results := map[porcupine.CheckResult][]string{}
+	var lock sync.Mutex
+	var all sync.WaitGroup
+	for range workers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for name := range names {
+				result := porcupine.CheckOperationsTimeout(model, keys[name], limit)
+				lock.Lock()
+				results[result] = append(results[result], name)
+				lock.Unlock()
+			}
+		}()
+	}
+	for name := range keys {
+		names <- name
+	}
+	close(names)
+	all.Wait()
+	wrong := results[porcupine.Illegal]
+	sort.Strings(wrong)
+	for _, name := range wrong {
+		fmt.Printf("not linearizable: %s\n", name)
+	}
+	fmt.Printf("porcupine: %d histories of keys: %d linearizable, %d undecided, %d not linearizable\n", len(keys),
+		len(results[porcupine.Ok]), len(results[porcupine.Unknown]), len(wrong))
+	if len(wrong) > 0 {
+		fmt.Fprintf(os.Stderr, "error: %d histories are not linearizable\n", len(wrong))
+		os.Exit(1)
+	}
+}
