@@ -142,6 +142,8 @@ pub struct LocalCluster {
     /// Where the coordinators listen, with commas; kept over their restarts.
     coordinator_addresses: Vec<String>,
     coordinators: Vec<Option<Child>>,
+    /// Whether the first coordinator has led once; from then on another one may have its directory.
+    has_led: bool,
     servers: Vec<Option<Child>>,
     /// Redis ports that servers have taken, 0 before.
     redis_ports: Vec<u16>,
@@ -165,6 +167,7 @@ impl LocalCluster {
             program,
             coordinator_addresses: coordinator_addresses(&options),
             coordinators: (0..options.coordinators).map(|_| None).collect(),
+            has_led: false,
             options,
             servers: (0..count).map(|_| None).collect(),
             redis_ports: (0..count).map(|_| 0).collect(),
@@ -231,6 +234,7 @@ impl LocalCluster {
             self.launch(Which::Coordinator(index))?;
             let announced = self.child_mut(Which::Coordinator(index))?.ready().await?;
             self.coordinator_addresses[index] = announced.addr.clone();
+            self.has_led = true;
         }
         progress.set_message("starting servers");
         for index in 0..self.servers.len() {
@@ -557,7 +561,7 @@ impl LocalCluster {
         match place {
             Place::Embedded(directory) => {
                 arguments.extend(["--data".into(), directory.into()]);
-                if index > 0 {
+                if self.has_led && self.coordinators.len() > 1 {
                     arguments.push("--standby".into());
                 }
             }

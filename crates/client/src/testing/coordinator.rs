@@ -39,6 +39,7 @@ impl State {
                     tables: self.infos(),
                     recoveries: Vec::new(),
                     migrations: Vec::new(),
+                    metadata_trouble: None,
                 })
             }),
             other => {
