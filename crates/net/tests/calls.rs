@@ -206,7 +206,7 @@ fn a_request_that_could_not_be_sent_in_time_is_unreachable_not_timed_out() {
     let limit = Duration::from_millis(30);
     let outcome = rig.run(|network| async move { network.call(&to, frame(1, "x"), limit).await });
     assert!(
-        matches!(&outcome, Err(CallError::Unreachable(_, why)) if why.contains("could not be sent")),
+        matches!(&outcome, Err(CallError::Unreachable(_, why)) if why.to_string().contains("could not be sent")),
         "{outcome:?}"
     );
 }
