@@ -12,7 +12,11 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 5] = [
+const EXPECTED: [Expected; 6] = [
+    Expected {
+        part: "it does not reach the servers, and another coordinator does",
+        why: "its messages were lost, or servers died, and the challenger of its leadership heard more of them (LEAD-5)",
+    },
     Expected {
         part: "this server may no longer be a member",
         why: "a backup has heard of its death before it did itself",
