@@ -113,7 +113,6 @@ pub fn words_with_top<const BITS: i32>(line: &[AtomicU64; 8], top: u64) -> u32 {
                 options(readonly, nostack, preserves_flags)
             );
         }
-        #[allow(unused_unsafe)] // safe in newer toolchains
         // SAFETY: as above; no memory is touched. The tops are below 2^15, so packing leaves them as they are.
         unsafe {
             let tops = _mm_packs_epi32(_mm_packs_epi32(a, b), _mm_packs_epi32(c, d));
