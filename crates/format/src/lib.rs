@@ -36,7 +36,7 @@ pub use frame::{
 };
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
-pub use plain::PlainFront;
+pub use plain::{PlainFront, PlainStart};
 pub use segment::{Group, GroupEntries, SegmentIter};
 pub use stats::{TableStat, TableStats};
 

@@ -8,6 +8,7 @@
 //!
 //! What is laid out in another way, and what is broken, is left to [`crate::Object`] and [`crate::EntryHead`].
 
+use crate::Object;
 use crate::kind::EntryKind;
 use pluvio_units::{ObjectVersion, TableId};
 
@@ -18,6 +19,9 @@ const SHORT: u64 = EntryKind::Object as u64;
 /// ... and when it takes two: the version is the ninth byte then.
 const LONG_MASK: u64 = 0x8000_0000_0080_807f;
 const LONG: u64 = 0x8000 | EntryKind::Object as u64;
+
+/// Longest body whose length takes two bytes.
+const LONG_BODY_MAX: usize = (1 << 14) - 1;
 
 /// What lies before the key of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,10 +86,82 @@ impl PlainFront {
     }
 }
 
+/// The first bytes of an object without a checksum, in the layout of [`PlainFront`]: its front, and its key if that is short,
+/// so that both are copied at once.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainStart {
+    bytes: [u8; PlainFront::LONG + 2 * WORD],
+    len: usize,
+    /// Bytes of the key that are among them: all or none.
+    key_len: usize,
+}
+
+const WORD: usize = size_of::<u64>();
+
+impl PlainStart {
+    /// `None` for an object that is laid out in another way, or is not allowed.
+    #[must_use]
+    #[inline(always)]
+    pub fn of(object: &Object<'_>) -> Option<Self> {
+        let (table, version, key_len) = (object.table.0, object.version.0, object.key.len());
+        let value_max = LONG_BODY_MAX - (PlainFront::LONG - 7 + 0x7f);
+        let plain = (table | version | key_len as u64) < 0x80 && object.value.len() <= value_max;
+        if !plain || !object.graves.is_empty() {
+            return None;
+        }
+        let body_len = (PlainFront::SHORT - 6 + key_len + object.value.len()) as u64;
+        let mut bytes = [0; PlainFront::LONG + 2 * WORD];
+        let front_len = if body_len < 0x80 {
+            let word = SHORT | body_len << 8 | table << 48 | version << 56;
+            bytes[..8].copy_from_slice(&word.to_le_bytes());
+            PlainFront::SHORT
+        } else {
+            let word = LONG | (body_len & 0x7f) << 8 | (body_len >> 7) << 16 | table << 56;
+            bytes[..8].copy_from_slice(&word.to_le_bytes());
+            bytes[8] = version as u8;
+            PlainFront::LONG
+        };
+        let (front, rest) = bytes.split_at_mut(front_len);
+        front[front_len - 5..front_len - 1].copy_from_slice(&object.timestamp_s.to_le_bytes());
+        front[front_len - 1] = key_len as u8;
+        let ends = (
+            object.key.first_chunk::<WORD>(),
+            object.key.last_chunk::<WORD>(),
+        );
+        let copied = match ends {
+            (Some(first), Some(last)) if key_len <= 2 * WORD => {
+                rest[..WORD].copy_from_slice(first);
+                rest[key_len - WORD..key_len].copy_from_slice(last);
+                key_len
+            }
+            _ => 0,
+        };
+        Some(Self {
+            bytes,
+            len: front_len + copied,
+            key_len: copied,
+        })
+    }
+
+    /// The bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// What of the object's key comes behind them.
+    #[must_use]
+    #[inline(always)]
+    pub fn left_of<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        key.get(self.key_len..).unwrap_or(&[])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Encoded, Entry, Graves, Object, Parsed};
+    use crate::{Encoded, Entry, Graves, Parsed};
     use proptest::prelude::*;
 
     fn front(bytes: &[u8]) -> Option<(PlainFront, usize)> {
@@ -94,6 +170,33 @@ mod tests {
         assert!(short.is_none() || long.is_none());
         let short = short.map(|front| (front, PlainFront::SHORT));
         short.or(long.map(|front| (front, PlainFront::LONG)))
+    }
+
+    #[test]
+    fn starts_are_made_up_to_the_longest_body_of_two_bytes_of_length() {
+        for key_len in [0, 1, 7, 8, 16, 17, 127] {
+            let start = |value_len: usize| {
+                let (key, value) = (vec![7; key_len], vec![9; value_len]);
+                let object = Object {
+                    table: TableId(1),
+                    version: ObjectVersion(127),
+                    timestamp_s: 1,
+                    graves: Graves::NONE,
+                    key: &key,
+                    value: &value,
+                };
+                let whole = Encoded::object(&object, false, crate::Check::Structure).unwrap();
+                let start = PlainStart::of(&object)?;
+                let parts = [start.bytes(), start.left_of(&key), &value];
+                Some(parts.concat() == whole.to_vec())
+            };
+            let body_of_front = PlainFront::LONG - 7;
+            let longest = LONG_BODY_MAX - body_of_front - 127;
+            for value_len in [0, 120, 121, longest - 1, longest] {
+                assert_eq!(start(value_len), Some(true), "{key_len}, {value_len}");
+            }
+            assert_eq!(start(longest + 1), None);
+        }
     }
 
     proptest! {
@@ -115,6 +218,13 @@ mod tests {
                 value: &value,
             };
             let bytes = Encoded::new(&Entry::Object(object), group_continues).unwrap().to_vec();
+            if let Some(start) = PlainStart::of(&object) {
+                let unchecked = Encoded::object(&object, false, crate::Check::Structure).unwrap();
+                let parts = [start.bytes(), start.left_of(&key), &value];
+                prop_assert_eq!(parts.concat(), unchecked.to_vec());
+            } else {
+                prop_assert!(table >= 0x80 || version >= 0x80 || key.len() >= 0x80);
+            }
             let found = front(&bytes);
             let is_plain = table < 0x80 && version < 0x80 && key.len() < 0x80;
             prop_assert_eq!(found.is_some(), is_plain);

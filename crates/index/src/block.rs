@@ -43,11 +43,16 @@ impl<M: Lines> Table<M> {
     #[inline]
     pub(crate) fn lock(&self, place: u64) -> Locked<'_, M> {
         loop {
-            let address = self.address(place);
+            let lines = self.lines();
+            let address = Address::of(place, lines, M::BLOCK_LOG);
             let mut locked = self.lock_block(address);
             // The block cannot change any more: a change of its size needs its lock, and one before is visible
-            // through the lock.
-            let now = self.address(place);
+            // through the lock. The number of lines alone decides about the address.
+            let lines_now = self.lines();
+            if lines_now == lines {
+                return locked;
+            }
+            let now = Address::of(place, lines_now, M::BLOCK_LOG);
             if now.block.number == address.block.number {
                 locked.address = now;
                 return locked;
@@ -140,23 +145,27 @@ impl<'a, M: Lines> Locked<'a, M> {
 
     /// The first slot with the address's tag whose word is wanted.
     #[inline]
-    pub(crate) fn find_tagged(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<u64> {
+    pub(crate) fn find_tagged(
+        &self,
+        mut wanted: impl FnMut(u64) -> bool,
+    ) -> Option<(&'a M::Word, u64)> {
         let Address { home, tag, .. } = self.address;
         let line = self.table.line(&self.address.block, home);
         // What is glimpsed is looked at; what is not is not there, since the line is ours.
         let mut tagged = M::glimpse(line, tag);
         while tagged != 0 {
-            let word = line[tagged.trailing_zeros() as usize % 8].get();
+            let found = &line[tagged.trailing_zeros() as usize % 8];
+            let word = found.get();
             if slot::has_tag(word, tag) && wanted(word) {
-                return Some(word);
+                return Some((found, word));
             }
             tagged &= tagged - 1;
         }
         if self.reach(home) == 0 && next_of(self.head) == 0 {
             return None;
         }
-        let found = self.find(|word| slot::has_tag(word, tag) && wanted(word));
-        found.map(|found| found.value)
+        let found = self.find(|word| slot::has_tag(word, tag) && wanted(word))?;
+        Some((found.word, found.value))
     }
 
     /// The slot of an entry of the address, and its word.

@@ -293,7 +293,26 @@ impl BucketGuard<'_> {
     #[inline]
     pub fn find(&self, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
         let wanted = |word| matches(slot::entry_of(word));
-        self.locked.find_tagged(wanted).map(Slot::of)
+        let (_, word) = self.locked.find_tagged(wanted)?;
+        Some(Slot::of(word))
+    }
+
+    /// Finds the entry with the locked hash that `matches` and lets its slot refer to what `with` makes of it, an entry of the
+    /// same key, not pending. `None`, and nothing has changed, when there is no such entry or `with` gives none.
+    ///
+    /// # Panics
+    /// When the new entry is at offset zero.
+    #[inline]
+    pub fn replace_found(
+        &mut self,
+        mut matches: impl FnMut(EntryRef) -> bool,
+        with: impl FnOnce(EntryRef) -> Option<EntryRef>,
+    ) -> Option<()> {
+        let wanted = |word| matches(slot::entry_of(word));
+        let (found, word) = self.locked.find_tagged(wanted)?;
+        let new = with(slot::entry_of(word))?;
+        found.set(slot::pack(slot::tag_of(word), new, false));
+        Some(())
     }
 
     /// Runs `change`, which changes what lies behind an entry of this bucket: [`Index::lookup_stable`] sees it as it

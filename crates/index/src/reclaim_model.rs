@@ -163,17 +163,15 @@ impl World {
         self.pin(WRITER);
         let mut bucket = Some(self.table.lock(place(KEY)));
         let locked = bucket.as_ref().expect("locked above");
-        let old = locked
+        let (slot, word) = locked
             .find_tagged(|_| true)
             .expect("the key is there all the time");
-        let old = entry_of(old);
-        let replaced = self.read(place_of(old));
+        let replaced = self.read(place_of(entry_of(word)));
         self.write(HEAD, replaced + 1);
         self.appended.store(true, Ordering::Release);
         if self.mistake == Mistake::WriterUnpinsEarly {
             self.unpin(WRITER);
         }
-        let (slot, word) = locked.find_entry(old).expect("locked since it was found");
         Word::set(slot, pack(tag_of(word), reference(HEAD), false));
         bucket.take();
         if self.mistake != Mistake::WriterUnpinsEarly {
@@ -187,8 +185,8 @@ impl World {
         let locked = self.table.lock(place(KEY));
         let found = match self.mistake {
             Mistake::BlindSwing => {
-                let any = locked.find_tagged(|_| true).expect("the key is there");
-                locked.find_entry(entry_of(any))
+                let any = locked.find_tagged(|_| true);
+                Some(any.expect("the key is there"))
             }
             _ => locked.find_entry(old),
         };

@@ -13,7 +13,7 @@ use crate::writer::{SegmentWriter, end_after};
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use pluvio_format::{Check, Encoded, Entry, EntryKind, GROUP_MAX, Object};
+use pluvio_format::{Check, Encoded, Entry, EntryKind, GROUP_MAX, Object, PlainStart};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, LogPosition};
 
@@ -182,7 +182,7 @@ impl LogSpace {
         let state = self.log(log);
         let mut head = state.head();
         let writer = current(&mut head);
-        let Some(entry) = writer.put_within(&encoded) else {
+        let Some(entry) = writer.put_within(&encoded.parts()) else {
             drop(head);
             return self.append_object_slowly(log, object, &encoded, class, guard);
         };
@@ -195,26 +195,43 @@ impl LogSpace {
         Ok(Appended::new(log, position, entry))
     }
 
-    /// Appends one object of a store without replicas that takes the place of another, if that needs neither a seglet nor a
-    /// look at any limit; gives it with its length in the log, which [`Self::mark_replaced`] has to count. `None`, and nothing was
-    /// appended, when it needs [`Self::append_object`]. `guard`: as for [`Self::append`].
+    /// Appends one object of a store without replicas that takes the place of the one at `old` of `old_len` bytes, if that needs
+    /// neither a seglet nor a look at any limit, and counts the new one as live and the old one as dead; gives the new one with
+    /// its length in the log. `None`, and nothing has changed, when it needs [`Self::append_object`]. `guard`: as for
+    /// [`Self::append`]; `old` was found under it.
     #[inline]
     pub fn append_short(
         &self,
         log: LogId,
         object: &Object<'_>,
+        (old, old_len): (EntryRef, u32),
         _guard: &EpochGuard<'_>,
     ) -> Option<(EntryRef, u32)> {
         self.set_time(object.timestamp_s);
         if self.at_live_limit.load(Ordering::Relaxed) {
             return None;
         }
+        let old_slot = self.memory.slot_of(old);
+        let counted = |writer: &mut SegmentWriter, entry: EntryRef, len: usize| {
+            writer.publish();
+            let new = (writer.segment().slot(), len as u32);
+            self.memory
+                .exchange_live_locked(log, new, (old_slot, old_len));
+            (entry, len as u32)
+        };
+        if let Some(start) = PlainStart::of(object) {
+            let parts = [start.bytes(), start.left_of(object.key), object.value];
+            let mut head = self.log(log).head();
+            let writer = current(&mut head);
+            let entry = writer.put_within(&parts)?;
+            let len = parts.iter().map(|part| part.len()).sum();
+            return Some(counted(writer, entry, len));
+        }
         let encoded = Encoded::object(object, false, Check::Structure).ok()?;
         let mut head = self.log(log).head();
         let writer = current(&mut head);
-        let entry = writer.put_within(&encoded)?;
-        writer.publish();
-        Some((entry, encoded.len() as u32))
+        let entry = writer.put_within(&encoded.parts())?;
+        Some(counted(writer, entry, encoded.len()))
     }
 
     #[cold]

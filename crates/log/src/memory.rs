@@ -55,8 +55,11 @@ pub(crate) struct LogMemory {
     region: Region,
     table: Region,
     epochs: ReclaimEpochs,
-    /// One for each log.
+    /// One for each log; and behind those one more for each, which is changed under the lock of the log's head only, and
+    /// so without locked instructions.
     live: Box<[Counts]>,
+    /// Logs.
+    logs: usize,
     /// Whether entries have checksums: without replicas there is nothing to compare them for.
     check: Check,
     /// Whether values may be overwritten.
@@ -84,7 +87,10 @@ impl LogMemory {
             region,
             table: Region::anonymous(seglets * WORDS_PER_SEGLET * 8, false)?,
             epochs: ReclaimEpochs::with_clock(geometry.epoch_slots, options.epoch_clock)?,
-            live: (0..options.logs).map(|_| counts()).collect(),
+            live: (0..2 * usize::from(options.logs))
+                .map(|_| counts())
+                .collect(),
+            logs: usize::from(options.logs),
             check: match options.durability {
                 Durability::Volatile => Check::Structure,
                 Durability::Replicated => Check::Checksum,
@@ -298,17 +304,20 @@ impl LogMemory {
         counts.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts `new` bytes more in one slot and `old` bytes fewer in another; `by` is the log that the counting thread
-    /// appends to.
+    /// Counts `new` bytes more in one slot and `old` bytes fewer in another. The caller has the lock of the head of `by`, and
+    /// nobody can clear the slots: the one is open, and a guard of the caller's is older than the other one's end.
     #[inline]
-    pub(crate) fn exchange_live(&self, by: LogId, new: (u32, u32), old: (u32, u32)) {
-        let counts = &self.live[usize::from(by.0)];
-        // Relaxed: as in `add_live`.
-        counts.of_slot[new.0 as usize].fetch_add(i64::from(new.1), Ordering::Relaxed);
-        counts.of_slot[old.0 as usize].fetch_sub(i64::from(old.1), Ordering::Relaxed);
-        if new.1 != old.1 {
-            let growth = i64::from(new.1) - i64::from(old.1);
-            counts.total.fetch_add(growth, Ordering::Relaxed);
+    pub(crate) fn exchange_live_locked(&self, by: LogId, new: (u32, u32), old: (u32, u32)) {
+        let counts = &self.live[self.logs + usize::from(by.0)];
+        // Relaxed, and in two steps: nobody else stores to these.
+        let add = |count: &AtomicI64, more: i64| {
+            count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        };
+        let (more, less) = (i64::from(new.1), i64::from(old.1));
+        add(&counts.of_slot[new.0 as usize], more);
+        add(&counts.of_slot[old.0 as usize], -less);
+        if more != less {
+            add(&counts.total, more - less);
         }
     }
 

@@ -311,21 +311,6 @@ impl LogSpace {
         self.memory.add_live(slot, by, -i64::from(bytes));
     }
 
-    /// Counts an object that [`Self::append_short`] gave as live, and the one at `old` of `old_len` bytes, which it replaces,
-    /// as dead. Both references were found under `guard`.
-    #[inline]
-    pub fn mark_replaced(
-        &self,
-        by: LogId,
-        new: (EntryRef, u32),
-        old: (EntryRef, u32),
-        _guard: &EpochGuard<'_>,
-    ) {
-        let (new_slot, old_slot) = (self.memory.slot_of(new.0), self.memory.slot_of(old.0));
-        self.memory
-            .exchange_live(by, (new_slot, new.1), (old_slot, old.1));
-    }
-
     // --- durability --------------------------------------------------------------------------
 
     /// Whether `log` is durable up to `position`.

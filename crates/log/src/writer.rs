@@ -3,7 +3,6 @@
 
 use crate::memory::{LogMemory, Place};
 use crate::segment::Segment;
-use pluvio_format::Encoded;
 use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX};
 use std::sync::Arc;
 
@@ -125,16 +124,16 @@ impl SegmentWriter {
     /// [`Self::put`] for an entry that fits what is left of the seglet the segment ends in; `None`, and nothing
     /// was written, when it does not, or when the segment takes no entries.
     #[inline]
-    pub(crate) fn put_within(&mut self, encoded: &Encoded<'_>) -> Option<EntryRef> {
+    pub(crate) fn put_within(&mut self, parts: &[&[u8]; 3]) -> Option<EntryRef> {
         self.check_end();
         let within = self.at as usize % SEGLET_BYTES;
         let seglet = *self.seglets.get(self.at as usize / SEGLET_BYTES)?;
-        let len = encoded.len();
+        let len: usize = parts.iter().map(|part| part.len()).sum();
         if within + len > SEGLET_BYTES || self.segment.is_emergency() {
             return None;
         }
         let mut to = within;
-        for part in encoded.parts() {
+        for part in parts {
             // SAFETY: as in `write`.
             unsafe { self.memory.write(seglet, to, part) };
             to += part.len();

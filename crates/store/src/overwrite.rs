@@ -5,6 +5,7 @@
 
 use crate::engine::Engine;
 use crate::table::{EngineTable, Growth};
+use core::cell::Cell;
 use pluvio_format::{Graves, Object};
 use pluvio_units::{LogId, ObjectVersion};
 
@@ -34,30 +35,33 @@ impl Engine {
         if table.indexes.is_closed() {
             return None;
         }
-        let mut found = None;
-        let old = bucket.find(|entry| {
-            found = self.space.value_of(entry, key, &guard);
-            found.is_some()
-        })?;
-        let (old_version, old_value, old_len) = found?;
-        let object = Object {
-            table: table.id(),
-            version: old_version.next(),
-            timestamp_s: now_s,
-            graves: Graves::NONE,
-            key,
-            value,
-        };
-        let (entry, len) = self.space.append_short(by, &object, &guard)?;
-        assert!(
-            bucket.replace(old.entry, entry, false),
-            "the bucket is locked since the slot was found"
-        );
+        let found = Cell::new(None);
+        let mut done = None;
+        bucket.replace_found(
+            |entry| {
+                found.set(self.space.value_of(entry, key, &guard));
+                found.get().is_some()
+            },
+            |old| {
+                let (old_version, old_value, old_len) = found.get()?;
+                let object = Object {
+                    table: table.id(),
+                    version: old_version.next(),
+                    timestamp_s: now_s,
+                    graves: Graves::NONE,
+                    key,
+                    value,
+                };
+                let old = (old, old_len);
+                let (entry, len) = self.space.append_short(by, &object, old, &guard)?;
+                done = Some((object.version, len, old_value.len(), old_len));
+                Some(entry)
+            },
+        )?;
         drop(bucket);
-        self.space
-            .mark_replaced(by, (entry, len), (old.entry, old_len), &guard);
-        let growth = Growth::by(value.len(), len).without(Growth::by(old_value.len(), old_len));
+        let (version, len, old_value_len, old_len) = done?;
+        let growth = Growth::by(value.len(), len).without(Growth::by(old_value_len, old_len));
         table.count(by, growth);
-        Some(object.version)
+        Some(version)
     }
 }
