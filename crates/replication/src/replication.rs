@@ -185,7 +185,7 @@ impl Replication {
     }
 
     /// Follows signs that this master is no longer a member: a backup or the coordinator refused
-    /// it. The server must ask the coordinator then, and serve nothing until it knows (003 §7.11).
+    /// it. The server must ask the coordinator then (003 §7.11); what it may answer meanwhile its lease says.
     #[must_use]
     pub fn watch_doubt(&self) -> watch::Receiver<Option<String>> {
         self.inner.doubt.subscribe()
