@@ -1,4 +1,4 @@
-//! What documents name exists: paths, source files, types and functions in code spans, and the
+//! What documents name exists: paths, source files, types, functions and tests in code spans, and the
 //! targets of links.
 //!
 //! A code span is looked at when it has the form of one of these; anything else (commands, bytes,
@@ -106,9 +106,10 @@ fn problem(tree: &Tree, words: &BTreeSet<&str>, span: &str) -> Option<String> {
         Some(path) => (path, true),
         None => (span, false),
     };
+    let is_test = is_test_name(path) && !tree.rust().any(|(file, _)| quotes(file, path));
     let names: Vec<&str> = path.trim_start_matches('.').split("::").collect();
     let identifiers = names.iter().all(|name| is_identifier(name));
-    if !identifiers || !(call || names.len() > 1 || is_type_name(path)) {
+    if !identifiers || !(call || names.len() > 1 || is_type_name(path) || is_test) {
         return None;
     }
     // Crates and modules in front are folders and files; the last two names carry the meaning.
@@ -133,6 +134,20 @@ fn is_type_name(name: &str) -> bool {
         && !name.contains('_')
 }
 
+/// `an_old_list_is_ignored`: five words and more are the name of a test, if not of a metric or of a cell of a report.
+fn is_test_name(name: &str) -> bool {
+    name.matches('_').count() >= 4
+        && !name.starts_with("pluvio_")
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// Whether `name` is a text in a source file.
+fn quotes(file: &File, name: &str) -> bool {
+    file.text.contains(&format!("\"{name}\""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,7 +158,7 @@ mod tests {
         let sources = BTreeMap::from([
             (
                 "crates/log/src/head.rs".to_owned(),
-                "//! `InComment`\nimpl LogHead { fn roll(&self) {} } const C: &str = \"InText\";\n"
+                "//! `InComment`\nimpl LogHead { fn roll(&self) {} }\nfn a_head_rolls_at_once() {} const C: [&str; 2] = [\"InText\", \"cells_of_rows_of_text\"];\n"
                     .to_owned(),
             ),
             (
@@ -168,6 +183,7 @@ mod tests {
     fn names_that_exist_pass() {
         for line in [
             "`crates/log/src/head.rs` `head.rs` `LogHead` `LogHead::roll` `roll()` `log::LogHead`",
+            "`a_head_rolls_at_once` `pluvio_a_b_c_total` `cells_of_rows_of_text` `rolls_when_full`",
             "`GET` `SET k v` `--json` `0 => 1` `pluvio dev` `a.b.c` `kind` `Retry`",
             "[b](../b.md) [c](../b.md#part) [web](https://x.org/y) [here](#there)",
         ] {
@@ -183,6 +199,7 @@ mod tests {
             "`LogTail`",
             "`LogHead::turn`",
             "`turn()`",
+            "`a_head_turns_at_once`",
             "`InComment`",
             "`InText`",
             "[b](b.md)",
