@@ -40,7 +40,7 @@ mod view;
 mod writer;
 
 pub use append::{AppendClass, EntryRefs};
-pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
+pub use cleaner::{Asked, Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};

@@ -6,7 +6,7 @@ use pluvio_format::{
     Check, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed, PlainFront,
 };
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES};
+use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, TableId};
 
 /// An entry in log memory: borrowed where it lies in one piece, which all small ones do; copied
 /// where it crosses a seglet border.
@@ -84,6 +84,15 @@ impl EntryView<'_> {
     pub(crate) fn head(&self) -> EntryHead {
         self.head
     }
+}
+
+/// Which object an entry is, without its value.
+pub(crate) struct Identity<'g> {
+    pub(crate) table: TableId,
+    pub(crate) timestamp_s: u32,
+    pub(crate) key: &'g [u8],
+    /// Bytes in the log.
+    pub(crate) total_len: u32,
 }
 
 /// Compares keys of one length, without a call when they are short.
@@ -197,6 +206,31 @@ impl LogMemory {
         Some((front, key_at, bytes))
     }
 
+    /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece; [`Self::view`] reads what
+    /// is not.
+    #[inline]
+    pub(crate) fn identity<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<Identity<'g>> {
+        let Some((front, key_at, bytes)) = self.plain(entry, guard) else {
+            let (object, total_len) = self.object(entry, guard)?;
+            return Some(Identity {
+                table: object.table,
+                timestamp_s: object.timestamp_s,
+                key: object.key,
+                total_len,
+            });
+        };
+        Some(Identity {
+            table: front.table,
+            timestamp_s: front.timestamp_s,
+            key: bytes.get(key_at..)?.get(..front.key_len)?,
+            total_len: bytes.len() as u32,
+        })
+    }
+
     /// [`Self::value_of`] for what is laid out in another way.
     #[inline(never)]
     fn value_of_other<'g>(
@@ -300,7 +334,7 @@ mod tests {
     use super::*;
     use crate::{AppendClass, Durability, LogOptions, LogSpace};
     use pluvio_format::Graves;
-    use pluvio_units::{LogId, ObjectVersion, Size, TableId};
+    use pluvio_units::{LogId, Size};
 
     #[test]
     fn a_flipped_bit_is_found_by_its_checksum_and_its_place_is_named() {

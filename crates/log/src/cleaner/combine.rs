@@ -16,9 +16,6 @@ use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Survivors are asked for from memory so many entries ahead of the copy.
-const COPIES_AHEAD: usize = 6;
-
 /// What a pass is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
@@ -119,10 +116,16 @@ impl Pass {
 
     /// Forgets the tombstones that are not needed. The victims must not change afterwards.
     fn settle(&mut self) {
-        let live = core::mem::take(&mut self.live);
-        let (stay, go): (Vec<_>, Vec<_>) = live.into_iter().partition(|s| self.outlives_pass(s));
-        self.live = stay;
-        go.iter().for_each(|survivor| self.dropped.note(survivor));
+        let mut live = core::mem::take(&mut self.live);
+        let mut dropped = core::mem::take(&mut self.dropped);
+        live.retain(|survivor| {
+            let stays = self.outlives_pass(survivor);
+            if !stays {
+                dropped.note(survivor);
+            }
+            stays
+        });
+        (self.live, self.dropped) = (live, dropped);
     }
 
     /// Lays the survivors out. Entries that turn out to be dead when they are copied are left out of
@@ -309,10 +312,9 @@ impl Cleaner {
     pub(super) fn relocate(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
         let mut copied = 0;
         let guard = self.space.pin();
+        let begun = pass.moved;
         while pass.moved < pass.live.len() && copied < self.options.slice_bytes {
-            if let Some(ahead) = pass.live.get(pass.moved + COPIES_AHEAD) {
-                self.prefetch(ahead, &pass.tables);
-            }
+            self.prefetch_ahead(&pass.live, (begun, pass.moved), &pass.tables);
             let len = pass.live[pass.moved].len;
             self.make_room(&mut pass, len);
             let Pass {

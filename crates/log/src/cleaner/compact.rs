@@ -18,9 +18,6 @@ use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Entries are asked for from memory so many ahead of the copy.
-const COPIES_AHEAD: usize = 6;
-
 /// The state of a compaction.
 pub(super) struct Compaction {
     source: Source,
@@ -148,10 +145,9 @@ impl Cleaner {
         let writer = writer.as_mut().expect("made by the plan");
         let mut copied = 0;
         let guard = self.space.pin();
+        let begun = *moved;
         while *moved < live.len() && copied < self.options.slice_bytes {
-            if let Some(ahead) = live.get(*moved + COPIES_AHEAD) {
-                self.prefetch(ahead, tables);
-            }
+            self.prefetch_ahead(live, (begun, *moved), tables);
             let survivor = &live[*moved];
             let mut place = Place::SameSegment(tombstones);
             self.move_entry(

@@ -1,9 +1,9 @@
 //! Reading the entries of closed segments and moving the live ones: what both levels share.
 //!
-//! Entries are looked at in batches: the index buckets of a batch are on their way from memory
-//! while the next entries are parsed. Nothing is allocated for an entry.
+//! Entries are looked at in batches: the index buckets of a batch are asked for together, and are on their way from memory
+//! while those of the batch before are looked at and the next entries are parsed. Nothing is allocated for an entry.
 
-use super::{Cleaner, Liveness, TableLiveness};
+use super::{Asked, Cleaner, Liveness, TableLiveness};
 use crate::error::Corruption;
 use crate::memory::LogMemory;
 use crate::segment::{Segment, TombstoneTargets};
@@ -15,9 +15,13 @@ use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
-/// Entries whose buckets are prefetched together: enough to cover a miss by the parsing of others,
-/// few enough to stay in the first cache.
-const BATCH: usize = 32;
+/// Entries whose buckets are asked for together: twice as many are under way at most, of two lines each, which stay in the
+/// first cache, and no fewer than a core has misses in flight.
+const BATCH: usize = 16;
+/// Entries that are asked for together before they are moved.
+const GROUP: usize = 8;
+/// Of an entry that is to be moved, so many cache lines are asked for: the processor sees by itself that more follow.
+const LINES_MAX: u64 = 3;
 /// Entries are prefetched so many lengths of the current one ahead: right when neighbours are alike,
 /// harmless otherwise.
 const ENTRIES_AHEAD: u32 = 6;
@@ -72,6 +76,8 @@ pub(super) struct Survivor {
     pub(super) len: u32,
     table: u32,
     kind: Kind,
+    /// See [`Asked::away`].
+    away: bool,
     entry: EntryRef,
     hash: KeyHash,
     /// The segment that a tombstone names.
@@ -90,6 +96,7 @@ impl Survivor {
             len: 0,
             table: NO_TABLE,
             kind,
+            away: false,
             entry,
             hash: KeyHash(0),
             named: NO_SEGMENT,
@@ -179,7 +186,7 @@ impl Cleaner {
         let memory = &*self.space.memory;
         let start = source.scanned;
         let mut at = start;
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(2 * BATCH);
         while at < source.end && ((at - start) as usize) < scan.bytes {
             let seglet = source.seglets[at as usize / SEGLET_BYTES];
             let within = at as usize % SEGLET_BYTES;
@@ -190,14 +197,14 @@ impl Cleaner {
             let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
             // Most entries are objects in one piece.
             let object = match memory.possible(scan.check) {
-                Check::Structure => memory.object(entry, &guard),
+                Check::Structure => memory.identity(entry, &guard),
                 Check::Checksum => None,
             };
             let (len, found) = match object {
-                Some((object, len)) => {
+                Some(object) => {
                     let found = Survivor::new(Kind::Object, object.timestamp_s, entry);
                     let found = self.look_up(found, object.table, object.key, tables);
-                    (len, Some(found))
+                    (object.total_len, Some(found))
                 }
                 None => {
                     let view = memory.view(entry, scan.check, &guard)?;
@@ -210,7 +217,11 @@ impl Cleaner {
                 (found.source, found.offset, found.len) = (scan.number, at, len);
                 batch.push(found);
                 if batch.len() == BATCH {
-                    keep_living(&mut batch, tables, live, dropped, scan);
+                    prefetch_each(&batch, tables);
+                } else if batch.len() == 2 * BATCH {
+                    prefetch_each(&batch[BATCH..], tables);
+                    let older = batch.drain(..BATCH);
+                    keep_living(older, tables, live, dropped, scan);
                 }
             }
             at += len;
@@ -218,7 +229,11 @@ impl Cleaner {
         if at > source.end {
             return Err(overrun(source, start));
         }
-        keep_living(&mut batch, tables, live, dropped, scan);
+        // Those behind the last full batch were not asked for.
+        let rest = batch.split_off(batch.len() / BATCH * BATCH);
+        prefetch_each(&rest, tables);
+        keep_living(batch.drain(..), tables, live, dropped, scan);
+        keep_living(rest.into_iter(), tables, live, dropped, scan);
         source.scanned = at;
         Ok(scan.bytes.saturating_sub((at - start) as usize))
     }
@@ -255,7 +270,7 @@ impl Cleaner {
         }
     }
 
-    /// Notes table and hash of an entry, and asks for its bucket.
+    /// Notes table and hash of an entry.
     fn look_up(
         &self,
         found: Survivor,
@@ -264,11 +279,7 @@ impl Cleaner {
         tables: &mut TableCache,
     ) -> Survivor {
         let table = tables.number(id, &*self.liveness);
-        let hash = tables.get(table).map_or(KeyHash(0), |table| {
-            let hash = table.hash(key);
-            table.prefetch(hash);
-            hash
-        });
+        let hash = tables.get(table).map_or(KeyHash(0), |t| t.hash(key));
         Survivor {
             table,
             hash,
@@ -294,12 +305,41 @@ impl Cleaner {
         }
     }
 
-    /// Asks for the bytes and the bucket of an entry that will be moved soon.
-    pub(super) fn prefetch(&self, survivor: &Survivor, tables: &TableCache) {
-        self.space.memory.prefetch(survivor.entry, 1);
-        if let Some(table) = tables.get(survivor.table) {
-            table.prefetch(survivor.hash);
+    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time: to be called before each entry
+    /// of `live`, of which those from `begun` on are moved one after the other. What is found only by following what came is
+    /// asked for later.
+    #[inline]
+    pub(super) fn prefetch_ahead(
+        &self,
+        live: &[Survivor],
+        (begun, at): (usize, usize),
+        tables: &TableCache,
+    ) {
+        if !(at - begun).is_multiple_of(GROUP) {
+            return;
         }
+        let group = |first: usize| {
+            let rest = live.get(first..).unwrap_or(&[]);
+            &rest[..rest.len().min(GROUP)]
+        };
+        let (now, next) = (group(at), group(at + GROUP));
+        if at == begun {
+            self.prefetch_group(now, tables);
+        }
+        for survivor in now.iter().filter(|survivor| survivor.away) {
+            if let Some(table) = tables.get(survivor.table) {
+                table.prefetch_away(survivor.hash);
+            }
+        }
+        self.prefetch_group(next, tables);
+    }
+
+    fn prefetch_group(&self, group: &[Survivor], tables: &TableCache) {
+        for survivor in group {
+            let lines = u64::from(survivor.len).div_ceil(64).min(LINES_MAX);
+            self.space.memory.prefetch(survivor.entry, lines);
+        }
+        prefetch_each(group, tables);
     }
 
     /// Copies one entry behind `writer`, which has room for it, and swings the index to it. What died
@@ -457,18 +497,49 @@ pub(super) enum Place<'p> {
     SameSegment(&'p mut TombstoneTargets),
 }
 
-/// Asks the index about a batch and keeps what lives.
+/// Calls `ask` for each run of entries of one table, with questions about them, and with their places. They are one batch, or
+/// less.
+fn by_table<T: AsRef<[Survivor]>>(
+    entries: T,
+    tables: &TableCache,
+    mut ask: impl FnMut(&dyn TableLiveness, &mut [Asked]),
+) -> [Asked; BATCH] {
+    let mut asked = [Asked::new(KeyHash(0), EntryRef::new(0)); BATCH];
+    let mut first = 0;
+    for run in entries.as_ref().chunk_by(|a, b| a.table == b.table) {
+        let asked = &mut asked[first..first + run.len()];
+        for (one, entry) in asked.iter_mut().zip(run) {
+            *one = Asked::new(entry.hash, entry.entry);
+        }
+        if let Some(table) = tables.get(run[0].table) {
+            ask(table, asked);
+        }
+        first += run.len();
+    }
+    asked
+}
+
+/// Asks for the buckets of a batch, or less.
+fn prefetch_each(entries: &[Survivor], tables: &TableCache) {
+    by_table(entries, tables, |table, asked| table.prefetch_each(asked));
+}
+
+/// Asks the index about a batch, or less, and keeps what lives.
 fn keep_living(
-    batch: &mut Vec<Survivor>,
+    batch: impl Iterator<Item = Survivor> + AsRef<[Survivor]>,
     tables: &TableCache,
     live: &mut Vec<Survivor>,
     dropped: &mut Dropped,
     scan: &Scan<'_>,
 ) {
-    for mut found in batch.drain(..) {
+    let asked = by_table(&batch, tables, |table, asked| table.points_to_each(asked));
+    for (mut found, asked) in batch.zip(asked) {
         let table = tables.get(found.table);
         let lives = match found.kind {
-            Kind::Object => table.is_some_and(|table| table.points_to(found.hash, found.entry)),
+            Kind::Object => {
+                found.away = asked.away;
+                asked.lives
+            }
             Kind::Tombstone => {
                 if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
                     found.only_while = NO_SEGMENT;
