@@ -2,6 +2,7 @@
 //! ("swarm testing": each run leaves much out, and does the rest much).
 
 use crate::cluster::faults::{Fault, Faults};
+use crate::cluster::narrow::Keep;
 use crate::options::NetworkFaults;
 use crate::random::{MILLION, Stream};
 use core::time::Duration;
@@ -112,6 +113,8 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
+    /// The server whose disk may fail and rot, in clusters that keep two replicas of all that is acknowledged.
+    pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
     pub every_tombstone: bool,
 }
@@ -193,6 +196,7 @@ impl Plan {
             downtime_max: Duration::from_millis(draw.between(500, 6_000)),
             everybody_percent: [0, 10, 40][draw.below(3) as usize],
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
+            weak_server: None,
             every_tombstone: draw.below(4) == 0,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
@@ -201,7 +205,41 @@ impl Plan {
         if migrations > 0 && servers > 1 {
             plan.operations.push((OperationKind::Migrate, migrations));
         }
+        if plan.faults.has(Fault::Clock) {
+            // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).
+            let drifts = [200, 20_000, 100_000];
+            let drawn = Stream::new(seed, "clocks").below(drifts.len() as u64) as usize;
+            plan.clock_drift_ppm_max = drifts[drawn];
+        }
+        plan.choose_weak_server(seed);
         plan
+    }
+
+    /// One copy of everything may be lost where two are always there.
+    fn choose_weak_server(&mut self, seed: u64) {
+        let wanted = self.faults.has(Fault::Disk) || self.faults.has(Fault::Bitrot);
+        if !wanted || self.replicas < 2 {
+            return;
+        }
+        let mut draw = Stream::new(seed, "weak server");
+        let weak = draw.below(u64::from(self.servers)) as u32;
+        let usual = self.replicas - 1;
+        let needed = self.min_replicas.unwrap_or(usual);
+        // Drawn so that many runs have one: otherwise few had enough replicas.
+        if needed < 2 && draw.below(4) > 0 {
+            self.min_replicas = Some(2);
+        }
+        if self.min_replicas.unwrap_or(usual) >= 2 {
+            self.weak_server = Some(weak);
+        }
+    }
+
+    /// Leaves out what is not kept, and changes nothing else.
+    pub(super) fn narrow(&mut self, keep: &Keep) {
+        self.clients = keep.clients.unwrap_or(u32::MAX).clamp(1, self.clients);
+        if keep.faults.as_ref().is_some_and(|f| !f.has(Fault::Clock)) {
+            self.clock_drift_ppm_max = 0;
+        }
     }
 
     /// Every other kind of those that are allowed, at least one.
