@@ -199,6 +199,7 @@ fn a_closed_frame_whose_newest_header_is_damaged_is_no_open_one() {
         };
         node.write(&backup, rest).expect("is written");
         drop(backup);
+        node.sim.crash(node.process);
         let bit = slot * 512 * 8 + 300;
         let frame = "frames/0000000000000003-0000000000000002";
         assert!(node.sim.flip_bit(node.process, frame, bit));

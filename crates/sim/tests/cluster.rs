@@ -45,13 +45,18 @@ fn clusters_survive_all_faults() {
 fn every_fault_is_injected_and_survived_alone() {
     for fault in Fault::ALL {
         let faults: Faults = [fault].into_iter().collect();
-        let reports: Vec<_> = (0..3)
-            .map(|seed| run(&options(seed, 150, faults.clone())))
-            .collect();
-        reports.iter().for_each(expect_ok);
-        let injected = |r: &RunReport| r.faults_injected.get(fault.name()).copied();
-        let all: u64 = reports.iter().filter_map(injected).sum();
-        assert!(all > 0, "{} never happened", fault.name());
+        let mut injected = 0;
+        // Three in any case; some faults need a cluster of some size.
+        for seed in 0..20 {
+            if seed >= 3 && injected > 0 {
+                break;
+            }
+            let report = run(&options(seed, 150, faults.clone()));
+            expect_ok(&report);
+            let times = report.faults_injected.get(fault.name());
+            injected += times.copied().unwrap_or(0);
+        }
+        assert!(injected > 0, "{} never happened", fault.name());
     }
 }
 

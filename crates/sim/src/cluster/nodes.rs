@@ -87,12 +87,18 @@ impl Nodes {
             nodes.coordinators.push((node(&process), Arc::default()));
             nodes.run_coordinator(sim, &process, number);
         }
-        for number in 0..plan.servers {
-            let process = sim.process(&format!("server-{number}"));
-            nodes.servers.push((node(&process), Arc::default()));
-            nodes.run_server(sim, &process, number as usize);
+        for _ in 0..plan.servers {
+            nodes.add_server(sim);
         }
         nodes
+    }
+
+    /// Starts one more server, on a machine of its own.
+    pub(super) fn add_server(&mut self, sim: &Sim) {
+        let number = self.servers.len();
+        let process = sim.process(&format!("server-{number}"));
+        self.servers.push((node(&process), Arc::default()));
+        self.run_server(sim, &process, number);
     }
 
     fn run_coordinator(&self, sim: &Sim, process: &ProcessEnv, number: u32) {
@@ -245,10 +251,10 @@ impl Nodes {
         }
     }
 
-    /// What does not add up: frames that are no replica of any segment, or memory in use that nobody has. Holds only when
-    /// nothing is under way.
+    /// What does not add up: frames that are no replica of any segment, missing ones, or memory in use that nobody has. Holds
+    /// only when nothing is under way.
     pub(super) fn not_accounted_for(&self) -> Option<String> {
-        let (mut frames, mut replicas) = (0, 0);
+        let (mut frames, mut replicas, mut places) = (0, 0, 0);
         for (_, slot) in &self.servers {
             let server = view(slot).server.upgrade()?;
             let status = server.status();
@@ -263,11 +269,15 @@ impl Nodes {
             frames += status.frames;
             let replication = server.master()?.replication().status();
             replicas += replication.segments * u64::from(replication.replicas_wanted);
+            places += replication.places;
         }
         // A frame that was damaged is kept, so that people can look at it.
         let kept = self.plan.weak_server.is_some();
-        let add_up = frames == replicas || kept && frames > replicas;
-        (!add_up).then(|| format!("{frames} frames for {replicas} replicas"))
+        let enough = replicas <= frames || self.plan.may_lack_replicas();
+        let add_up = enough && (frames <= places || kept);
+        (!add_up).then(|| {
+            format!("{frames} frames for {replicas} replicas that are wanted, at {places} places")
+        })
     }
 
     /// Every tablet that a server would serve now.

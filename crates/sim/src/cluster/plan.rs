@@ -8,6 +8,9 @@ use crate::random::{MILLION, Stream};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
+/// Where memory is to fill up, values are so long at least; elsewhere usual ones are shorter.
+const HEAVY_VALUES_MIN: u32 = 1 << 17;
+
 /// The kinds of operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -141,7 +144,7 @@ impl Plan {
             [40, 48, 64, 96][draw.below(4) as usize]
         };
         let value_max = if heavy {
-            1 << (17 + draw.below(4))
+            HEAVY_VALUES_MIN << draw.below(4)
         } else {
             1 << (4 + draw.below(11))
         };
@@ -218,20 +221,38 @@ impl Plan {
     /// One copy of everything may be lost where two are always there.
     fn choose_weak_server(&mut self, seed: u64) {
         let wanted = self.faults.has(Fault::Disk) || self.faults.has(Fault::Bitrot);
-        if !wanted || self.replicas < 2 {
+        let replicas_max = 3.min(self.servers.saturating_sub(1));
+        if !wanted || replicas_max < 2 {
             return;
         }
         let mut draw = Stream::new(seed, "weak server");
         let weak = draw.below(u64::from(self.servers)) as u32;
+        // Drawn so that many runs have one, here and below: otherwise few had enough replicas.
+        if self.replicas < 2 && draw.below(4) > 0 {
+            self.replicas = draw.between(2, u64::from(replicas_max)) as u32;
+        }
+        if self.replicas < 2 {
+            return;
+        }
         let usual = self.replicas - 1;
         let needed = self.min_replicas.unwrap_or(usual);
-        // Drawn so that many runs have one: otherwise few had enough replicas.
         if needed < 2 && draw.below(4) > 0 {
             self.min_replicas = Some(2);
         }
         if self.min_replicas.unwrap_or(usual) >= 2 {
             self.weak_server = Some(weak);
         }
+    }
+
+    /// Whether there is little memory for the data.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.value_max >= HEAVY_VALUES_MIN
+    }
+
+    /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is not used again for its segment
+    /// (`docs/replication.md`, REP-8), and there may be no other.
+    pub(super) fn may_lack_replicas(&self) -> bool {
+        self.weak_server.is_some() && self.servers <= self.replicas + 1
     }
 
     /// Leaves out what is not kept, and changes nothing else.

@@ -178,7 +178,9 @@ impl Cluster {
             }
             Some(number) => {
                 let ids = Arc::clone(&self.ids);
-                let started = move |id| drop(ids.lock().unwrap().insert(number, id));
+                let started = move |id| {
+                    ids.lock().unwrap().insert(number, id);
+                };
                 let work = run_server(env, name_of(number), Size::mib(48), started);
                 self.sim.spawn(process.id, "server", work);
             }
