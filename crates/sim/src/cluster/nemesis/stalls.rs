@@ -6,7 +6,7 @@ use crate::sim::Sim;
 use crate::state::ProcessId;
 use core::time::Duration;
 
-/// A process that stands still, or would but for now and then.
+/// A process that stands still, all the time or most of it.
 struct Stall {
     process: ProcessId,
     until: Duration,
