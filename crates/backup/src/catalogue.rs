@@ -131,6 +131,7 @@ impl Catalogue {
     /// `Stale`.
     pub(crate) fn check_fence(&self, master: ServerId) -> Result<(), Refusal> {
         if self.masters.get(&master).is_some_and(|m| m.recovering) {
+            pluvio_units::mark("backup-refuses-zombie");
             return Err(Refusal::fatal(
                 FatalKind::Stale,
                 format!("server {master} is being recovered"),

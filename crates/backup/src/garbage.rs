@@ -122,6 +122,9 @@ impl Backup {
             return;
         }
         for (frame, needed) in batch.into_iter().zip(answer.needed) {
+            if !needed {
+                pluvio_units::mark("backup-frees-found-frame");
+            }
             if !needed && self.0.free_found(&frame).await.is_err() {
                 return;
             }

@@ -106,6 +106,7 @@ pub(crate) fn plan(state: &FrameState, request: &WriteReplica) -> Result<Plan, R
         )));
     }
     if request.epoch < state.epoch {
+        pluvio_units::mark("backup-refuses-old-epoch");
         let message = format!(
             "replication epoch {} is over, the replica has {}",
             request.epoch, state.epoch

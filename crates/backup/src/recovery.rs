@@ -437,6 +437,7 @@ impl Inner {
             Ok(buckets) => Ok(Arc::new(buckets)),
             Err(damage) => {
                 tracing::warn!(segment = %key.segment, master = %key.master, %damage, "a replica is damaged");
+                pluvio_units::mark("backup-replica-damaged");
                 self.damaged(&frame, damage.0.clone());
                 Err(self.corrupt(key.segment, &damage.0))
             }

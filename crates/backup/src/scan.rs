@@ -61,6 +61,7 @@ pub(crate) async fn scan(
             Looked::Damaged(state) => state,
         };
         if let Stage::Damaged(why) = &state.stage {
+            pluvio_units::mark("backup-damaged-frame");
             tracing::warn!(path = key.path(), why, "a damaged frame");
             count(&counters.damaged, 1);
         }
@@ -96,6 +97,10 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         Err(_) if area.iter().all(|b| *b == 0) => return Ok(Looked::Empty),
         Err(error) => return Ok(Looked::Damaged(useless(error.to_string()))),
     };
+    if let Some(slot) = rotten_slot(&area) {
+        let why = format!("slot {slot} of its header is damaged");
+        return Ok(Looked::Damaged(useless(why)));
+    }
     if header.server != key.master || header.segment != key.segment {
         let why = format!(
             "its header is of segment {} of server {}",
@@ -115,6 +120,17 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         Err(why) => state_of(&header, Stage::Damaged(why)),
     };
     Ok(Looked::Frame(header.cluster, state))
+}
+
+/// A slot of the header area that holds something, but no header. Slots are sectors, which are written whole: so what stood
+/// there was a header once, perhaps the newest. The one in the other slot must not count then: it may call open what was
+/// closed long since, and a recovery would take that for the end of the log.
+fn rotten_slot(area: &[u8]) -> Option<usize> {
+    let slots = area.chunks_exact(FRAME_SLOT_BYTES).take(FRAME_SLOTS);
+    slots.enumerate().find_map(|(number, slot)| {
+        let is_empty = slot.iter().all(|byte| *byte == 0);
+        (!is_empty && FrameHeader::decode(slot).is_err()).then_some(number)
+    })
 }
 
 /// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
@@ -145,6 +161,7 @@ async fn verify(
     };
     match older {
         Some(older) if older.certified_length as usize <= valid => {
+            pluvio_units::mark("backup-last-write-cut-off");
             tracing::info!(segment = %header.segment, master = %header.server, damage, "the last write to a frame was cut off");
             Ok(older.certified_length)
         }

@@ -224,9 +224,11 @@ impl Inner {
             self.catalogue().forget(frame);
         }
         if let DiskError::Full { path } = error {
+            pluvio_units::mark("backup-disk-full");
             tracing::info!(path, "no space left for a replica");
             return no_space();
         }
+        pluvio_units::mark("backup-disk-failed");
         tracing::warn!(%error, "a replica is lost: its disk failed");
         if !created {
             self.damaged(frame, error.to_string());

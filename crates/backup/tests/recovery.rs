@@ -184,6 +184,39 @@ fn a_damaged_replica_gives_nothing_and_is_counted() {
     assert_eq!((listed.replicas.len(), listed.damaged.len()), (0, 1));
 }
 
+/// The header before it says that the frame is open: taken for the head, it would end the log there.
+#[test]
+fn a_closed_frame_whose_newest_header_is_damaged_is_no_open_one() {
+    for slot in 0..2 {
+        let mut node = Node::new(3);
+        let backup = node.start();
+        let image = Image::new(2, Head, 10);
+        node.write(&backup, image.request(2, Head, 0, 4))
+            .expect("is written");
+        let rest = WriteReplica {
+            close: true,
+            ..image.request(2, Head, 4, image.ends.len())
+        };
+        node.write(&backup, rest).expect("is written");
+        drop(backup);
+        node.sim.crash(node.process);
+        let bit = slot * 512 * 8 + 300;
+        let frame = "frames/0000000000000003-0000000000000002";
+        assert!(node.sim.flip_bit(node.process, frame, bit));
+        node.restart();
+        let backup = node.start();
+        let listed = node
+            .run(async move {
+                backup
+                    .start_recovery(StartRecovery { crashed: MASTER })
+                    .await
+            })
+            .expect("lists");
+        let counts = (listed.replicas.len(), listed.damaged.len());
+        assert_eq!(counts, (0, 1), "slot {slot}");
+    }
+}
+
 #[test]
 fn uncertified_bytes_are_not_recovered() {
     let node = Node::new(4);

@@ -129,7 +129,10 @@ impl Candidate {
             };
             tokio::select! {
                 biased;
-                why = tenure.ended() => tracing::warn!(why, "does not lead any more"),
+                why = tenure.ended() => {
+                    pluvio_units::mark("coordinator-deposed");
+                    tracing::warn!(why, "does not lead any more");
+                }
                 failed = leading => {
                     tenure.release().await;
                     failed?;

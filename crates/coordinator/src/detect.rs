@@ -100,6 +100,7 @@ impl Suspicion {
                 let took = now.since(sent);
                 if took > 2 * limit {
                     // This process itself stood still: it cannot tell who was silent.
+                    pluvio_units::mark("detect-coordinator-stood-still");
                     self.silent_until = self.silent_until + took;
                 } else {
                     self.silences += 1;
@@ -163,10 +164,14 @@ impl Shared {
             }
             let (sign, sent) = self.ping(&record.info, limit).await;
             let why = match suspicion.ping(sign, sent, clock.now(), limit) {
-                Verdict::Alive => return,
+                Verdict::Alive => {
+                    pluvio_units::mark("detect-suspect-answers");
+                    return;
+                }
                 Verdict::Open => None,
                 Verdict::Gone => Some("its process is gone"),
                 Verdict::Silent if self.others_answer(server).await => {
+                    pluvio_units::mark("detect-silent");
                     // They may do so since a moment ago, when this process was reconnected: the suspect is asked after them.
                     let (sign, _) = self.ping(&record.info, limit).await;
                     if sign == Sign::Alive {

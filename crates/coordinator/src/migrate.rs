@@ -346,6 +346,7 @@ impl Shared {
     }
 
     async fn give_up_migration(self: &Arc<Self>, table: TableId, id: MigrationId, why: String) {
+        pluvio_units::mark("migration-given-up");
         tracing::info!(migration = %id, why, "a migration is given up");
         self.memory().moves.failed(id, why);
         let stored = self.change(move |state| {
@@ -372,7 +373,10 @@ impl Shared {
         };
         let owner = &state.servers[&record.from].info;
         match self.call_while_up(owner, &request).await {
-            None => return,
+            None => {
+                pluvio_units::mark("migration-owner-crashed");
+                return;
+            }
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 tracing::debug!(migration = %id, %error, "the end of a migration is not confirmed");
@@ -400,6 +404,7 @@ impl Shared {
         match &report.result {
             Ok(progress) => self.memory().moves.copying(id, *progress),
             Err(why) => {
+                pluvio_units::mark("migration-not-received");
                 tracing::info!(migration = %id, server = %report.server, why, "a tablet was not received");
                 self.memory().moves.failed(id, why.clone());
             }

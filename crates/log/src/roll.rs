@@ -99,6 +99,7 @@ impl LogSpace {
         let counters = &self.cleaner_counters;
         counters.forced_digests.fetch_add(1, Ordering::Relaxed);
         if current(head).segment().is_emergency() {
+            pluvio_units::mark("log-emergency-head");
             counters.emergency_heads.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

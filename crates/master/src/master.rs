@@ -134,7 +134,8 @@ impl Master {
     }
 
     /// Whether what is here is still the truth (MASTER-4).
-    fn may_serve(&self) -> bool {
+    #[must_use]
+    pub fn may_serve(&self) -> bool {
         let until = Duration::from_nanos(self.serve_until.load(Ordering::Relaxed));
         self.env.clock.now() < Moment(until)
     }
@@ -217,6 +218,9 @@ impl Master {
             return Err(Refusal::Refresh);
         }
         if !self.may_serve() {
+            if self.serve_until.load(Ordering::Relaxed) > 0 {
+                pluvio_units::mark("lease-refuses-zombie");
+            }
             return Err(Refusal::retry(DOUBT_RETRY, RetryReason::NotServing));
         }
         Ok(())

@@ -198,6 +198,7 @@ impl Master {
         let quick = self.replay_all(log, &request, tablets, Manner::Quick).await;
         let (replay, fetched) = match quick {
             Err(ReplayFailure::Full(why)) => {
+                pluvio_units::mark("recovery-memory-full");
                 tracing::info!(crashed = %request.crashed, why, "memory is full: replaying again, only what lives");
                 self.replay_all(log, &request, tablets, Manner::Thrifty).await
             }
@@ -327,7 +328,10 @@ impl Master {
                 }
                 match answer {
                     Ok(reply) => return Ok(reply.data),
-                    Err(error) => latest = format!("backup {backup}: {error}"),
+                    Err(error) => {
+                        pluvio_units::mark("recovery-replica-passed-over");
+                        latest = format!("backup {backup}: {error}");
+                    }
                 }
             }
             if self.env.clock.now() >= give_up {
@@ -375,7 +379,12 @@ impl Master {
                 return false;
             }
             match answer {
-                Ok(reply) => return reply.accepted,
+                Ok(reply) => {
+                    if !reply.accepted {
+                        pluvio_units::mark("recovery-report-not-accepted");
+                    }
+                    return reply.accepted;
+                }
                 Err(error) => {
                     tracing::info!(%error, "the coordinator cannot be told that a recovery ended; trying again");
                     self.env.clock.sleep(REPORT_PAUSE).await;

@@ -374,6 +374,7 @@ impl ReplicatedSegment {
             // The same write again will do: it closes the replica, so no part of it counts alone.
             ReplicaStage::Completing(_) if !fence => {}
             ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => {
+                pluvio_units::mark("replica-lags");
                 replica.stage = ReplicaStage::Lagging(old);
             }
         }

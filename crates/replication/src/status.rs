@@ -15,6 +15,9 @@ pub struct ReplicationStatus {
     pub backups_up: u32,
     /// Of these, left in peace because they had no space.
     pub backups_full: u32,
+    /// Places at backups that may have a replica of a segment, those that are to be freed included: those of the segments' replicas,
+    /// those that were given up and are kept until the segment is closed everywhere (REP-9), and `frees_pending`.
+    pub places: u64,
     /// Replicas that are to be freed and are not yet.
     pub frees_pending: u64,
     /// Why writes wait, if they do, for people.
@@ -38,6 +41,7 @@ impl ReplicationStatus {
         self.replicas_needed = other.replicas_needed;
         self.backups_up = other.backups_up;
         self.backups_full = self.backups_full.max(other.backups_full);
+        self.places += other.places;
         self.frees_pending += other.frees_pending;
         self.writes_wait = self.writes_wait.take().or(other.writes_wait);
         self.writes += other.writes;

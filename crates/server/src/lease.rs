@@ -86,7 +86,11 @@ impl Lease {
                 return true;
             }
         }
-        ask_coordinator(&self.env, &self.coordinators, &self.membership).await
+        let stands = ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
+        if stands {
+            pluvio_units::mark("lease-by-coordinator");
+        }
+        stands
     }
 
     async fn ask(&self, witness: ServerId) -> bool {

@@ -3,6 +3,9 @@
 //! - MEM-1: the server list only moves forward.
 //! - MEM-2: a server that the list does not show as up never serves again in this life.
 //! - MEM-3: a server that cannot reach anyone asks the coordinator whether it still belongs.
+//! - MEM-4: an id that the list does not show is that of a server which joined since only if it is above all ids that any
+//!   list has shown; otherwise its server is dead. So the witnesses of a dead server's read lease tell it so, also when it was the
+//!   newest one and has left the list: they have kept replicas for it, for which they had to know it.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask.
@@ -14,6 +17,7 @@ use pluvio_wire::{
     call,
 };
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -59,6 +63,8 @@ pub enum Standing {
 pub struct Membership {
     me: Mutex<(ServerId, ClusterId)>,
     list: watch::Sender<Arc<ServerList>>,
+    /// The highest id that any list has shown (MEM-4).
+    newest: AtomicU64,
     standing: watch::Sender<Standing>,
 }
 
@@ -69,6 +75,7 @@ impl Membership {
         Arc::new(Self {
             me: Mutex::default(),
             list: watch::Sender::new(Arc::default()),
+            newest: AtomicU64::new(0),
             standing: watch::Sender::new(Standing::Joining),
         })
     }
@@ -126,6 +133,10 @@ impl Membership {
 
     /// Takes over a newer list (MEM-1); an older one is ignored.
     pub fn update(&self, list: ServerList) {
+        // Before the list is shown, whose lock orders both: who sees the list sees this.
+        let newest = list.servers.iter().map(|s| s.id.0).max();
+        self.newest
+            .fetch_max(newest.unwrap_or(0), Ordering::Relaxed);
         let newer = self.list.send_if_modified(|current| {
             let newer = list.version > current.version;
             if newer {
@@ -163,8 +174,8 @@ impl Membership {
     #[must_use]
     pub fn answer_ping(&self, from: ServerId) -> PingReply {
         let list = self.list.borrow();
-        // An id above all that is known belongs to a server that joined since.
-        let unknown_yet = list.servers.iter().all(|s| s.id < from);
+        // MEM-4. The list alone would not do: the newest server may have left it.
+        let unknown_yet = from.0 > self.newest.load(Ordering::Relaxed);
         PingReply {
             server: self.id(),
             server_list: list.version,
@@ -374,5 +385,18 @@ mod tests {
             members.answer_ping(ServerId(0)).caller_is_member,
             "clients have no id"
         );
+    }
+
+    #[test]
+    fn the_newest_server_is_not_taken_for_a_new_one_when_it_has_left() {
+        let members = Membership::new();
+        let both = [(1, ServerState::Up), (2, ServerState::Up)];
+        members.enlisted(ServerId(1), ClusterId(1), list(5, &both));
+        assert!(members.answer_ping(ServerId(2)).caller_is_member);
+        members.update(list(6, &[(1, ServerState::Up), (2, ServerState::Crashed)]));
+        assert!(!members.answer_ping(ServerId(2)).caller_is_member);
+        members.update(list(7, &[(1, ServerState::Up)]));
+        assert!(!members.answer_ping(ServerId(2)).caller_is_member, "MEM-4");
+        assert!(members.answer_ping(ServerId(3)).caller_is_member);
     }
 }

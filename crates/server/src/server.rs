@@ -515,6 +515,7 @@ impl Starting {
         self.env.tasks.spawn(CoreId(0), "standing", async move {
             while standing.changed().await.is_ok() {
                 if let Standing::Expelled(why) = &*standing.borrow_and_update() {
+                    pluvio_units::mark("server-expelled");
                     tracing::warn!(why, "this server was declared dead and stops serving");
                     master.stop();
                     return;

@@ -10,7 +10,7 @@ use crate::executor::{Action, Shared, locked};
 use crate::queue::Event;
 use crate::slab::Key;
 use crate::state::{Owner, Process, ProcessId, State};
-use crate::storage::SharedInode;
+use crate::storage::{SECTOR, SharedInode};
 use crate::trace::Fact;
 use bytes::Bytes;
 use core::pin::Pin;
@@ -327,7 +327,11 @@ impl State {
                 && !data.is_empty()
                 && self.random_disk.below(2) == 0
             {
-                let part = self.random_disk.between(1, data.len() as u64) as usize;
+                let part = self.random_disk.between(1, data.len() as u64);
+                let part = whole_sectors(*offset, part, data.len() as u64) as usize;
+                if part == 0 {
+                    continue;
+                }
                 let part = Request::Write {
                     inode: Arc::clone(inode),
                     path: Arc::clone(path),
@@ -343,6 +347,14 @@ impl State {
         }
         under_way
     }
+}
+
+/// How much of a write that was cut off after `part` of `length` bytes is there: sectors are written whole.
+fn whole_sectors(offset: u64, part: u64, length: u64) -> u64 {
+    if part == length {
+        return length;
+    }
+    ((offset + part) / SECTOR * SECTOR).saturating_sub(offset)
 }
 
 /// The disk of one incarnation.

@@ -27,6 +27,7 @@ pub mod cluster;
 mod disk;
 mod executor;
 pub mod history;
+mod intercept;
 mod logging;
 mod network;
 mod options;
@@ -41,6 +42,7 @@ mod stuck;
 mod tasks;
 mod trace;
 
+pub use intercept::{Intercepted, Interceptor};
 pub use network::NetworkStats;
 pub use options::{DiskFaults, NetworkFaults, SimOptions};
 pub use sim::{ProcessEnv, Sim, SimHandle};

@@ -336,6 +336,7 @@ impl State {
         if self.had_first_copy(&request, true) {
             if !self.faults(from, Some(server.process)).duplicate_requests {
                 self.network_stats.duplicates_filtered += 1;
+                pluvio_units::mark("duplicate-filtered");
                 return Action::Nothing;
             }
             what = "duplicate request";

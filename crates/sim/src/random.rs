@@ -32,6 +32,11 @@ impl Stream {
         Self(derive(seed, name, 0))
     }
 
+    /// The stream of one of several things of one name.
+    pub(crate) fn numbered(seed: u64, name: &str, number: u64) -> Self {
+        Self(derive(seed, name, number))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)

@@ -399,6 +399,15 @@ impl SimHandle {
         let start = seconds.saturating_sub(state.now / 1_000_000_000);
         state.process(id).unix.store(start, Ordering::Relaxed);
     }
+
+    /// Lets the wall clock of a process jump by `seconds`, back when negative; not before 1970.
+    pub fn jump_unix_seconds(&self, id: ProcessId, seconds: i64) {
+        let mut state = self.shared.lock();
+        let unix = &state.process(id).unix;
+        let shown = unix.load(Ordering::Relaxed);
+        unix.store(shown.saturating_add_signed(seconds), Ordering::Relaxed);
+        self.record_process(&mut state, id, "clock jump");
+    }
 }
 
 /// The network.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a disk writes in one piece.
-const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 /// The largest file. A larger offset is a mistake of the caller, not a reason to take all memory.
 const FILE_MAX: u64 = 1 << 32;
 /// Changes to directories that are not durable. File systems write the oldest ones by themselves before long; who

@@ -3,29 +3,27 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/cluster.rs"]
+mod support;
+
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_client::{Client, ClientOptions, Key, Number, Parts, RejectRules, Table};
-use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
-use pluvio_env::{
-    Address, BoxFuture, CallError, Env, Frame, Listening, Network, NetworkError, Service,
-    StreamService,
-};
-use pluvio_server::{Server, ServerOptions};
-use pluvio_sim::{ProcessId, Sim, SimHandle, SimOptions};
+use pluvio_client::{Client, Key, Number, RejectRules, Table};
+use pluvio_coordinator::MemoryStore;
+use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
+use pluvio_sim::{Intercepted, Interceptor, ProcessId, Sim, SimHandle, SimOptions};
 use pluvio_units::{ObjectVersion, Size};
 use pluvio_wire::Opcode;
 use std::sync::{Arc, Mutex};
+use support::{LIMIT, run_coordinator, run_server};
 
 const SERVERS: u32 = 5;
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The kind of request to strike at, and how often.
 type Armed = Arc<Mutex<Option<(Opcode, u32)>>>;
 
 /// Crashes the server that answered a request of one kind, and keeps its answer.
 struct Saboteur {
-    inner: Arc<dyn Network>,
     sim: SimHandle,
     armed: Armed,
 }
@@ -43,16 +41,17 @@ impl Saboteur {
     }
 }
 
-impl Network for Saboteur {
+impl Interceptor for Saboteur {
     fn call<'a>(
         &'a self,
+        network: &'a dyn Network,
         to: &'a Address,
         request: Frame,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>> {
         Box::pin(async move {
             let opcode = request.opcode;
-            let answer = self.inner.call(to, request, limit).await?;
+            let answer = network.call(to, request, limit).await?;
             // The first byte of an answer says whether it is a result.
             if answer.meta.first() == Some(&0) && self.strikes(opcode) {
                 let name = to.0.split(':').next().unwrap();
@@ -64,70 +63,33 @@ impl Network for Saboteur {
             Ok(answer)
         })
     }
-
-    fn listen(
-        &self,
-        address: &Address,
-        service: Arc<dyn Service>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner.listen(address, service)
-    }
-
-    fn listen_streams(
-        &self,
-        address: &Address,
-        connections_max: usize,
-        refusal: Bytes,
-        service: Arc<dyn StreamService>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner
-            .listen_streams(address, connections_max, refusal, service)
-    }
-}
-
-async fn coordinator(env: Env) {
-    let store = Arc::new(MemoryStore::new());
-    let started = Coordinator::start(env.clone(), store, CoordinatorOptions::default()).await;
-    let address = Address::from("coordinator:1");
-    let listening = env.network.listen(&address, Arc::new(started.unwrap()));
-    let _open = listening.await.unwrap();
-    std::future::pending::<()>().await;
-}
-
-async fn server(env: Env, name: String) {
-    let address = Address::from(format!("{name}:1").as_str());
-    let mut options = ServerOptions::new(Address::from("coordinator:1"), address);
-    options.memory = Size::mib(40);
-    options.replicas = 2;
-    let server = Server::start(env, options).await.unwrap();
-    let _why = server.expelled().await;
 }
 
 /// A cluster with a client process and what arms the saboteur.
 fn cluster(seed: u64) -> (Sim, ProcessId, Client, Armed) {
     let sim = Sim::new(seed, SimOptions::default());
     let process = sim.process("coordinator");
-    sim.spawn(process.id, "coordinator", coordinator(process.env.clone()));
+    let serving = run_coordinator(process.env.clone(), MemoryStore::new());
+    sim.spawn(process.id, "coordinator", serving);
     for number in 0..SERVERS {
         let name = format!("server-{number}");
         let process = sim.process(&name);
-        sim.spawn(process.id, "server", server(process.env.clone(), name));
+        let serving = run_server(process.env.clone(), name, Size::mib(40), |_| ());
+        sim.spawn(process.id, "server", serving);
     }
     let process = sim.process("client");
     let armed = Arc::new(Mutex::new(None));
-    let parts = Parts {
-        clock: process.env.clock.clone(),
-        rng: process.env.rng.clone(),
-        network: Arc::new(Saboteur {
-            inner: process.env.network.clone(),
-            sim: sim.handle(),
-            armed: Arc::clone(&armed),
-        }),
+    let saboteur = Saboteur {
+        sim: sim.handle(),
+        armed: Arc::clone(&armed),
     };
-    let options = ClientOptions::new([Address::from("coordinator:1")])
-        .timeout(Duration::from_secs(60))
-        .attempt_timeout(Duration::from_secs(1));
-    (sim, process.id, Client::new(parts, options), armed)
+    let network = Intercepted::new(process.env.network.clone(), saboteur);
+    (
+        sim,
+        process.id,
+        support::client(&process.env, network),
+        armed,
+    )
 }
 
 async fn table(client: &Client) -> Table {

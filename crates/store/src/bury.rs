@@ -65,7 +65,10 @@ impl Engine {
             return self.append_with(put, &dead.all_tombstones());
         }
         match self.append_with(put, &dead.in_graves()) {
-            Err(EngineError::Full { .. }) => self.append_with(put, &dead.all_tombstones()),
+            Err(EngineError::Full { .. }) => {
+                pluvio_units::mark("store-graves-do-not-fit");
+                self.append_with(put, &dead.all_tombstones())
+            }
             other => other,
         }
     }
@@ -102,6 +105,7 @@ impl Engine {
             ([one], None) => append(&[whole, tombstone(*one)]),
             ([one], Some(record)) => append(&[whole, tombstone(*one), record.clone()]),
             (several, record) => {
+                pluvio_units::mark("store-several-tombstones");
                 let tombstones = several.iter().map(|segment| tombstone(*segment));
                 let group = core::iter::once(whole).chain(tombstones);
                 let group: Vec<Entry<'_>> = group.chain(record.clone()).collect();

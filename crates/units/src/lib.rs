@@ -6,6 +6,7 @@
 mod hash;
 mod ids;
 mod limits;
+mod marks;
 mod operation;
 mod position;
 mod size;
@@ -20,6 +21,7 @@ pub use limits::{
     ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, SEGMENT_BYTES,
     SMALL_ENTRY_MAX, TABLE_NAME_MAX, VALUE_MAX,
 };
+pub use marks::{MarkCounts, Marks, mark};
 pub use operation::OperationId;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};

@@ -4,10 +4,13 @@
 //! - SEEDS-1: what runs is a function of the commit and of `PLUVIO_SIM_SEEDS`; two runs of one
 //!   commit run the same seeds. Files that git knows no commit of run as many, the same each time.
 //! - SEEDS-2: a failure prints the command that replays it.
+//! - SEEDS-3: every mark of the list is reached by one of the seeds; each one that is not counts as a failed test.
 
 use crate::process::{Outcome, run_limited};
 use crate::test::Counts;
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -16,6 +19,8 @@ use std::time::Duration;
 
 /// Seeds that once found something, or keep a scenario: `SEED [FLAGS] # why`.
 const FIXED: &str = "tests/sim-seeds.txt";
+/// Coverage marks that the seeds must reach together: `MARK # what it shows`.
+const MARKS: &str = "tests/sim-marks.txt";
 /// In the place of the commit's name where git knows none, as below an unpacked archive.
 const NO_COMMIT: &str = "no commit";
 /// Seeds derived from a commit when `PLUVIO_SIM_SEEDS` does not say how many.
@@ -62,7 +67,7 @@ pub fn run(root: &Path, binary: &Path) -> Result<Counts> {
         runs.len() - fixed_count
     );
     let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::new());
+    let results = Mutex::new((Vec::new(), BTreeSet::new()));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -72,19 +77,63 @@ pub fn run(root: &Path, binary: &Path) -> Result<Counts> {
                         Command::new(binary).args(run.arguments()).arg("--json"),
                         RUN_LIMIT,
                     );
+                    let text = outcome.as_ref().map_or("", |outcome| &outcome.text);
+                    let marks = reached(text);
                     let passed = report(run, outcome);
-                    results.lock().expect("no worker panics").push(passed);
+                    let mut results = results.lock().expect("no worker panics");
+                    results.0.push(passed);
+                    results.1.extend(marks);
                 }
             });
         }
     });
-    let results = results.into_inner().expect("no worker panics");
+    let (results, marks) = results.into_inner().expect("no worker panics");
     let passed = results.iter().filter(|passed| **passed).count() as u64;
-    Ok(Counts {
+    let mut counts = Counts {
         passed,
         failed: runs.len() as u64 - passed,
         ..Counts::default()
-    })
+    };
+    counts += check_marks(root, &marks, runs.len() - fixed_count)?;
+    Ok(counts)
+}
+
+/// The marks that a report in JSON names.
+fn reached(text: &str) -> Vec<String> {
+    let reports = { text.lines() }.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let marks = reports.filter_map(|report| Some(report.get("marks")?.as_object()?.clone()));
+    marks.flatten().map(|(name, _)| name).collect()
+}
+
+/// SEEDS-3. With fewer derived seeds than usual nothing can be said.
+fn check_marks(root: &Path, reached: &BTreeSet<String>, derived: usize) -> Result<Counts> {
+    let text = std::fs::read_to_string(root.join(MARKS))
+        .with_context(|| format!("cannot read {MARKS}"))?;
+    let wanted = listed(&text);
+    let mut counts = Counts::default();
+    if derived < DERIVED_DEFAULT {
+        println!("simulator: too few seeds to tell whether all marks are reached");
+        return Ok(counts);
+    }
+    for mark in wanted {
+        if reached.contains(mark) {
+            counts.passed += 1;
+        } else {
+            println!("simulator: no seed reached the mark {mark} of {MARKS}");
+            counts.failed += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// The first word of each line, without comments.
+fn listed(text: &str) -> Vec<&str> {
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or(""));
+    lines
+        .filter_map(|line| line.split_whitespace().next())
+        .collect()
 }
 
 /// Prints what a failed run said; gives whether it passed.
@@ -187,6 +236,15 @@ mod tests {
             "cargo run --release -- sim --seed 8 --servers 5 --faults crash"
         );
         assert!(fixed("seven\n").is_err());
+    }
+
+    #[test]
+    fn marks_are_read_from_reports_and_compared_with_the_list() {
+        let text =
+            "{\"seed\":1,\"marks\":{\"a\":3,\"b\":1}}\nsomething else\n{\"seed\":2,\"marks\":{}}\n";
+        assert_eq!(reached(text), ["a", "b"]);
+        assert!(reached("no report").is_empty());
+        assert_eq!(listed("# marks\n\na # one\nb\n"), ["a", "b"]);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::output::{bar, count, print_json, print_line, say};
 use clap::Args;
-use pluvio_sim::cluster::{Faults, RunOptions, RunReport, TraceSink, run_traced};
+use pluvio_sim::cluster::{
+    Faults, Keep, Numbers, RunOptions, RunReport, TraceSink, run_traced, shrink,
+};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,6 +29,24 @@ pub struct Sim {
     /// Kinds of faults that may happen: all, none, or a list with commas
     #[arg(long, value_name = "LIST", default_value_t = Faults::all())]
     faults: Faults,
+    /// Of the faults that the seed draws, only these kinds happen; the run stays the same otherwise
+    #[arg(long, value_name = "LIST", conflicts_with = "seeds")]
+    keep_faults: Option<Faults>,
+    /// Of the clients that the seed draws, only so many
+    #[arg(long, value_name = "N", conflicts_with = "seeds", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_clients: Option<u32>,
+    /// Of the operations, only the first N
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    keep_steps: Option<u64>,
+    /// Of the events of faults, only these: none, or numbers and ranges with commas, as 0-3,7
+    #[arg(long, value_name = "LIST", conflicts_with = "seeds")]
+    keep_events: Option<Numbers>,
+    /// Make the first run that fails smaller, and print the command that replays the smaller one
+    #[arg(long)]
+    shrink: bool,
+    /// Most runs that --shrink tries
+    #[arg(long, value_name = "N", default_value_t = 200, requires = "shrink")]
+    shrink_tries: u64,
     /// Print the trace of the run on standard error, with events from this level on: warn, info,
     /// debug, trace. For one seed
     #[arg(long, value_name = "LEVEL", conflicts_with = "seeds")]
@@ -54,6 +74,10 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
     let done = run_all(sim, &simulate, &told);
     progress.finish_and_clear();
     let done = done?;
+    let done = match sim.shrink {
+        true => smaller(sim, done),
+        false => done,
+    };
     for report in &done.failed {
         say(format_args!(
             "seed {} failed; replay: {}",
@@ -65,6 +89,29 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
         print_line(&format!("{} seeds: every check held", count(done.runs)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the first failure smaller. The same check must fail; others are other errors.
+fn smaller(sim: &Sim, mut done: Done) -> Done {
+    let Some(first) = done.failed.first_mut() else {
+        return done;
+    };
+    let check = first.violations[0].check;
+    let options = options(sim, first.seed);
+    say(format_args!(
+        "seed {}: making the run smaller in which {check} does not hold",
+        first.seed
+    ));
+    let mut run = |options: &RunOptions| run_traced(options, tracing::Level::WARN, None);
+    let fails = |report: &RunReport| report.violations.iter().any(|v| v.check == check);
+    let shrunk = shrink(&options, first.clone(), sim.shrink_tries, &mut run, &fails);
+    let report = shrunk.report;
+    say(format_args!(
+        "after {} tries: {} of {} operations, {} of {} clients; {report}",
+        shrunk.tries, report.steps_done, first.steps_done, report.plan.clients, first.plan.clients,
+    ));
+    *first = report;
+    done
 }
 
 /// What came of the seeds that were run.
@@ -137,11 +184,22 @@ fn run_all(
     }
 }
 
-fn simulate(sim: &Sim, seed: u64) -> RunReport {
+fn options(sim: &Sim, seed: u64) -> RunOptions {
     let mut options = RunOptions::new(seed);
     options.steps = sim.steps;
     options.servers = sim.servers;
     options.faults = sim.faults.clone();
+    options.keep = Keep {
+        faults: sim.keep_faults.clone(),
+        clients: sim.keep_clients,
+        steps: sim.keep_steps,
+        events: sim.keep_events.clone(),
+    };
+    options
+}
+
+fn simulate(sim: &Sim, seed: u64) -> RunReport {
+    let options = options(sim, seed);
     let sink = |line: &str| say(line);
     let sink = sim.trace.map(|_| Box::new(sink) as TraceSink);
     run_traced(&options, sim.trace.unwrap_or(tracing::Level::WARN), sink)

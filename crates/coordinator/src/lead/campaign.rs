@@ -161,6 +161,7 @@ impl Campaign {
         self.check_cluster().await?;
         tell(Standing::Deciding);
         if self.challenge(&found, reaches_servers).await? {
+            pluvio_units::mark("coordinator-takes-over");
             return self.take_over(Some((found, record))).await;
         }
         let Some(found) = self.get(LEADER).await? else {

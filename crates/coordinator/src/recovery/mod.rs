@@ -146,7 +146,10 @@ impl Trouble {
     fn learn(&mut self, attempt: &Attempted) {
         self.unable.clone_from(&attempt.failed);
         self.in_vain = match attempt.in_vain {
-            true => self.in_vain.saturating_add(1),
+            true => {
+                pluvio_units::mark("recovery-attempt-in-vain");
+                self.in_vain.saturating_add(1)
+            }
             false => 0,
         };
     }
@@ -275,6 +278,7 @@ impl Shared {
         let state = self.state();
         let epochs = &state.servers[&crashed].epochs;
         reconstruct(inventories, epochs).map_err(|incomplete| {
+            pluvio_units::mark("recovery-log-incomplete");
             tracing::debug!(%crashed, %incomplete, "cannot recover yet");
             self.phase(crashed, incomplete.to_string());
             Outcome::Again(self.options.incomplete_retry)
@@ -351,6 +355,7 @@ impl Shared {
             .collect();
         // A crash of a master changes the list, so it need not be waited for; other failures may last.
         let outcome = if !failed.is_empty() && !matches!(crashes, Ok(true)) {
+            pluvio_units::mark("recovery-partition-again");
             self.phase(
                 crashed,
                 "waiting to try again what could not be recovered".into(),

@@ -207,8 +207,12 @@ impl Master {
             .admit(*operation, place, self.monotonic())
         {
             Admission::Execute(execution) => Ok(Some(execution)),
-            Admission::Answer { outcome, pending } => Err(Retried::Answer { outcome, pending }),
+            Admission::Answer { outcome, pending } => {
+                pluvio_units::mark("completion-answers-retry");
+                Err(Retried::Answer { outcome, pending })
+            }
             Admission::InProgress => {
+                pluvio_units::mark("completion-in-progress");
                 refuse(Refusal::retry(DUPLICATE_RETRY, RetryReason::InProgress))
             }
             Admission::Busy => refuse(Refusal::retry(RESULTS_RETRY, RetryReason::Busy)),

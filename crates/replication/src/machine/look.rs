@@ -96,6 +96,12 @@ impl Machine {
             .filter(|s| s.placed && !s.is_complete(&self.view))
             .count();
         let backups_up = self.view.usable().count() as u32;
+        let frees_pending = self.frees.pending();
+        let places = self
+            .segments
+            .values()
+            .map(|s| s.replicas.len() + s.given_up.len());
+        let places = places.sum::<usize>() + frees_pending;
         ReplicationStatus {
             segments: self.segments.len() as u64,
             segments_under_replicated: incomplete as u64,
@@ -103,7 +109,8 @@ impl Machine {
             replicas_needed: self.view.needed() as u32,
             backups_up,
             backups_full: placement.count_full(&self.view, now),
-            frees_pending: self.frees.pending() as u64,
+            places: places as u64,
+            frees_pending: frees_pending as u64,
             writes_wait: self.why_wait(placement, now),
             ..self.counters.clone()
         }

@@ -290,6 +290,7 @@ impl Machine {
             WriteOutcome::Useless => {
                 self.counters.write_failures += 1;
                 replica.failed(now, None, true);
+                pluvio_units::mark("replica-useless");
                 self.lose(id, server, true, placement);
                 self.unplaced.remove(&id);
             }
@@ -312,6 +313,7 @@ impl Machine {
             segment.recording = false;
             segment.record_failures = 0;
             segment.recorded = segment.recorded.max(epoch);
+            pluvio_units::mark("replication-epoch-recorded");
         } else {
             segment.record_failed(now, pause(segment.record_failures));
         }
@@ -611,6 +613,7 @@ impl Machine {
             replica.background = background;
             self.background += usize::from(background);
             if order.completes(replica.stage) {
+                pluvio_units::mark("replica-rewritten");
                 replica.stage = ReplicaStage::Completing(order.flight.end);
             }
         }

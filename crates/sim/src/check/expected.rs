@@ -12,10 +12,14 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 6] = [
+const EXPECTED: [Expected; 7] = [
     Expected {
         part: "it does not reach the servers, and another coordinator does",
         why: "its messages were lost, or servers died, and the challenger of its leadership heard more of them (LEAD-5)",
+    },
+    Expected {
+        part: "does not lead any more",
+        why: "it stood still or was cut off for so long that the other coordinator took over",
     },
     Expected {
         part: "this server may no longer be a member",
@@ -39,14 +43,46 @@ const EXPECTED: [Expected; 6] = [
     },
 ];
 
+/// Traces that a run may give beside those when disks may fail and rot.
+const EXPECTED_OF_DISKS: [Expected; 5] = [
+    Expected {
+        part: "a replica is lost: its disk failed",
+        why: "a write or a sync gave an error",
+    },
+    Expected {
+        part: "a backup cannot keep a replica",
+        why: "what the master hears of that",
+    },
+    Expected {
+        part: "a replica is damaged",
+        why: "a bit turned over in it, or it cannot be read; recovery uses another one",
+    },
+    Expected {
+        part: "an open head is damaged",
+        why: "it cannot be read",
+    },
+    Expected {
+        part: "cannot remove a frame",
+        why: "the disk gave an error; tried again",
+    },
+];
+
 /// Most lines given as evidence.
 const LINES_MAX: usize = 20;
 
 /// Checks the WARN and ERROR lines of a run; `missed`: how many there were that nobody kept.
-/// `any_faults`: whether there was any fault; without, nothing is expected.
+/// `any_faults`: whether there was any fault; without, nothing is expected. `of_disks`: whether disks could fail.
 #[must_use]
-pub fn only_expected(lines: &[String], missed: u64, any_faults: bool) -> Option<Violation> {
-    let is_expected = |line: &&String| any_faults && EXPECTED.iter().any(|e| line.contains(e.part));
+pub fn only_expected(
+    lines: &[String],
+    missed: u64,
+    any_faults: bool,
+    of_disks: bool,
+) -> Option<Violation> {
+    let has = |line: &str, list: &[Expected]| list.iter().any(|e| line.contains(e.part));
+    let is_expected = |line: &&String| {
+        any_faults && has(line, &EXPECTED) || of_disks && has(line, &EXPECTED_OF_DISKS)
+    };
     let unexpected: Vec<&String> = lines.iter().filter(|line| !is_expected(line)).collect();
     if unexpected.is_empty() {
         return None;

@@ -338,10 +338,10 @@ fn a_table_with_a_gap_is_found() {
 #[test]
 fn an_unexpected_warning_is_found() {
     let line = ["0.1 server-0 [x] ERROR pluvio_log: the moon fell down".to_owned()];
-    let violation = expected::only_expected(&line, 0, true).expect("nobody expects that");
+    let violation = expected::only_expected(&line, 0, true, true).expect("nobody expects that");
     assert_eq!(violation.check, Check::OnlyExpectedTraces);
     assert_eq!(violation.evidence, line);
-    assert_eq!(expected::only_expected(&[], 0, false), None);
+    assert_eq!(expected::only_expected(&[], 0, false, false), None);
 }
 
 /// What is wrong with a cluster.

@@ -1,9 +1,8 @@
-//! A network that notes to whom a client sent each change, and whether an answer came: so that a report
+//! What stands before a client's network and notes to whom it sent each change, and whether an answer came: so that a report
 //! says how often an operation could have been executed by two masters.
 
-use pluvio_env::{
-    Address, BoxFuture, CallError, Frame, Listening, Network, NetworkError, Service, StreamService,
-};
+use crate::intercept::Interceptor;
+use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
 use pluvio_units::{SequenceNumber, ServerId};
 use pluvio_wire::{Header, Opcode};
 use std::collections::BTreeSet;
@@ -80,45 +79,21 @@ impl Attempts {
     }
 }
 
-/// The recording network.
-pub(super) struct Recorder {
-    pub(super) inner: Arc<dyn Network>,
-    pub(super) attempts: Attempts,
-}
-
-impl Network for Recorder {
+impl Interceptor for Attempts {
     fn call<'a>(
         &'a self,
+        network: &'a dyn Network,
         to: &'a Address,
         request: Frame,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>> {
         Box::pin(async move {
-            let index = self.attempts.begin(&request);
-            let result = self.inner.call(to, request, limit).await;
+            let index = self.begin(&request);
+            let result = network.call(to, request, limit).await;
             if let Some(index) = index {
-                self.attempts.end(index, &result);
+                self.end(index, &result);
             }
             result
         })
-    }
-
-    fn listen(
-        &self,
-        address: &Address,
-        service: Arc<dyn Service>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner.listen(address, service)
-    }
-
-    fn listen_streams(
-        &self,
-        address: &Address,
-        connections_max: usize,
-        refusal: bytes::Bytes,
-        service: Arc<dyn StreamService>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner
-            .listen_streams(address, connections_max, refusal, service)
     }
 }

@@ -26,11 +26,27 @@ pub enum Fault {
     Coordinator,
     /// Machines lose power, and with it what was not synced. Only in clusters that run `synced`.
     Power,
+    /// Ways between processes are cut for a while: in both directions or one, between two, around one, or
+    /// through the middle of the cluster.
+    Cut,
+    /// Processes stand still, or run by jerks: for less than the failure detection takes, or for so long that
+    /// a server is declared dead and goes on as a zombie.
+    Stall,
+    /// Wall clocks jump by up to an hour, back and forth. In runs with this, monotonic clocks also run up to 10 %
+    /// too fast or too slow.
+    Clock,
+    /// Clients die in the middle of an operation, and others come in their place.
+    Client,
+    /// Disks are slow, or full, or give errors, for a while. Errors only at one server, and only where
+    /// every write needs two replicas.
+    Disk,
+    /// Bits of closed frames turn over on the disk of one server, where every write needs two replicas.
+    Bitrot,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 14] = [
         Self::Delay,
         Self::Loss,
         Self::Duplication,
@@ -39,6 +55,12 @@ impl Fault {
         Self::Restart,
         Self::Coordinator,
         Self::Power,
+        Self::Cut,
+        Self::Stall,
+        Self::Clock,
+        Self::Client,
+        Self::Disk,
+        Self::Bitrot,
     ];
 
     /// Its name, as in `--faults`.
@@ -53,15 +75,12 @@ impl Fault {
             Self::Restart => "restart",
             Self::Coordinator => "coordinator",
             Self::Power => "power",
-        }
-    }
-
-    /// Whether it is something that messages meet, and not processes.
-    #[must_use]
-    pub fn is_of_network(self) -> bool {
-        match self {
-            Self::Delay | Self::Loss | Self::Duplication | Self::Reordering => true,
-            Self::Crash | Self::Restart | Self::Coordinator | Self::Power => false,
+            Self::Cut => "cut",
+            Self::Stall => "stall",
+            Self::Clock => "clock",
+            Self::Client => "client",
+            Self::Disk => "disk",
+            Self::Bitrot => "bitrot",
         }
     }
 }

@@ -11,17 +11,22 @@
 //! Thread rules: a run is one thread; several runs may go on in several threads.
 
 mod attempts;
+mod clients;
 mod faults;
 mod journal;
+mod narrow;
 mod nemesis;
 mod nodes;
 mod plan;
 mod report;
 mod run;
+mod shrink;
 pub mod values;
 mod workload;
 
 pub use faults::{Fault, Faults, UnknownFault};
+pub use narrow::{BadNumbers, Keep, Numbers};
 pub use plan::{OperationKind, Plan};
 pub use report::{OperationCounts, RunReport};
 pub use run::{RunOptions, TraceSink, run, run_traced};
+pub use shrink::{Shrunk, shrink};

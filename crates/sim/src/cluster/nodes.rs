@@ -34,6 +34,8 @@ struct View {
     server: Weak<Server>,
     /// The server's code has ended: the process is to be started again.
     ended: bool,
+    /// Its disk is full or gives errors: it may be unable to start.
+    disk_trouble: bool,
 }
 
 /// One process that can be crashed and started again.
@@ -85,12 +87,18 @@ impl Nodes {
             nodes.coordinators.push((node(&process), Arc::default()));
             nodes.run_coordinator(sim, &process, number);
         }
-        for number in 0..plan.servers {
-            let process = sim.process(&format!("server-{number}"));
-            nodes.servers.push((node(&process), Arc::default()));
-            nodes.run_server(sim, &process, number as usize);
+        for _ in 0..plan.servers {
+            nodes.add_server(sim);
         }
         nodes
+    }
+
+    /// Starts one more server, on a machine of its own.
+    pub(super) fn add_server(&mut self, sim: &Sim) {
+        let number = self.servers.len();
+        let process = sim.process(&format!("server-{number}"));
+        self.servers.push((node(&process), Arc::default()));
+        self.run_server(sim, &process, number);
     }
 
     fn run_coordinator(&self, sim: &Sim, process: &ProcessEnv, number: u32) {
@@ -123,7 +131,11 @@ impl Nodes {
             (self.plan.racks > 0).then(|| format!("rack {}", number as u32 % self.plan.racks));
         let env = process.env.clone();
         let slot = Arc::clone(&self.servers[number].1);
-        *view(&slot) = View::default();
+        let disk_trouble = view(&slot).disk_trouble;
+        *view(&slot) = View {
+            disk_trouble,
+            ..View::default()
+        };
         let journal = self.journal.clone();
         sim.spawn(process.id, "server", async move {
             match Server::start(env, options).await {
@@ -132,6 +144,8 @@ impl Nodes {
                     view(&slot).server = Arc::downgrade(&server);
                     let _why = server.expelled().await;
                 }
+                // A process manager starts it again, until its disk does what it should.
+                Err(_) if disk_trouble || view(&slot).disk_trouble => {}
                 Err(error) => {
                     let name = format!("server {number}");
                     journal.violation(not_running(&name, error.to_string()));
@@ -150,8 +164,30 @@ impl Nodes {
         self.servers[server].0.starts_at.is_none()
     }
 
+    /// Notes whether the disk of a server is in trouble.
+    pub(super) fn note_disk_trouble(&mut self, server: usize, trouble: bool) {
+        view(&self.servers[server].1).disk_trouble = trouble;
+    }
+
+    /// The processes of the servers, also of those that are down.
+    pub(super) fn server_processes(&self) -> Vec<ProcessId> {
+        self.servers.iter().map(|(node, _)| node.process).collect()
+    }
+
+    /// The processes of the coordinators, also of those that are down.
+    pub(super) fn coordinator_processes(&self) -> Vec<ProcessId> {
+        let processes = self.coordinators.iter().map(|(node, _)| node.process);
+        processes.collect()
+    }
+
+    /// As [`Self::coordinator_to_strike`].
+    pub(super) fn coordinator_process_to_strike(&self) -> Option<ProcessId> {
+        let number = self.coordinator_to_strike()?;
+        Some(self.coordinators[number].0.process)
+    }
+
     /// The coordinator that leads, or the first one that runs.
-    pub(super) fn coordinator_to_crash(&self) -> Option<usize> {
+    pub(super) fn coordinator_to_strike(&self) -> Option<usize> {
         let up = |number: &usize| self.coordinators[*number].0.starts_at.is_none();
         let leads = |number: &usize| {
             let slot = &self.coordinators[*number].1;
@@ -215,6 +251,35 @@ impl Nodes {
         }
     }
 
+    /// What does not add up: frames that are no replica of any segment, missing ones, or memory in use that nobody has. Holds
+    /// only when nothing is under way.
+    pub(super) fn not_accounted_for(&self) -> Option<String> {
+        let (mut frames, mut replicas, mut places) = (0, 0, 0);
+        for (_, slot) in &self.servers {
+            let server = view(slot).server.upgrade()?;
+            let status = server.status();
+            let in_order =
+                status.memory_live <= status.memory_log && status.memory_log <= status.memory_total;
+            if !in_order {
+                return Some(format!(
+                    "server {}: {} bytes live, {} in segments, {} in all",
+                    status.id, status.memory_live, status.memory_log, status.memory_total
+                ));
+            }
+            frames += status.frames;
+            let replication = server.master()?.replication().status();
+            replicas += replication.segments * u64::from(replication.replicas_wanted);
+            places += replication.places;
+        }
+        // A frame that was damaged is kept, so that people can look at it.
+        let kept = self.plan.weak_server.is_some();
+        let enough = replicas <= frames || self.plan.may_lack_replicas();
+        let add_up = enough && (frames <= places || kept);
+        (!add_up).then(|| {
+            format!("{frames} frames for {replicas} replicas that are wanted, at {places} places")
+        })
+    }
+
     /// Every tablet that a server would serve now.
     pub(super) fn served(&self) -> Vec<Served> {
         let mut served = Vec::new();
@@ -225,6 +290,10 @@ impl Nodes {
             let Some(master) = server.master().filter(|_| node.starts_at.is_none()) else {
                 continue;
             };
+            // A server that was declared dead and does not know it still has its tablets.
+            if !master.may_serve() {
+                continue;
+            }
             for (table, range) in master.tablets().served() {
                 served.push(Served {
                     table,

@@ -2,10 +2,14 @@
 //! ("swarm testing": each run leaves much out, and does the rest much).
 
 use crate::cluster::faults::{Fault, Faults};
+use crate::cluster::narrow::Keep;
 use crate::options::NetworkFaults;
 use crate::random::{MILLION, Stream};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
+
+/// Where memory is to fill up, values are so long at least; elsewhere usual ones are shorter.
+const HEAVY_VALUES_MIN: u32 = 1 << 17;
 
 /// The kinds of operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -112,6 +116,8 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
+    /// The server whose disk may fail and rot, in clusters that keep two replicas of all that is acknowledged.
+    pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
     pub every_tombstone: bool,
 }
@@ -138,7 +144,7 @@ impl Plan {
             [40, 48, 64, 96][draw.below(4) as usize]
         };
         let value_max = if heavy {
-            1 << (17 + draw.below(4))
+            HEAVY_VALUES_MIN << draw.below(4)
         } else {
             1 << (4 + draw.below(11))
         };
@@ -193,6 +199,7 @@ impl Plan {
             downtime_max: Duration::from_millis(draw.between(500, 6_000)),
             everybody_percent: [0, 10, 40][draw.below(3) as usize],
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
+            weak_server: None,
             every_tombstone: draw.below(4) == 0,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
@@ -201,7 +208,59 @@ impl Plan {
         if migrations > 0 && servers > 1 {
             plan.operations.push((OperationKind::Migrate, migrations));
         }
+        if plan.faults.has(Fault::Clock) {
+            // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).
+            let drifts = [200, 20_000, 100_000];
+            let drawn = Stream::new(seed, "clocks").below(drifts.len() as u64) as usize;
+            plan.clock_drift_ppm_max = drifts[drawn];
+        }
+        plan.choose_weak_server(seed);
         plan
+    }
+
+    /// One copy of everything may be lost where two are always there.
+    fn choose_weak_server(&mut self, seed: u64) {
+        let wanted = self.faults.has(Fault::Disk) || self.faults.has(Fault::Bitrot);
+        let replicas_max = 3.min(self.servers.saturating_sub(1));
+        if !wanted || replicas_max < 2 {
+            return;
+        }
+        let mut draw = Stream::new(seed, "weak server");
+        let weak = draw.below(u64::from(self.servers)) as u32;
+        // Drawn so that many runs have one, here and below: otherwise few had enough replicas.
+        if self.replicas < 2 && draw.below(4) > 0 {
+            self.replicas = draw.between(2, u64::from(replicas_max)) as u32;
+        }
+        if self.replicas < 2 {
+            return;
+        }
+        let usual = self.replicas - 1;
+        let needed = self.min_replicas.unwrap_or(usual);
+        if needed < 2 && draw.below(4) > 0 {
+            self.min_replicas = Some(2);
+        }
+        if self.min_replicas.unwrap_or(usual) >= 2 {
+            self.weak_server = Some(weak);
+        }
+    }
+
+    /// Whether there is little memory for the data.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.value_max >= HEAVY_VALUES_MIN
+    }
+
+    /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is not used again for its segment
+    /// (`docs/replication.md`, REP-8), and there may be no other.
+    pub(super) fn may_lack_replicas(&self) -> bool {
+        self.weak_server.is_some() && self.servers <= self.replicas + 1
+    }
+
+    /// Leaves out what is not kept, and changes nothing else.
+    pub(super) fn narrow(&mut self, keep: &Keep) {
+        self.clients = keep.clients.unwrap_or(u32::MAX).clamp(1, self.clients);
+        if keep.faults.as_ref().is_some_and(|f| !f.has(Fault::Clock)) {
+            self.clock_drift_ppm_max = 0;
+        }
     }
 
     /// Every other kind of those that are allowed, at least one.

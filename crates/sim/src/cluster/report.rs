@@ -43,6 +43,10 @@ pub struct RunReport {
     pub acknowledged_writes: u64,
     /// Faults that happened, by kind.
     pub faults_injected: BTreeMap<String, u64>,
+    /// Events of faults, those that were left out included: they are numbered from 0 on.
+    pub fault_events: u64,
+    /// Coverage marks: rare branches that were reached, and how often.
+    pub marks: BTreeMap<String, u64>,
     /// Crashed servers that were recovered.
     pub recoveries: u64,
     /// Servers that were declared dead while they lived, and started again.

@@ -1,9 +1,11 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
 use crate::check::{Check, Violation, check_history, expected, ownership};
+use crate::cluster::clients::Clients;
 use crate::cluster::faults::{Fault, Faults};
 use crate::cluster::journal::{Journal, Keys};
-use crate::cluster::nemesis::Nemesis;
+use crate::cluster::narrow::Keep;
+use crate::cluster::nemesis::{Nemesis, Targets};
 use crate::cluster::nodes::Nodes;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::RunReport;
@@ -14,6 +16,7 @@ use crate::sim::{ProcessEnv, Sim};
 use core::time::Duration;
 use pluvio_client::RetryReason;
 use pluvio_env::Env;
+use pluvio_units::Marks;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -46,6 +49,8 @@ pub struct RunOptions {
     pub servers: Option<u32>,
     /// Kinds of faults that may happen. Each seed uses some of them.
     pub faults: Faults,
+    /// What is kept of what the seed makes of it.
+    pub keep: Keep,
 }
 
 impl RunOptions {
@@ -57,6 +62,7 @@ impl RunOptions {
             steps: 1_000,
             servers: None,
             faults: Faults::all(),
+            keep: Keep::default(),
         }
     }
 
@@ -67,8 +73,11 @@ impl RunOptions {
             .servers
             .map_or_else(String::new, |n| format!(" --servers {n}"));
         format!(
-            "pluvio sim --seed {} --steps {}{servers} --faults {}",
-            self.seed, self.steps, self.faults
+            "pluvio sim --seed {} --steps {}{servers} --faults {}{}",
+            self.seed,
+            self.steps,
+            self.faults,
+            self.keep.flags()
         )
     }
 }
@@ -94,13 +103,16 @@ pub fn run_traced(
     level: tracing::Level,
     sink: Option<TraceSink>,
 ) -> RunReport {
-    let plan = Arc::new(Plan::draw(
+    let mut plan = Plan::draw(
         options.seed,
         options.servers,
         &options.faults,
         options.steps,
-    ));
-    let journal = Journal::new(options.steps);
+    );
+    plan.narrow(&options.keep);
+    let plan = Arc::new(plan);
+    let steps = options.keep.steps.unwrap_or(u64::MAX);
+    let journal = Journal::new(options.steps.min(steps));
     let sim = Sim::new(
         options.seed,
         SimOptions {
@@ -114,12 +126,13 @@ pub fn run_traced(
     if let Some(sink) = sink {
         sim.set_trace_sink(sink);
     }
-    let mut nemesis = Nemesis::new(options.seed, &plan);
+    let mut nemesis = Nemesis::new(options.seed, &plan, &options.keep);
     let mut expelled = 0;
+    let marks = Marks::count();
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut cluster = Cluster::start(&sim, &plan, &journal);
         cluster.work(&mut nemesis);
-        cluster.quiet();
+        cluster.quiet(&mut nemesis);
         expelled = cluster.nodes.expelled;
     }));
     if let Err(panic) = ended {
@@ -130,7 +143,12 @@ pub fn run_traced(
         let text = text.unwrap_or_else(|| "a panic without words".to_owned());
         journal.violation(violation(Check::KeepsRunning, text));
     }
-    report(options, &plan, &sim, &journal, &nemesis, expelled)
+    let mut report = report(options, &plan, &sim, &journal, &nemesis, expelled);
+    let reached = marks.reached().into_iter();
+    report.marks = reached
+        .map(|(name, times)| (name.to_owned(), times))
+        .collect();
+    report
 }
 
 fn violation(check: Check, message: impl Into<String>) -> Violation {
@@ -159,6 +177,7 @@ fn report(
         &warnings,
         missed,
         !plan.faults.is_empty(),
+        plan.weak_server.is_some(),
     ));
     RunReport {
         seed: options.seed,
@@ -170,6 +189,8 @@ fn report(
         operations: closed.operations,
         failures: closed.failures,
         faults_injected: injected(sim, nemesis),
+        fault_events: nemesis.events(),
+        marks: BTreeMap::new(),
         recoveries: closed.recoveries,
         expelled,
         keys_linearizable: verdict.linearizable,
@@ -209,7 +230,13 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 | Fault::Crash
                 | Fault::Restart
                 | Fault::Coordinator
-                | Fault::Power => *count,
+                | Fault::Power
+                | Fault::Cut
+                | Fault::Stall
+                | Fault::Clock
+                | Fault::Client
+                | Fault::Disk
+                | Fault::Bitrot => *count,
             };
             (fault.name().to_owned(), count)
         })
@@ -220,6 +247,7 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
 struct Cluster<'s> {
     sim: &'s Sim,
     nodes: Nodes,
+    clients: Clients,
     shared: Shared,
     observer: ProcessEnv,
     overlap_seen: bool,
@@ -236,34 +264,19 @@ impl<'s> Cluster<'s> {
             plan: Arc::clone(plan),
         };
         let observer = sim.process("observer");
-        let cluster = Self {
+        make_tables(sim, &observer, &shared);
+        sim.spawn(
+            observer.id,
+            "observe",
+            observe(observer.env.clone(), shared.clone()),
+        );
+        Self {
             sim,
             nodes,
+            clients: Clients::start(sim, &shared),
             shared,
             observer,
             overlap_seen: false,
-        };
-        cluster.make_tables();
-        sim.spawn(
-            cluster.observer.id,
-            "observe",
-            observe(cluster.observer.env.clone(), cluster.shared.clone()),
-        );
-        for number in 0..plan.clients {
-            let process = sim.process(&format!("client-{number}"));
-            cluster.start_client(&process, number as u16);
-        }
-        cluster
-    }
-
-    /// Tables are created before anything goes wrong, so that every client knows them.
-    fn make_tables(&self) {
-        let mut worker = self.worker(u16::MAX);
-        let work = async move { worker.open_tables().await };
-        match self.sim.block_on(self.observer.id, work, SETUP_MAX) {
-            Ok(true) => {}
-            Ok(false) => self.complain(Check::Progress, "a new cluster creates no tables"),
-            Err(stuck) => self.complain(Check::Progress, format!("setting up: {stuck}")),
         }
     }
 
@@ -272,23 +285,22 @@ impl<'s> Cluster<'s> {
         Worker::new(number, &self.observer.env, &self.shared)
     }
 
-    fn start_client(&self, process: &ProcessEnv, number: u16) {
-        let worker = Worker::new(number, &process.env, &self.shared);
-        let journal = self.shared.journal.clone();
-        journal.worker_begins();
-        self.sim.spawn(process.id, "client", async move {
-            worker.run().await;
-            journal.worker_ends();
-        });
-    }
-
     fn complain(&self, check: Check, message: impl Into<String>) {
         self.shared.journal.violation(violation(check, message));
+    }
+
+    fn targets(&mut self) -> Targets<'_> {
+        Targets {
+            sim: self.sim,
+            nodes: &mut self.nodes,
+            clients: &mut self.clients,
+        }
     }
 
     /// Lets a little time pass, and looks at the processes.
     fn look(&mut self, all_up: bool) {
         self.nodes.tend(self.sim, all_up);
+        self.clients.tend(self.sim, all_up);
         self.sim.run_for(LOOK);
         if self.overlap_seen {
             return;
@@ -308,19 +320,19 @@ impl<'s> Cluster<'s> {
     /// Clients work while things go wrong.
     fn work(&mut self, nemesis: &mut Nemesis) {
         let until = self.sim.now() + WORK_MAX;
-        while self.shared.journal.workers() > 0 && self.sim.now() < until {
-            nemesis.act(self.sim, &mut self.nodes);
+        while self.clients.are_busy() && self.sim.now() < until {
+            nemesis.act(&mut self.targets());
             self.look(false);
         }
         self.shared.journal.stop_steps();
     }
 
     /// Faults stop, everything comes back: the cluster must be healthy in time, and have all.
-    fn quiet(&mut self) {
-        self.sim.set_network(Plan::calm_network());
+    fn quiet(&mut self, nemesis: &mut Nemesis) {
+        nemesis.stop(&mut self.targets());
         let longest = self.shared.plan.timeout * 4;
         let until = self.sim.now() + longest;
-        while self.shared.journal.workers() > 0 && self.sim.now() < until {
+        while self.clients.are_busy() && self.sim.now() < until {
             self.look(true);
         }
         if self.shared.journal.workers() > 0 {
@@ -330,7 +342,13 @@ impl<'s> Cluster<'s> {
             self.complain(Check::KeepsRunning, message);
             return;
         }
-        if let Some(problem) = self.until_healthy() {
+        let mut problem = self.until_healthy();
+        if problem.is_some() && self.shared.plan.is_heavy() {
+            // What fits nowhere waits for room (`docs/recovery.md`, Weaknesses), which another server brings.
+            self.nodes.add_server(self.sim);
+            problem = self.until_healthy();
+        }
+        if let Some(problem) = problem {
             let message = format!("{QUIET_MAX:?} after the last fault: {problem}");
             self.complain(Check::Progress, message);
         }
@@ -362,7 +380,7 @@ impl<'s> Cluster<'s> {
             Ok(Err(error)) => return Some(format!("no status: {error}")),
             Err(stuck) => return Some(format!("no status: {stuck}")),
         };
-        let servers = self.shared.plan.servers;
+        let servers = self.nodes.servers() as u32;
         if let Some(problem) = ownership::not_healthy(servers, &status.list, &status.tables) {
             let phases: Vec<String> = status
                 .recoveries
@@ -381,17 +399,19 @@ impl<'s> Cluster<'s> {
                 status.servers.len()
             ));
         }
-        status.servers.iter().find_map(|s| {
+        let lacking = status.servers.iter().find_map(|s| {
             if let Some(why) = &s.writes_wait {
                 return Some(format!("writes of server {} wait: {why}", s.id));
             }
-            (s.segments_under_replicated > 0).then(|| {
+            let lacking = s.segments_under_replicated > 0 && !self.shared.plan.may_lack_replicas();
+            lacking.then(|| {
                 format!(
                     "server {} has {} segments with too few replicas",
                     s.id, s.segments_under_replicated
                 )
             })
-        })
+        });
+        lacking.or_else(|| self.nodes.not_accounted_for())
     }
 
     /// Reads every key, goes through every table, counts it, and writes once more.
@@ -434,6 +454,19 @@ impl<'s> Cluster<'s> {
             Err(stuck) => self.complain(Check::Progress, format!("last reads: {stuck}")),
         }
     }
+}
+
+/// Tables are created before anything goes wrong, so that every client knows them.
+fn make_tables(sim: &Sim, observer: &ProcessEnv, shared: &Shared) {
+    let mut worker = Worker::new(u16::MAX, &observer.env, shared);
+    let work = async move { worker.open_tables().await };
+    let problem = match sim.block_on(observer.id, work, SETUP_MAX) {
+        Ok(true) => return,
+        Ok(false) => "a new cluster creates no tables".to_owned(),
+        Err(stuck) => format!("setting up: {stuck}"),
+    };
+    let problem = violation(Check::Progress, problem);
+    shared.journal.violation(problem);
 }
 
 /// Asks the coordinator again and again for its tables and recoveries.

@@ -1,10 +1,11 @@
 //! What clients do: operations drawn from the plan, each recorded in the history.
 
-use crate::cluster::attempts::{Attempts, Recorder};
+use crate::cluster::attempts::Attempts;
 use crate::cluster::journal::{Journal, Keys};
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::values;
 use crate::history::{Action, Begun, Content, KeyId, KeyKind, Outcome, Record, Scan};
+use crate::intercept::Intercepted;
 use crate::random::Stream;
 use crate::sim::SimHandle;
 use bytes::Bytes;
@@ -48,10 +49,7 @@ pub(super) fn recorded_client(env: &Env, plan: &Plan, attempts: &Attempts) -> Cl
     let parts = Parts {
         clock: env.clock.clone(),
         rng: env.rng.clone(),
-        network: Arc::new(Recorder {
-            inner: env.network.clone(),
-            attempts: attempts.clone(),
-        }),
+        network: Intercepted::new(env.network.clone(), attempts.clone()),
     };
     let options = ClientOptions::new(super::nodes::coordinators(plan))
         .timeout(plan.timeout)

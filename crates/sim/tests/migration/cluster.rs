@@ -1,22 +1,18 @@
 //! A small cluster whose processes can be struck at any message between them.
 
-use bytes::Bytes;
+use crate::support::{self, run_coordinator, run_server};
 use core::time::Duration;
-use pluvio_client::{Client, ClientOptions, Parts, Table, WhichTablet};
-use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
-use pluvio_env::{
-    Address, BoxFuture, CallError, Env, Frame, Listening, Network, NetworkError, Service,
-    StreamService,
-};
-use pluvio_server::{Server, ServerOptions};
-use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_client::{Client, Table, WhichTablet};
+use pluvio_coordinator::MemoryStore;
+use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
+use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
 use pluvio_wire::{GetTabletData, Opcode, TabletPart, TabletState, decode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub const LIMIT: Duration = Duration::from_secs(120);
-const COORDINATOR: &str = "coordinator:1";
+pub use support::LIMIT;
+
 /// How long a process that was struck stays away.
 const AWAY: Duration = Duration::from_millis(700);
 
@@ -84,7 +80,6 @@ type Shared<T> = Arc<Mutex<T>>;
 
 /// Sees every message that a process sends.
 struct Saboteur {
-    inner: Arc<dyn Network>,
     env: Env,
     strike: Shared<Strike>,
 }
@@ -110,9 +105,10 @@ impl Saboteur {
     }
 }
 
-impl Network for Saboteur {
+impl Interceptor for Saboteur {
     fn call<'a>(
         &'a self,
+        network: &'a dyn Network,
         to: &'a Address,
         request: Frame,
         limit: Duration,
@@ -120,29 +116,10 @@ impl Network for Saboteur {
         Box::pin(async move {
             let message = Message::of(&request);
             self.look(message, Moment::Before).await;
-            let answer = self.inner.call(to, request, limit).await?;
+            let answer = network.call(to, request, limit).await?;
             self.look(message, Moment::After).await;
             Ok(answer)
         })
-    }
-
-    fn listen(
-        &self,
-        address: &Address,
-        service: Arc<dyn Service>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner.listen(address, service)
-    }
-
-    fn listen_streams(
-        &self,
-        address: &Address,
-        connections_max: usize,
-        refusal: Bytes,
-        service: Arc<dyn StreamService>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner
-            .listen_streams(address, connections_max, refusal, service)
     }
 }
 
@@ -161,27 +138,6 @@ pub struct Cluster {
 
 fn name_of(number: usize) -> String {
     format!("server-{number}")
-}
-
-async fn run_coordinator(env: Env, store: MemoryStore) {
-    let options = CoordinatorOptions::default();
-    let started = Coordinator::start(env.clone(), Arc::new(store), options).await;
-    let address = Address::from(COORDINATOR);
-    let listening = env.network.listen(&address, Arc::new(started.unwrap()));
-    let _open = listening.await.unwrap();
-    std::future::pending::<()>().await;
-}
-
-async fn run_server(env: Env, number: usize, ids: Shared<BTreeMap<usize, ServerId>>) {
-    loop {
-        let address = Address::from(format!("{}:1", name_of(number)).as_str());
-        let mut options = ServerOptions::new(Address::from(COORDINATOR), address);
-        options.memory = Size::mib(48);
-        options.replicas = 2;
-        let server = Server::start(env.clone(), options).await.unwrap();
-        ids.lock().unwrap().insert(number, server.id());
-        let _why = server.expelled().await;
-    }
 }
 
 impl Cluster {
@@ -210,33 +166,29 @@ impl Cluster {
 
     fn start(&self, process: ProcessEnv) {
         let mut env = process.env;
-        env.network = Arc::new(Saboteur {
-            inner: env.network.clone(),
+        let saboteur = Saboteur {
             env: env.clone(),
             strike: Arc::clone(&self.strike),
-        });
+        };
+        env.network = Intercepted::new(env.network.clone(), saboteur);
         match self.servers.iter().position(|s| *s == process.id) {
             None => {
                 let work = run_coordinator(env, self.store.clone());
                 self.sim.spawn(process.id, "coordinator", work);
             }
             Some(number) => {
-                let work = run_server(env, number, Arc::clone(&self.ids));
+                let ids = Arc::clone(&self.ids);
+                let started = move |id| {
+                    ids.lock().unwrap().insert(number, id);
+                };
+                let work = run_server(env, name_of(number), Size::mib(48), started);
                 self.sim.spawn(process.id, "server", work);
             }
         }
     }
 
     pub fn new_client(&self, process: &ProcessEnv) -> Client {
-        let parts = Parts {
-            clock: process.env.clock.clone(),
-            rng: process.env.rng.clone(),
-            network: process.env.network.clone(),
-        };
-        let options = ClientOptions::new([Address::from(COORDINATOR)])
-            .timeout(Duration::from_secs(60))
-            .attempt_timeout(Duration::from_secs(1));
-        Client::new(parts, options)
+        support::client(&process.env, process.env.network.clone())
     }
 
     fn strike(&self) -> MutexGuard<'_, Strike> {

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+#[path = "../support/cluster.rs"]
+mod support;
 
 use bytes::Bytes;
 use cluster::{Cluster, Message, Moment};

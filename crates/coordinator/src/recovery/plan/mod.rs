@@ -122,7 +122,11 @@ fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, H
         let Some(info) = &replica.head else {
             continue;
         };
-        if replica.closed || replica.side || is_stale(replica, epochs) {
+        if is_stale(replica, epochs) {
+            pluvio_units::mark("recovery-stale-head");
+            continue;
+        }
+        if replica.closed || replica.side {
             continue;
         }
         let head = Head {
@@ -229,15 +233,14 @@ impl<'a> Sources<'a> {
             .filter(|(_, _, replica)| usable(replica))
             .copied()
             .collect();
-        // Of an open head, closed and longer replicas may have more of what was never acknowledged;
-        // any one has all that was.
+        // Each replica of an open head has all that was acknowledged, unless its disk lost the end of it: in a power
+        // loss where writes are only buffered, or to damage. So the longest one comes first; closed ones are whole.
         sources.sort_by_key(|(ready_us, backup, replica)| {
-            (
-                !replica.closed,
-                *ready_us,
-                u32::MAX - replica.length,
-                *backup,
-            )
+            let missing = match replica.closed {
+                true => 0,
+                false => u32::MAX - replica.length,
+            };
+            (!replica.closed, missing, *ready_us, *backup)
         });
         let Some((ready_us, _, _)) = sources.first().copied() else {
             return false;

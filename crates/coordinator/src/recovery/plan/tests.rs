@@ -249,6 +249,24 @@ fn primaries_come_first_and_segments_in_order_of_readiness() {
 }
 
 #[test]
+fn the_longest_replica_of_a_head_is_read_first() {
+    let of_length = |length| ReplicaInfo {
+        length,
+        ..head(2, &[])
+    };
+    let shorter = ReplicaInfo {
+        primary: true,
+        ..of_length(40)
+    };
+    let longer = ReplicaInfo {
+        primary: false,
+        ..of_length(60)
+    };
+    let inventories = [backup(1, vec![shorter]), backup(2, vec![longer])];
+    assert_eq!(complete(&inventories), [(2, vec![2, 1])]);
+}
+
+#[test]
 fn the_newest_head_gives_the_statistics() {
     let mut old = in_log(0, 2, head(1, &[1]));
     let mut new = in_log(1, 2, head(2, &[2]));

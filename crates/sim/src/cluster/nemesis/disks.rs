@@ -1,0 +1,129 @@
+//! Slow, full and failing disks, and bits that turn over on them.
+//!
+//! Slow and full disks cost no replica, so any server may have one. A failing disk and a turned bit do: both happen
+//! only to the one server of the run that the plan calls weak, and only where no write is acknowledged on fewer than two
+//! replicas. So at most one copy of anything is lost.
+
+use crate::cluster::nemesis::{Targets, trouble};
+use crate::options::DiskFaults;
+use crate::random::{MILLION, Stream};
+use crate::sim::Sim;
+use crate::state::ProcessId;
+use core::time::Duration;
+use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, newest_frame_header};
+use std::collections::BTreeMap;
+
+/// Disks in trouble, and until when.
+#[derive(Default)]
+pub(super) struct Disks(BTreeMap<usize, Duration>);
+
+impl Disks {
+    /// Makes the disk of a server slow, full or faulty for some time. Gives how many.
+    pub(super) fn trouble(
+        &mut self,
+        draw: &mut Stream,
+        targets: &mut Targets<'_>,
+        weak: Option<usize>,
+        time_max: Duration,
+    ) -> u64 {
+        let any = draw.below(targets.nodes.servers() as u64) as usize;
+        let kind = draw.below(3);
+        let server = match weak {
+            Some(weak) if kind == 2 => weak,
+            _ => any,
+        };
+        let process = targets.nodes.server_processes()[server];
+        let faults = match (kind, weak) {
+            (0, _) => slow(draw),
+            (1, _) | (_, None) => full(draw, targets.sim, process),
+            (_, Some(_)) => failing(draw),
+        };
+        let until = targets.sim.now() + trouble(draw, time_max);
+        targets.sim.set_disk(process, faults);
+        targets.nodes.note_disk_trouble(server, true);
+        self.0.insert(server, until);
+        1
+    }
+
+    /// Mends what is due at `now`, or everything.
+    pub(super) fn mend(&mut self, targets: &mut Targets<'_>, now: Option<Duration>) {
+        self.0.retain(|server, until| {
+            let stays = now.is_some_and(|now| now < *until);
+            if !stays {
+                let process = targets.nodes.server_processes()[*server];
+                targets.sim.set_disk(process, DiskFaults::default());
+                targets.nodes.note_disk_trouble(*server, false);
+            }
+            stays
+        });
+    }
+}
+
+fn slow(draw: &mut Stream) -> DiskFaults {
+    let worst = Duration::from_millis(draw.between(1, 100));
+    DiskFaults {
+        latency_max: worst,
+        sync_latency: worst * draw.between(1, 5) as u32,
+        tail_ppm: draw.below(u64::from(MILLION) / 10) as u32,
+        tail_max: worst * 10,
+        bytes_per_second: draw.between(1 << 20, 200 << 20),
+        ..DiskFaults::default()
+    }
+}
+
+fn full(draw: &mut Stream, sim: &Sim, process: ProcessId) -> DiskFaults {
+    // Mostly at once, sometimes in the middle of something.
+    let room = match draw.below(2) {
+        0 => 0,
+        _ => draw.below(4 << 20),
+    };
+    DiskFaults {
+        capacity: Some(sim.disk_used(process) + room),
+        ..DiskFaults::default()
+    }
+}
+
+fn failing(draw: &mut Stream) -> DiskFaults {
+    let mut ppm = || match draw.below(4) {
+        0 | 1 => 0,
+        2 => draw.below(u64::from(MILLION) / 20) as u32,
+        _ => MILLION,
+    };
+    DiskFaults {
+        read_error_ppm: ppm(),
+        write_error_ppm: ppm(),
+        sync_error_ppm: ppm(),
+        ..DiskFaults::default()
+    }
+}
+
+/// Turns over one bit of a closed frame, mostly of its data, sometimes of its header. Gives how many.
+///
+/// Not in an open frame: there a bit is not told from a write that was cut off (`docs/backup.md`, Weaknesses).
+pub(super) fn rot(draw: &mut Stream, sim: &Sim, process: ProcessId) -> u64 {
+    /// Frames that are looked at until a closed one is found.
+    const TRIES: usize = 8;
+    let files = sim.files(process);
+    if files.is_empty() {
+        return 0;
+    }
+    for _ in 0..TRIES {
+        let path = &files[draw.below(files.len() as u64) as usize];
+        let area = FRAME_SLOTS * FRAME_SLOT_BYTES;
+        let Some(content) = sim.file_content(process, path) else {
+            continue;
+        };
+        let header = content.get(..area).map(newest_frame_header);
+        let Some(Ok(header)) = header else {
+            continue;
+        };
+        if header.closed && header.certified_length > 0 {
+            let byte = match draw.below(8) {
+                0 => draw.below(area as u64),
+                _ => FRAME_DATA_OFFSET as u64 + draw.below(u64::from(header.certified_length)),
+            };
+            return u64::from(sim.flip_bit(process, path, byte * 8 + draw.below(8)));
+        }
+    }
+    0
+}

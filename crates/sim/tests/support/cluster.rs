@@ -1,0 +1,50 @@
+//! Coordinator, servers and clients as the tests of single scenarios arrange them: one coordinator, two replicas,
+//! operations that are tried for a minute.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use core::time::Duration;
+use pluvio_client::{Client, ClientOptions, Parts};
+use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
+use pluvio_env::{Address, Env, Network};
+use pluvio_server::{Server, ServerOptions};
+use pluvio_units::{ServerId, Size};
+use std::sync::Arc;
+
+pub const LIMIT: Duration = Duration::from_secs(120);
+const COORDINATOR: &str = "coordinator:1";
+
+/// Serves for ever.
+pub async fn run_coordinator(env: Env, store: MemoryStore) {
+    let options = CoordinatorOptions::default();
+    let started = Coordinator::start(env.clone(), Arc::new(store), options).await;
+    let address = Address::from(COORDINATOR);
+    let listening = env.network.listen(&address, Arc::new(started.unwrap()));
+    let _open = listening.await.unwrap();
+    std::future::pending::<()>().await;
+}
+
+/// Serves for ever, under a new id each time it was declared dead; `started` is told each.
+pub async fn run_server(env: Env, name: String, memory: Size, started: impl Fn(ServerId)) {
+    loop {
+        let address = Address::from(format!("{name}:1").as_str());
+        let mut options = ServerOptions::new(Address::from(COORDINATOR), address);
+        options.memory = memory;
+        options.replicas = 2;
+        let server = Server::start(env.clone(), options).await.unwrap();
+        started(server.id());
+        let _why = server.expelled().await;
+    }
+}
+
+/// A client of a process, over its network or over one that stands before it.
+pub fn client(env: &Env, network: Arc<dyn Network>) -> Client {
+    let parts = Parts {
+        clock: env.clock.clone(),
+        rng: env.rng.clone(),
+        network,
+    };
+    let options = ClientOptions::new([Address::from(COORDINATOR)])
+        .timeout(Duration::from_secs(60))
+        .attempt_timeout(Duration::from_secs(1));
+    Client::new(parts, options)
+}
