@@ -118,6 +118,7 @@ fn act(host: &mut Option<Host>, ask: Ask) -> Result<Answer, ExperimentError> {
             deduct(&mut replayed.resident_peak, base);
             for mark in &mut replayed.marks {
                 deduct(&mut mark.resident, base);
+                deduct(&mut mark.peak, base);
             }
         }
         Answer::Holdings(holdings) => deduct(&mut holdings.resident, *base),

@@ -93,6 +93,11 @@ pub(crate) trait KeyValue: Sync {
         Holdings::default()
     }
 
+    /// Whether it has a thread that gives memory back to the system while nobody calls it.
+    fn gives_back_by_itself(&self) -> bool {
+        false
+    }
+
     /// Bytes of the contestant's process in memory.
     fn resident(&self) -> u64 {
         memory::resident(None)

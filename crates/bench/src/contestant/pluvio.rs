@@ -149,6 +149,10 @@ impl KeyValue for Ours {
         }
     }
 
+    fn gives_back_by_itself(&self) -> bool {
+        true
+    }
+
     fn counts(&self) -> Holdings {
         let stats = self.store.stats();
         Holdings {

@@ -239,6 +239,11 @@ impl KeyValue for Server {
         Ok(true)
     }
 
+    fn gives_back_by_itself(&self) -> bool {
+        // Its allocator has such a thread; memcached keeps what it has.
+        self.kind == Kind::Redis
+    }
+
     fn resident(&self) -> u64 {
         // A failure shows at the next operation.
         let _later = self.connection().drain();

@@ -15,7 +15,7 @@ pub use fill::{LoadPlan, Loaded};
 pub use random::{BATCH_MAX, Idle, IdlePlan, KEYS_MAX, Ran, RunPlan, THREADS_MAX};
 pub(crate) use random::{idle, run};
 pub(crate) use replay::replay;
-pub use replay::{Mark, ReplayPlan, Replayed};
+pub use replay::{Mark, ReplayPlan, Replayed, SETTLED};
 pub use tally::Latencies;
 
 use crate::contestant::{KeyValue, Refusal};

@@ -8,13 +8,24 @@ use crate::clock;
 use crate::contestant::{Holdings, KeyValue, Refusal};
 use crate::error::{ExperimentError, within};
 use crate::random::Random;
-use crate::workload::{Live, Operation, Plan, Stream};
+use crate::workload::{DELETED, Live, Operation, Plan, Stream};
 use core::time::Duration;
 use pluvio_units::VALUE_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Bytes that are written between two looks at the memory of the process.
 const LOOK_BYTES: u64 = 8 << 20;
+
+/// The mark when no more memory was given back for a while.
+pub const SETTLED: &str = "settled";
+/// Our store calls itself quiet after two or three seconds without writes, in the second window at the latest.
+const SETTLE_MIN: Duration = Duration::from_secs(6);
+/// Memory has settled when so long ...
+const SETTLE_STILL: Duration = Duration::from_millis(1500);
+/// ... it did not fall by a hundredth; or after this time.
+const SETTLE_MAX: Duration = Duration::from_secs(15);
+/// Time between two looks while it settles.
+const SETTLE_LOOK: Duration = Duration::from_millis(250);
 
 /// Streams to run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,6 +38,8 @@ pub struct ReplayPlan {
     pub seed: u64,
     /// Whether the first thread looks at the memory of the process as it goes.
     pub memory: bool,
+    /// Whether to wait after deletions until memory that is given back was given back, and to look again.
+    pub settle: bool,
     /// Whether to measure each operation.
     pub latencies: bool,
 }
@@ -40,6 +53,10 @@ pub struct Mark {
     pub live: Live,
     /// Bytes in memory.
     pub resident: u64,
+    /// Most bytes in memory at any look since the mark before.
+    pub peak: u64,
+    /// What the store holds, but for the bytes in memory.
+    pub held: Holdings,
 }
 
 /// What replaying did.
@@ -121,10 +138,13 @@ struct Worker<'a, S> {
     store: &'a S,
     stream: Box<dyn Stream>,
     looks: bool,
+    settles: bool,
     measures: bool,
     value: Vec<u8>,
     into: Vec<u8>,
     unlooked: u64,
+    /// Most bytes in memory at any look since the last mark.
+    peak: u64,
     looking: Duration,
     part: Replayed,
     latencies: Collector,
@@ -136,10 +156,12 @@ impl<'a, S: KeyValue> Worker<'a, S> {
             store,
             stream,
             looks: plan.memory && thread == 0,
+            settles: plan.settle && thread == 0,
             measures: plan.latencies,
             value: Random::new(plan.seed, thread as u64).bytes(VALUE_MAX),
             into: vec![1; VALUE_MAX],
             unlooked: 0,
+            peak: 0,
             looking: Duration::ZERO,
             part: Replayed::default(),
             latencies: Collector::new(),
@@ -151,6 +173,9 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         while let Some(operation) = self.stream.next() {
             if let Operation::Mark(name) = operation {
                 self.mark(name);
+                if name == DELETED && self.settles {
+                    self.settle();
+                }
                 continue;
             }
             let since = self.measures.then(clock::now);
@@ -218,6 +243,7 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         let begin = clock::now();
         let resident = self.store.resident();
         self.part.resident_peak = self.part.resident_peak.max(resident);
+        self.peak = self.peak.max(resident);
         self.part.live_peak = self.part.live_peak.max(self.stream.live().bytes);
         self.looking += begin.elapsed();
         resident
@@ -233,6 +259,27 @@ impl<'a, S: KeyValue> Worker<'a, S> {
             name: name.into(),
             live: self.stream.live(),
             resident,
+            peak: core::mem::take(&mut self.peak),
+            held: self.store.counts(),
         });
+    }
+
+    /// Waits while memory is given back, if there is a thread that does so by itself.
+    fn settle(&mut self) {
+        if self.store.gives_back_by_itself() {
+            let begin = clock::now();
+            let (mut least, mut since) = (self.store.resident(), begin);
+            while begin.elapsed() < SETTLE_MAX
+                && (begin.elapsed() < SETTLE_MIN || since.elapsed() < SETTLE_STILL)
+            {
+                std::thread::park_timeout(SETTLE_LOOK);
+                let resident = self.store.resident();
+                if resident < least - least / 100 {
+                    (least, since) = (resident, clock::now());
+                }
+            }
+            self.looking += begin.elapsed();
+        }
+        self.mark(SETTLED);
     }
 }

@@ -5,7 +5,7 @@
 use super::{Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step};
 use crate::contestant::{Allocator, Contender, Copying, Epochs, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
-use crate::experiment::{Experiment, Picture, Row, Spread};
+use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
 use crate::run::{KEYS_MAX, LoadPlan, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
@@ -16,8 +16,8 @@ use pluvio_units::Size;
 pub struct BreakdownOptions {
     /// Keys.
     pub objects: u64,
-    /// Bytes of a value.
-    pub value_size: usize,
+    /// Bytes of a value; several give a row each.
+    pub value_sizes: Vec<usize>,
     /// Reads of a hundred operations; several give a row each.
     pub get_percents: Vec<u8>,
     /// Which keys; several give a row each.
@@ -30,8 +30,8 @@ pub struct BreakdownOptions {
     pub cleaner_threads: Vec<u16>,
     /// Sizes of segments to compare, in bytes.
     pub segments: Vec<u64>,
-    /// Live objects in percent of the log.
-    pub utilization: u8,
+    /// Live objects in percent of the log; several give a row each.
+    pub utilizations: Vec<u8>,
     /// How long, and how often.
     pub rounds: Rounds,
 }
@@ -49,7 +49,31 @@ impl Mix {
     }
 }
 
+/// What the stores are filled with.
+#[derive(Clone, Copy)]
+struct Fill {
+    value_size: usize,
+    utilization: u8,
+}
+
+impl Fill {
+    fn name(self) -> String {
+        format!("{} B, {} % full", self.value_size, self.utilization)
+    }
+}
+
 impl BreakdownOptions {
+    fn fills(&self) -> Vec<Fill> {
+        let mut fills = Vec::new();
+        for &value_size in &self.value_sizes {
+            fills.extend(self.utilizations.iter().map(|&utilization| Fill {
+                value_size,
+                utilization,
+            }));
+        }
+        fills
+    }
+
     fn mixes(&self) -> Vec<Mix> {
         let mut mixes = Vec::new();
         for &distribution in &self.distributions {
@@ -79,62 +103,81 @@ pub fn breakdown(
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
     options.rounds.check()?;
-    check_utilization(options.utilization)?;
-    check_value_size(options.value_size)?;
+    for &percent in &options.utilizations {
+        check_utilization(percent)?;
+    }
+    for &size in &options.value_sizes {
+        check_value_size(size)?;
+    }
     within("keys", options.objects, 1..=KEYS_MAX)?;
     within("threads", options.threads, 1..=THREADS_MAX)?;
     for &percent in &options.get_percents {
         within("get-percent", percent, 0..=100)?;
     }
     let overhead = Overhead::measure(program)?;
-    let bytes = options.objects * options.value_size as u64;
-    let memory = overhead.memory(
-        options.objects,
-        bytes,
-        f64::from(options.utilization) / 100.0,
-    );
-    let variants = variants(options, memory);
     let mixes = options.mixes();
     let runs = mixes.len() * (options.rounds.rounds + 1);
-    watch(Step::Total((variants.len() * (1 + runs)) as u64));
-    let mut processes = Vec::new();
-    for variant in &variants {
-        let name = format!("{} {} loads", variant.part, variant.value);
-        processes.push(step(watch, name, || start(program, options, variant))?);
-    }
+    let fills = options.fills();
+    let each = variants(options, 0).len() * (1 + runs);
+    watch(Step::Total((fills.len() * each) as u64));
     let parameters = Row::new()
         .with("objects", options.objects)
-        .with("value_size", options.value_size)
         .with("threads", options.threads)
-        .with("utilization_percent", options.utilization)
         .and(options.rounds.cells());
     let mut experiment = Experiment::new("breakdown", parameters);
     let mut panels = Vec::new();
-    for mix in mixes {
-        let names = variants.iter().map(|v| format!("{} {}", v.part, v.value));
-        let mut panel = bars(mix.name(), "", "operations/s", names.collect());
-        let rates = rounds(&mut processes, options, mix, &variants, watch)?;
-        let usual = rates.first().map_or(f64::NAN, |spread| spread.median);
-        for (number, (variant, rate)) in variants.iter().zip(&rates).enumerate() {
-            panel.point("operations/s", number as f64, rate.median);
-            experiment.rows.push(
-                Row::new()
-                    .with("part", variant.part)
-                    .with("value", variant.value.clone())
-                    .with("get_percent", mix.get_percent)
-                    .with("distribution", mix.distribution.name())
-                    .and(rate.cells("ops_per_s")),
-            );
-            let name = format!("{}: {} {} / usual", mix.name(), variant.part, variant.value);
-            experiment.ratio(name, rate.median, usual);
+    for &fill in &fills {
+        let bytes = options.objects * fill.value_size as u64;
+        let utilization = f64::from(fill.utilization) / 100.0;
+        let memory = overhead.memory(options.objects, bytes, utilization);
+        let variants = variants(options, memory);
+        let mut processes = Vec::new();
+        for variant in &variants {
+            let name = format!("{} {} loads", variant.part, variant.value);
+            processes.push(step(watch, name, || {
+                start(program, options, fill, variant)
+            })?);
         }
-        panels.push(panel);
+        for &mix in &mixes {
+            let rates = rounds(&mut processes, options, fill, mix, &variants, watch)?;
+            panels.push(tell(&mut experiment, fill, mix, &variants, &rates));
+        }
     }
     let picture = Picture {
         title: "What each part brings".into(),
         panels,
     };
     Ok((experiment, picture))
+}
+
+/// The rows, the ratios and the bars of one mix.
+fn tell(
+    experiment: &mut Experiment,
+    fill: Fill,
+    mix: Mix,
+    variants: &[Variant],
+    rates: &[Spread],
+) -> Panel {
+    let title = format!("{}, {}", fill.name(), mix.name());
+    let names = variants.iter().map(|v| format!("{} {}", v.part, v.value));
+    let mut panel = bars(title.clone(), "", "operations/s", names.collect());
+    let usual = rates.first().map_or(f64::NAN, |spread| spread.median);
+    for (number, (variant, rate)) in variants.iter().zip(rates).enumerate() {
+        panel.point("operations/s", number as f64, rate.median);
+        experiment.rows.push(
+            Row::new()
+                .with("part", variant.part)
+                .with("value", variant.value.clone())
+                .with("value_size", fill.value_size)
+                .with("utilization_percent", fill.utilization)
+                .with("get_percent", mix.get_percent)
+                .with("distribution", mix.distribution.name())
+                .and(rate.cells("ops_per_s")),
+        );
+        let name = format!("{title}: {} {} / usual", variant.part, variant.value);
+        experiment.ratio(name, rate.median, usual);
+    }
+    panel
 }
 
 /// The usual store first, then one for each other value of each part.
@@ -189,6 +232,7 @@ fn variants(options: &BreakdownOptions, memory: u64) -> Vec<Variant> {
 fn start(
     program: &Program,
     options: &BreakdownOptions,
+    fill: Fill,
     variant: &Variant,
 ) -> Result<Process, ExperimentError> {
     let who = Contender {
@@ -199,7 +243,7 @@ fn start(
     process.load(&LoadPlan {
         objects: options.objects,
         until: None,
-        value_size: options.value_size,
+        value_size: fill.value_size,
         seed: options.rounds.seed,
     })?;
     Ok(process)
@@ -208,6 +252,7 @@ fn start(
 fn rounds(
     processes: &mut [Process],
     options: &BreakdownOptions,
+    fill: Fill,
     mix: Mix,
     variants: &[Variant],
     watch: Watch<'_>,
@@ -219,7 +264,7 @@ fn rounds(
                 seconds: options.rounds.seconds,
                 threads: options.threads,
                 objects: options.objects,
-                value_size: options.value_size,
+                value_size: fill.value_size,
                 get_percent: mix.get_percent,
                 distribution: mix.distribution.name(),
                 batch: 1,

@@ -1,12 +1,13 @@
 //! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over live bytes.
 
-use super::{KEY, Overhead, Watch, bars, check_utilization, step};
+use super::demand::Demand;
+use super::{KEY, Watch, bars, check_utilization, step};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
-use crate::run::{Mark, ReplayPlan, Replayed};
+use crate::run::{Mark, ReplayPlan, Replayed, SETTLED};
 use crate::suite::Step;
-use crate::workload::{Live, Plan, Workload, workloads};
+use crate::workload::{DELETED, Live, Plan, Workload, workloads};
 use pluvio_units::Size;
 
 /// What to measure.
@@ -18,7 +19,7 @@ pub struct FragmentationOptions {
     pub workloads: Vec<String>,
     /// Live bytes of values.
     pub live: u64,
-    /// Live objects in percent of our log, where the workload has most of them.
+    /// Live objects in percent of our log, where the workload has most of them, with what must stay unused between them.
     pub utilization: u8,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
@@ -33,6 +34,11 @@ pub struct FragmentationOptions {
 /// Bytes of values that may live: at least one segment, and no more than a machine of today has.
 const LIVE_MIN: Size = Size(8 << 20);
 const LIVE_MAX: Size = Size(1 << 42);
+/// Part of the memory that must be left for dead objects below what the reserves leave: with less, a workload ends, but
+/// hardly in a time that anybody would wait.
+const DEAD_LEAST: f64 = 0.01;
+/// Where nothing is to be cleaned, all that is ever written takes this part of the memory.
+const AMPLE: f64 = 0.85;
 
 /// Runs the experiment.
 ///
@@ -46,9 +52,11 @@ pub fn fragmentation(
     let chosen = choose(&options.workloads)?;
     check_utilization(options.utilization)?;
     within("live", Size(options.live), LIVE_MIN..=LIVE_MAX)?;
-    let overhead = Overhead::measure(program)?;
     within("rounds", options.rounds, 1..=1000)?;
     let ours = options.contenders.iter().filter(|who| who.kind.is_ours());
+    if ours.clone().count() > 0 {
+        check_room(program, options, &chosen)?;
+    }
     let runs = options.contenders.len() + if options.performance { ours.count() } else { 0 };
     watch(Step::Total((chosen.len() * options.rounds * runs) as u64));
     let parameters = Row::new()
@@ -56,30 +64,33 @@ pub fn fragmentation(
         .with("utilization_percent", options.utilization)
         .with("cleaner_threads", options.cleaner_threads)
         .with("rounds", options.rounds)
-        .with("log_bytes_beside_a_value", overhead.log)
-        .with("index_bytes_of_an_object", overhead.index)
         .with("seed", options.seed);
     let mut experiment = Experiment::new("fragmentation", parameters);
     let groups: Vec<String> = chosen.iter().map(|w| w.name.to_owned()).collect();
     let panel = |title: &str, up| bars(title.into(), "", up, groups.clone());
     let mut peak = panel("most memory", "resident / most live");
     let mut end = panel("memory at the end", "resident / live");
-    let mut deleted = panel("after deleting", "resident / live");
+    let mut settled = panel("a while after deleting", "resident / live");
+    let mut second = panel("the second sizes", "most memory / that of the first");
     for (number, workload) in chosen.iter().enumerate() {
         let x = number as f64;
-        let mut best: Option<f64> = None;
-        let rounds = rounds_of(program, options, overhead, workload, watch)?;
+        let (mut best, mut best_settled) = (f64::NAN, f64::NAN);
+        let rounds = rounds_of(program, options, workload, watch)?;
         for (&who, of) in options.contenders.iter().zip(&rounds) {
             let most = of.median(|round| round.ratios.peak);
             peak.point(&who.to_string(), x, most);
             end.point(&who.to_string(), x, of.median(|round| round.ratios.end));
-            deleted.point(&who.to_string(), x, of.median(|round| round.ratios.deleted));
-            if !who.kind.is_ours() {
-                best = Some(best.unwrap_or(f64::MAX).min(most));
-            }
+            let after = of.median(|round| round.ratios.settled);
+            settled.point(&who.to_string(), x, after);
+            let growth = of.median(|round| round.ratios.second);
+            second.point(&who.to_string(), x, growth);
             let mut row = of.row(workload, who);
             if who.kind.is_ours() {
-                row.set("memory", sized(overhead, workload, options));
+                row.set("memory", sized(workload, options));
+                row.set("utilization", of.median(|round| round.ratios.utilization));
+                row.set("index_over_live", of.median(|round| round.ratios.index));
+            } else {
+                (best, best_settled) = (best.min(most), best_settled.min(after));
             }
             if let Some(relative) = of.speed_over_no_cleaning() {
                 row = row.and(relative.cells("speed_over_no_cleaning"));
@@ -88,11 +99,11 @@ pub fn fragmentation(
             }
             experiment.rows.push(row);
         }
-        compare(&mut experiment, workload.name, best);
+        compare(&mut experiment, workload.name, best, best_settled);
     }
     let picture = Picture {
         title: "Memory under changing sizes".into(),
-        panels: vec![peak, end, deleted],
+        panels: vec![peak, end, settled, second],
     };
     Ok((experiment, picture))
 }
@@ -112,41 +123,83 @@ fn choose(names: &[String]) -> Result<Vec<Workload>, ExperimentError> {
 }
 
 /// Memory in which the workload's live objects are the utilization, where they take most.
-fn sized(overhead: Overhead, workload: &Workload, options: &FragmentationOptions) -> u64 {
-    let objects = options.live / workload.mean_min();
-    let utilization = f64::from(options.utilization) / 100.0;
-    overhead.memory(objects, options.live, utilization)
+fn sized(workload: &Workload, options: &FragmentationOptions) -> u64 {
+    demand(workload, options.live).memory(f64::from(options.utilization) / 100.0)
+}
+
+/// What the workload's live objects need where they need most.
+fn demand(workload: &Workload, live: u64) -> Demand {
+    let sizes = workload.sizes().into_iter();
+    let demands = sizes.map(|sizes| Demand::of(live, sizes, workload.turns));
+    let most = demands.max_by(|a, b| a.with_padding.total_cmp(&b.with_padding));
+    most.expect("a workload has sizes")
 }
 
 /// Memory in which nothing needs to be cleaned.
-fn ample(overhead: Overhead, workload: &Workload, live: u64) -> u64 {
+fn ample(workload: &Workload, live: u64) -> u64 {
     let bytes = workload.allocated(live) + live;
-    overhead.memory(bytes / workload.mean_min(), bytes, 0.85)
+    demand(workload, bytes).memory(AMPLE)
+}
+
+/// The reserves of a store of that memory leave room for what will live in it, and for a little that is dead. A small
+/// memory has larger reserves for its size; how large is asked of a store, which has touched none of it yet.
+fn check_room(
+    program: &Program,
+    options: &FragmentationOptions,
+    chosen: &[Workload],
+) -> Result<(), ExperimentError> {
+    for workload in chosen {
+        let setup = setup(options, workload, Kind::Pluvio, sized(workload, options));
+        let held = Process::start(program, ours(), &setup)?.holdings()?;
+        let memory = held.log_memory as f64;
+        let most = held.live_log_max as f64 - DEAD_LEAST * memory;
+        if demand(workload, options.live).with_padding > most {
+            let live = Size(options.live);
+            return Err(ExperimentError::OutOfRange {
+                option: "utilization",
+                value: format!(
+                    "{} with --live {live} in {}",
+                    options.utilization, workload.name
+                ),
+                first: "1".into(),
+                last: format!("{:.0}", (most / memory * 100.0).floor()),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn setup(options: &FragmentationOptions, workload: &Workload, kind: Kind, memory: u64) -> Setup {
+    Setup {
+        // One thread writes: each other head would keep a segment open.
+        heads: Some(1),
+        cleaner_threads: options.cleaner_threads,
+        ..Setup::new(kind, workload.objects_max(options.live), memory)
+    }
 }
 
 /// Runs a workload: all contestants in turn, so many times.
 fn rounds_of(
     program: &Program,
     options: &FragmentationOptions,
-    overhead: Overhead,
     workload: &Workload,
     watch: Watch<'_>,
 ) -> Result<Vec<Rounds>, ExperimentError> {
-    let memory = sized(overhead, workload, options);
-    let ample = ample(overhead, workload, options.live);
+    let memory = sized(workload, options);
+    let ample = ample(workload, options.live);
     let mut all = vec![Rounds::default(); options.contenders.len()];
     for round in 1..=options.rounds {
         for (&who, of) in options.contenders.iter().zip(&mut all) {
             let name = format!("{}: {who}, round {round}", workload.name);
             let replayed = step(watch, name, || {
-                replay(program, options, workload, who, memory)
+                replay(program, options, workload, who, memory, true)
             })?;
             let free = match who.kind.is_ours() && options.performance {
                 false => None,
                 true => {
                     let name = format!("{}: {who} without cleaning, round {round}", workload.name);
                     let free = step(watch, name, || {
-                        replay(program, options, workload, who, ample)
+                        replay(program, options, workload, who, ample, false)
                     })?;
                     Some(free.seconds)
                 }
@@ -167,47 +220,78 @@ fn replay(
     workload: &Workload,
     who: Contender,
     memory: u64,
+    settle: bool,
 ) -> Result<Replayed, ExperimentError> {
-    let setup = Setup {
-        cleaner_threads: options.cleaner_threads,
-        ..Setup::new(who.kind, workload.objects_max(options.live), memory)
-    };
+    let setup = setup(options, workload, who.kind, memory);
     Process::start(program, who, &setup)?.replay(&ReplayPlan {
         stream: Plan::Phases(workload.phases(options.live)),
         threads: 1,
         seed: options.seed,
         memory: true,
+        settle: settle && workload.deleted.is_some_and(|percent| percent > 0),
         latencies: false,
     })
 }
 
-/// Memory over what is live; keys count where they are kept.
+/// Memory over what is live, values and keys; keys count where they are kept.
 #[derive(Clone, Copy)]
 struct Ratios {
+    /// The most over the most that is live.
     peak: f64,
     end: f64,
+    /// At once after the deletions.
     deleted: f64,
+    /// When memory had been given back.
+    settled: f64,
+    /// The most with the second sizes over the most with the first ones.
+    second: f64,
+    /// Our entries over our log, where they are most.
+    utilization: f64,
+    /// Our index over what is live, at the end.
+    index: f64,
 }
 
 impl Ratios {
     fn of(kind: Kind, replayed: &Replayed) -> Self {
+        let marks = &replayed.marks;
         let key = if kind == Kind::Malloc { 0 } else { KEY };
         let live = |live: Live| (live.bytes + live.objects * key) as f64;
-        let over = |mark: Option<&Mark>| {
+        let over = |mark: Option<&Mark>, bytes: &dyn Fn(&Mark) -> u64| {
             mark.map_or(f64::NAN, |mark| {
-                mark.resident as f64 / live(mark.live).max(1.0)
+                bytes(mark) as f64 / live(mark.live).max(1.0)
             })
         };
-        let most = replayed
-            .marks
-            .iter()
-            .map(|mark| live(mark.live))
-            .fold(1.0, f64::max);
+        let named = |name| marks.iter().find(|mark| mark.name == name);
+        let resident = |mark: &Mark| mark.resident;
+        let most = marks.iter().map(|mark| live(mark.live)).fold(1.0, f64::max);
+        let used = marks.iter().map(|mark| {
+            let held = mark.held;
+            held.live_log as f64 / held.log_memory.max(1) as f64
+        });
         Self {
             peak: replayed.resident_peak as f64 / most,
-            end: over(replayed.marks.last()),
-            deleted: over(replayed.marks.iter().find(|mark| mark.name == "deleted")),
+            end: over(marks.last(), &resident),
+            deleted: over(named(DELETED), &resident),
+            settled: over(named(SETTLED), &resident),
+            second: second_over_first(marks),
+            utilization: used.fold(0.0, f64::max),
+            index: over(marks.last(), &|mark| mark.held.index),
         }
+    }
+}
+
+/// The most memory after the deletions over the most before them; NaN where the sizes do not change.
+fn second_over_first(marks: &[Mark]) -> f64 {
+    let Some(at) = marks.iter().position(|mark| mark.name == DELETED) else {
+        return f64::NAN;
+    };
+    let most = |marks: &mut dyn Iterator<Item = &Mark>| marks.map(|mark| mark.peak).max();
+    let first = most(&mut marks[..=at].iter());
+    // While memory is given back the objects of the first sizes are still what is there.
+    let second = most(&mut marks[at + 1..].iter().filter(|mark| mark.name != SETTLED));
+    match (first, second) {
+        (Some(first), Some(second)) => second as f64 / first.max(1) as f64,
+        (_, _) => f64::NAN,
     }
 }
 
@@ -248,6 +332,8 @@ impl Rounds {
             .and(self.spread(|r| r.ratios.peak).cells("peak_over_live"))
             .and(self.spread(|r| r.ratios.end).cells("end_over_live"))
             .and(self.spread(|r| r.ratios.deleted).cells("deleted_over_live"))
+            .and(self.spread(|r| r.ratios.settled).cells("settled_over_live"))
+            .and(self.spread(|r| r.ratios.second).cells("second_over_first"))
             .with(
                 "operations",
                 self.0.first().map_or(0, |r| r.replayed.operations),
@@ -260,21 +346,115 @@ impl Rounds {
     }
 }
 
-/// Ours over the best of the others: less than 1 is less memory.
-fn compare(experiment: &mut Experiment, workload: &str, best: Option<f64>) {
-    let ours = Contender {
+fn ours() -> Contender {
+    Contender {
         kind: Kind::Pluvio,
         allocator: Allocator::Glibc,
-    };
-    let row = experiment
-        .rows
-        .iter()
-        .find(|row| row.text("workload") == workload && row.text("contestant") == ours.to_string());
-    if let (Some(peak), Some(best)) = (row.and_then(|row| row.number("peak_over_live")), best) {
-        experiment.ratio(
-            format!("{workload}: most memory pluvio / best other"),
+    }
+}
+
+/// Ours over the best of the others: less than 1 is less memory.
+fn compare(experiment: &mut Experiment, workload: &str, best: f64, best_settled: f64) {
+    let ours = ours().to_string();
+    let mut rows = experiment.rows.iter();
+    let row = rows.find(|row| row.text("workload") == workload && row.text("contestant") == ours);
+    let cell = |name: &str| row.and_then(|row| row.number(name)).unwrap_or(f64::NAN);
+    let ratios = [
+        ("most memory", cell("peak_over_live"), best),
+        (
+            "a while after deleting",
+            cell("settled_over_live"),
+            best_settled,
+        ),
+    ];
+    let growth = cell("second_over_first");
+    for (name, ours, best) in ratios {
+        let name = format!("{workload}: {name}, pluvio / best other");
+        experiment.ratio(name, ours, best);
+    }
+    let name = format!("{workload} pluvio: most memory with the second sizes / the first");
+    experiment.ratio(name, growth, 1.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant::Holdings;
+
+    fn mark(name: &str, resident: u64, peak: u64, objects: u64, live_log: u64) -> Mark {
+        Mark {
+            name: name.into(),
+            live: Live {
+                objects,
+                bytes: objects * 100,
+            },
+            resident,
             peak,
-            best,
-        );
+            held: Holdings {
+                live_log,
+                log_memory: 2000,
+                index: objects * 11,
+                ..Holdings::default()
+            },
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_values_and_keys_and_of_their_moment() {
+        let replayed = Replayed {
+            resident_peak: 1620,
+            marks: vec![
+                mark("allocated", 1500, 1620, 10, 1800),
+                mark(DELETED, 1500, 1550, 1, 180),
+                mark(SETTLED, 162, 1500, 1, 180),
+                mark("allocated", 1512, 1539, 10, 1790),
+                mark("end", 1512, 1512, 10, 1790),
+            ],
+            ..Replayed::default()
+        };
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        let ratios = Ratios::of(Kind::Pluvio, &replayed);
+        near(ratios.peak, 1620.0 / 1080.0);
+        near(ratios.end, 1.4);
+        near(ratios.deleted, 1500.0 / 108.0);
+        near(ratios.settled, 1.5);
+        near(ratios.second, 0.95);
+        near(ratios.utilization, 0.9);
+        near(ratios.index, 110.0 / 1080.0);
+        // An array holds no keys.
+        near(Ratios::of(Kind::Malloc, &replayed).peak, 1.62);
+        // One phase: nothing was deleted, and nothing changed.
+        let one = Replayed {
+            marks: replayed.marks[..1].to_vec(),
+            ..replayed
+        };
+        let ratios = Ratios::of(Kind::Pluvio, &one);
+        assert!(ratios.settled.is_nan() && ratios.second.is_nan());
+    }
+
+    #[test]
+    fn memory_is_for_the_larger_of_both_demands() {
+        let options = FragmentationOptions {
+            contenders: vec![ours()],
+            workloads: Vec::new(),
+            live: 80 << 20,
+            utilization: 90,
+            cleaner_threads: 1,
+            performance: false,
+            rounds: 1,
+            seed: 1,
+        };
+        for workload in workloads() {
+            let memory = sized(&workload, &options) as f64;
+            for sizes in [workload.before, workload.after] {
+                let needed = Demand::of(options.live, sizes, workload.turns).with_padding;
+                assert!(needed / memory < 0.9001, "{}", workload.name);
+            }
+            assert!(
+                ample(&workload, options.live) as f64 > memory,
+                "{}",
+                workload.name
+            );
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Write latency with the cleaner and without (000 fig. 10), beside what an idle thread sees.
+//! Latency of writes, or of all operations of a mix, with the cleaner and without (000 fig. 10), beside what an idle
+//! thread sees.
 
 use super::{Rounds, Watch, check_utilization, check_value_size, step};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
@@ -16,8 +17,10 @@ pub struct LatencyOptions {
     pub utilization: u8,
     /// Bytes of a value.
     pub value_size: usize,
-    /// Threads that write.
+    /// Threads that read and write.
     pub threads: usize,
+    /// How many of a hundred operations read; all of them are measured.
+    pub get_percent: u8,
     /// Threads that clean.
     pub cleaner_threads: u16,
     /// How long, and how often.
@@ -30,6 +33,10 @@ pub struct LatencyOptions {
 const APPENDED_PER_SECOND: f64 = 700e6;
 /// Rounds may end so much late, in all: whoever ends them may have to wait for a processor.
 const LATE_SECONDS: f64 = 1.0;
+/// Longest spin of the idle threads in a round: what a machine does to a thread it does every minute.
+const IDLE_SECONDS_MAX: f64 = 60.0;
+/// Longer than an idle thread's pauses no operation may take, in microseconds.
+const PAUSE_WANTED_US: f64 = 2000.0;
 /// Longest first round.
 const WARMUP_SECONDS_MAX: f64 = 5.0;
 /// Most memory the store without a cleaner gets.
@@ -44,6 +51,9 @@ struct Side {
     rates: Vec<f64>,
 }
 
+/// Name, latencies and rates of a store.
+type Measured = (&'static str, Vec<Latencies>, Vec<f64>);
+
 /// Runs the experiment.
 ///
 /// # Errors
@@ -57,6 +67,7 @@ pub fn latency(
     check_utilization(options.utilization)?;
     check_value_size(options.value_size)?;
     within("threads", options.threads, 1..=THREADS_MAX)?;
+    within("get-percent", options.get_percent, 0..=100)?;
     // Before anything is loaded: it may be refused.
     let room = options.baseline.then(|| room(options)).transpose()?;
     let stores = if options.baseline { 2 } else { 1 };
@@ -84,17 +95,17 @@ pub fn latency(
                 side.all.extend(ran.latencies);
             }
         }
-        let plan = IdlePlan {
-            seconds: length(options, round),
-            threads: options.threads,
-        };
         let spun = step(watch, format!("idle, round {round}"), || {
-            sides[0].process.idle(&plan)
+            sides[0].process.idle(&idle_plan(options, round))
         })?;
         if round > 0 {
             idle.push(spun.pauses);
         }
     }
+    let sides: Vec<Measured> = sides
+        .into_iter()
+        .map(|side| (side.name, side.all, side.rates))
+        .collect();
     Ok(report(options, &sides, &idle))
 }
 
@@ -126,13 +137,20 @@ fn length(options: &LatencyOptions, round: usize) -> f64 {
     }
 }
 
+fn idle_plan(options: &LatencyOptions, round: usize) -> IdlePlan {
+    IdlePlan {
+        seconds: length(options, round).min(IDLE_SECONDS_MAX),
+        threads: options.threads,
+    }
+}
+
 fn plan(options: &LatencyOptions, objects: u64, round: usize) -> RunPlan {
     RunPlan {
         seconds: length(options, round),
         threads: options.threads,
         objects,
         value_size: options.value_size,
-        get_percent: 0,
+        get_percent: options.get_percent,
         distribution: "uniform".into(),
         batch: 1,
         seed: options.rounds.seed + round as u64,
@@ -183,12 +201,17 @@ fn median(all: &[Latencies], quantile: f64) -> Spread {
     Spread::of(&us).unwrap_or_default()
 }
 
-fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Experiment, Picture) {
+fn report(
+    options: &LatencyOptions,
+    sides: &[Measured],
+    idle: &[Latencies],
+) -> (Experiment, Picture) {
     let parameters = Row::new()
         .with("memory", options.memory)
         .with("utilization_percent", options.utilization)
         .with("value_size", options.value_size)
         .with("threads", options.threads)
+        .with("get_percent", options.get_percent)
         .with("cleaner_threads", options.cleaner_threads)
         .and(options.rounds.cells());
     let mut experiment = Experiment::new("latency-cdf", parameters);
@@ -200,12 +223,16 @@ fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Expe
         series: Vec::new(),
     };
     let log = Axis::Logarithmic;
+    let what = match options.get_percent {
+        0 => "writes".to_owned(),
+        percent => format!("operations, {percent} % of them reads"),
+    };
     let mut whole = panel(
-        "all writes",
+        "all of them",
         log,
         Axis::Linear,
         "latency (us)",
-        "part of the writes",
+        &format!("part of the {what}"),
     );
     let mut tail = panel(
         "the slowest",
@@ -216,8 +243,8 @@ fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Expe
     );
     let named = sides
         .iter()
-        .map(|side| (side.name, &side.all, Some(&side.rates)));
-    for (name, all, rates) in named.chain([("idle", &idle.to_vec(), None)]) {
+        .map(|(name, all, rates)| (*name, all.as_slice(), Some(rates)));
+    for (name, all, rates) in named.chain([("idle", idle, None)]) {
         let Some(first) = all.first() else {
             continue;
         };
@@ -226,33 +253,93 @@ fn report(options: &LatencyOptions, sides: &[Side], idle: &[Latencies]) -> (Expe
             let mut row = Row::new()
                 .with("what", name)
                 .with("quantile", quantile)
-                .and(us.cells("us"));
+                .and(us.cells("us"))
+                .with("count", all.iter().map(|one| one.count).sum::<u64>());
             if let Some(rate) = rates.and_then(|rates| Spread::of(rates)) {
-                row.set("puts_per_s", rate.median);
+                row.set("ops_per_s", rate.median);
             }
             experiment.rows.push(row);
             whole.point(name, us.median, quantile);
             tail.point(name, us.median, 1.0 - quantile);
         }
     }
-    if let [with, without] = sides {
+    if let [(_, with, _), (_, without, _)] = sides {
         for (name, quantile) in [
             ("median", 0.5),
             ("p99", 0.99),
             ("p99.9", 0.999),
             ("slowest", 1.0),
         ] {
-            let (a, b) = (median(&with.all, quantile), median(&without.all, quantile));
+            let (a, b) = (median(with, quantile), median(without, quantile));
             experiment.ratio(format!("{name}: cleaner / no cleaner"), a.median, b.median);
         }
     }
-    if let Some(with) = sides.first() {
-        let (a, b) = (median(&with.all, 1.0), median(idle, 1.0));
+    if let Some((_, with, _)) = sides.first() {
+        let (a, b) = (median(with, 1.0), median(idle, 1.0));
         experiment.ratio("slowest: cleaner / idle thread", a.max, b.max);
+        let name = "slowest: cleaner beyond an idle thread / the 2 ms wanted";
+        experiment.ratio(name, (a.max - b.max).max(0.0), PAUSE_WANTED_US);
     }
     let picture = Picture {
-        title: "Write latency with the cleaner and without".into(),
+        title: format!("Latency of {what}, with the cleaner and without"),
         panels: vec![whole, tail],
     };
     (experiment, picture)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(seconds: f64, get_percent: u8) -> LatencyOptions {
+        LatencyOptions {
+            memory: 256 << 20,
+            utilization: 90,
+            value_size: 100,
+            threads: 1,
+            get_percent,
+            cleaner_threads: 1,
+            rounds: Rounds {
+                seconds,
+                rounds: 1,
+                seed: 1,
+            },
+            baseline: false,
+        }
+    }
+
+    #[test]
+    fn a_long_run_is_beside_a_minute_of_idling() {
+        let ten_minutes = options(600.0, 50);
+        assert_eq!(plan(&ten_minutes, 1000, 1).seconds, 600.0);
+        assert_eq!(idle_plan(&ten_minutes, 1).seconds, 60.0);
+        assert_eq!(idle_plan(&options(1.0, 0), 1).seconds, 1.0);
+        // The first round only warms up.
+        assert_eq!(idle_plan(&ten_minutes, 0).seconds, WARMUP_SECONDS_MAX);
+        assert_eq!(plan(&ten_minutes, 1000, 1).get_percent, 50);
+    }
+
+    #[test]
+    fn the_slowest_is_told_beside_an_idle_threads_pauses() {
+        let latencies = |slowest_ns| Latencies {
+            count: 10,
+            quantiles: vec![(0.5, 300), (1.0, slowest_ns)],
+        };
+        let (experiment, picture) = report(
+            &options(600.0, 50),
+            &[("cleaner", vec![latencies(7_000_000)], vec![1e6])],
+            &[latencies(4_000_000)],
+        );
+        let beyond = "slowest: cleaner beyond an idle thread / the 2 ms wanted";
+        assert_eq!(experiment.ratios[beyond], 1.5);
+        assert_eq!(experiment.ratios["slowest: cleaner / idle thread"], 1.75);
+        assert!(
+            picture.title.contains("50 % of them reads"),
+            "{}",
+            picture.title
+        );
+        assert_eq!(experiment.rows.len(), 4);
+        assert_eq!(experiment.rows[0].number("ops_per_s"), Some(1e6));
+        assert_eq!(experiment.rows[0].number("count"), Some(10.0));
+    }
 }

@@ -6,6 +6,7 @@
 
 mod breakdown;
 mod cleaner;
+mod demand;
 mod fragmentation;
 mod latency;
 mod store;
@@ -85,10 +86,8 @@ impl Overhead {
     /// The memory in which so many objects with so many bytes of values are this part of the log; the index is
     /// not in it. At least what a store needs to open.
     fn memory(self, objects: u64, bytes: u64, utilization: f64) -> u64 {
-        /// What heads and reserves of a small store take.
-        const LEAST: f64 = (64 << 20) as f64;
         let live = bytes as f64 + objects as f64 * self.log;
-        (live / utilization).max(LEAST) as u64
+        ((live / utilization) as u64).max(demand::MEMORY_LEAST)
     }
 }
 

@@ -1,6 +1,9 @@
-//! Throughput of stores inside a process: threads, value sizes, mixes, distributions, batches (004 fig. 18-20).
+//! Throughput of stores inside a process: threads, value sizes, mixes, distributions, batches, and how full our log is
+//! (004 fig. 18-20).
 
-use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step};
+use super::{
+    KEY, Overhead, Rounds, UTILIZATION_MAX, Watch, bars, check_utilization, check_value_size, step,
+};
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
@@ -25,8 +28,8 @@ pub struct StoreOptions {
     pub batches: Vec<usize>,
     /// Keys.
     pub objects: u64,
-    /// Live objects in percent of our log.
-    pub utilization: u8,
+    /// Live objects in percent of our log: a store of ours for each.
+    pub utilizations: Vec<u8>,
     /// How long, and how often.
     pub rounds: Rounds,
     /// Cleaner threads of our store.
@@ -34,6 +37,9 @@ pub struct StoreOptions {
     /// Heads of our store.
     pub heads: Option<u16>,
 }
+
+/// Who takes part, and how full it is if it is ours.
+type Entrant = (Contender, Option<u8>);
 
 /// One combination.
 #[derive(Clone, PartialEq, Debug)]
@@ -67,10 +73,33 @@ impl StoreOptions {
         cases
     }
 
+    /// Each of our stores once for each utilization, the others once.
+    fn entrants(&self) -> Vec<Entrant> {
+        let mut all = Vec::new();
+        for &who in &self.contenders {
+            match who.kind.is_ours() {
+                true => all.extend(
+                    self.utilizations
+                        .iter()
+                        .map(|&percent| (who, Some(percent))),
+                ),
+                false => all.push((who, None)),
+            }
+        }
+        all
+    }
+
+    /// With its utilization where there are several.
+    fn called(&self, (who, percent): Entrant) -> String {
+        match percent.filter(|_| self.utilizations.len() > 1) {
+            Some(percent) => format!("{who} {percent} %"),
+            None => who.to_string(),
+        }
+    }
+
     fn parameters(&self) -> Row {
         Row::new()
             .with("objects", self.objects)
-            .with("utilization_percent", self.utilization)
             .with("cleaner_threads", self.cleaner_threads)
             .and(self.rounds.cells())
     }
@@ -120,8 +149,9 @@ pub fn store(
     watch: Watch<'_>,
 ) -> Result<(Experiment, Picture), ExperimentError> {
     options.rounds.check()?;
-    let percent = options.utilization;
-    check_utilization(percent)?;
+    for &percent in &options.utilizations {
+        check_utilization(percent)?;
+    }
     within("keys", options.objects, 1..=KEYS_MAX)?;
     for &threads in &options.threads {
         within("threads", threads, 1..=THREADS_MAX)?;
@@ -136,30 +166,17 @@ pub fn store(
         check_value_size(size)?;
     }
     let overhead = Overhead::measure(program)?;
-    let (cases, contenders) = (options.cases(), &options.contenders);
-    let each = contenders.len() * (1 + cases.len() * (options.rounds.rounds + 1));
+    let (cases, entrants) = (options.cases(), options.entrants());
+    let each = entrants.len() * (1 + cases.len() * (options.rounds.rounds + 1));
     watch(Step::Total((each * options.value_sizes.len()) as u64));
     let mut experiment = Experiment::new("store", options.parameters());
     let mut panels = Vec::new();
     for &value_size in &options.value_sizes {
-        let bytes = options.objects * value_size as u64;
-        let memory = overhead.memory(options.objects, bytes, f64::from(percent) / 100.0);
         let mut processes = Vec::new();
-        for &who in contenders {
-            let setup = Setup {
-                heads: options.heads,
-                cleaner_threads: options.cleaner_threads,
-                ..Setup::new(who.kind, options.objects, memory)
-            };
-            processes.push(step(watch, format!("{who} loads"), || {
-                let mut process = Process::start(program, who, &setup)?;
-                process.load(&LoadPlan {
-                    objects: options.objects,
-                    until: None,
-                    value_size,
-                    seed: options.rounds.seed,
-                })?;
-                Ok(process)
+        for &entrant in &entrants {
+            let name = format!("{} loads", options.called(entrant));
+            processes.push(step(watch, name, || {
+                start(program, options, entrant, overhead, value_size)
             })?);
         }
         let mut panel = bars(
@@ -170,14 +187,19 @@ pub fn store(
         );
         for (number, case) in cases.iter().enumerate() {
             let rates = rounds(&mut processes, options, case, value_size, watch)?;
-            for (process, rates) in processes.iter_mut().zip(&rates) {
+            for ((process, &entrant), rates) in processes.iter_mut().zip(&entrants).zip(&rates) {
                 let spread = Spread::of(rates).unwrap_or_default();
-                panel.point(&process.who().to_string(), number as f64, spread.median);
-                experiment
-                    .rows
-                    .push(row(process, options, case, value_size, spread)?);
+                panel.point(&options.called(entrant), number as f64, spread.median);
+                let row = row(process, options, entrant, case, value_size, spread)?;
+                experiment.rows.push(row);
             }
-            compare(&mut experiment, contenders, &rates, &case.name(value_size));
+            for &percent in &options.utilizations {
+                let name = match options.utilizations.len() {
+                    1 => case.name(value_size),
+                    _ => format!("{}, {percent} % full", case.name(value_size)),
+                };
+                compare(&mut experiment, &entrants, &rates, percent, &name);
+            }
         }
         panels.push(panel);
     }
@@ -187,6 +209,36 @@ pub fn store(
         panels,
     };
     Ok((experiment, picture))
+}
+
+/// Starts and fills one that takes part. Those that are no log of ours get as much memory as our fullest.
+fn start(
+    program: &Program,
+    options: &StoreOptions,
+    (who, percent): Entrant,
+    overhead: Overhead,
+    value_size: usize,
+) -> Result<Process, ExperimentError> {
+    let percent = percent.or(options.utilizations.iter().copied().max());
+    let bytes = options.objects * value_size as u64;
+    let utilization = f64::from(percent.unwrap_or(UTILIZATION_MAX)) / 100.0;
+    let setup = Setup {
+        heads: options.heads,
+        cleaner_threads: options.cleaner_threads,
+        ..Setup::new(
+            who.kind,
+            options.objects,
+            overhead.memory(options.objects, bytes, utilization),
+        )
+    };
+    let mut process = Process::start(program, who, &setup)?;
+    process.load(&LoadPlan {
+        objects: options.objects,
+        until: None,
+        value_size,
+        seed: options.rounds.seed,
+    })?;
+    Ok(process)
 }
 
 /// All rounds of one case, in turn; the first, which only warms up, is left out.
@@ -220,6 +272,7 @@ fn rounds(
 fn row(
     process: &mut Process,
     options: &StoreOptions,
+    (who, percent): Entrant,
     case: &Case,
     value_size: usize,
     rate: Spread,
@@ -227,7 +280,8 @@ fn row(
     let holdings = process.holdings()?;
     let live = options.objects * (value_size as u64 + KEY);
     let mut row = Row::new()
-        .with("contestant", process.who().to_string())
+        .with("contestant", who.to_string())
+        .with("utilization_percent", percent)
         .with("value_size", value_size)
         .with("threads", case.threads)
         .with("get_percent", case.get_percent)
@@ -235,18 +289,26 @@ fn row(
         .with("batch", case.batch)
         .and(rate.cells("ops_per_s"))
         .with("resident_over_live", holdings.resident as f64 / live as f64);
-    if process.who().kind.is_ours() {
+    if percent.is_some() {
         let used = holdings.live_log as f64 / holdings.log_memory.max(1) as f64;
         row.set("utilization", used);
     }
     Ok(row)
 }
 
-/// Ours over the best of the others; in place over those in place, and over those with boxed values.
-fn compare(experiment: &mut Experiment, contenders: &[Contender], rates: &[Vec<f64>], case: &str) {
+/// Ours of one utilization over the best of the others; in place over those in place, and over those with boxed values.
+fn compare(
+    experiment: &mut Experiment,
+    entrants: &[Entrant],
+    rates: &[Vec<f64>],
+    utilization: u8,
+    case: &str,
+) {
     let median = |rates: &[f64]| Spread::of(rates).unwrap_or_default().median;
     let best = |of: &dyn Fn(Kind) -> bool| {
-        let those = contenders.iter().zip(rates).filter(|(who, _)| of(who.kind));
+        let those = entrants.iter().zip(rates).filter(|((who, percent), _)| {
+            of(who.kind) && percent.is_none_or(|percent| percent == utilization)
+        });
         those.map(|(_, rates)| median(rates)).fold(0.0, f64::max)
     };
     let is_boxed = |kind: Kind| match kind {
@@ -279,7 +341,7 @@ fn compare(experiment: &mut Experiment, contenders: &[Contender], rates: &[Vec<f
     }
 }
 
-/// Our rows over our rows: two threads over one, batches over none.
+/// Our rows over our rows: two threads over one, batches over none, full logs over the emptiest.
 fn scaling(experiment: &mut Experiment) {
     let ours: Vec<Row> = experiment
         .rows
@@ -290,6 +352,7 @@ fn scaling(experiment: &mut Experiment) {
     let same = |a: &Row, b: &Row, but: &str| {
         let fields = [
             "contestant",
+            "utilization_percent",
             "value_size",
             "threads",
             "get_percent",
@@ -300,17 +363,26 @@ fn scaling(experiment: &mut Experiment) {
             .into_iter()
             .all(|field| field == but || a.get(field) == b.get(field))
     };
-    for field in ["threads", "batch"] {
+    let emptiest = ours
+        .iter()
+        .filter_map(|row| row.number("utilization_percent"))
+        .fold(f64::INFINITY, f64::min);
+    for (field, from) in [
+        ("threads", 1.0),
+        ("batch", 1.0),
+        ("utilization_percent", emptiest),
+    ] {
         for a in &ours {
             let base = ours
                 .iter()
-                .find(|b| b.number(field) == Some(1.0) && same(a, b, field));
+                .find(|b| b.number(field) == Some(from) && same(a, b, field));
             if let (Some(base), Some(rate)) = (base, a.number("ops_per_s"))
-                && a.number(field) != Some(1.0)
+                && a.number(field) != Some(from)
             {
                 let name = format!(
-                    "{}, {} B, {} % get, {}, {} threads, batch {}: over {field} 1",
+                    "{}, {} % full, {} B, {} % get, {}, {} threads, batch {}: over {field} {from}",
                     a.text("contestant"),
+                    a.text("utilization_percent"),
                     a.text("value_size"),
                     a.text("get_percent"),
                     a.text("distribution"),
@@ -338,4 +410,76 @@ fn short_name(case: &Case) -> String {
         case.distribution.name(),
         case.threads
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant::Allocator;
+
+    fn options(utilizations: &[u8]) -> StoreOptions {
+        let on_glibc = |kind| Contender {
+            kind,
+            allocator: Allocator::Glibc,
+        };
+        StoreOptions {
+            contenders: vec![on_glibc(Kind::Pluvio), on_glibc(Kind::Dashmap)],
+            threads: vec![1],
+            value_sizes: vec![100],
+            get_percents: vec![0],
+            distributions: vec![Distribution::Uniform],
+            batches: vec![1],
+            objects: 1000,
+            utilizations: utilizations.to_vec(),
+            rounds: Rounds {
+                seconds: 1.0,
+                rounds: 1,
+                seed: 1,
+            },
+            cleaner_threads: 1,
+            heads: None,
+        }
+    }
+
+    #[test]
+    fn our_store_takes_part_once_for_each_utilization() {
+        let options = options(&[50, 90]);
+        let entrants = options.entrants();
+        let names: Vec<String> = entrants.iter().map(|&one| options.called(one)).collect();
+        assert_eq!(names, ["pluvio 50 %", "pluvio 90 %", "dashmap@glibc"]);
+        let mut experiment = Experiment::new("store", Row::new());
+        let rates = [vec![6.0], vec![3.0], vec![4.0]];
+        for percent in [50, 90] {
+            compare(
+                &mut experiment,
+                &entrants,
+                &rates,
+                percent,
+                &percent.to_string(),
+            );
+        }
+        assert_eq!(experiment.ratios["50: pluvio / best boxed map"], 1.5);
+        assert_eq!(experiment.ratios["90: pluvio / best boxed map"], 0.75);
+    }
+
+    #[test]
+    fn full_logs_are_compared_with_the_emptiest() {
+        let row = |percent: u8, rate: f64| {
+            Row::new()
+                .with("contestant", "pluvio")
+                .with("utilization_percent", percent)
+                .with("value_size", 100)
+                .with("threads", 2)
+                .with("get_percent", 0)
+                .with("distribution", "uniform")
+                .with("batch", 1)
+                .with("ops_per_s", rate)
+        };
+        let mut experiment = Experiment::new("store", Row::new());
+        experiment.rows = vec![row(90, 3.0), row(50, 6.0)];
+        scaling(&mut experiment);
+        let ratios: Vec<_> = experiment.ratios.iter().collect();
+        let name = "pluvio, 90 % full, 100 B, 0 % get, uniform, 2 threads, batch 1: over utilization_percent 50";
+        assert_eq!(ratios, [(&name.to_owned(), &0.5)]);
+    }
 }

@@ -64,6 +64,7 @@ pub fn stream(
                     threads: options.threads,
                     seed: options.rounds.seed,
                     memory: true,
+                    settle: false,
                     latencies: true,
                 })
             })?);

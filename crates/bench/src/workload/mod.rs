@@ -9,7 +9,7 @@ mod trace;
 pub mod twitter;
 
 pub use distribution::{Distribution, Draw};
-pub use phases::{Phase, Workload, workloads};
+pub use phases::{DELETED, Phase, Workload, workloads};
 pub use postmark::Postmark;
 pub use profile::ProfilePlan;
 pub use stream::{Live, Operation, Plan, Stream};

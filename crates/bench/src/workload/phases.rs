@@ -48,9 +48,11 @@ pub struct Workload {
     /// Sizes after.
     pub after: (u32, u32),
     /// Whether memory is turned over several times (W) or only filled (P).
-    turns: bool,
+    pub turns: bool,
 }
 
+/// The mark behind deletions, also behind those of no object.
+pub const DELETED: &str = "deleted";
 /// How many times the live bytes each W phase allocates.
 const TURNOVER: u64 = 5;
 
@@ -126,6 +128,14 @@ impl Workload {
     #[must_use]
     pub fn objects_max(&self, live_max: u64) -> u64 {
         live_max / u64::from(self.before.0.min(self.after.0)) + 1
+    }
+
+    /// The sizes of each phase that allocates.
+    #[must_use]
+    pub fn sizes(&self) -> Vec<(u32, u32)> {
+        let mut sizes = vec![self.before];
+        sizes.extend(self.deleted.map(|_| self.after));
+        sizes
     }
 
     /// The smallest mean size of an object in any phase.
@@ -257,7 +267,7 @@ impl Stream for Phases {
                 }
             }
             Phase::Delete { .. } => match self.progress {
-                0 => self.end_phase("deleted"),
+                0 => self.end_phase(DELETED),
                 _ => {
                     self.progress -= 1;
                     self.delete_any()

@@ -2,6 +2,7 @@
 //!
 //! Block traces fit too: `op` is an operation, `lbn` a key; SCSI's codes 28 and 2a read and write. What
 //! a trace reads before it was written is written before the trace begins: it was there when it was taken.
+//! The times of a trace are not looked at: an operation begins when the one before has ended.
 
 use super::stream::{Live, Operation, Stream};
 use crate::error::ExperimentError;
@@ -29,6 +30,8 @@ pub struct TraceFacts {
     pub objects: u64,
     /// Bytes of all values at the largest size each ever has.
     pub bytes: u64,
+    /// Operations whose size was cut to the most that a value can have.
+    pub cut: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +47,8 @@ struct Line {
     verb: Verb,
     object: u32,
     size: u32,
+    /// The file has a larger size.
+    cut: bool,
 }
 
 /// The part of a trace that one thread replays.
@@ -75,6 +80,7 @@ impl TracePlan {
             operations: lines.len() as u64,
             objects: u64::from(objects),
             bytes: sizes.iter().map(|&size| u64::from(size)).sum(),
+            cut: lines.iter().filter(|line| line.cut).count() as u64,
         })
     }
 }
@@ -246,6 +252,7 @@ fn parse_line(
         verb,
         object,
         size: size.min(VALUE_MAX as u64) as u32,
+        cut: size > VALUE_MAX as u64,
     })
 }
 
@@ -263,6 +270,20 @@ mod tests {
         let lines = parse(blocks.as_bytes()).unwrap();
         assert_eq!((lines[0].verb, lines[0].size), (Verb::Put, 512));
         assert_eq!((lines[1].verb, lines[1].object), (Verb::Get, 0));
+    }
+
+    #[test]
+    fn sizes_that_no_value_can_have_are_cut_and_counted() {
+        let text = "operation,key,size\nput,a,1048576\nput,b,1048577\nget,b,9999999999\n";
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.csv");
+        std::fs::write(&path, text).unwrap();
+        let plan = TracePlan {
+            path: path.to_str().unwrap().into(),
+            repeat: 1,
+        };
+        let facts = plan.facts().unwrap();
+        assert_eq!((facts.cut, facts.bytes), (2, 2 << 20));
     }
 
     #[test]

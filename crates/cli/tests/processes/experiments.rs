@@ -46,15 +46,15 @@ fn the_simulated_cleaner_repeats_itself_and_writes_its_files() {
 fn every_experiment_of_the_engine_ends_with_its_rows() {
     let small = [
         (
-            "bench store --keys 2000 --threads 1 --seconds 0.02 --rounds 1 --peer none",
-            10,
+            "bench store --keys 2000 --threads 1 --seconds 0.02 --rounds 1 --utilization 50,80 --peer none",
+            20,
         ),
         (
             "bench cleaner --memory 128MiB --value-size 10000 --distribution uniform --utilization 30,50 --seconds 0.05 --rounds 1",
             2,
         ),
         (
-            "bench latency-cdf --memory 128MiB --utilization 40 --value-size 1000 --seconds 0.05 --rounds 1",
+            "bench latency-cdf --memory 128MiB --utilization 40 --value-size 1000 --get-percent 50 --seconds 0.05 --rounds 1",
             60,
         ),
         (
@@ -62,11 +62,11 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             8,
         ),
         (
-            "bench breakdown --keys 2000 --seconds 0.02 --rounds 1 --heads 1,2 --cleaner-threads 2 --segment 4MiB --get-percent 50",
-            11,
+            "bench breakdown --keys 2000 --value-size 64,500 --seconds 0.02 --rounds 1 --heads 1,2 --cleaner-threads 2 --segment 4MiB --get-percent 50",
+            22,
         ),
         (
-            "bench fragmentation --workload W2,P2 --live 8MiB --peer glibc --performance --rounds 1",
+            "bench fragmentation --workload W1,W2 --live 8MiB --peer glibc --performance",
             4,
         ),
         (
@@ -96,6 +96,107 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
         let json = pluvio(arguments).json();
         assert_eq!(rows(&json).len(), expected, "{line}: {json}");
     }
+}
+
+/// A trace with the usual columns: a value that is too large, one that was there before, and times that go back.
+const TRACE: &str = "time,operation,key,size\n\
+    7,get,a,100\n5,put,b,2000\n6,get,b,2000\n8,put,c,1048577\n9,delete,a,0\n10,get,a,0\n";
+
+#[test]
+fn a_trace_is_replayed_and_what_was_cut_of_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.csv");
+    fs::write(&trace, TRACE).unwrap();
+    let mut line = words("bench trace --repeat 3 --rounds 1 --threads 1 --peer malloc --json");
+    line.push(trace.to_str().unwrap());
+    let ran = pluvio(line).ok();
+    let told = "1 operations have more than 1MiB, the most a value can have";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    let json = ran.json();
+    let told = |name: &str| json["parameters"][name].clone();
+    assert_eq!(told("operations"), 6);
+    assert_eq!((told("keys"), told("sizes_cut")), (3.into(), 1.into()));
+    assert_eq!(rows(&json).len(), 2);
+    for row in rows(&json) {
+        // `a` is written first; then it is read before and after it is deleted, in each round.
+        assert_eq!(row["operations"], 1 + 3 * 6, "{row}");
+        assert_eq!(row["gets"], 3 * 3, "{row}");
+        assert_eq!(row["misses"], 3 + 2, "{row}");
+    }
+}
+
+#[test]
+fn experiments_write_their_rows_their_picture_and_their_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("trace.csv"), TRACE).unwrap();
+    let trace = format!(
+        "bench trace {} --rounds 1 --peer none --repeat 1",
+        path("trace.csv")
+    );
+    for (line, cell, drawn) in [
+        (trace.as_str(), "p999_us", "operations/s"),
+        (
+            "bench recovery --part replay --value-size 1,1000 --objects 2000 --rounds 1",
+            "replay_cpu_ms_per_mb",
+            "MB",
+        ),
+        (
+            "simulate recovery --part cluster --servers 5,40 --data 2GB --recoveries 3",
+            "bound_s",
+            "servers",
+        ),
+    ] {
+        let mut line = words(line);
+        let [csv, svg, md] = ["rows.csv", "all.svg", "all.md"].map(path);
+        line.extend(["--json", "--csv", &csv, "--plot", &svg, "--markdown", &md]);
+        let shown = line.join(" ");
+        let json = pluvio(line).json();
+        let read = |path: &str| {
+            let text = fs::read_to_string(path).unwrap();
+            fs::remove_file(path).unwrap();
+            text
+        };
+        let csv = read(&csv);
+        let (head, lines) = csv.split_once('\n').unwrap();
+        assert!(head.split(',').any(|name| name == cell), "{shown}: {head}");
+        assert_eq!(lines.lines().count(), rows(&json).len(), "{shown}: {csv}");
+        let columns = head.split(',').count();
+        assert!(
+            lines.lines().all(|line| line.split(',').count() >= columns),
+            "{shown}: {csv}"
+        );
+        let svg = read(&svg);
+        assert!(
+            svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains(drawn),
+            "{shown}: {svg}"
+        );
+        let md = read(&md);
+        let table = md.lines().filter(|line| line.starts_with('|')).count();
+        assert!(table >= 2 + rows(&json).len(), "{shown}: {md}");
+    }
+}
+
+#[test]
+fn memory_is_as_full_as_asked_does_not_grow_with_other_sizes_and_is_given_back() {
+    let line = "bench fragmentation --workload P2 --live 64MiB --utilization 86 --peer none --json";
+    let json = pluvio(words(line)).json();
+    let row = &rows(&json)[0];
+    let cell = |name: &str| row[name].as_f64().unwrap();
+    // A hundredth of the memory may stay unused between objects.
+    let utilization = cell("utilization");
+    assert!((0.845..0.861).contains(&utilization), "{row}");
+    // Values and keys of 1024 and 8 bytes, entries of 1046, no seglet beyond the memory; and what a process takes beside it.
+    assert!(cell("peak_over_live") < 1.25, "{row}");
+    // The first filling does not yet touch the memory that is for dead objects.
+    assert!(cell("second_over_first") < 1.15, "{row}");
+    let live = (64 << 20) as f64 * 1032.0 / 1024.0;
+    assert!(
+        cell("peak_over_live") * live < cell("memory") * 1.05,
+        "{row}"
+    );
+    assert!(cell("deleted_over_live") > 8.0, "{row}");
+    assert!(cell("settled_over_live") < 3.0, "{row}");
 }
 
 #[test]
@@ -187,6 +288,11 @@ fn nonsense_is_refused_with_a_reason() {
             "option segment_size: 1048576",
         ),
         ("bench latency-cdf --seconds 3000", 2, "--cleaner-only"),
+        (
+            "bench latency-cdf --get-percent 101",
+            2,
+            "--get-percent 101: 0 to 100",
+        ),
         ("bench fragmentation --live 1MiB", 2, "--live 1MiB: 8MiB to"),
         (
             "bench postmark --peer none --threads 0",
@@ -194,6 +300,11 @@ fn nonsense_is_refused_with_a_reason() {
             "--threads 0: 1 to 512",
         ),
         ("bench fragmentation --peer none --workload W9", 2, "W8"),
+        (
+            "bench fragmentation --peer none --live 64MiB --utilization 90",
+            2,
+            "--utilization 90 with --live 64MiB in W7: 1 to 89 are possible",
+        ),
         ("bench trace", 2, "FILE"),
         (
             "bench trace --profile twitter:99 --peer none",
@@ -246,6 +357,37 @@ fn nonsense_is_refused_with_a_reason() {
     }
     let bad = bad.to_str().unwrap();
     pluvio(["bench", "trace", bad, "--peer", "none"]).fails(1, &["line 3", "jump"]);
+}
+
+mod needs_redis_server {
+    use super::*;
+
+    #[test]
+    fn it_takes_part() {
+        // Every value that it gives back is compared with its key.
+        for line in [
+            "bench trace --profile twitter:14 --keys 1000 --operations 5000 --rounds 1 --threads 1 --peer redis --json",
+            "bench fragmentation --workload W1 --live 8MiB --peer redis --json",
+        ] {
+            let json = pluvio(words(line)).json();
+            let found: Vec<_> = rows(&json).iter().map(|row| &row["contestant"]).collect();
+            assert_eq!(found, ["pluvio", "redis"], "{line}");
+            let (ours, redis) = (&rows(&json)[0], &rows(&json)[1]);
+            assert_eq!(
+                ours["operations"], redis["operations"],
+                "{line}: the same for all"
+            );
+            assert!(redis["ops_per_s"].as_f64().unwrap() > 0.0, "{redis}");
+            match json["experiment"].as_str().unwrap() {
+                "trace" => assert_eq!(ours["misses"], redis["misses"], "{json}"),
+                _ => {
+                    // An object of 100 bytes takes it more than twice that.
+                    let over = redis["peak_over_live"].as_f64().unwrap();
+                    assert!((1.5..4.0).contains(&over), "{redis}");
+                }
+            }
+        }
+    }
 }
 
 /// The block trace is no public file; it may lie beside the checkout.

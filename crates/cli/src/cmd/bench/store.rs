@@ -33,9 +33,9 @@ pub struct Store {
     /// Keys
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     keys: u64,
-    /// Live objects in percent of our log
-    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
-    utilization: u8,
+    /// Live objects in percent of our log; several give a store of ours each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [50])]
+    utilization: Vec<u8>,
     /// Heads of our store [default: one for each processor]
     #[arg(long, value_name = "N")]
     heads: Option<u16>,
@@ -54,7 +54,7 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
         distributions: store.mixes.distribution.clone(),
         batches: store.batch.clone(),
         objects: store.keys,
-        utilization: store.utilization,
+        utilizations: store.utilization.clone(),
         rounds: store.timed.rounds.into(),
         cleaner_threads: store.timed.cleaner_threads,
         heads: store.heads,
@@ -131,9 +131,12 @@ pub struct LatencyCdf {
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     value_size: usize,
-    /// Threads that write
+    /// Threads that read and write
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
+    /// How many of a hundred operations read; reads and writes are measured alike
+    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    get_percent: u8,
     /// Leave out the store without a cleaner, which needs memory for all that is written: for long runs
     #[arg(long)]
     cleaner_only: bool,
@@ -148,6 +151,7 @@ pub fn latency_cdf(global: &Global, latency: &LatencyCdf) -> Result<ExitCode, Fa
         utilization: latency.utilization,
         value_size: latency.value_size,
         threads: latency.threads,
+        get_percent: latency.get_percent,
         cleaner_threads: latency.timed.cleaner_threads,
         baseline: !latency.cleaner_only,
         rounds: latency.timed.rounds.into(),
@@ -163,9 +167,9 @@ pub struct Breakdown {
     /// Keys
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     keys: u64,
-    /// Bytes of a value
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
-    value_size: usize,
+    /// Bytes of a value; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100])]
+    value_size: Vec<usize>,
     #[command(flatten)]
     mixes: Mixes,
     /// Threads
@@ -180,9 +184,9 @@ pub struct Breakdown {
     /// Sizes of segments to compare
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["4MiB", "8MiB"])]
     segment: Vec<Size>,
-    /// Live objects in percent of the log
-    #[arg(long, value_name = "PERCENT", default_value_t = 70)]
-    utilization: u8,
+    /// Live objects in percent of the log; several give a row each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [70])]
+    utilization: Vec<u8>,
     #[command(flatten)]
     rounds: Rounds,
     #[command(flatten)]
@@ -193,14 +197,14 @@ pub struct Breakdown {
 pub fn breakdown(global: &Global, breakdown: &Breakdown) -> Result<ExitCode, Failure> {
     let options = BreakdownOptions {
         objects: breakdown.keys,
-        value_size: breakdown.value_size,
+        value_sizes: breakdown.value_size.clone(),
         get_percents: breakdown.mixes.get_percent.clone(),
         distributions: breakdown.mixes.distribution.clone(),
         threads: breakdown.threads,
         heads: breakdown.heads.clone(),
         cleaner_threads: breakdown.cleaner_threads.clone(),
         segments: breakdown.segment.iter().map(|size| size.bytes()).collect(),
-        utilization: breakdown.utilization,
+        utilizations: breakdown.utilization.clone(),
         rounds: breakdown.rounds.into(),
     };
     conduct(global, &breakdown.files, |program, watch| {
@@ -215,11 +219,12 @@ pub struct Fragmentation {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     workload: Vec<String>,
     /// Live bytes of values
-    #[arg(long, value_name = "SIZE", default_value = "128MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "80MiB")]
     live: Size,
     #[command(flatten)]
     peers: Peers,
-    /// Live objects in percent of our log, where a workload has most of them
+    /// Live objects in percent of our log, where a workload has most of them, with what must stay unused between them; up to
+    /// what the reserves leave of so small a memory
     #[arg(long, value_name = "PERCENT", default_value_t = 90)]
     utilization: u8,
     /// Cleaner threads of our store
@@ -229,7 +234,7 @@ pub struct Fragmentation {
     #[arg(long)]
     performance: bool,
     /// Rounds, taken in turn by all contestants
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: usize,
     /// Seed of sizes and deletions
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -5,11 +5,13 @@ use super::{conduct, failure};
 use crate::args::Global;
 use crate::experiment::Files;
 use crate::failure::Failure;
+use crate::output::say;
 use clap::Args;
 use pluvio_bench::contestant::Kind;
 use pluvio_bench::experiment::Row;
 use pluvio_bench::suite::{self, StreamOptions};
 use pluvio_bench::workload::{Plan, Postmark as PostmarkPlan, ProfilePlan, TracePlan};
+use pluvio_units::{Size, VALUE_MAX};
 use std::process::ExitCode;
 
 /// Streams end when they are through: of the length of a round nothing depends.
@@ -43,7 +45,8 @@ struct Common {
 #[derive(Args, Clone, Debug)]
 pub struct Trace {
     /// The trace: comma-separated values whose first line names the columns time, operation, key and
-    /// size (block traces with op, size and lbn are understood too)
+    /// size (block traces with op, size and lbn are understood too); times are not looked at, it is replayed as fast as
+    /// it goes
     #[arg(value_name = "FILE", required_unless_present = "profile")]
     file: Option<String>,
     /// Instead of a file: a load with the sizes, the mix and the skew of production cluster N, as
@@ -112,7 +115,15 @@ pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
                 .with("file", name)
                 .with("repeat", trace.repeat)
                 .with("keys", facts.objects)
-                .with("operations", facts.operations);
+                .with("operations", facts.operations)
+                .with("sizes_cut", facts.cut);
+            if facts.cut > 0 {
+                let most = Size(VALUE_MAX as u64);
+                say(format_args!(
+                    "{} operations have more than {most}, the most a value can have: they are cut to it",
+                    facts.cut
+                ));
+            }
             (parameters, Plan::Trace(plan), facts.objects, facts.bytes)
         }
         (None, None) => return Err(Failure::usage("give a trace file or --profile")),
