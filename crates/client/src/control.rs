@@ -6,11 +6,11 @@ use crate::retry::Attempts;
 use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, CallError};
-use pluvio_units::{KeyHash, TableId};
+use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
-    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Refusal, Request,
-    RetryReason, RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef,
+    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Ping, Refusal,
+    Request, RetryReason, RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef,
     check_table_name,
 };
 
@@ -137,23 +137,34 @@ impl Client {
         self.ask(&GetServerList {}, &mut self.attempts()).await
     }
 
+    /// One round trip to a server (or a coordinator) that does nothing else. Asked once, without retries.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when it does not answer within one attempt's time.
+    pub async fn ping(&self, address: &Address) -> Result<(), ClientError> {
+        // Clients have no id.
+        let ping = Ping { from: ServerId(0) };
+        self.ask_once(address, &ping).await.map(|_| ())
+    }
+
     /// What one server has and does. Asked once, without retries.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] when it does not answer within one attempt's time.
     pub async fn server_status(&self, address: &Address) -> Result<ServerStatus, ClientError> {
+        self.ask_once(address, &GetServerStatus {}).await
+    }
+
+    async fn ask_once<R: Request>(
+        &self,
+        address: &Address,
+        request: &R,
+    ) -> Result<R::Reply, ClientError> {
         let mut attempts = self.attempts();
         let network = &*self.shared.parts.network;
         let limit = attempts.next_limit();
-        pluvio_wire::call(
-            network,
-            address,
-            Header::default(),
-            &GetServerStatus {},
-            limit,
-        )
-        .await
-        .map_err(|error| {
+        let asked = pluvio_wire::call(network, address, Header::default(), request, limit).await;
+        asked.map_err(|error| {
             self.judge(error, false, &mut attempts)
                 .err()
                 .unwrap_or_else(|| attempts.timed_out())

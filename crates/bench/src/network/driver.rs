@@ -23,6 +23,12 @@ enum Work {
     Write(std::ops::Range<u64>),
     /// Random operations until the time is up; those before `from` do not count.
     Random { from: Moment, until: Moment },
+    /// So many pings, one after the other, again and again until the time is up; those before `from` do not count.
+    Pings {
+        each: u32,
+        from: Moment,
+        until: Moment,
+    },
 }
 
 /// Writes every key once.
@@ -87,6 +93,37 @@ pub async fn latency(
         ..workload.clone()
     };
     throughput(env, target, &single, progress).await
+}
+
+/// Bare round trips for the workload's time: so many pings, one after the other, are an operation. Two are what a
+/// replicated write cannot do without: one to the master and one from there to its backups.
+///
+/// # Errors
+/// The parameters make no sense, or a connection failed.
+pub async fn round_trips(
+    env: &Env,
+    target: &Target,
+    workload: &Workload,
+    each: u32,
+    progress: &Progress,
+) -> Result<Row, BenchError> {
+    workload.check()?;
+    let single = Workload {
+        connections: 1,
+        pipeline: 1,
+        value_size: 0,
+        ..workload.clone()
+    };
+    let from = env.clock.now() + single.warmup();
+    let until = from + single.duration();
+    let works = vec![Work::Pings { each, from, until }];
+    let tally = run(env, target, &single, works, progress).await?;
+    let took = env.clock.now().since(from);
+    let name = match each {
+        1 => "PING".to_owned(),
+        n => format!("{n} x PING"),
+    };
+    Ok(tally.row(name, &single, took))
 }
 
 fn name(get_percent: u8) -> String {
@@ -176,6 +213,24 @@ impl Connection {
                     self.round(&mut caller, &batch, &value, counted).await?;
                 }
             }
+            Work::Pings { each, from, until } => loop {
+                let start = self.env.clock.now();
+                if start >= until {
+                    break;
+                }
+                let mut trips = Tally::new();
+                for _ in 0..each {
+                    self.round(&mut caller, &[Operation::Ping], &value, Some(&mut trips))
+                        .await?;
+                }
+                if start < from {
+                    continue;
+                }
+                tally.count_refusals(&trips);
+                if trips.errors == 0 {
+                    tally.record(self.env.clock.now().since(start));
+                }
+            },
         }
         Ok(tally)
     }

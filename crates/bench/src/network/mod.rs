@@ -21,7 +21,7 @@ mod report;
 mod resp;
 mod target;
 
-pub use driver::{Progress, latency, load, throughput};
+pub use driver::{Progress, latency, load, round_trips, throughput};
 pub use error::BenchError;
 pub use plan::{KEY_BYTES, Sweep, Workload, key};
 pub use report::{LatencyUs, Report, Row};

@@ -5,6 +5,7 @@ use crate::machine::Machine;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A measurement with everything one needs to read or repeat it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -17,6 +18,31 @@ pub struct Report {
     pub machine: Machine,
     /// The results.
     pub rows: Vec<Row>,
+    /// Medians over those of bare round trips, where these were measured.
+    pub ratios: BTreeMap<String, f64>,
+}
+
+impl Report {
+    /// The median of each row over that of the round trips it cannot do without: one for reads, two for writes to a
+    /// replicated store. The rows of round trips come first.
+    pub fn compare_with(&mut self, one: &Row, two: &Row) {
+        for row in &self.rows {
+            let (bare, what) = match row.workload.get_percent {
+                100 => (one, "a bare round trip"),
+                0 => (two, "two bare round trips"),
+                _ => continue,
+            };
+            let ratio = row.latency_us.p50 / bare.latency_us.p50;
+            if ratio.is_finite() {
+                let name = format!(
+                    "{} of {} B: median / {what}",
+                    row.name, row.workload.value_size
+                );
+                self.ratios.insert(name, ratio);
+            }
+        }
+        self.rows.splice(0..0, [one.clone(), two.clone()]);
+    }
 }
 
 /// The result of one load.
@@ -92,6 +118,11 @@ impl Tally {
         self.latencies
             .add(&other.latencies)
             .expect("all have the same bounds");
+        self.count_refusals(other);
+    }
+
+    /// All of it but the latencies.
+    pub(crate) fn count_refusals(&mut self, other: &Self) {
         self.misses += other.misses;
         self.errors += other.errors;
         if self.first_error.is_none() {
@@ -130,6 +161,52 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn row(name: &str, get_percent: u8, us: u64) -> Row {
+        let mut tally = Tally::new();
+        tally.record(Duration::from_micros(us));
+        let workload = Workload {
+            connections: 1,
+            pipeline: 1,
+            keys: 1,
+            value_size: 100,
+            get_percent,
+            seconds: 1.0,
+            warmup_seconds: 0.0,
+            seed: 0,
+        };
+        tally.row(name.into(), &workload, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn reads_are_compared_with_one_round_trip_and_writes_with_two() {
+        let mut report = Report {
+            command: "latency".into(),
+            target: String::new(),
+            machine: Machine::this(),
+            rows: vec![
+                row("GET", 100, 30),
+                row("SET", 0, 90),
+                row("GET 50%", 50, 60),
+            ],
+            ratios: BTreeMap::new(),
+        };
+        report.compare_with(&row("PING", 0, 20), &row("2 x PING", 0, 45));
+        let ratios: Vec<_> = report.ratios.iter().collect();
+        let near = |(name, ratio): (&String, &f64), wanted: &str, value: f64| {
+            assert_eq!(name, wanted);
+            assert!((ratio - value).abs() < 0.01, "{name}: {ratio}");
+        };
+        assert_eq!(ratios.len(), 2);
+        near(ratios[0], "GET of 100 B: median / a bare round trip", 1.5);
+        near(
+            ratios[1],
+            "SET of 100 B: median / two bare round trips",
+            2.0,
+        );
+        let names: Vec<_> = report.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["PING", "2 x PING", "GET", "SET", "GET 50%"]);
+    }
 
     #[test]
     fn rows_hold_what_was_recorded() {

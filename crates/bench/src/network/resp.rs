@@ -1,4 +1,4 @@
-//! A small Redis client: sends SET, GET, WAIT and INFO in pipelines, and reads replies.
+//! A small Redis client: sends SET, GET, PING, WAIT and INFO in pipelines, and reads replies.
 //!
 //! - RESP-1: replies are parsed as they come, in one pass; a reply has at most [`REPLY_MAX`] bytes.
 
@@ -71,6 +71,11 @@ impl Connection {
             .extend_from_slice(format!("${}\r\n", value.len()).as_bytes());
         self.out.extend_from_slice(value);
         self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Adds a PING to what [`Connection::flush`] sends.
+    pub(crate) fn ping(&mut self) {
+        self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
     }
 
     /// Adds a WAIT to what [`Connection::flush`] sends: as long as it takes.

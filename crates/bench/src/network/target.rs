@@ -7,7 +7,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;
 use pluvio_client::{Client, Table};
-use pluvio_env::Clock;
+use pluvio_env::{Address, Clock};
 use std::sync::Arc;
 
 /// Whom to measure.
@@ -68,10 +68,19 @@ impl Target {
                     wait: *wait,
                 }
             }
-            Self::Native { client, table } => Caller::Native {
-                client: client.clone(),
-                table: table.clone(),
-            },
+            Self::Native { client, table } => {
+                let list = client.server_list().await?;
+                let servers: Vec<_> = list
+                    .up()
+                    .map(|server| Address::from(server.address.as_str()))
+                    .collect();
+                let server = servers.get(number % servers.len().max(1));
+                Caller::Native {
+                    client: client.clone(),
+                    table: table.clone(),
+                    server: server.ok_or_else(no_address)?.clone(),
+                }
+            }
         })
     }
 }
@@ -85,6 +94,8 @@ fn no_address() -> BenchError {
 pub(crate) enum Operation {
     Get(u64),
     Set(u64),
+    /// A round trip that does nothing.
+    Ping,
 }
 
 /// What became of operations.
@@ -116,6 +127,8 @@ pub(crate) enum Caller {
     Native {
         client: Client,
         table: Table,
+        /// Who is pinged.
+        server: Address,
     },
 }
 
@@ -136,6 +149,7 @@ impl Caller {
                     match *operation {
                         Operation::Get(number) => connection.get(number),
                         Operation::Set(number) => connection.set(number, value),
+                        Operation::Ping => connection.ping(),
                     }
                 }
                 if wait > 0 {
@@ -164,9 +178,14 @@ impl Caller {
                     outcome.done.iter_mut().for_each(|took| *took = all);
                 }
             }
-            Self::Native { client, table } => {
+            Self::Native {
+                client,
+                table,
+                server,
+            } => {
                 let one = |operation: &Operation| {
                     let (client, table, operation) = (&*client, &*table, *operation);
+                    let server = &*server;
                     async move {
                         let start = clock.now();
                         let found = match operation {
@@ -177,6 +196,7 @@ impl Caller {
                                 let key = key(number);
                                 client.write(table, &key, value.clone()).await.map(|_| true)
                             }
+                            Operation::Ping => client.ping(server).await.map(|()| true),
                         };
                         (found, clock.now().since(start))
                     }

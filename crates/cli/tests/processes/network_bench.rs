@@ -70,13 +70,31 @@ fn natively(cluster: &Cluster) {
         "native client, table \"measured\", 2 servers",
     );
     let names: Vec<&str> = rows.iter().map(|r| r["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["GET", "SET"]);
+    assert_eq!(names, ["PING", "2 x PING", "GET", "SET"]);
+    let p50 = |at: usize| rows[at]["latency_us"]["p50"].as_f64().unwrap();
+    assert!(
+        p50(1) > p50(0),
+        "two round trips take longer than one: {report}"
+    );
+    for (name, ours, bare) in [
+        ("GET of 100 B: median / a bare round trip", 2, 0),
+        ("SET of 100 B: median / two bare round trips", 3, 1),
+    ] {
+        let ratio = report["ratios"][name].as_f64().unwrap();
+        assert!((ratio - p50(ours) / p50(bare)).abs() < 1e-6, "{report}");
+    }
     for row in rows {
         let load = &row["workload"];
         assert_eq!(
             (&load["connections"], &load["pipeline"]),
             (&1.into(), &1.into())
         );
+    }
+    // The same over the Redis protocol, for people.
+    let line = "latency --skip-load --keys 100 --get-percent 0 --seconds 0.05 --warmup 0";
+    let shown = bench(cluster, line).ok().text();
+    for word in ["2 x PING", "SET of 100 B: median / two bare round trips: "] {
+        assert!(shown.contains(word), "no {word} in {shown}");
     }
     let text = cluster.run(["scan", "measured", "--keys-only"]).ok().text();
     assert_eq!(text.lines().count(), 100);

@@ -8,6 +8,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use pluvio_bench::Machine;
 use pluvio_bench::network::{self, BenchError, Progress, Report, Sweep, Target, Workload};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -247,12 +248,23 @@ async fn measure(session: &Session, job: Job) -> Result<Report, Failure> {
         progress.finish_and_clear();
         rows.push(row.map_err(failure)?);
     }
-    Ok(Report {
+    let mut report = Report {
         command: job.command.to_owned(),
         target: about,
         machine: Machine::this(),
         rows,
-    })
+        ratios: BTreeMap::new(),
+    };
+    if job.command == "latency" {
+        let progress = spinner("bare round trips");
+        let told = teller(&progress);
+        let trips =
+            |each| network::round_trips(&session.env, &target, &job.sweep.base, each, &told);
+        let (one, two) = (trips(1).await, trips(2).await);
+        progress.finish_and_clear();
+        report.compare_with(&one.map_err(failure)?, &two.map_err(failure)?);
+    }
+    Ok(report)
 }
 
 async fn target(session: &Session, whom: &Whom) -> Result<Target, Failure> {
@@ -327,8 +339,12 @@ fn as_text(report: &Report) -> String {
         ]);
     }
     let m = &report.machine;
+    let ratios = report.ratios.iter();
+    let ratios: String = ratios
+        .map(|(name, ratio)| format!("\n{name}: {ratio:.2}"))
+        .collect();
     format!(
-        "{} of {}\n{}, {} processors, Linux {}, {} build\n\n{}",
+        "{} of {}\n{}, {} processors, Linux {}, {} build\n\n{}{ratios}",
         report.command,
         report.target,
         m.processor,
