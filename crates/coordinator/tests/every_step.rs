@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::every_step::the_leader_dies_at_every_step;
+use common::every_step::{the_leader_dies_at_every_step, the_next_leader_dies_too};
 use common::ground::InFile;
 use pluvio_coordinator::MemoryStore;
 use std::sync::Arc;
@@ -24,4 +24,11 @@ fn a_leader_that_is_started_again_goes_on_wherever_it_died() {
         Arc::new(InFile::new(directory.path().join(number.to_string())))
     });
     println!("{deaths} deaths");
+}
+
+#[test]
+fn a_third_leader_goes_on_where_the_second_one_died_over_what_the_first_one_left() {
+    let deaths = the_next_leader_dies_too(&|| Arc::new(MemoryStore::shared()));
+    println!("{deaths} times both died");
+    assert!(deaths > 100, "{deaths}");
 }

@@ -165,12 +165,22 @@ fn owner(table: &TableInfo) -> ServerId {
     first.owner
 }
 
-/// Plays one operation; the leader dies at a step of it, and another one goes on.
-fn play(ground: Arc<dyn Ground>, operation: Operation, at: u64, side: Side) -> Fate {
+/// Plays one operation; the leader dies at a step of it, and another one goes on. `heir`: that one dies too, at a step of
+/// its own, and a third one goes on.
+fn play(
+    ground: Arc<dyn Ground>,
+    operation: Operation,
+    (at, side): (u64, Side),
+    heir: Option<(u64, Side)>,
+) -> Steps {
     let alone = ground.look().is_exclusive();
     let steps = Steps::default();
     let ground = Arc::new(Stepped::new(ground, steps.clone()));
-    let coordinators = if alone { 1 } else { 2 };
+    let coordinators = match heir {
+        _ if alone => 1,
+        None => 2,
+        Some(_) => 3,
+    };
     let mut cluster = Cluster::on(1, SimOptions::default(), coordinators, ground);
     for index in 0..SERVERS {
         cluster.add_machine();
@@ -186,6 +196,9 @@ fn play(ground: Arc<dyn Ground>, operation: Operation, at: u64, side: Side) -> F
         cluster.keep_coordinator_running();
     }
     steps.arm(cluster.coordinators[leader], at, side);
+    if let Some((at, side)) = heir {
+        steps.arm_heir(at, side);
+    }
 
     operation.begin(&cluster, to);
     // A crash is found out within a second or so, and the next leader leads after two or three.
@@ -203,7 +216,7 @@ fn play(ground: Arc<dyn Ground>, operation: Operation, at: u64, side: Side) -> F
     assert_eq!((&again.tables, &again.list), (&status.tables, &status.list));
     assert_eq!(stored, cluster.stored());
     assert!(cluster.leaders().len() == 1);
-    steps.fate()
+    steps
 }
 
 /// Lets the leader die before and after every step of every operation, each time on a new ground. Gives how
@@ -216,9 +229,9 @@ pub fn the_leader_dies_at_every_step(new_ground: &dyn Fn() -> Arc<dyn Ground>) -
             assert!(at < STEPS_MAX, "{operation:?} never ends");
             let fates = [Side::Before, Side::After].map(|side| {
                 let note = Note(format!("{operation:?}, {side:?} step {at}"));
-                let fate = play(new_ground(), operation, at, side);
+                let steps = play(new_ground(), operation, (at, side), None);
                 drop(note);
-                fate
+                steps.fate()
             });
             let died = fates.iter().filter(|fate| matches!(fate, Fate::Died(_)));
             deaths += died.count();
@@ -229,6 +242,41 @@ pub fn the_leader_dies_at_every_step(new_ground: &dyn Fn() -> Arc<dyn Ground>) -
         }
         // At least the change itself and one message; otherwise nothing was tested.
         assert!(at >= 2, "{operation:?} has only {at} steps");
+    }
+    deaths
+}
+
+/// Steps of a second leader at which it dies: those in which it takes over and takes up what the first one left.
+const HEIR_STEPS: u64 = 12;
+
+/// Lets the leader die after every step of every operation, and the next one at each of its first steps. Gives how many
+/// times both died.
+pub fn the_next_leader_dies_too(new_ground: &dyn Fn() -> Arc<dyn Ground>) -> usize {
+    let mut deaths = 0;
+    for operation in Operation::ALL {
+        for at in 0..STEPS_MAX {
+            let mut first_died = false;
+            for heir_at in 0..HEIR_STEPS {
+                // Each side of half of them: the neighbours make up for the other one.
+                let side = match (at + heir_at) % 2 {
+                    0 => Side::Before,
+                    _ => Side::After,
+                };
+                let what = format!("{operation:?}, after step {at}, the next {side:?} {heir_at}");
+                let note = Note(what);
+                let heir = Some((heir_at, side));
+                let steps = play(new_ground(), operation, (at, Side::After), heir);
+                drop(note);
+                first_died |= steps.deaths() > 0;
+                deaths += usize::from(steps.deaths() == 2);
+                if steps.fate() == Fate::NotReached {
+                    break;
+                }
+            }
+            if !first_died {
+                break;
+            }
+        }
     }
     deaths
 }

@@ -10,12 +10,10 @@ use super::ground::Ground;
 use super::{Shared, lock};
 use bytes::Bytes;
 use pluvio_coordinator::{Change, Condition, Limits, MetadataStore, Outcome, StoreError};
-use pluvio_env::{
-    Address, BoxFuture, CallError, Env, Frame, Listening, Network, NetworkError, Service,
-    StreamService,
-};
-use pluvio_sim::{ProcessEnv, ProcessId, SimHandle};
+use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
+use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, SimHandle};
 use pluvio_wire::Opcode;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,48 +37,80 @@ pub enum Fate {
     Died(String),
 }
 
-#[derive(Default)]
-struct Plan {
+/// A planned death.
+struct Death {
+    /// Who dies; `None`: whoever comes to this step first.
     victim: Option<ProcessId>,
     at: u64,
-    side: Option<Side>,
-    begun: u64,
-    died: Option<String>,
+    side: Side,
 }
 
-/// Counts the steps of one coordinator. Clones are the same.
+#[derive(Default)]
+struct Plan {
+    /// What is still to come, the next one first.
+    deaths: VecDeque<Death>,
+    /// Steps that were begun by those who may die next, since the death before.
+    begun: u64,
+    died: Vec<String>,
+}
+
+/// Counts the steps of coordinators. Clones are the same.
 #[derive(Clone, Default)]
 pub struct Steps(Shared<Plan>);
 
 impl Steps {
     /// Lets a coordinator die at its step with this number, counted from now on.
     pub fn arm(&self, victim: ProcessId, at: u64, side: Side) {
-        *lock(&self.0) = Plan {
+        let first = Death {
             victim: Some(victim),
             at,
-            side: Some(side),
+            side,
+        };
+        *lock(&self.0) = Plan {
+            deaths: VecDeque::from([first]),
             ..Plan::default()
         };
     }
 
+    /// Lets one more die, whoever it is, at the step with this number after the death before.
+    pub fn arm_heir(&self, at: u64, side: Side) {
+        let victim = None;
+        lock(&self.0).deaths.push_back(Death { victim, at, side });
+    }
+
+    /// How many have died.
+    pub fn deaths(&self) -> usize {
+        lock(&self.0).died.len()
+    }
+
+    /// What became of the last death of the plan, or of the first one that did not come to be.
     pub fn fate(&self) -> Fate {
         let plan = lock(&self.0);
-        match &plan.died {
-            Some(what) => Fate::Died(what.clone()),
-            None if plan.begun > plan.at => Fate::Abandoned,
-            None => Fate::NotReached,
+        match plan.deaths.front() {
+            None => Fate::Died(plan.died.join(", then ")),
+            Some(next) if plan.begun > next.at => Fate::Abandoned,
+            Some(_) => Fate::NotReached,
         }
     }
 
     /// Whether the step that begins is the one of the plan; gives the side then.
     fn begin(&self, process: ProcessId) -> Option<Side> {
         let mut plan = lock(&self.0);
-        if plan.victim != Some(process) {
+        let number = plan.begun;
+        let next = plan.deaths.front()?;
+        if next.victim.is_some_and(|victim| victim != process) {
             return None;
         }
-        let number = plan.begun;
+        let side = (number == next.at).then_some(next.side);
         plan.begun += 1;
-        plan.side.filter(|_| number == plan.at)
+        side
+    }
+
+    fn dies(&self, what: &str) {
+        let mut plan = lock(&self.0);
+        plan.deaths.pop_front();
+        plan.begun = 0;
+        plan.died.push(what.to_owned());
     }
 }
 
@@ -106,7 +136,7 @@ impl Walker {
     }
 
     async fn die(&self, what: &str) {
-        lock(&self.steps.0).died = Some(what.to_owned());
+        self.steps.dies(what);
         self.sim.crash(self.process);
         core::future::pending().await
     }
@@ -132,11 +162,7 @@ impl Ground for Stepped {
             sim: sim.clone(),
             process: process.id,
         };
-        let network = SteppedNetwork {
-            inner: env.network.clone(),
-            walker: walker.clone(),
-        };
-        env.network = Arc::new(network);
+        env.network = Intercepted::new(env.network.clone(), walker.clone());
         let inner = store;
         (env, Arc::new(SteppedStore { inner, walker }))
     }
@@ -182,14 +208,10 @@ impl MetadataStore for SteppedStore {
     }
 }
 
-struct SteppedNetwork {
-    inner: Arc<dyn Network>,
-    walker: Walker,
-}
-
-impl Network for SteppedNetwork {
+impl Interceptor for Walker {
     fn call<'a>(
         &'a self,
+        network: &'a dyn Network,
         to: &'a Address,
         request: Frame,
         limit: Duration,
@@ -200,31 +222,9 @@ impl Network for SteppedNetwork {
             opcode,
             Opcode::Ping | Opcode::GetLeader | Opcode::GetServerStatus
         ) {
-            return self.inner.call(to, request, limit);
+            return network.call(to, request, limit);
         }
         let what = format!("{} to {to}", opcode.name());
-        Box::pin(async move {
-            let calling = self.inner.call(to, request, limit);
-            self.walker.step(what, calling).await
-        })
-    }
-
-    fn listen(
-        &self,
-        address: &Address,
-        service: Arc<dyn Service>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        self.inner.listen(address, service)
-    }
-
-    fn listen_streams(
-        &self,
-        address: &Address,
-        connections_max: usize,
-        refusal: Bytes,
-        service: Arc<dyn StreamService>,
-    ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        let inner = &self.inner;
-        inner.listen_streams(address, connections_max, refusal, service)
+        Box::pin(async move { self.step(what, network.call(to, request, limit)).await })
     }
 }
