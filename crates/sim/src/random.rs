@@ -33,6 +33,7 @@ impl Stream {
     }
 
     /// The stream of one of several things of one name.
+    #[cfg(feature = "cluster")]
     pub(crate) fn numbered(seed: u64, name: &str, number: u64) -> Self {
         Self(derive(seed, name, number))
     }
