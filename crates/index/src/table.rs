@@ -349,6 +349,11 @@ impl<M: Lines> Table<M> {
                 return found;
             }
         }
+        self.read_all_tagged(place, take)
+    }
+
+    /// [`Self::read_all`] for slots with the tag of the place. `None` after a complete view.
+    fn read_all_tagged<T>(&self, place: u64, mut take: impl FnMut(Slot) -> Option<T>) -> Option<T> {
         self.read_all(
             place,
             || (),
@@ -400,27 +405,21 @@ impl<M: Lines> Table<M> {
     ) -> Option<T> {
         let mut attempt = 0_u32;
         loop {
-            let address = self.address(place);
-            let head = self.head(address.block.number).0.get();
+            let lines = self.lines();
+            let address = Address::of(place, lines, M::BLOCK_LOG);
+            let head_word = self.head(address.block.number).0;
+            let head = head_word.get();
             if head & MOVING == 0 {
-                let found = self.read_all(
-                    place,
-                    || (),
-                    |word, address| {
-                        let tagged = slot::has_tag(word, address.tag);
-                        tagged.then(|| take(Slot::of(word))).flatten()
-                    },
-                );
-                let Ok(taken) = found else {
-                    return None;
-                };
+                let at_home = self.at_home(self.behind(&address, 0)).find_map(&mut take);
+                let found = at_home.or_else(|| self.read_all_tagged(place, &mut take));
+                // Nothing was found in a complete view.
+                let taken = found?;
                 // Pairs with the fence in `change_in_place`: who took something of a change sees *moving* or
                 // a newer version here.
                 M::fence_acquire();
-                // In this order, as in `read_all`.
-                let same = self.address(place) == address;
-                let now = self.head(address.block.number).0.get();
-                if same && unmoved(head, now) {
+                // In this order, as in `read_all`. The number of lines alone decides about the address.
+                let same = self.lines() == lines;
+                if same && unmoved(head, head_word.get()) {
                     return Some(taken);
                 }
             }

@@ -6,13 +6,14 @@
 //! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's; these and the rest are accessed each for itself, so
 //! that everybody agrees which bytes are accessed as words.
 //!
-//! - LOG-12: the value of such an object is stored and read by atomic words only, from its publication
+//! - LOG-12: the value of such an object is stored and read by accesses that may race only, from its publication
 //!   until its memory is free. Nobody takes a slice of it.
 //! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the bucket's
 //!   version; so does who points the index to a copy, after having taken the value again.
 
 use crate::memory::LogMemory;
 use crate::space::LogSpace;
+use crate::view::is_same_key;
 use core::ops::Range;
 use pluvio_format::{Object, ObjectFront};
 use pluvio_memory::EpochGuard;
@@ -45,6 +46,13 @@ impl MutableObject<'_> {
         self.room - VALUE_HEAD_BYTES
     }
 
+    /// Whether it has this key.
+    #[must_use]
+    #[inline(always)]
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        is_same_key(self.key, key)
+    }
+
     fn rest_at(&self) -> u64 {
         self.at + VALUE_HEAD_BYTES as u64
     }
@@ -61,6 +69,44 @@ impl LogMemory {
     /// The object at `entry`, without its value; `None` when it is none, or a large one.
     #[inline]
     pub(crate) fn mutable_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<MutableObject<'g>> {
+        if let Some(object) = self.plain_mutable_object(entry, guard) {
+            return Some(object);
+        }
+        self.other_mutable_object(entry, guard)
+    }
+
+    /// [`Self::mutable_object`] for one that is laid out as nearly all are.
+    #[inline(always)]
+    fn plain_mutable_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<MutableObject<'g>> {
+        let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
+        let (front, key_at) = self.plain_front(entry, left, guard)?;
+        let value_at = key_at + front.key_len;
+        let room = front.total_len.checked_sub(value_at)?;
+        if front.total_len > left.min(SMALL_ENTRY_MAX) || room < VALUE_HEAD_BYTES {
+            return None;
+        }
+        // SAFETY: below the appended length and under the guard, as in `view`; and what lies before the value never
+        // changes (LOG-12).
+        let before = unsafe { self.piece(entry, value_at, guard) };
+        Some(MutableObject {
+            version: front.version,
+            key: before.get(key_at..)?,
+            at: entry.offset() + value_at as u64,
+            room,
+            total_len: front.total_len as u32,
+        })
+    }
+
+    #[inline(never)]
+    fn other_mutable_object<'g>(
         &'g self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,

@@ -97,7 +97,7 @@ pub(crate) struct Identity<'g> {
 
 /// Compares keys of one length, without a call when they are short.
 #[inline(always)]
-fn is_same_key(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn is_same_key(one: &[u8], other: &[u8]) -> bool {
     match (one.first_chunk::<8>(), other.first_chunk::<8>()) {
         (Some(first), Some(other_first)) if one.len() <= 16 && one.len() == other.len() => {
             first == other_first && one.last_chunk::<8>() == other.last_chunk::<8>()
@@ -185,25 +185,41 @@ impl LogMemory {
         guard: &'g EpochGuard<'_>,
     ) -> Option<(PlainFront, usize, &'g [u8])> {
         let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
-        if self.is_in_place() || left < PlainFront::LONG {
+        if self.is_in_place() {
             return None;
         }
-        // SAFETY: as in `view`: no entry with a reference has less.
-        let start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
-        let (front, key_at) = if start[1] < 0x80 {
-            let front = PlainFront::of_short(start.first_chunk()?)?;
-            (front, PlainFront::SHORT)
-        } else {
-            // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128.
-            let start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
-            (PlainFront::of_long(start.first_chunk()?)?, PlainFront::LONG)
-        };
+        let (front, key_at) = self.plain_front(entry, left, guard)?;
         if front.total_len > left {
             return None;
         }
         // SAFETY: as in `view`.
         let bytes = unsafe { self.piece(entry, front.total_len, guard) };
         Some((front, key_at, bytes))
+    }
+
+    /// The front of the object at `entry` if it is laid out as nearly all are, and where its key begins; `left` bytes of its
+    /// seglet come from `entry` on. Reads no byte of the value.
+    #[inline(always)]
+    pub(crate) fn plain_front<'g>(
+        &'g self,
+        entry: EntryRef,
+        left: usize,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<(PlainFront, usize)> {
+        if left < PlainFront::LONG {
+            return None;
+        }
+        // SAFETY: as in `view`: no entry with a reference has less, and so much of an object lies before its value.
+        let start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
+        if start[1] < 0x80 {
+            let front = PlainFront::of_short(start.first_chunk()?)?;
+            return Some((front, PlainFront::SHORT));
+        }
+        // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and lengths of two bytes make
+        // the front of an object a byte longer.
+        let start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
+        let front = PlainFront::of_long(start.first_chunk()?)?;
+        Some((front, PlainFront::LONG))
     }
 
     /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece; [`Self::view`] reads what

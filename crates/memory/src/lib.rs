@@ -19,6 +19,9 @@ mod binding;
 #[allow(unsafe_code)] // copies to where its callers may write
 mod copy;
 mod epoch;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)] // copies bytes that others change
+mod racing;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;

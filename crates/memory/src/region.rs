@@ -16,7 +16,9 @@
 use crate::copy::CopyMethod;
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+use core::sync::atomic::{AtomicU8, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -295,18 +297,53 @@ impl Region {
         unsafe { method.copy(data, to) }
     }
 
-    /// Copies the first `into.len()` of the `room` bytes from `offset` on, by atomic loads: for bytes that others
+    /// Copies the first `into.len()` of the `room` bytes from `offset` on, for bytes that others
     /// change meanwhile with [`Self::store_bytes`]. What comes may be torn; whether it is, the caller finds out
     /// by a version. Loads are relaxed.
     ///
-    /// `offset` and `room` are those of every access to these bytes while anybody may change them, so that all
-    /// agree which of them are accessed as words.
+    /// `offset` and `room` are those of every access to these bytes while anybody may change them, so that where
+    /// atomics are used all agree which of them are accessed as words.
     ///
     /// # Panics
     /// When the range leaves the region (M1), or `into` is longer than `room`.
     #[inline]
     pub fn load_bytes(&self, offset: u64, room: usize, into: &mut [u8]) {
         assert!(into.len() <= room, "{} bytes of {room}", into.len());
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.check_bytes(offset, room);
+            // SAFETY: inside the mapping (checked above) and initialised (R3).
+            unsafe { crate::racing::load(self.at(offset).cast(), into) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.load_atomics(offset, room, into);
+    }
+
+    /// Stores `data` to the first of the `room` bytes from `offset` on, as if by relaxed atomic stores; the counterpart of
+    /// [`Self::load_bytes`]. What the rest of the room holds afterwards is not said.
+    ///
+    /// # Panics
+    /// As of [`Self::load_bytes`].
+    ///
+    /// # Safety
+    /// No slice of [`Region::bytes`] covers one of the `room` bytes, and no [`Region::write`] to them is under way;
+    /// nobody else stores to them at the same time.
+    #[inline]
+    pub unsafe fn store_bytes(&self, offset: u64, room: usize, data: &[u8]) {
+        assert!(data.len() <= room, "{} bytes of {room}", data.len());
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.check_bytes(offset, room);
+            // SAFETY: inside the mapping (checked above); the caller alone stores there, and nobody has a slice.
+            unsafe { crate::racing::store(self.at(offset).cast(), data) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.store_atomics(offset, room, data);
+    }
+
+    /// [`Self::load_bytes`] by atomic loads of bytes and words.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn load_atomics(&self, offset: u64, room: usize, into: &mut [u8]) {
         let (edge, words) = self.racing(offset, room);
         let (first, rest) = into.split_at_mut(edge.len().min(into.len()));
         for (to, from) in first.iter_mut().zip(edge) {
@@ -332,18 +369,10 @@ impl Region {
         }
     }
 
-    /// Stores `data` to the first of the `room` bytes from `offset` on, by relaxed atomic stores; the counterpart of
-    /// [`Self::load_bytes`]. Bytes behind `data`, up to the end of its last word, become zero.
-    ///
-    /// # Panics
-    /// As of [`Self::load_bytes`].
-    ///
-    /// # Safety
-    /// No slice of [`Region::bytes`] covers one of the `room` bytes, and no [`Region::write`] to them is under way;
-    /// nobody else stores to them at the same time.
-    #[inline]
-    pub unsafe fn store_bytes(&self, offset: u64, room: usize, data: &[u8]) {
-        assert!(data.len() <= room, "{} bytes of {room}", data.len());
+    /// [`Self::store_bytes`] by atomic stores of bytes and words. Those behind `data`, up to the end of its last word, become
+    /// zero.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn store_atomics(&self, offset: u64, room: usize, data: &[u8]) {
         let (edge, words) = self.racing(offset, room);
         let (first, rest) = data.split_at(edge.len().min(data.len()));
         for (to, from) in edge.iter().zip(first) {
@@ -370,7 +399,7 @@ impl Region {
     }
 
     /// The bytes of a range before its first whole word, and its whole words.
-    #[inline]
+    #[cfg(any(test, not(target_arch = "x86_64")))]
     fn racing(&self, offset: u64, room: usize) -> (&[AtomicU8], &[AtomicU64]) {
         self.check_bytes(offset, room);
         let edge = (offset.next_multiple_of(8) - offset).min(room as u64);
@@ -388,7 +417,7 @@ impl Region {
     }
 
     /// The bytes of a range behind its last whole word.
-    #[inline]
+    #[cfg(any(test, not(target_arch = "x86_64")))]
     fn racing_end(&self, offset: u64, room: usize) -> &[AtomicU8] {
         let edge = (offset.next_multiple_of(8) - offset).min(room as u64);
         let end = (room as u64 - edge) % 8;
@@ -600,6 +629,10 @@ mod tests {
                 }
                 let mut back = vec![0; len];
                 region.load_bytes(offset, room, &mut back);
+                assert_eq!(back, data, "{len} of {room} at {offset}");
+                region.store_atomics(offset, room, &data);
+                let mut back = vec![0; len];
+                region.load_atomics(offset, room, &mut back);
                 assert_eq!(back, data, "{len} of {room} at {offset}");
                 // SAFETY: as above.
                 let behind = unsafe { region.bytes(offset + room as u64, 1) };

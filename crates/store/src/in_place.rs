@@ -94,7 +94,8 @@ impl ValueHead {
 }
 
 impl Engine {
-    /// Replaces what `into` holds by a copy of the value; gives its version.
+    /// Replaces what `into` holds by a copy of the value; gives its version. What `into` holds when there is no object is
+    /// not said.
     pub(crate) fn read_in_place(
         &self,
         table: &EngineTable,
@@ -114,7 +115,7 @@ impl Engine {
                 into.extend_from_slice(object.value);
                 return Some(object.version);
             };
-            if object.key != key {
+            if !object.has_key(key) {
                 return None;
             }
             let head = ValueHead::of(&self.space, &object);
@@ -137,6 +138,10 @@ impl Engine {
         let hash = table.hash(key);
         let guard = self.space.pin();
         let index = table.indexes.of(hash)?;
+        // On their way before the lock is waited for.
+        if let Some(slot) = index.at_home(index.home(hash)).next() {
+            self.space.prefetch(slot.entry, PREFETCH_LINES);
+        }
         let mut bucket = index.lock(hash);
         if table.indexes.is_closed() {
             return None;
@@ -144,12 +149,13 @@ impl Engine {
         let mut found = None;
         bucket.find(|entry| {
             let object = self.space.mutable_object(entry, &guard);
-            found = object.filter(|object| object.key == key);
+            found = object.filter(|object| object.has_key(key));
             found.is_some()
         })?;
         let object = found?;
-        let version = ValueHead::of(&self.space, &object).version.next();
-        self.overwrite(by, table, &mut bucket, &object, version, value)
+        let before = ValueHead::of(&self.space, &object);
+        let version = before.version.next();
+        self.overwrite(by, table, &mut bucket, (&object, before), version, value)
     }
 
     /// Under the bucket's lock: overwrites the object if the value fits, and counts what that changes.
@@ -158,14 +164,13 @@ impl Engine {
         by: LogId,
         table: &EngineTable,
         bucket: &mut BucketGuard<'_>,
-        object: &MutableObject<'_>,
+        (object, before): (&MutableObject<'_>, ValueHead),
         version: ObjectVersion,
         value: &[u8],
     ) -> Option<ObjectVersion> {
         if value.len() > object.room() {
             return None;
         }
-        let before = ValueHead::of(&self.space, object);
         let head = ValueHead {
             version,
             len: value.len(),
@@ -186,6 +191,8 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {
         let object = self.space.mutable_object(old.entry, guard)?;
-        self.overwrite(at.log, at.table, bucket, &object, old.version.next(), value)
+        let before = ValueHead::of(&self.space, &object);
+        let version = old.version.next();
+        self.overwrite(at.log, at.table, bucket, (&object, before), version, value)
     }
 }

@@ -122,11 +122,15 @@ impl Table {
     /// no object.
     #[inline]
     pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> bool {
-        into.clear();
         let engine = &self.shared.engine;
         if engine.space().is_in_place() {
-            return engine.read_in_place(&self.table, key, into).is_some();
+            let found = engine.read_in_place(&self.table, key, into).is_some();
+            if !found {
+                into.clear();
+            }
+            return found;
         }
+        into.clear();
         let copied = engine.read_appended(&self.table, key, |_, v| into.extend_from_slice(v));
         copied.is_some()
     }
