@@ -14,6 +14,9 @@ use std::process::{Command, Stdio};
 
 /// Room that a full disk still has: less than the header of a frame and its first bytes.
 const LEFT: u64 = 4 << 10;
+/// The kernel refuses a size below what is used, and a server goes on writing while that is measured: each attempt leaves twice as
+/// much for it to fill, this often.
+const FILL_ATTEMPTS: u32 = 13;
 
 /// The mounted disks of all servers.
 pub struct Disks {
@@ -41,16 +44,22 @@ impl Disks {
         Ok(this)
     }
 
-    /// Makes the disk of a server full, by taking away what it does not use yet.
+    /// Makes the disk of a server full, by taking away what it does not use yet, or nearly so if the server writes fast: it is
+    /// full a moment later.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// What the kernel says, the last time.
     pub fn fill(&self, server: usize) -> Result<(), Failure> {
         let folder = &self.folders[server];
-        let seen =
-            rustix::fs::statvfs(folder).map_err(|error| failure(folder, &error.to_string()))?;
-        let used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize;
-        self.resize(server, used + LEFT)
+        let shrink = |attempt: u32| {
+            let seen =
+                rustix::fs::statvfs(folder).map_err(|error| failure(folder, &error.to_string()))?;
+            let used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize;
+            self.resize(server, used + (LEFT << attempt))
+        };
+        (0..FILL_ATTEMPTS)
+            .find_map(|attempt| shrink(attempt).ok())
+            .map_or_else(|| shrink(FILL_ATTEMPTS), Ok)
     }
 
     /// Gives the room back.
@@ -147,5 +156,38 @@ mod tests {
         let bytes = std::fs::read(&frame).unwrap();
         let ones: u32 = bytes.iter().map(|byte| byte.count_ones()).sum();
         assert_eq!((ones, bytes.len()), (1, 4096));
+    }
+
+    /// What mounts small file systems.
+    mod needs_small_disk {
+        use super::*;
+
+        #[test]
+        fn a_disk_gets_full_and_free_while_somebody_writes_to_it() {
+            let folder = tempfile::tempdir().unwrap();
+            let disks = Disks::new(vec![folder.path().join("disk")], Size::mib(64)).unwrap();
+            let file = folder.path().join("disk/file");
+            // It ends by itself when its file is gone.
+            let mut writer = Command::new("sh")
+                .arg("-c")
+                .arg(": > \"$0\"; while [ -e \"$0\" ]; do head -c 100000 /dev/zero >> \"$0\"; done")
+                .arg(&file)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            for _ in 0..5 {
+                disks.fill(0).unwrap();
+                let size = rustix::fs::statvfs(&disks.folders[0]).unwrap().f_blocks;
+                let room = Size::mib(64).bytes() / 4096;
+                assert!(size < room, "{size} blocks");
+                disks.free(0).unwrap();
+                let size = rustix::fs::statvfs(&disks.folders[0]).unwrap().f_blocks;
+                assert_eq!(size, room);
+                std::fs::write(&file, []).unwrap();
+            }
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+        }
     }
 }
