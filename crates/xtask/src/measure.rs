@@ -38,7 +38,7 @@ impl Experiment {
 
 /// Rounds are so short that all of them take about an hour and a half. The simulated cleaner is not among them: its page
 /// does not depend on the machine.
-const EXPERIMENTS: [Experiment; 14] = [
+const EXPERIMENTS: [Experiment; 15] = [
     Experiment::new("store", "bench store --seconds 0.25 --rounds 3"),
     Experiment::new(
         "store-zipfian",
@@ -64,6 +64,10 @@ const EXPERIMENTS: [Experiment; 14] = [
     Experiment::new(
         "fragmentation",
         "bench fragmentation --performance --peer glibc,jemalloc,tcmalloc,mimalloc,redis,memcached",
+    ),
+    Experiment::new(
+        "fragmentation-large",
+        "bench fragmentation --live 512MiB --workload W7,P2,P3,P4,P5,P6 --peer none",
     ),
     Experiment::new(
         "breakdown",

@@ -118,7 +118,7 @@ pub fn breakdown(
     let mixes = options.mixes();
     let runs = mixes.len() * (options.rounds.rounds + 1);
     let fills = options.fills();
-    let each = variants(options, 0).len() * (1 + runs);
+    let each = variants(options, &|_| 0).len() * (1 + runs);
     watch(Step::Total((fills.len() * each) as u64));
     let parameters = Row::new()
         .with("objects", options.objects)
@@ -129,8 +129,8 @@ pub fn breakdown(
     for &fill in &fills {
         let bytes = options.objects * fill.value_size as u64;
         let utilization = f64::from(fill.utilization) / 100.0;
-        let memory = overhead.memory(options.objects, bytes, utilization);
-        let variants = variants(options, memory);
+        let memory = |kind| overhead.memory(kind, options.objects, bytes, utilization);
+        let variants = variants(options, &memory);
         let mut processes = Vec::new();
         for variant in &variants {
             let name = format!("{} {} loads", variant.part, variant.value);
@@ -181,8 +181,8 @@ fn tell(
 }
 
 /// The usual store first, then one for each other value of each part.
-fn variants(options: &BreakdownOptions, memory: u64) -> Vec<Variant> {
-    let usual = Setup::new(Kind::Pluvio, options.objects, memory);
+fn variants(options: &BreakdownOptions, memory: &dyn Fn(Kind) -> u64) -> Vec<Variant> {
+    let usual = Setup::new(Kind::Pluvio, options.objects, memory(Kind::Pluvio));
     let mut all = vec![Variant {
         part: "usual",
         value: "distributed counter epochs, a head a core, memcpy, append".into(),
@@ -224,7 +224,8 @@ fn variants(options: &BreakdownOptions, memory: u64) -> Vec<Variant> {
         add("copy", name.into(), &|setup| setup.copying = copying);
     }
     add("update", "in place".into(), &|setup| {
-        setup.kind = Kind::PluvioInPlace
+        setup.kind = Kind::PluvioInPlace;
+        setup.memory = memory(Kind::PluvioInPlace);
     });
     all
 }

@@ -85,8 +85,12 @@ impl Overhead {
 
     /// The memory in which so many objects with so many bytes of values are this part of the log; the index is
     /// not in it. At least what a store needs to open.
-    fn memory(self, objects: u64, bytes: u64, utilization: f64) -> u64 {
-        let live = bytes as f64 + objects as f64 * self.log;
+    fn memory(self, kind: Kind, objects: u64, bytes: u64, utilization: f64) -> u64 {
+        let head = match kind {
+            Kind::PluvioInPlace => VALUE_HEAD as f64,
+            _ => 0.0,
+        };
+        let live = bytes as f64 + objects as f64 * (self.log + head);
         ((live / utilization) as u64).max(demand::MEMORY_LEAST)
     }
 }
@@ -155,4 +159,20 @@ const UTILIZATION_MAX: u8 = 98;
 /// A utilization that a store can have.
 fn check_utilization(percent: u8) -> Result<(), ExperimentError> {
     within("utilization", percent, 1..=UTILIZATION_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_may_be_overwritten_need_more_memory() {
+        let overhead = Overhead {
+            log: 21.0,
+            index: 11.0,
+        };
+        let memory = |kind| overhead.memory(kind, 1_000_000, 100_000_000, 0.5);
+        assert_eq!(memory(Kind::Pluvio), 242_000_000);
+        assert_eq!(memory(Kind::PluvioInPlace), 266_000_000);
+    }
 }

@@ -228,7 +228,7 @@ fn start(
         ..Setup::new(
             who.kind,
             options.objects,
-            overhead.memory(options.objects, bytes, utilization),
+            overhead.memory(who.kind, options.objects, bytes, utilization),
         )
     };
     let mut process = Process::start(program, who, &setup)?;

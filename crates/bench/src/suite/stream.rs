@@ -1,7 +1,7 @@
 //! Streams of operations to their end: trace files, production profiles, Postmark (004 fig. 15-17).
 
 use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, step};
-use crate::contestant::{Contender, Process, Program, Setup};
+use crate::contestant::{Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
 use crate::run::{ReplayPlan, Replayed, THREADS_MAX};
@@ -50,13 +50,13 @@ pub fn stream(
     ));
     let overhead = Overhead::measure(program)?;
     let utilization = f64::from(options.utilization) / 100.0;
-    let memory = overhead.memory(options.objects, options.bytes, utilization);
+    let memory = |kind| overhead.memory(kind, options.objects, options.bytes, utilization);
     let mut all: Vec<Vec<Replayed>> = vec![Vec::new(); options.contenders.len()];
     for round in 0..options.rounds.rounds {
         for (&who, done) in options.contenders.iter().zip(&mut all) {
             let setup = Setup {
                 cleaner_threads: options.cleaner_threads,
-                ..Setup::new(who.kind, options.objects, memory)
+                ..Setup::new(who.kind, options.objects, memory(who.kind))
             };
             done.push(step(watch, format!("{who}, round {}", round + 1), || {
                 Process::start(program, who, &setup)?.replay(&ReplayPlan {
@@ -70,7 +70,7 @@ pub fn stream(
             })?);
         }
     }
-    Ok(report(options, memory, &all))
+    Ok(report(options, memory(Kind::Pluvio), &all))
 }
 
 fn report(options: &StreamOptions, memory: u64, all: &[Vec<Replayed>]) -> (Experiment, Picture) {

@@ -219,7 +219,7 @@ pub struct Fragmentation {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     workload: Vec<String>,
     /// Live bytes of values
-    #[arg(long, value_name = "SIZE", default_value = "80MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "96MiB")]
     live: Size,
     #[command(flatten)]
     peers: Peers,
