@@ -425,6 +425,12 @@ impl<M: Lines> Table<M> {
             && epochs.is_quiesced(leaving.stamp)
         {
             let lines_end = granule(self.first_line + resizer.lines_touched);
+            debug_assert!(
+                (leaving.lines_from..lines_end.min(self.first_line + self.lines_max))
+                    .flat_map(|line| self.memory.line(line))
+                    .all(|word| word.get() == slot::EMPTY),
+                "X5: an entry lies behind the last line"
+            );
             if self.memory.give_back(leaving.lines_from..lines_end) {
                 resizer.lines_touched = leaving.lines_from - self.first_line;
             }

@@ -67,16 +67,16 @@ fn entry(offset: u64) -> EntryRef {
 /// A stand-in for a log: a key's entries lie at `key << 8 | copy`, so that an entry names its key.
 const KEY_SHIFT: u32 = 8;
 
-fn copy_of(key: u64, copy: u64) -> EntryRef {
+pub(crate) fn copy_of(key: u64, copy: u64) -> EntryRef {
     entry((key + 1) << KEY_SHIFT | copy)
 }
 
-fn key_of(entry: EntryRef) -> u64 {
+pub(crate) fn key_of(entry: EntryRef) -> u64 {
     (entry.offset() >> KEY_SHIFT) - 1
 }
 
 /// Well-spread hashes (SplitMix64's last step).
-fn hash_of_key(key: u64) -> KeyHash {
+pub(crate) fn hash_of_key(key: u64) -> KeyHash {
     let x = key.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -28,6 +28,10 @@ use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, Se
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+/// By so many seconds entries of other servers, whose clocks differ, may be ahead of ours. What is further ahead is a clock that
+/// was set back.
+const CLOCK_AHEAD_MAX_S: u32 = 60;
+
 /// Tells the sizes of the tables; see [`LogSpace::set_table_stats_source`].
 pub type TableStatsSource = Box<dyn Fn() -> TableStats + Send + Sync>;
 
@@ -76,6 +80,8 @@ pub struct LogSpace {
     safe_version: AtomicU64,
     /// The newest time seen, in seconds; new segments are created "then".
     newest_s: AtomicU32,
+    /// By so much the clock was set back, in all.
+    clock_behind_s: AtomicU32,
     table_stats: OnceLock<TableStatsSource>,
     seglet_gate: OnceLock<SegletGate>,
     /// An append failed for want of seglets or slots since the last pass began.
@@ -118,6 +124,7 @@ impl LogSpace {
             heads_filled: AtomicU64::new(0),
             safe_version: AtomicU64::new(1),
             newest_s: AtomicU32::new(0),
+            clock_behind_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
             seglet_gate: OnceLock::new(),
             cleaning_wanted: AtomicBool::new(false),
@@ -150,7 +157,7 @@ impl LogSpace {
         self.memory.epochs().pin()
     }
 
-    /// Tells the log the time, in seconds of the cluster; it never goes back. Appends tell it as
+    /// Tells the log the time, in seconds of the cluster; an earlier one than it knows changes nothing. Appends tell it as
     /// well, by their timestamps.
     #[inline]
     pub fn set_time(&self, now_s: u32) {
@@ -160,7 +167,26 @@ impl LogSpace {
         }
     }
 
-    /// The newest time it was told.
+    /// Tells the log what the clock of this machine shows. When that was set back, the log's time goes on from where it was:
+    /// otherwise all segments would be equally young, and no time would pass, until the clock has caught up.
+    pub(crate) fn follow_clock(&self, now_s: u32) {
+        let behind_s = self.clock_behind_s.load(Ordering::Relaxed);
+        let time_s = now_s.saturating_add(behind_s);
+        let more_s = self.newest_s().saturating_sub(time_s);
+        if more_s > CLOCK_AHEAD_MAX_S {
+            // Another cleaner may have seen it first.
+            let _first = self.clock_behind_s.compare_exchange(
+                behind_s,
+                behind_s.saturating_add(more_s),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        } else {
+            self.set_time(time_s);
+        }
+    }
+
+    /// The time it knows.
     #[must_use]
     #[inline]
     pub fn time_s(&self) -> u32 {

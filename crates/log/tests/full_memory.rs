@@ -299,8 +299,10 @@ fn tiny_objects_can_be_deleted_though_their_tombstones_are_as_large() {
     fill_delete_and_write_again(driver, |_| 150);
 }
 
-/// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites must go on.
-fn live_at_the_limit(mut driver: Driver, keys: u32, steps: u64) {
+/// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites must go on. In each turn of so
+/// many steps it is filled, and then overwritten, which uses what the reserves keep from new objects. Gives the share
+/// of the steps, in percent, after which at least 98 % of the memory were in use, reserves that lie free counted as free.
+fn live_at_the_limit(mut driver: Driver, keys: u32, turn: u64, steps: u64) -> u64 {
     let mut lens: Vec<Option<usize>> = vec![None; keys as usize];
     for key in 0..keys {
         let new = adversarial(&mut driver.random);
@@ -310,12 +312,12 @@ fn live_at_the_limit(mut driver: Driver, keys: u32, steps: u64) {
         lens[key as usize] = Some(new);
     }
     let full = driver.store.space.stats().free_bytes;
-    let (mut refused, mut samples, mut used) = (0u64, 0u64, 0u64);
+    let (mut refused, mut samples, mut used, mut brim) = (0u64, 0u64, 0u64, 0u64);
     for step in 0..steps {
         let key = driver.random.below(u64::from(keys)) as usize;
         let new = adversarial(&mut driver.random);
         // Filled up, then overwritten for a while, with a few deletes.
-        let fills = step % 250 < 50;
+        let fills = step % turn < 50;
         let (len, must) = match (driver.random.below(20), lens[key]) {
             (0, _) => (None, true),
             (1..5, Some(len)) => (Some(new.min(len)), true),
@@ -331,7 +333,9 @@ fn live_at_the_limit(mut driver: Driver, keys: u32, steps: u64) {
         let stats = driver.store.space.stats();
         samples += 1;
         used += u64::from(stats.free_bytes <= full);
-        if step % 250 < 10 {
+        let free = stats.free_bytes + stats.reserve_free_bytes;
+        brim += u64::from(free * 100 <= stats.memory_bytes * 2);
+        if step % turn < 10 {
             driver.store.check_live_bytes();
             for (key, len) in lens.iter().enumerate().skip(step as usize % 97).step_by(97) {
                 assert_eq!(driver.store.read(key as u32).map(|(_, len)| len), *len);
@@ -344,25 +348,46 @@ fn live_at_the_limit(mut driver: Driver, keys: u32, steps: u64) {
     }
     let stats = driver.store.space.stats();
     println!(
-        "{refused} refused, full after {used} of {samples} steps, {:?}",
+        "{refused} refused, full after {used} of {samples} steps, 98 % used after {brim}, {:?}",
         stats.cleaner
     );
     assert!(
         refused > 0 && used * 4 > samples,
         "memory was full: {used} of {samples}"
     );
+    brim * 100 / samples
 }
 
 #[test]
 fn deletes_and_overwrites_go_on_at_the_limit_without_replicas() {
     let driver = Driver::new(64, 1, Durability::Volatile, 95, 6_000);
-    live_at_the_limit(driver, 6_000, steps_or(5_000));
+    live_at_the_limit(driver, 6_000, 250, steps_or(5_000));
 }
 
 #[test]
 fn deletes_and_overwrites_go_on_at_the_limit_with_replicas() {
     let driver = Driver::new(64, 2, Durability::Replicated, 95, 6_000);
-    live_at_the_limit(driver, 6_000, steps_or(5_000));
+    live_at_the_limit(driver, 6_000, 250, steps_or(5_000));
+}
+
+/// In a memory of which the reserves are little, so that it can be full to 98 % with all of them.
+fn live_at_the_brim(durability: Durability) {
+    let driver = Driver::new(320, 1, durability, 98, 20_000);
+    let brim = live_at_the_limit(driver, 20_000, 2_000, steps_or(6_000));
+    assert!(
+        brim >= 30,
+        "98 % of the memory were in use after {brim} % of the steps"
+    );
+}
+
+#[test]
+fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_without_replicas() {
+    live_at_the_brim(Durability::Volatile);
+}
+
+#[test]
+fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_with_replicas() {
+    live_at_the_brim(Durability::Replicated);
 }
 
 /// A third of all that ask for seglets, deletes and the cleaner among them, get none although there are some.
@@ -371,7 +396,7 @@ fn deletes_and_overwrites_go_on_although_a_full_memory_refuses_at_random() {
     for durability in [Durability::Volatile, Durability::Replicated] {
         let driver = Driver::new(64, 2, durability, 95, 6_000);
         let refusal = Refusal::at_random(&driver.store.space, 3, 3);
-        live_at_the_limit(driver, 6_000, steps_or(2_000));
+        live_at_the_limit(driver, 6_000, 250, steps_or(2_000));
         let [appends, cleaner] =
             [SegletClass::Default, SegletClass::Cleaner].map(|class| refusal.refused(class));
         assert!(appends > 100 && cleaner > 5, "{refusal:?}");

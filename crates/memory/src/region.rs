@@ -8,6 +8,8 @@
 //! - R2: `len` is a multiple of [`REGION_GRANULE_BYTES`] and at most [`REGION_LEN_MAX`].
 //! - R3: untouched and discarded bytes read as zero.
 //!
+//! R1 and R2 are asserted of every region, R3 is shown by `discarded_pages_read_as_zero_and_their_neighbours_stay`.
+//!
 //! Threads: words are atomics and may be used by everybody at any time. Plain bytes follow the
 //! rule of the `unsafe` methods: who asks for bytes answers for nobody writing them meanwhile.
 //!
@@ -143,6 +145,14 @@ impl Region {
         };
         // `region` unmaps the reservation when this fails.
         mapped.map_err(refused)?;
+        assert!(
+            base.addr().get().is_multiple_of(to_usize(HUGE_PAGE_BYTES)),
+            "R1: a region begins at {base:?}"
+        );
+        assert!(
+            rounded.is_multiple_of(REGION_GRANULE_BYTES) && rounded <= REGION_LEN_MAX,
+            "R2: a region of {rounded} bytes"
+        );
         if huge {
             region.prefer_huge_pages(0, rounded);
         }
@@ -227,7 +237,7 @@ impl Region {
     pub fn line(&self, offset: u64) -> &[AtomicU64; 8] {
         assert!(
             offset.is_multiple_of(CACHE_LINE_BYTES) && offset < self.len,
-            "no cache line at offset {offset} of a region of {} bytes",
+            "M1: no cache line at offset {offset} of a region of {} bytes",
             self.len
         );
         // SAFETY: aligned, and inside because `len` is a multiple of 64 (R2); else as for `word`.
@@ -485,7 +495,7 @@ impl Region {
     /// The address of `offset`, which may be at most `len`.
     #[inline]
     pub(crate) fn at(&self, offset: u64) -> *mut c_void {
-        debug_assert!(offset <= self.len, "offset {offset} outside");
+        debug_assert!(offset <= self.len, "M1: offset {offset} outside");
         // SAFETY: every caller checked `offset <= len`, and `len` bytes are mapped (R1).
         unsafe { self.base.as_ptr().add(to_usize(offset)).cast() }
     }
@@ -495,7 +505,7 @@ impl Region {
         let fits = offset <= self.len && count as u64 <= (self.len - offset) / 8;
         assert!(
             offset.is_multiple_of(8) && fits,
-            "no {count} words at offset {offset} of a region of {} bytes",
+            "M1: no {count} words at offset {offset} of a region of {} bytes",
             self.len
         );
     }
@@ -504,7 +514,7 @@ impl Region {
     fn check_bytes(&self, offset: u64, len: usize) {
         assert!(
             offset <= self.len && len as u64 <= self.len - offset,
-            "no {len} bytes at offset {offset} of a region of {} bytes",
+            "M1: no {len} bytes at offset {offset} of a region of {} bytes",
             self.len
         );
     }
@@ -514,7 +524,7 @@ impl Region {
         let left = REGION_GRANULE_BYTES - offset % REGION_GRANULE_BYTES;
         assert!(
             offset < self.len && len as u64 <= left,
-            "no {len} bytes in the granule at offset {offset} of a region of {} bytes",
+            "M1: no {len} bytes in the granule at offset {offset} of a region of {} bytes",
             self.len
         );
     }
@@ -522,7 +532,7 @@ impl Region {
     pub(crate) fn check_granules(&self, offset: u64, len: u64) {
         assert!(
             offset <= self.len && len <= self.len - offset,
-            "no {len} bytes at offset {offset} of a region of {} bytes",
+            "M1: no {len} bytes at offset {offset} of a region of {} bytes",
             self.len
         );
         assert!(

@@ -13,6 +13,12 @@
 //!   which seglets are taken, and which are kept in the reserves, is a matter of the parts. So a part without free
 //!   seglets takes those of another one, and no append is refused that would not be without parts.
 //!
+//! S1 and S2 are asserted after each move in builds with debug assertions; the order in which reserves are refilled is shown by
+//! `freed_seglets_refill_emergency_then_cleaner_then_default`, S3 by
+//! `what_was_freed_longest_ago_is_discarded_first_and_used_last`, S4 by
+//! `each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none` and
+//! `reserves_come_to_be_of_all_parts_again`.
+//!
 //! Threads: one mutex, held for the move of `n` numbers; never while anything is waited for.
 //!
 //! What it does not do: it does not know whether a reader still looks at a seglet given back. Ask
@@ -257,6 +263,7 @@ impl SegletPool {
             let away = seglets.iter().filter(|s| self.part_of(**s) != part);
             pools.away += away.count() as u64;
         }
+        self.check(&pools);
         Some(seglets)
     }
 
@@ -269,6 +276,7 @@ impl SegletPool {
         for seglet in seglets {
             self.free_one(&mut pools, seglet, false);
         }
+        self.check(&pools);
     }
 
     /// Takes up to `count` seglets of the default pool that have pages, those of a part that were freed longest
@@ -282,6 +290,7 @@ impl SegletPool {
         for &seglet in &seglets {
             pools.mark_taken(seglet);
         }
+        self.check(&pools);
         seglets
     }
 
@@ -294,12 +303,13 @@ impl SegletPool {
         for seglet in seglets {
             self.free_one(&mut pools, seglet, true);
         }
+        self.check(&pools);
     }
 
     fn free_one(&self, pools: &mut Pools, seglet: SegletIndex, is_blank: bool) {
         assert!(
             seglet.0 < self.seglets && pools.clear_taken(seglet),
-            "{seglet} was given back, but it is not taken"
+            "M2: {seglet} was given back, but it is not taken"
         );
         let Some(left) = self.fill_reserves(pools, seglet) else {
             return;
@@ -391,6 +401,25 @@ impl SegletPool {
     #[must_use]
     pub fn reserves(&self) -> Reserves {
         self.reserves
+    }
+
+    /// S1 and S2, in builds with debug assertions: it counts every seglet.
+    fn check(&self, pools: &Pools) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let kept = [Kept::Emergency, Kept::Cleaner].map(|kept| (kept, pools.kept(kept)));
+        for (kept, held) in kept {
+            let reserve = self.reserves.of(kept);
+            assert!(held <= reserve, "S2: {kept:?} holds {held} of {reserve}");
+        }
+        let taken: u32 = pools.taken.iter().map(|word| word.count_ones()).sum();
+        let free = pools.default() + kept.map(|(_, held)| held).iter().sum::<usize>();
+        assert_eq!(
+            free + taken as usize,
+            self.seglets as usize,
+            "S1: {taken} are taken"
+        );
     }
 
     fn lock(&self) -> MutexGuard<'_, Pools> {
@@ -488,7 +517,7 @@ impl Pools {
 
     fn mark_taken(&mut self, seglet: SegletIndex) {
         let (word, bit) = (seglet.0 as usize / 64, 1 << (seglet.0 % 64));
-        debug_assert_eq!(self.taken[word] & bit, 0, "{seglet} is taken twice");
+        debug_assert_eq!(self.taken[word] & bit, 0, "M2: {seglet} is taken twice");
         self.taken[word] |= bit;
     }
 

@@ -17,12 +17,18 @@
 //! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted with the
 //!   append and counted off when it leaves the table, under a guard older than that.
 //!
+//! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows them: COMP-1
+//! `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2 `what_is_acknowledged_is_never_executed_again`, COMP-3
+//! `a_client_is_forgotten_only_when_it_must_have_given_up`, COMP-4
+//! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`, COMP-5
+//! `unacknowledged_results_survive_cleaning_and_two_crashes`.
+//!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
 use crate::engine::Fatal;
 use crate::read::Pending;
 use core::time::Duration;
-use pluvio_format::{Completion, Outcome};
+use pluvio_format::{Completion, Entry, Outcome};
 use pluvio_log::LogSpace;
 use pluvio_memory::EpochGuard;
 use pluvio_units::{
@@ -257,6 +263,11 @@ impl Completions {
             {
                 let view = self.space.entry(entry, guard);
                 let view = view.unwrap_or_else(|corruption| Fatal::corrupt(&corruption));
+                debug_assert!(
+                    matches!(view.entry(), Entry::Completion(_)),
+                    "COMP-5: the table points to {:?}",
+                    view.entry().kind()
+                );
                 self.space.mark_dead(entry, view.total_len(), guard);
             }
         }
@@ -429,7 +440,10 @@ impl Execution {
             pending,
         });
         match record {
-            Some(record) => *record = done,
+            Some(record) => {
+                debug_assert_eq!(*record, Record::Running, "COMP-1: executed twice");
+                *record = done;
+            }
             // The client acknowledged it while it ran: it has given it up.
             None => {
                 drop(shard);

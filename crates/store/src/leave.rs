@@ -4,6 +4,9 @@
 //!   changes meanwhile is the caller's business.
 //! - LEAVE-2: what is copied need not be durable here. Who takes it over makes it durable before anybody is told.
 //!
+//! LEAVE-1 is shown by `objects_that_the_cleaner_moves_leave_exactly_once`; LEAVE-2 is the receiver's part, which
+//! `the_receiver_is_killed_at_every_message` (crate `sim`) tries.
+//!
 //! Stores whose values are overwritten in place are not moved: only embedded stores are such.
 
 use crate::engine::{Engine, unreachable_kind};

@@ -20,6 +20,12 @@
 //!   next entry of its key is appended behind it, to the same log. Otherwise a crash could keep an
 //!   increment that counts another one and lose that one's completion record.
 //!
+//! STORE-1 is asserted at each update. What shows the others: STORE-2
+//! `what_is_not_durable_is_marked_for_readers_also_when_it_is_gone`, which also sees slots come to rest; STORE-3
+//! `random_updates_with_cleaning_equal_the_model` and `what_was_durable_is_recovered_in_any_order` (crate `log` asserts LOG-14 of
+//! each entry); STORE-4 `corrupt_memory_stops_the_process_and_says_where`; STORE-5
+//! `what_rests_on_a_pending_entry_is_appended_behind_it`.
+//!
 //! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;
 //! whoever needs durability waits for the position in [`Appended`](pluvio_log::Appended).
 //!

@@ -12,6 +12,9 @@
 //! - REPLAY-4: after a survey of everything ([`Replay::survey`]) nothing is copied that does not live in the
 //!   end. Replicas of a segment may differ in what is dead (CLEAN-8 in crate `log`), so it does not
 //!   matter if the replay reads others than the survey did.
+//!
+//! REPLAY-1 and REPLAY-3 are shown by `what_was_durable_is_recovered_in_any_order`, and so is REPLAY-2, by recovering from what
+//! the first recovery wrote; REPLAY-4 is shown by `a_log_larger_than_memory_is_replayed_after_a_survey`.
 
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};

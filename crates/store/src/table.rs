@@ -23,6 +23,14 @@ impl KeyHasher {
     pub(crate) fn keyed() -> Self {
         Self::Keyed(RandomState::new())
     }
+
+    #[inline(always)]
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        match self {
+            Self::Seeded(seed) => KeyHash::of(*seed, key),
+            Self::Keyed(state) => keyed_hash(state, key),
+        }
+    }
 }
 
 #[inline(never)]
@@ -115,10 +123,7 @@ impl EngineTable {
     #[must_use]
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        match &self.hasher {
-            KeyHasher::Seeded(seed) => KeyHash::of(*seed, key),
-            KeyHasher::Keyed(state) => keyed_hash(state, key),
-        }
+        self.hasher.hash(key)
     }
 
     /// Number of objects.
@@ -183,5 +188,47 @@ impl EngineTable {
         add(&counts.objects, growth.objects);
         add(&counts.object_bytes, growth.object_bytes);
         add(&counts.log_bytes, growth.log_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of an index of some 25,000 entries share so many bits.
+    const BLOCK_BITS: u32 = 12;
+
+    /// The most of these keys that share a block.
+    fn most_in_a_block(hasher: &KeyHasher, keys: &[[u8; 8]]) -> usize {
+        let mut blocks = vec![0; 1 << BLOCK_BITS];
+        for key in keys {
+            blocks[(hasher.hash(key).0 >> (64 - BLOCK_BITS)) as usize] += 1;
+        }
+        blocks.into_iter().max().unwrap()
+    }
+
+    /// Somebody who knows how one table hashes has learnt nothing of the next one, nor of this one after a restart.
+    #[test]
+    fn keys_chosen_for_one_hasher_are_spread_by_every_other() {
+        let hashers = || {
+            let seeded = [1, 2].map(KeyHasher::Seeded);
+            seeded
+                .into_iter()
+                .chain([KeyHasher::keyed(), KeyHasher::keyed()])
+        };
+        for (number, known) in hashers().enumerate() {
+            let shares_a_block = |key: &[u8; 8]| known.hash(key).0 >> (64 - BLOCK_BITS) == 77;
+            let keys = (0_u64..).map(u64::to_le_bytes).filter(shares_a_block);
+            let chosen: Vec<[u8; 8]> = keys.take(300).collect();
+            assert_eq!(most_in_a_block(&known, &chosen), 300);
+            for (other_number, other) in hashers().enumerate() {
+                // Of the keyed ones each is another one; of the seeded ones the same number is the same one.
+                if number < 2 && number == other_number {
+                    continue;
+                }
+                let most = most_in_a_block(&other, &chosen);
+                assert!(most < 10, "{most} of 300 in one of 4096 blocks");
+            }
+        }
     }
 }

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_store::{
-    BuildError, Condition, Host, HugePages, IncrementError, KeyHashing, MemoryBinding, Nodes, Pace,
-    Size, Store, StoreError, Table, ThisMachine, Topology, TopologyError, Version, Worker,
+    BuildError, Condition, Host, HugePages, IncrementError, KeyHashing, LogId, MemoryBinding,
+    Nodes, Pace, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreError,
+    Table, ThisMachine, Topology, TopologyError, UpdatePolicy, Version, Worker,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,7 +153,10 @@ fn tables_are_apart_and_dropping_one_ends_its_handles() {
     assert_eq!(unknown, StoreError::UnknownTable("two".into()));
     assert_eq!(unknown.to_string(), "there is no table \"two\"");
     assert_eq!(two.get(b"k"), None);
-    assert_eq!(two.put(b"k", b"3"), Err(StoreError::TableDropped));
+    let dropped = two.put(b"k", b"3").unwrap_err();
+    assert_eq!(dropped, StoreError::TableDropped("two".into()));
+    assert_eq!(dropped.to_string(), "the table \"two\" was dropped");
+    assert_eq!((one.name(), two.name()), ("test", "two"));
     assert_eq!(two.iter().count(), 0);
     assert_eq!(store.table("test").unwrap().get(b"k").unwrap(), b"1");
     let new = store.create_table("two").unwrap();
@@ -246,6 +250,34 @@ fn refusals_name_option_and_limit() {
         (
             builder().limits(1, 1 << 30),
             "option limits (value): 1073741824; 0 to 1048576 are possible",
+        ),
+        (
+            builder().limits(1, 1 << 20).update(UpdatePolicy::InPlace),
+            "option limits (value): 1048576; 0 to 1048564 are possible",
+        ),
+        (
+            builder().cleaner_threads(65),
+            "option cleaner_threads: 65; 0 to 64 are possible",
+        ),
+        (
+            builder().threads_max(2).sink(Nothing),
+            "option threads_max: 2; 3 to 65536 are possible",
+        ),
+        (
+            builder().live_percent_max(99),
+            "option live_percent_max: 99; 1 to 98 are possible",
+        ),
+        (
+            builder().segment_size(Size::mib(1)),
+            "option segment_size: 1048576; 2621440 to 8388608 are possible",
+        ),
+        (
+            builder().update(UpdatePolicy::InPlace).sink(Nothing),
+            "option update: InPlace; a store with a sink appends, because the sink keeps what was written",
+        ),
+        (
+            builder().topology(Topology::Nodes(vec![vec![0], vec![0]])),
+            "option topology: the nodes [[0], [0]] are no division of processors",
         ),
     ];
     for (builder, expected) in limits {
@@ -348,7 +380,8 @@ fn keys_and_values_beyond_the_limits_are_refused() {
 struct Machine {
     threads: Arc<AtomicUsize>,
     next_processor: AtomicUsize,
-    refuses_threads: bool,
+    /// Refuses a thread when so many are there.
+    refuses_at: Option<usize>,
     has_huge_pages: bool,
 }
 
@@ -390,7 +423,7 @@ impl Host for Machine {
         name: String,
         mut step: Box<dyn FnMut() -> Pace + Send>,
     ) -> Result<Worker, std::io::Error> {
-        if self.refuses_threads && self.threads.load(Ordering::SeqCst) == 1 {
+        if self.refuses_at == Some(self.threads.load(Ordering::SeqCst)) {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
         self.threads.fetch_add(1, Ordering::SeqCst);
@@ -424,16 +457,46 @@ fn the_last_handle_ends_the_threads() {
     assert_eq!(machine.threads.load(Ordering::SeqCst), 0);
 }
 
+/// Takes everything and keeps nothing.
+struct Nothing;
+
+impl ReplicaSink for Nothing {
+    fn write(&mut self, _: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError> {
+        Ok(SinkAnswer::Taken)
+    }
+
+    fn close(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn free(&mut self, _: LogId, _: SegmentId) -> Result<(), SinkError> {
+        Ok(())
+    }
+}
+
+/// Two cleaner threads, then that of the sink.
 #[test]
 fn a_thread_that_the_system_refuses_leaves_none_behind() {
-    let machine = Arc::new(Machine {
-        refuses_threads: true,
-        ..Machine::default()
-    });
-    let builder = Store::builder()
-        .memory(Size::mib(64))
-        .cleaner_threads(2)
-        .host(Arc::clone(&machine) as Arc<dyn Host>);
-    assert!(matches!(builder.build(), Err(BuildError::CleanerThread(_))));
-    assert_eq!(machine.threads.load(Ordering::SeqCst), 0);
+    for (threads, sink) in [(0, false), (1, false), (0, true), (1, true), (2, true)] {
+        let machine = Arc::new(Machine {
+            refuses_at: Some(threads),
+            ..Machine::default()
+        });
+        let mut builder = Store::builder()
+            .memory(Size::mib(64))
+            .cleaner_threads(2)
+            .host(Arc::clone(&machine) as Arc<dyn Host>);
+        if sink {
+            builder = builder.sink(Nothing);
+        }
+        let refused = builder.build().unwrap_err();
+        let option = match &refused {
+            BuildError::CleanerThread(_) if threads < 2 => "cleaner_threads",
+            BuildError::SinkThread(_) if threads == 2 => "sink",
+            other => panic!("{other}"),
+        };
+        let expected = format!("option {option}: the system refused a thread: ");
+        assert!(refused.to_string().starts_with(&expected), "{refused}");
+        assert_eq!(machine.threads.load(Ordering::SeqCst), 0);
+    }
 }

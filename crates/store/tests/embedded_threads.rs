@@ -143,7 +143,7 @@ fn stress(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) {
                             for key in 0..50 {
                                 match gone.put(&[n, key], &[key; 300]) {
                                     Ok(_)
-                                    | Err(StoreError::TableDropped | StoreError::Full { .. }) => {}
+                                    | Err(StoreError::TableDropped(_) | StoreError::Full { .. }) => {}
                                     Err(other) => panic!("{other}"),
                                 }
                                 assert!(gone.get(&[n, key]).is_none_or(|v| v == [key; 300]));

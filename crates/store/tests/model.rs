@@ -5,7 +5,7 @@
 mod support;
 
 use pluvio_format::Entry;
-use pluvio_log::{CleanerOptions, Durability, LogOptions, Tombstones};
+use pluvio_log::{CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
 use pluvio_store::{
     Change, Current, Engine, EngineError, EngineOptions, EngineTable, Replay, Update,
 };
@@ -199,30 +199,47 @@ fn what_was_durable_is_recovered_in_any_order() {
             "the cleaner had work"
         );
 
-        let other = open(Durability::Volatile, 1, Size::mib(64));
-        let recovered = table(&other);
-        let mut replay = Replay::new(
-            &other,
-            LogId(0),
-            vec![(Arc::clone(&recovered), HashRange::ALL)],
-        )
-        .unwrap();
-        let mut images = run.replicas.recoverable();
-        for i in (1..images.len()).rev() {
-            images.swap(i, run.rng.next_u32() as usize % (i + 1));
-        }
-        // One segment comes twice, as after a lost reply.
-        images.push(images[0].clone());
-        for image in &images {
-            replay.replay(&entries_of(image), NOW).unwrap();
-        }
-        assert_eq!(replay.load().objects, run.model.len() as u64);
-        let (side, _) = replay.finish();
+        let images = run.replicas.recoverable();
+        let other = open(Durability::Replicated, 1, Size::mib(64));
+        let side = recover(&other, images, &run.model, &mut run.rng);
+        let mut replicas = Replicas::default();
+        replicas.sync(&other);
+        let _ = side.commit().expect("its segments are durable");
+        replicas.sync(&other);
+        assert_same(&other, &table(&other), &run.model);
+        // REPLAY-2: the recovery master crashes as well. Nothing that was dead in its side log comes back.
+        let third = open(Durability::Volatile, 1, Size::mib(64));
+        let images = replicas.recoverable();
+        let side = recover(&third, images, &run.model, &mut run.rng);
         let _ = side.commit().expect("a volatile side log is durable");
-        assert_same(&other, &recovered, &run.model);
+        assert_same(&third, &table(&third), &run.model);
         let highest = run.model.values().map(|(v, _)| *v).max().unwrap();
         assert!(other.space().safe_version() >= ObjectVersion(1) && highest > ObjectVersion(1));
     }
+}
+
+/// Replays segments in a random order into an empty store; gives the side log, to be committed.
+fn recover(
+    store: &Arc<Engine>,
+    mut images: Vec<Vec<u8>>,
+    model: &Model,
+    rng: &mut TestRng,
+) -> SideLog {
+    let tablets = vec![(table(store), HashRange::ALL)];
+    let mut replay = Replay::new(store, LogId(0), tablets).unwrap();
+    for i in (1..images.len()).rev() {
+        images.swap(i, rng.next_u32() as usize % (i + 1));
+    }
+    // One segment comes twice, as after a lost reply.
+    images.push(images[0].clone());
+    for image in &images {
+        replay.replay(&entries_of(image), NOW).unwrap();
+    }
+    assert_eq!(replay.load().objects, model.len() as u64);
+    let (side, _) = replay.finish();
+    let entries = store.stats().index_entries;
+    assert_eq!(entries, model.len() as u64, "REPLAY-3: no tombstone stays");
+    side
 }
 
 #[test]

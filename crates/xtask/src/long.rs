@@ -1,7 +1,8 @@
 //! `cargo xtask long-tests`: the tests of the storage engine that take random steps, with as many steps as there is time
 //! for. `cargo xtask test` runs the same tests with some thousand steps.
 //!
-//! Every test that reads `PLUVIO_STEPS` is here. Not part of CI: a million steps take some minutes on two processors.
+//! Every test that reads `PLUVIO_STEPS` is here. A file that fails does not keep the others from running. The last lines are a
+//! table as `docs/measurements` has them. Not part of CI: a million steps take some minutes on two processors.
 
 use crate::cargo::program;
 use crate::process::{now, succeeds};
@@ -19,6 +20,21 @@ struct Long {
     what: &'static str,
     /// Of that many steps it does one: what a step costs differs.
     divided_by: u64,
+}
+
+/// What was seen of a file.
+struct Ran {
+    file: String,
+    steps: u64,
+    seconds: f64,
+    held: bool,
+}
+
+impl Long {
+    fn file(&self) -> String {
+        let folder = self.package.trim_start_matches("pluvio-");
+        format!("crates/{folder}/tests/{}.rs", self.test)
+    }
 }
 
 /// What a step is: a change of an object, which a model follows, or an image of bytes.
@@ -93,14 +109,26 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
         test.env("PLUVIO_STEPS", steps.to_string());
         let held = start.is_some() && succeeds(test.args(["--", "--nocapture"]));
         let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
-        table.push((long.test, steps, seconds, held));
+        table.push(Ran {
+            file: long.file(),
+            steps,
+            seconds,
+            held,
+        });
     }
-    println!("\nfile            steps a test  seconds");
-    for (name, steps, seconds, held) in &table {
-        let end = if *held { "" } else { "  FAILED" };
-        println!("{name:<15} {steps:>12} {seconds:>8.0}{end}");
+    println!("\n{}", markdown(&table));
+    Ok(table.iter().all(|ran| ran.held))
+}
+
+/// What was seen of each file, for a page.
+fn markdown(table: &[Ran]) -> String {
+    let mut text = String::from("| file | steps a test | seconds | |\n|---|---|---|---|\n");
+    for ran in table {
+        let end = if ran.held { "held" } else { "FAILED" };
+        let Ran { file, steps, .. } = ran;
+        text += &format!("| `{file}` | {steps} | {:.0} | {end} |\n", ran.seconds);
     }
-    Ok(table.iter().all(|(.., held)| *held))
+    text
 }
 
 /// The tests of one file.
@@ -188,5 +216,28 @@ mod tests {
         known.sort_unstable();
         found.sort_unstable();
         assert_eq!(found, known);
+        let root = crates.parent().expect("the crates lie in the project");
+        for long in &LONG {
+            assert!(root.join(long.file()).exists(), "{}", long.file());
+        }
+    }
+
+    #[test]
+    fn what_failed_is_told_beside_what_held() {
+        let ran = |name: &str, held| Ran {
+            file: name.into(),
+            steps: 1000,
+            seconds: 2.4,
+            held,
+        };
+        let text = markdown(&[ran("a.rs", true), ran("b.rs", false)]);
+        let rows: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            rows,
+            [
+                "| `a.rs` | 1000 | 2 | held |",
+                "| `b.rs` | 1000 | 2 | FAILED |"
+            ]
+        );
     }
 }

@@ -263,7 +263,7 @@ impl Cleaner {
     /// # Errors
     /// [`Corruption`]: the process must stop.
     pub fn step(&self, now_s: u32) -> Result<CleanerPace, Corruption> {
-        self.space.set_time(now_s);
+        self.space.follow_clock(now_s);
         let mut pace = CleanerPace::Idle;
         if self.space.reclaim() > 0 {
             pace = CleanerPace::Again;

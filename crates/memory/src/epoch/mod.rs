@@ -4,14 +4,19 @@
 //!
 //! ```text
 //! line 0       | counter | high water | claimed |          ...            |
-//! line 1 + i   | active since (0 = idle) | claimed | depth |   ...        |   one thread each
+//! line 1 + i   | active since (0 = idle) | claimed | depth | owner | ...  |   one thread each
 //! ```
+//!
+//! "Owner" says which thread it is, and is written in builds with debug assertions only.
 //!
 //! Invariants:
 //! - E1: a claimed slot is written by one thread only, the one that claimed it.
 //! - E2: a thread's slot is non-zero exactly while one of its guards lives; nested guards keep the
 //!   outermost one's epoch.
 //! - E3: slots at or above `high water` have never been claimed.
+//!
+//! E1 and E2 are asserted at each pin in builds with debug assertions, E3 by each look. That a slot is handed on in whole is
+//! shown by the model `threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on`.
 //!
 //! Threads: [`ReclaimEpochs::pin`] waits for nobody, except that threads without a slot share a
 //! mutex. The argument why a pin protects is in `protocol` and in `docs/memory.md`.
@@ -179,8 +184,18 @@ impl ReclaimEpochs {
     pub fn pin(&self) -> EpochGuard<'_> {
         let place = match thread_slots::place_in(self) {
             Some((counter, slot)) => {
-                let [since, _, depth, ..] = slot;
+                let [since, _, depth, owner, ..] = slot;
+                debug_assert_eq!(
+                    owner.load(Ordering::Relaxed),
+                    thread_slots::own_mark(),
+                    "E1: another thread's slot"
+                );
                 let outer = depth.load(Ordering::Relaxed);
+                debug_assert_eq!(
+                    outer == 0,
+                    since.load(Ordering::Relaxed) == IDLE,
+                    "E2: {outer} guards live"
+                );
                 if outer == 0 {
                     if self.usual {
                         let stamp = EpochClock::Counter.stamp(counter);
@@ -260,6 +275,7 @@ impl Drop for EpochGuard<'_> {
             Place::Slot(slot) => {
                 let [since, _, depth, ..] = slot;
                 let left = depth.load(Ordering::Relaxed) - 1;
+                debug_assert_ne!(since.load(Ordering::Relaxed), IDLE, "E2: a guard lives");
                 depth.store(left, Ordering::Relaxed);
                 if left == 0 {
                     protocol::end(since);
@@ -285,7 +301,7 @@ impl Table {
     }
 
     fn slot(&self, slot: u32) -> &Slot {
-        debug_assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        debug_assert!(slot < self.slots, "M1: slot {slot} of {}", self.slots);
         self.region
             .line(self.offset + (u64::from(slot) + 1) * CACHE_LINE_BYTES)
     }

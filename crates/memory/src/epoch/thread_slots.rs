@@ -7,10 +7,13 @@
 //! - T1: `LAST` names a claim in `CLAIMS`, and counter and slot of its table; or nothing.
 //! - T2: once a thread's `CLAIMS` are destroyed, its later guards (in destructors of other
 //!   thread-locals) are overflow guards.
+//!
+//! T1 is asserted as E1 is, by whose slot it leads to; T2 is shown by `pins_in_destructors_of_a_dying_thread_work`.
 
 use super::{Counter, ReclaimEpochs, Slot, Table};
 use core::cell::{Cell, RefCell};
 use core::ptr::null;
+use core::sync::atomic::Ordering;
 use std::sync::Weak;
 
 /// Where a thread pinned last, and what it needs to pin there again.
@@ -53,6 +56,11 @@ impl Drop for Claims {
     }
 }
 
+/// Where `LAST` of the calling thread lies: no other living thread has the same.
+pub(super) fn own_mark() -> u64 {
+    LAST.with(|last| core::ptr::from_ref(last).addr() as u64)
+}
+
 /// The counter of the table of `epochs` and the calling thread's slot in it; none when the table is full or the thread is
 /// exiting.
 #[inline(always)]
@@ -87,6 +95,9 @@ fn find_or_claim(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
                 }
             };
             let (counter, slot) = (epochs.table.counter(), epochs.table.slot(slot));
+            if cfg!(debug_assertions) {
+                slot[3].store(own_mark(), Ordering::Relaxed);
+            }
             LAST.set(Last {
                 table_id: epochs.id,
                 counter,

@@ -450,13 +450,7 @@ impl StoreBuilder {
                     .into(),
             });
         }
-        if !self.epochs.clock().is_available() {
-            return Err(BuildError::OutOfRange {
-                option: "epochs",
-                value: format!("{:?}", self.epochs),
-                limit: "this machine has no invariant time stamp counter".into(),
-            });
-        }
+        check_epochs(self.epochs, self.epochs.clock().is_available())?;
         if !(1.0..=100.0).contains(&self.expansion) {
             return Err(BuildError::OutOfRange {
                 option: "expansion",
@@ -516,11 +510,71 @@ impl StoreBuilder {
                 heads,
             },
             OpenError::BadOption { name, problem } => BuildError::OutOfRange {
-                option: name,
-                value: problem,
-                limit: "see the option".into(),
+                option: option_of(name),
+                value: "refused by the log".into(),
+                limit: problem,
             },
             OpenError::Memory(why) => BuildError::Unreservable(why),
         }
+    }
+}
+
+/// Whether the machine has what epochs of this kind are counted with.
+fn check_epochs(kind: EpochKind, is_available: bool) -> Result<(), BuildError> {
+    if is_available {
+        return Ok(());
+    }
+    Err(BuildError::OutOfRange {
+        option: "epochs",
+        value: format!("{kind:?}"),
+        limit: "this machine has no invariant time stamp counter".into(),
+    })
+}
+
+/// The builder's method that an option of the log comes from. All are checked before the log sees them; what it would refuse
+/// all the same is told by the name that the caller knows.
+fn option_of(of_log: &'static str) -> &'static str {
+    match of_log {
+        "logs" => "heads",
+        "disk_expansion_percent" => "expansion",
+        "cleaners" => "cleaner_threads",
+        "in_place" => "update",
+        "segment_seglets" => "segment_size",
+        "parts" => "topology",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_of_time_stamps_need_a_machine_that_has_them() {
+        assert!(check_epochs(EpochKind::Tsc, true).is_ok());
+        let refused = check_epochs(EpochKind::Tsc, false).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "option epochs: Tsc; this machine has no invariant time stamp counter"
+        );
+    }
+
+    #[test]
+    fn what_the_log_refuses_is_told_by_the_builders_name_and_with_the_limit() {
+        let refused = |name, problem: &str| {
+            let why = OpenError::BadOption {
+                name,
+                problem: problem.into(),
+            };
+            StoreBuilder::default().refused(why, 1).to_string()
+        };
+        assert_eq!(
+            refused("disk_expansion_percent", "99 is less than 100"),
+            "option expansion: refused by the log; 99 is less than 100"
+        );
+        assert_eq!(
+            refused("live_percent_max", "99 is not 1 to 98"),
+            "option live_percent_max: refused by the log; 99 is not 1 to 98"
+        );
     }
 }

@@ -68,9 +68,9 @@ pub enum StoreError {
         /// When to try again.
         retry_after: Duration,
     },
-    /// The table was dropped. Not retryable.
-    #[error("the table was dropped")]
-    TableDropped,
+    /// The table with this name was dropped. Not retryable.
+    #[error("the table {0:?} was dropped")]
+    TableDropped(String),
     /// A table with this name is there. Not retryable.
     #[error("there is a table {0:?} already")]
     TableExists(String),
@@ -119,11 +119,12 @@ pub enum IncrementError {
     },
 }
 
-impl From<EngineError> for StoreError {
-    fn from(error: EngineError) -> Self {
+impl StoreError {
+    /// Of a call on the table with this name.
+    pub(crate) fn of(error: EngineError, table: &str) -> Self {
         match error {
             EngineError::Full { retry_after } => Self::Full { retry_after },
-            EngineError::NotHere => Self::TableDropped,
+            EngineError::NotHere => Self::TableDropped(table.to_owned()),
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len) => Self::ValueTooLong(len, VALUE_MAX),
         }

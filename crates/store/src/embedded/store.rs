@@ -164,7 +164,7 @@ impl Store {
         let engine_table = self.shared.engine.create_whole_table(id, hasher)?;
         names.last_id = id.0;
         names.tables.insert(name.into(), Arc::clone(&engine_table));
-        Ok(Table::new(&self.shared, engine_table))
+        Ok(Table::new(&self.shared, engine_table, name))
     }
 
     /// The table with this name.
@@ -174,7 +174,7 @@ impl Store {
     pub fn table(&self, name: &str) -> Result<Table, StoreError> {
         let found = self.shared.names().tables.get(name).cloned();
         let found = found.ok_or_else(|| StoreError::UnknownTable(name.into()))?;
-        Ok(Table::new(&self.shared, found))
+        Ok(Table::new(&self.shared, found, name))
     }
 
     /// The names of all tables, in their order.

@@ -27,6 +27,8 @@ pub enum Condition {
 pub struct Table {
     pub(crate) shared: Arc<Shared>,
     pub(crate) table: Arc<EngineTable>,
+    /// For messages.
+    name: Arc<str>,
 }
 
 /// A value where it lies in the log, or a copy of one that is cut in two there.
@@ -87,11 +89,18 @@ impl Condition {
 }
 
 impl Table {
-    pub(crate) fn new(shared: &Arc<Shared>, table: Arc<EngineTable>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, table: Arc<EngineTable>, name: &str) -> Self {
         Self {
             shared: Arc::clone(shared),
             table,
+            name: name.into(),
         }
+    }
+
+    /// The name that it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The table's number: of use in traces.
@@ -344,7 +353,7 @@ impl Table {
         if let EngineError::Full { .. } = error {
             self.shared.memory_is_short();
         }
-        error.into()
+        StoreError::of(error, &self.name)
     }
 }
 
@@ -364,6 +373,7 @@ fn unreachable_refusal(refused: &Refused) -> ! {
 impl core::fmt::Debug for Table {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Table")
+            .field("name", &self.name)
             .field("id", &self.id())
             .field("objects", &self.len())
             .finish_non_exhaustive()

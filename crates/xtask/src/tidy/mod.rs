@@ -12,6 +12,7 @@
 mod arrows;
 mod commands;
 mod docs;
+mod invariants;
 mod manifests;
 mod matches;
 mod sources;
@@ -123,6 +124,7 @@ pub fn check(root: &Path) -> Result<Report> {
     matches::check(&tree, &mut report);
     words::check(&tree, &mut report);
     docs::check(&tree, &mut report);
+    invariants::check(&tree, &mut report);
     commands::check(&tree, &metadata.target, &mut report);
     report.findings.sort();
     Ok(report)
