@@ -124,7 +124,8 @@ pub(crate) fn sort(
         sorted[partition].1.extend_from_slice(bytes);
     };
     let mut first = true;
-    for group in SegmentIter::new(image, seglet_bytes) {
+    let mut groups = SegmentIter::new(image, seglet_bytes);
+    while let Some(group) = groups.next() {
         let group = group.map_err(|e| Damage(e.to_string()))?;
         for (at, entry) in group.entries() {
             if std::mem::take(&mut first) {
@@ -180,7 +181,8 @@ pub(crate) fn head_info(
     let mut digest = None;
     let mut stats = None;
     let mut first = true;
-    for group in SegmentIter::new(image, seglet_bytes) {
+    let mut groups = SegmentIter::new(image, seglet_bytes);
+    while let Some(group) = groups.next() {
         let group = group.map_err(|e| Damage(e.to_string()))?;
         for (_, entry) in group.entries() {
             if std::mem::take(&mut first) {
@@ -208,6 +210,7 @@ pub(crate) fn head_info(
                 tables: stats.exact.iter().map(load).collect(),
                 other_bytes: stats.other_bytes,
                 other_entries: stats.other_entries,
+                has_data: groups.next().is_some(),
             });
         }
     }

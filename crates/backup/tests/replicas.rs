@@ -70,6 +70,21 @@ fn replicas_survive_a_restart_as_they_were_acknowledged() {
         .as_ref()
         .expect("an open head says what it knows");
     assert_eq!((head.logs, head.digest.len(), head.tables.len()), (1, 2, 1));
+    assert!(head.has_data);
+}
+
+#[test]
+fn a_head_with_nothing_behind_its_first_group_says_so() {
+    let image = Image::new(2, Head, 1);
+    for (groups, has_data) in [(1, false), (2, true)] {
+        let node = Node::new(1);
+        let backup = node.start();
+        node.write(&backup, image.request(2, Head, 0, groups))
+            .expect("is written");
+        let found = replicas(&node, &backup);
+        let head = found[0].head.as_ref().expect("it is open");
+        assert_eq!(head.has_data, has_data);
+    }
 }
 
 #[test]

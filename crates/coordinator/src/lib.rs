@@ -20,6 +20,8 @@
 //!   incarnation of the coordinator, gets the same answer. So does a tablet that moves.
 //! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is copied its owner is
 //!   up and serves it, and the receiver is up: whatever ends one of these ends the migration in the same change.
+//! - COORD-8: an open head is not taken for the end of its log when anything on any backup shows that it was durably
+//!   closed. See `recovery::plan`.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -5,7 +5,8 @@
 mod rig;
 
 use bytes::Bytes;
-use pluvio_env::{Address, Moment};
+use pluvio_env::{Address, Moment, OpenMode};
+use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind, newest_frame_header};
 use pluvio_sim::DiskFaults;
 use pluvio_units::HashRange;
 use pluvio_units::SegmentId;
@@ -268,4 +269,83 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
         rig.sim.heal_all();
         rig.check("t", 1);
     }
+}
+
+/// COORD-8: writes are only buffered, and a loss of power takes back what closed a frame. Its master crashes before it could
+/// say that the frame is of no use. What came after that segment must not be overlooked.
+#[test]
+fn a_backup_whose_frame_is_open_again_does_not_end_the_log() {
+    let taken_back = (0..6).filter(|seed| frame_open_again(*seed)).count();
+    assert!(taken_back >= 2, "{taken_back} of 6 had such a frame");
+}
+
+fn frame_open_again(seed: u64) -> bool {
+    const COUNT: u32 = 300;
+    let rig = Rig::of(60 + seed, 5, 2);
+    rig.all_started();
+    let (client, value) = (rig.connect(&rig.client), vec![7; 100_000]);
+    let (table, written) = rig.run(&rig.client, async move {
+        let table = client.create_table("t", Some(1)).await;
+        let table = table.expect("a table can be made");
+        for i in 0..COUNT {
+            let (key, value) = (format!("key {i}"), Bytes::from(value.clone()));
+            let done = client.write(&table, key.as_bytes(), value).await;
+            done.expect("it is written");
+        }
+        (table.clone(), client)
+    });
+    let master = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let id = rig.server(master).expect("it has started").id();
+    // A backup that has a closed head whose former header is there, and no open one: no epoch is recorded when it is lost.
+    let frames = |server: usize| {
+        let process = rig.servers[server];
+        let prefix = format!("frames/{:016x}-", id.0);
+        let files = rig.sim.files(process).into_iter();
+        let frames = files.filter_map(|path| {
+            let area = path.starts_with(&prefix).then_some(&path)?;
+            let area = rig.sim.file_content(process, area)?;
+            let header = newest_frame_header(&area).ok()?;
+            Some((path, area, header))
+        });
+        frames.collect::<Vec<_>>()
+    };
+    let lost = (0..rig.servers.len())
+        .filter(|i| *i != master)
+        .find_map(|i| {
+            let frames = frames(i);
+            if frames.iter().any(|(_, _, header)| !header.closed) {
+                return None;
+            }
+            let (path, area, header) = frames
+                .into_iter()
+                .find(|(_, _, h)| h.kind == SegmentKind::Head)?;
+            let slot = (0..FRAME_SLOTS).find(|slot| {
+                let found = FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]);
+                found.is_ok_and(|found| found.sequence == header.sequence)
+            })?;
+            Some((i, path, slot * FRAME_SLOT_BYTES))
+        });
+    let Some((lost, path, at)) = lost else {
+        return false;
+    };
+    for (from, to) in [(master, lost), (lost, master)] {
+        rig.sim.cut(rig.servers[from], rig.servers[to]);
+    }
+    rig.restart_with(lost, 2, |env| async move {
+        let file = env.disk.open(&path, OpenMode::Existing).await;
+        let file = file.expect("it is there");
+        let empty = Bytes::from(vec![0; FRAME_SLOT_BYTES]);
+        file.write_at(at as u64, empty).await.expect("is written");
+    });
+    rig.all_started();
+    rig.sim.crash(rig.servers[master]);
+    rig.run(&rig.client, async move {
+        for i in 0..COUNT {
+            let found = written.read(&table, format!("key {i}").as_bytes()).await;
+            let found = found.expect("it can be read");
+            let length = found.map(|found| found.value.len());
+            assert_eq!(length, Some(100_000), "seed {seed}: key {i}");
+        }
+    });
+    true
 }

@@ -62,6 +62,8 @@ pub struct HeadInfo {
     pub other_bytes: u64,
     /// Live entries of all other tables together.
     pub other_entries: u64,
+    /// Whether anything follows these first entries: then all heads before it were closed.
+    pub has_data: bool,
 }
 
 /// How much of one table a master holds.

@@ -208,6 +208,7 @@ impl Machine {
                 tables: Vec::new(),
                 other_bytes: owner.behaviour.live_bytes,
                 other_entries: owner.behaviour.live_bytes / 1000,
+                has_data: true,
             }),
             ..closed.clone()
         };

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
-use pluvio_env::Address;
+use pluvio_env::{Address, Env};
 use pluvio_server::{Server, ServerOptions};
 use pluvio_sim::{DiskFaults, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
@@ -84,6 +84,20 @@ impl Rig {
         self.sim.crash(self.servers[i]);
         self.started.lock().unwrap()[i] = None;
         let process = self.sim.restart(self.servers[i]);
+        self.start(i, replicas, &process);
+    }
+
+    /// Crashes a server, changes something on its disk and starts it again.
+    pub fn restart_with<C: Future<Output = ()> + Send + 'static>(
+        &self,
+        i: usize,
+        replicas: u32,
+        change: impl FnOnce(Env) -> C,
+    ) {
+        self.sim.crash(self.servers[i]);
+        self.started.lock().unwrap()[i] = None;
+        let process = self.sim.restart(self.servers[i]);
+        self.run(&process, change(process.env.clone()));
         self.start(i, replicas, &process);
     }
 

@@ -6,14 +6,18 @@
 //!
 //! 1. Stale replicas are put aside: open ones whose segment lost a replica later, or that are
 //!    older than such a segment (003 §8). A closed replica is complete and never stale.
-//! 2. The *lowest* open head gives the digest. If a higher one is open too, it holds no data yet.
-//! 3. Every segment of the digest needs a replica that is closed, or that is of that very head.
+//! 2. Open replicas of heads that something shows to have been closed are put aside (COORD-8). A backup may
+//!    take back what it was told: where writes are only buffered, a loss of power can turn a closed frame into
+//!    the open one it was before.
+//! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no data yet.
+//! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
 //!
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
 
 use crate::state::Epochs;
 use core::fmt;
+use core::ops::Bound::{Excluded, Unbounded};
 use pluvio_units::{LOGS_PER_MASTER_MAX, LogId, SEGMENT_BYTES, SegmentId, ServerId, TableId};
 use pluvio_wire::{HeadInfo, RecoverySegment, ReplicaInfo};
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,32 +119,66 @@ struct Head<'a> {
     info: &'a HeadInfo,
 }
 
-/// The lowest usable open head of each log.
-fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, Head<'a>> {
-    let mut heads: BTreeMap<LogId, Head<'a>> = BTreeMap::new();
-    for replica in inventories.iter().flat_map(|i| &i.replicas) {
-        let Some(info) = &replica.head else {
-            continue;
-        };
-        if is_stale(replica, epochs) {
+/// What all backups together say about the heads of one log.
+#[derive(Default)]
+struct Heads<'a> {
+    /// Open replicas that are not stale.
+    open: BTreeMap<SegmentId, Vec<&'a HeadInfo>>,
+    /// The last one that was closed on some backup.
+    closed_last: Option<SegmentId>,
+}
+
+impl<'a> Heads<'a> {
+    fn add(&mut self, replica: &'a ReplicaInfo, epochs: &Epochs) {
+        if replica.side {
+            return;
+        }
+        if replica.closed {
+            self.closed_last = self.closed_last.max(Some(replica.segment));
+        } else if is_stale(replica, epochs) {
             pluvio_units::mark("recovery-stale-head");
-            continue;
-        }
-        if replica.closed || replica.side {
-            continue;
-        }
-        let head = Head {
-            segment: replica.segment,
-            info,
-        };
-        let lowest = heads
-            .get(&replica.log)
-            .is_none_or(|h| head.segment < h.segment);
-        if lowest {
-            heads.insert(replica.log, head);
+        } else if let Some(info) = &replica.head {
+            self.open.entry(replica.segment).or_default().push(info);
         }
     }
-    heads
+
+    /// COORD-8: whether a head cannot be where the log ends, although replicas of it are open. It was
+    /// closed on some backup, or a later head was, which needs all before it to be closed. Or a later head is open that
+    /// holds data, or has another open head before it, or does not list this one.
+    fn was_closed(&self, head: SegmentId) -> bool {
+        let shows = |info: &&HeadInfo| info.has_data || !info.digest.contains(&head);
+        let mut later = self.open.range((Excluded(head), Unbounded));
+        self.closed_last >= Some(head)
+            || later.clone().nth(1).is_some()
+            || later.any(|(_, replicas)| replicas.iter().any(shows))
+    }
+
+    /// The one that tells what belongs to the log.
+    fn last(&self) -> Option<Head<'a>> {
+        let mut open = self.open.iter();
+        let (segment, replicas) = open.find(|(segment, _)| {
+            let was_closed = self.was_closed(**segment);
+            if was_closed {
+                pluvio_units::mark("recovery-closed-head");
+            }
+            !was_closed
+        })?;
+        let info = replicas.first()?;
+        Some(Head {
+            segment: *segment,
+            info,
+        })
+    }
+}
+
+/// The last head of each log, as far as there is one.
+fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, Head<'a>> {
+    let mut logs: BTreeMap<LogId, Heads<'a>> = BTreeMap::new();
+    for replica in inventories.iter().flat_map(|i| &i.replicas) {
+        logs.entry(replica.log).or_default().add(replica, epochs);
+    }
+    let last = |(log, heads): (LogId, Heads<'a>)| Some((log, heads.last()?));
+    logs.into_iter().filter_map(last).collect()
 }
 
 /// Puts the log together.

@@ -27,9 +27,18 @@ fn head(segment: u64, digest: &[u64]) -> ReplicaInfo {
             tables: Vec::new(),
             other_bytes: 0,
             other_entries: 0,
+            has_data: false,
         }),
         ..replica(segment)
     }
+}
+
+/// An open head with something behind its first group.
+fn filled(segment: u64, digest: &[u64]) -> ReplicaInfo {
+    let mut filled = head(segment, digest);
+    filled.length = 200;
+    filled.head.as_mut().unwrap().has_data = true;
+    filled
 }
 
 fn in_log(log: u16, logs: u16, mut replica: ReplicaInfo) -> ReplicaInfo {
@@ -113,13 +122,81 @@ fn of_two_open_heads_the_lower_one_counts() {
 }
 
 #[test]
-fn a_head_closed_on_some_replicas_and_open_on_others_counts_with_all() {
-    let found = complete(&[
+fn a_head_that_was_closed_anywhere_is_read_where_it_was_closed() {
+    let mut inventories = vec![
         backup(1, vec![head(4, &[4]), head(5, &[4, 5])]),
         backup(2, vec![replica(4)]),
-    ]);
-    // The closed one first.
-    assert_eq!(found, [(4, vec![2, 1])]);
+    ];
+    assert_eq!(complete(&inventories), [(4, vec![2]), (5, vec![1])]);
+    // Its successor was opened before it was closed. Where that has gone, there may have been more of it.
+    inventories[0].replicas.pop();
+    let alone = reconstruct(&inventories, &Epochs::new());
+    assert!(alone.is_err(), "{alone:?}");
+}
+
+/// COORD-8: backup 1 has lost what closed its frame. Segments 5 to 7 must not be overlooked.
+#[test]
+fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
+    let taken_back = backup(1, vec![replica(3), filled(4, &[3, 4])]);
+    let others = [
+        backup(2, vec![replica(4), replica(5)]),
+        backup(3, vec![replica(5), filled(6, &[3, 4, 5, 6])]),
+    ];
+    let [second, third] = others.clone();
+    let found = complete(&[taken_back.clone(), second.clone(), third.clone()]);
+    assert_eq!(
+        found,
+        [(3, vec![1]), (4, vec![2]), (5, vec![3, 2]), (6, vec![3])]
+    );
+    // Without the head there is no end, and without a closed replica of 4 it is missing.
+    let text = |inventories: &[Inventory]| {
+        let incomplete = reconstruct(inventories, &Epochs::new()).unwrap_err();
+        incomplete.to_string()
+    };
+    let headless = text(&[taken_back.clone(), second]);
+    assert!(headless.contains("none has an open head"), "{headless}");
+    let gap = text(&[taken_back, third]);
+    assert!(gap.contains("1 segments are missing (4)"), "{gap}");
+}
+
+#[test]
+fn a_later_head_with_data_shows_that_the_one_before_it_was_closed() {
+    let with = |later: ReplicaInfo| {
+        let inventories = [backup(1, vec![head(4, &[4])]), backup(2, vec![later])];
+        reconstruct(&inventories, &Epochs::new())
+    };
+    assert_eq!(segments(&with(head(5, &[4, 5])).unwrap()), [(4, vec![1])]);
+    let text = with(filled(5, &[4, 5])).unwrap_err().to_string();
+    assert!(text.contains("1 segments are missing (4)"), "{text}");
+}
+
+#[test]
+fn a_later_head_that_does_not_list_one_shows_that_it_was_closed() {
+    let inventories = [
+        backup(1, vec![head(4, &[3, 4])]),
+        backup(2, vec![head(6, &[5, 6]), replica(5)]),
+    ];
+    assert_eq!(complete(&inventories), [(5, vec![2]), (6, vec![2])]);
+}
+
+#[test]
+fn of_three_open_heads_the_first_was_closed() {
+    let inventories = [
+        backup(1, vec![head(4, &[4])]),
+        backup(2, vec![head(5, &[4, 5]), head(6, &[4, 5, 6])]),
+    ];
+    let text = reconstruct(&inventories, &Epochs::new())
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("1 segments are missing (4)"), "{text}");
+}
+
+#[test]
+fn closed_side_segments_say_nothing_about_heads() {
+    let mut side = replica(5);
+    side.side = true;
+    let found = complete(&[backup(1, vec![head(4, &[4]), side])]);
+    assert_eq!(found, [(4, vec![1])]);
 }
 
 #[test]
@@ -305,6 +382,8 @@ struct Stored {
     replica: ReplicaInfo,
     /// The master writes to it: its backup has not died since it was made.
     kept: bool,
+    /// As it was opened.
+    opened: ReplicaInfo,
 }
 
 const R: usize = 2;
@@ -334,11 +413,29 @@ impl Model {
             .collect()
     }
 
+    /// What the first group of a head says.
+    fn info(&self, segment: u64) -> HeadInfo {
+        let digest: Vec<u64> = self
+            .digest
+            .iter()
+            .copied()
+            .filter(|s| *s <= segment)
+            .collect();
+        head(segment, &digest).head.unwrap()
+    }
+
     fn store(&mut self, backup: u64, replica: ReplicaInfo) {
+        let opened = ReplicaInfo {
+            head: Some(self.info(replica.segment.0)),
+            closed: false,
+            length: 10,
+            ..replica.clone()
+        };
         self.replicas.push(Stored {
             backup,
             replica,
             kept: true,
+            opened,
         });
     }
 
@@ -383,7 +480,9 @@ impl Model {
     fn write(&mut self) {
         self.acknowledged += 10;
         for i in self.on(self.head) {
-            self.replicas[i].replica.length = 10 + self.acknowledged;
+            let replica = &mut self.replicas[i].replica;
+            replica.length = 10 + self.acknowledged;
+            replica.head.as_mut().unwrap().has_data = true;
         }
     }
 
@@ -428,6 +527,21 @@ impl Model {
         self.alive.append(&mut self.dead);
     }
 
+    /// The power of one that died fails: frames that were closed are as they were before. What open ones lost is seen by their length.
+    fn take_back(&mut self, which: usize) {
+        let Some(backup) = self.dead.get(which % self.dead.len().max(1)).copied() else {
+            return;
+        };
+        for stored in self.replicas.iter_mut().filter(|s| s.backup == backup) {
+            let Stored {
+                replica, opened, ..
+            } = stored;
+            if replica.closed {
+                *replica = opened.clone();
+            }
+        }
+    }
+
     fn inventories(&self) -> Vec<Inventory> {
         self.alive
             .iter()
@@ -442,7 +556,7 @@ impl Model {
 proptest! {
     #[test]
     fn what_was_acknowledged_is_found_or_missed_but_never_overlooked(
-        steps in proptest::collection::vec((0u8..4, 0usize..4), 0..40),
+        steps in proptest::collection::vec((0u8..5, 0usize..4), 0..40),
         stop in 0u8..3,
         lost in 0usize..8,
         come_back: bool,
@@ -453,6 +567,7 @@ proptest! {
                 0 => drop(model.roll(0)),
                 1 => model.write(),
                 2 => model.lose(which, true),
+                3 => model.take_back(which),
                 _ => model.come_back(),
             }
         }
