@@ -18,7 +18,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 /// When to ask again for data whose partitions are not known yet.
 const PARTITIONS_AGAIN: Duration = Duration::from_millis(5);
@@ -31,15 +31,37 @@ pub(crate) struct Recoveries {
     state: Mutex<State>,
     reads: Semaphore,
     buffer_max: u64,
+    /// Whoever reads ahead looks again: a replica in the buffer is wanted no more, or an attempt is over.
+    room: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    crashed: BTreeMap<ServerId, Plan>,
+    crashed: BTreeMap<ServerId, Attempt>,
     buffer: BTreeMap<ReplicaKey, Sorted>,
     /// Bytes of the buffer's ready entries.
     bytes: u64,
     clock: u64,
+}
+
+struct Attempt {
+    plan: Plan,
+    /// Which partitions have fetched their part of a segment, also when it is in the buffer no more.
+    fetched: BTreeMap<SegmentId, Vec<bool>>,
+}
+
+impl Attempt {
+    /// Whether a partition has yet to fetch its part.
+    fn wants(&self, segment: SegmentId) -> bool {
+        let fetched = self.fetched.get(&segment);
+        !fetched.is_some_and(|partitions| partitions.iter().all(|fetched| *fetched))
+    }
+
+    fn fetches(&mut self, segment: SegmentId, partition: usize) {
+        let partitions = self.plan.router.partitions();
+        let fetched = self.fetched.entry(segment);
+        fetched.or_insert_with(|| vec![false; partitions])[partition] = true;
+    }
 }
 
 #[derive(Clone)]
@@ -53,8 +75,6 @@ struct Sorted {
     outcome: watch::Receiver<Option<Outcome>>,
     /// Zero until it is ready.
     bytes: u64,
-    /// Which partitions have fetched their part.
-    fetched: Vec<bool>,
     last_used: u64,
 }
 
@@ -64,6 +84,7 @@ impl Recoveries {
             state: Mutex::default(),
             reads: Semaphore::new(options.recovery_reads_max.max(1)),
             buffer_max: options.recovery_buffer_bytes,
+            room: Notify::new(),
         }
     }
 
@@ -73,6 +94,49 @@ impl Recoveries {
 
     pub(crate) fn buffer_bytes(&self) -> u64 {
         self.lock().bytes
+    }
+
+    /// A partition gets its part of a replica.
+    fn fetched(&self, key: ReplicaKey, plan: &Plan, partition: usize) {
+        let mut state = self.lock();
+        let attempt = state.crashed.get_mut(&key.master);
+        let Some(attempt) = attempt.filter(|a| a.plan.recovery == plan.recovery) else {
+            return;
+        };
+        attempt.fetches(key.segment, partition);
+        let wanted = attempt.wants(key.segment);
+        state.clock += 1;
+        let now = state.clock;
+        if let Some(sorted) = state.buffer.get_mut(&key) {
+            sorted.last_used = now;
+        }
+        drop(state);
+        if !wanted {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Waits until a replica of so many bytes fits the buffer beside all that is wanted there. `None` when
+    /// every partition has it, when it fits no buffer, or when the attempt is over.
+    async fn room_for(&self, key: ReplicaKey, recovery: RecoveryId, bytes: u64) -> Option<Plan> {
+        loop {
+            // Registered before the look, so that nothing that happens after it is missed.
+            let changed = self.room.notified();
+            {
+                let state = self.lock();
+                let attempt = state.crashed.get(&key.master)?;
+                if attempt.plan.recovery != recovery
+                    || !attempt.wants(key.segment)
+                    || bytes > self.buffer_max
+                {
+                    return None;
+                }
+                if state.wanted_bytes() + bytes <= self.buffer_max {
+                    return Some(attempt.plan.clone());
+                }
+            }
+            changed.await;
+        }
     }
 
     /// Forgets recoveries of servers that are over.
@@ -88,6 +152,8 @@ impl Recoveries {
         for key in gone {
             state.remove(key);
         }
+        drop(state);
+        self.room.notify_waiters();
     }
 }
 
@@ -98,21 +164,34 @@ impl State {
         Some(sorted)
     }
 
+    /// Whether a partition has yet to fetch its part of a replica.
+    fn wants(&self, key: ReplicaKey) -> bool {
+        let attempt = self.crashed.get(&key.master);
+        attempt.is_some_and(|attempt| attempt.wants(key.segment))
+    }
+
+    /// Bytes of the buffer that some partition has yet to fetch.
+    fn wanted_bytes(&self) -> u64 {
+        let wanted = self.buffer.iter().filter(|(key, _)| self.wants(**key));
+        wanted.map(|(_, sorted)| sorted.bytes).sum()
+    }
+
     /// Throws out what was used longest ago, first of what every partition has fetched, until
     /// the buffer is within its limit (BACKUP-9). Gives how many were still wanted.
     fn shrink(&mut self, max: u64) -> u64 {
-        let mut wanted = 0;
+        let mut evicted = 0;
         while self.bytes > max {
             let ready = self.buffer.iter().filter(|(_, s)| s.bytes > 0);
             let victim = ready
-                .min_by_key(|(_, s)| (!s.fetched.iter().all(|f| *f), s.last_used))
-                .map(|(key, _)| *key);
-            let Some(sorted) = victim.and_then(|key| self.remove(key)) else {
-                return wanted;
+                .map(|(key, s)| (self.wants(*key), s.last_used, *key))
+                .min();
+            let Some((wanted, _, key)) = victim else {
+                return evicted;
             };
-            wanted += u64::from(!sorted.fetched.iter().all(|f| *f));
+            self.remove(key);
+            evicted += u64::from(wanted);
         }
-        wanted
+        evicted
     }
 }
 
@@ -145,7 +224,7 @@ impl Backup {
         Ok(reply)
     }
 
-    /// How the crashed master's tablets are partitioned. Begins to read primary replicas while there
+    /// How the crashed master's tablets are partitioned. Begins to read primary replicas, whenever there
     /// is room in the buffer. `core` is where the request arrived.
     ///
     /// # Errors
@@ -159,8 +238,8 @@ impl Backup {
         {
             let mut state = self.0.recoveries.lock();
             match state.crashed.get(&request.crashed) {
-                Some(plan) if plan.recovery == request.recovery => return Ok(()),
-                Some(plan) if plan.recovery > request.recovery => {
+                Some(Attempt { plan, .. }) if plan.recovery == request.recovery => return Ok(()),
+                Some(Attempt { plan, .. }) if plan.recovery > request.recovery => {
                     return Err(over(request.recovery, plan.recovery));
                 }
                 Some(_) | None => {}
@@ -178,8 +257,11 @@ impl Backup {
                 recovery: request.recovery,
                 router: Arc::new(Router::new(&request.partitions)),
             };
-            state.crashed.insert(request.crashed, plan);
+            let fetched = BTreeMap::new();
+            let attempt = Attempt { plan, fetched };
+            state.crashed.insert(request.crashed, attempt);
         }
+        self.0.recoveries.room.notify_waiters();
         let me = self.clone();
         self.0
             .env
@@ -212,7 +294,7 @@ impl Backup {
             .lock()
             .crashed
             .get(&request.crashed)
-            .cloned();
+            .map(|attempt| attempt.plan.clone());
         let plan = match plan {
             Some(plan) if plan.recovery == request.recovery => plan,
             Some(plan) if plan.recovery > request.recovery => {
@@ -229,17 +311,7 @@ impl Backup {
         }
         let buckets = self.sorted(core, key, &plan).await?;
         count(&self.0.counters.recovery_answers, 1);
-        let mut state = self.0.recoveries.lock();
-        state.clock += 1;
-        let now = state.clock;
-        if let Some(sorted) = state
-            .buffer
-            .get_mut(&key)
-            .filter(|s| s.recovery == plan.recovery)
-        {
-            sorted.fetched[partition] = true;
-            sorted.last_used = now;
-        }
+        self.0.recoveries.fetched(key, &plan, partition);
         let bucket = &buckets.0[partition];
         Ok(GetRecoveryDataReply {
             entries: bucket.entries,
@@ -278,7 +350,6 @@ impl Backup {
             recovery: plan.recovery,
             outcome: outcome.clone(),
             bytes: 0,
-            fetched: vec![false; plan.router.partitions()],
             last_used: state.clock,
         };
         state.buffer.insert(key, sorted);
@@ -293,8 +364,8 @@ impl Backup {
         outcome
     }
 
-    /// Reads primary replicas, newest first, while they fit the buffer: never at the expense of
-    /// something that is there.
+    /// Reads primary replicas, newest first, which is the order in which recovery masters ask for them. Waits for room in
+    /// the buffer: never at the expense of something that is wanted.
     async fn read_ahead(&self, core: CoreId, request: &SetPartitions) {
         let (frames, _) = self.0.catalogue().frames_of(request.crashed);
         for frame in frames.iter().rev() {
@@ -302,19 +373,13 @@ impl Backup {
             if !state.primary || !is_visible(&state) {
                 continue;
             }
-            let plan = {
-                let recoveries = self.0.recoveries.lock();
-                let fits =
-                    recoveries.bytes + u64::from(state.certified) <= self.0.recoveries.buffer_max;
-                recoveries
-                    .crashed
-                    .get(&request.crashed)
-                    .filter(|p| fits && p.recovery == request.recovery)
-                    .cloned()
-            };
-            let Some(plan) = plan else { return };
-            // A failure is told to whoever fetches it.
-            drop(self.sorted(core, frame.key, &plan).await);
+            let bytes = u64::from(state.certified);
+            let recoveries = &self.0.recoveries;
+            let room = recoveries.room_for(frame.key, request.recovery, bytes);
+            if let Some(plan) = room.await {
+                // A failure is told to whoever fetches it.
+                drop(self.sorted(core, frame.key, &plan).await);
+            }
         }
     }
 }

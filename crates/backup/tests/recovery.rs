@@ -318,6 +318,48 @@ fn a_buffer_that_is_too_small_makes_recovery_slow_not_stuck() {
     assert!(backup.stats().recovery_buffer_bytes <= 1, "BACKUP-9");
 }
 
+/// Ten primaries, room for three, two partitions that ask for the newest ones first, as coordinators tell them to.
+#[test]
+fn a_loss_larger_than_the_buffer_is_read_once() {
+    for lag in [0_u64, 2] {
+        let node = Node::new(8);
+        let image = |segment| Image::new(segment, Side, 40);
+        let backup = node.start_with(BackupOptions {
+            recovery_buffer_bytes: u64::from(image(10).len()) * 3,
+            ..BackupOptions::default()
+        });
+        for segment in 1..=10 {
+            node.write(&backup, image(segment).whole(segment, Side))
+                .expect("is written");
+        }
+        set(&node, &backup, 1, halves()).expect("is set");
+        let mut keys = 0;
+        for step in 0..10 + lag {
+            node.sim.run_for(std::time::Duration::from_secs(1));
+            // Three in the buffer, and one more for each that both have.
+            let read_ahead = 10.min(3 + step.saturating_sub(lag));
+            assert_eq!(backup.stats().recovery_reads, read_ahead, "step {step}");
+            // The second partition is behind the first by `lag` segments.
+            let first = (step < 10).then(|| (10 - step, 0));
+            let second = (step >= lag).then(|| (10 - (step - lag), 1));
+            for (segment, partition) in first.into_iter().chain(second) {
+                let reply = get(&node, &backup, fetch(1, segment, partition));
+                keys += read(&reply.expect("is there")).0.len();
+            }
+        }
+        let stats = backup.stats();
+        assert_eq!(keys, 400);
+        assert_eq!(
+            (stats.recovery_reads, stats.recovery_evicted),
+            (10, 0),
+            "lag {lag}: {stats:?}"
+        );
+        // Whoever did not get an answer asks again, and read-ahead is not held up by it.
+        get(&node, &backup, fetch(1, 10, 0)).expect("is read again");
+        assert!(backup.stats().recovery_reads <= 11);
+    }
+}
+
 #[test]
 fn primaries_are_read_ahead_while_there_is_room() {
     let node = Node::new(7);

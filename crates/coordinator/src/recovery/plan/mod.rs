@@ -16,6 +16,7 @@
 //! and recovery waits for more backups.
 
 use crate::state::Epochs;
+use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Bound::{Excluded, Unbounded};
 use pluvio_units::{LOGS_PER_MASTER_MAX, LogId, SEGMENT_BYTES, SegmentId, ServerId, TableId};
@@ -247,8 +248,11 @@ impl<'a> Sources<'a> {
             };
             // A megabyte a second is a byte a microsecond.
             let read_us = SEGMENT_BYTES as u64 / u64::from(speed);
+            // As backups do it: the newest first, and secondaries behind all primaries.
+            let mut in_order: Vec<&ReplicaInfo> = inventory.replicas.iter().collect();
+            in_order.sort_by_key(|replica| (!replica.primary, Reverse(replica.segment)));
             let mut ready_us = 0;
-            for replica in &inventory.replicas {
+            for replica in in_order {
                 ready_us += read_us;
                 let bias = if replica.primary { 0 } else { SECONDARY_US };
                 let source = (ready_us + bias, inventory.backup, replica);

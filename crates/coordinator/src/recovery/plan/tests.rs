@@ -146,7 +146,7 @@ fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
     let found = complete(&[taken_back.clone(), second.clone(), third.clone()]);
     assert_eq!(
         found,
-        [(3, vec![1]), (4, vec![2]), (5, vec![3, 2]), (6, vec![3])]
+        [(3, vec![1]), (4, vec![2]), (5, vec![2, 3]), (6, vec![3])]
     );
     // Without the head there is no end, and without a closed replica of 4 it is missing.
     let text = |inventories: &[Inventory]| {
@@ -317,10 +317,10 @@ fn primaries_come_first_and_segments_in_order_of_readiness() {
     assert_eq!(
         order,
         [
-            (3, vec![2, 1]),
             (4, vec![2]),
-            (1, vec![1, 2]),
-            (2, vec![1, 2])
+            (3, vec![2, 1]),
+            (2, vec![1, 2]),
+            (1, vec![1, 2])
         ]
     );
 }
