@@ -22,6 +22,8 @@
 //!   up and serves it, and the receiver is up: whatever ends one of these ends the migration in the same change.
 //! - COORD-8: an open head is not taken for the end of its log when anything on any backup shows that it was durably
 //!   closed. See `recovery::plan`.
+//! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or others makes the log
+//!   incomplete, never another one.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

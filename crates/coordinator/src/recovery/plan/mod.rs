@@ -12,6 +12,10 @@
 //! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no data yet.
 //! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
 //!
+//! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says what no master has, heads of
+//! one segment with different digests, a segment that is of another log than its digest. Without them
+//! something is missing.
+//!
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
 
@@ -114,6 +118,11 @@ fn is_stale(replica: &ReplicaInfo, epochs: &Epochs) -> bool {
             .is_some_and(|recorded| (replica.segment, replica.epoch) < *recorded)
 }
 
+/// Whether a master can have such a head in such a log (COORD-9).
+fn may_be(log: LogId, head: &HeadInfo) -> bool {
+    head.logs <= LOGS_PER_MASTER_MAX && log.0 < head.logs
+}
+
 /// The open head of one log that gives the digest.
 struct Head<'a> {
     segment: SegmentId,
@@ -138,7 +147,9 @@ impl<'a> Heads<'a> {
             self.closed_last = self.closed_last.max(Some(replica.segment));
         } else if is_stale(replica, epochs) {
             pluvio_units::mark("recovery-stale-head");
-        } else if let Some(info) = &replica.head {
+        } else if let Some(info) = &replica.head
+            && may_be(replica.log, info)
+        {
             self.open.entry(replica.segment).or_default().push(info);
         }
     }
@@ -165,6 +176,11 @@ impl<'a> Heads<'a> {
             !was_closed
         })?;
         let info = replicas.first()?;
+        let same = |other: &&HeadInfo| other.digest == info.digest && other.logs == info.logs;
+        if !replicas.iter().all(same) {
+            tracing::warn!(%segment, "backups contradict each other about an open head");
+            return None;
+        }
         Some(Head {
             segment: *segment,
             info,
@@ -199,13 +215,12 @@ pub(crate) fn reconstruct(
     let Some(logs) = heads.values().map(|h| h.info.logs).max() else {
         return Err(incomplete);
     };
-    let logs = logs.clamp(1, LOGS_PER_MASTER_MAX);
     let headless: Vec<LogId> = (0..logs)
         .map(LogId)
         .filter(|l| !heads.contains_key(l))
         .collect();
     let mut sources = Sources::new(inventories);
-    for head in heads.values() {
+    for (log, head) in &heads {
         let wanted: BTreeSet<SegmentId> = head
             .info
             .digest
@@ -214,9 +229,11 @@ pub(crate) fn reconstruct(
             .chain([head.segment])
             .collect();
         for segment in wanted {
-            let usable = |r: &ReplicaInfo| {
-                r.closed || (segment == head.segment && !r.side && !is_stale(r, epochs))
+            let open = |r: &ReplicaInfo| {
+                let is_head = r.head.as_ref().is_some_and(|info| may_be(*log, info));
+                segment == head.segment && is_head && !r.side && !is_stale(r, epochs)
             };
+            let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
             if !sources.add(segment, usable) {
                 incomplete.missing.push(segment);
             }

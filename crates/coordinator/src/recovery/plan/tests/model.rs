@@ -1,0 +1,243 @@
+//! Log reconstruction against a model of the order rules.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A master that keeps the order rules, with replicas on backups that may be lost at any time.
+#[derive(Debug)]
+struct Model {
+    /// What was acknowledged to clients is `acknowledged` bytes of `head`.
+    replicas: Vec<Stored>,
+    head: u64,
+    digest: Vec<u64>,
+    acknowledged: u32,
+    recorded: Epochs,
+    alive: Vec<u64>,
+    /// Backups that died and may come back with what they had.
+    dead: Vec<u64>,
+    last_epoch: u32,
+}
+
+#[derive(Debug)]
+struct Stored {
+    backup: u64,
+    replica: ReplicaInfo,
+    /// The master writes to it: its backup has not died since it was made.
+    kept: bool,
+    /// As it was opened.
+    opened: ReplicaInfo,
+}
+
+const R: usize = 2;
+
+impl Model {
+    fn new() -> Self {
+        let mut model = Self {
+            replicas: Vec::new(),
+            head: 0,
+            digest: Vec::new(),
+            acknowledged: 0,
+            recorded: Epochs::new(),
+            alive: vec![1, 2, 3, 4],
+            dead: Vec::new(),
+            last_epoch: 0,
+        };
+        model.open(1);
+        model
+    }
+
+    fn on(&self, segment: u64) -> Vec<usize> {
+        (0..self.replicas.len())
+            .filter(|i| {
+                let stored = &self.replicas[*i];
+                stored.replica.segment.0 == segment && stored.kept
+            })
+            .collect()
+    }
+
+    /// What the first group of a head says.
+    fn info(&self, segment: u64) -> HeadInfo {
+        let digest: Vec<u64> = self
+            .digest
+            .iter()
+            .copied()
+            .filter(|s| *s <= segment)
+            .collect();
+        head(segment, &digest).head.unwrap()
+    }
+
+    fn store(&mut self, backup: u64, replica: ReplicaInfo) {
+        let opened = ReplicaInfo {
+            head: Some(self.info(replica.segment.0)),
+            closed: false,
+            length: 10,
+            ..replica.clone()
+        };
+        self.replicas.push(Stored {
+            backup,
+            replica,
+            kept: true,
+            opened,
+        });
+    }
+
+    fn open(&mut self, segment: u64) {
+        self.digest.push(segment);
+        let backups: Vec<u64> = self.alive.iter().copied().take(R).collect();
+        for backup in backups {
+            let mut new = head(segment, &self.digest);
+            new.length = 10;
+            self.store(backup, new);
+        }
+        self.head = segment;
+        self.acknowledged = 0;
+        self.last_epoch = 0;
+        self.alive.rotate_left(1);
+    }
+
+    /// Rolls the head, perhaps stopping half way: the crash comes then.
+    fn roll(&mut self, stop: u8) -> bool {
+        let old = self.head;
+        let new = old + 1;
+        let acknowledged = self.acknowledged;
+        self.open(new);
+        if stop == 1 {
+            self.acknowledged = acknowledged;
+            self.head = old;
+            return true;
+        }
+        for (n, i) in self.on(old).into_iter().enumerate() {
+            if stop == 2 && n == 1 {
+                self.acknowledged = acknowledged;
+                self.head = old;
+                return true;
+            }
+            let replica = &mut self.replicas[i].replica;
+            replica.closed = true;
+            replica.head = None;
+        }
+        false
+    }
+
+    fn write(&mut self) {
+        self.acknowledged += 10;
+        for i in self.on(self.head) {
+            let replica = &mut self.replicas[i].replica;
+            replica.length = 10 + self.acknowledged;
+            replica.head.as_mut().unwrap().has_data = true;
+        }
+    }
+
+    /// A backup dies; the master replaces what it had (unless it is the master that dies first).
+    fn lose(&mut self, which: usize, replaced: bool) {
+        if self.alive.len() <= R {
+            return;
+        }
+        let backup = self.alive.remove(which % self.alive.len());
+        self.dead.push(backup);
+        let lost: Vec<ReplicaInfo> = self
+            .replicas
+            .iter()
+            .filter(|s| s.backup == backup && s.kept)
+            .map(|s| s.replica.clone())
+            .collect();
+        for stored in &mut self.replicas {
+            stored.kept &= stored.backup != backup;
+        }
+        for replica in lost.into_iter().filter(|_| replaced) {
+            let holders: Vec<u64> = self
+                .on(replica.segment.0)
+                .into_iter()
+                .map(|i| self.replicas[i].backup)
+                .collect();
+            let Some(new) = self.alive.iter().copied().find(|b| !holders.contains(b)) else {
+                continue;
+            };
+            self.store(new, replica.clone());
+            if replica.segment.0 == self.head {
+                self.last_epoch += 1;
+                let epoch = ReplicationEpoch(self.last_epoch);
+                for i in self.on(self.head) {
+                    self.replicas[i].replica.epoch = epoch;
+                }
+                self.recorded.insert(LogId(0), (replica.segment, epoch));
+            }
+        }
+    }
+
+    fn come_back(&mut self) {
+        self.alive.append(&mut self.dead);
+    }
+
+    /// The power of one that died fails: frames that were closed are as they were before. What open ones lost is seen by their length.
+    fn take_back(&mut self, which: usize) {
+        let Some(backup) = self.dead.get(which % self.dead.len().max(1)).copied() else {
+            return;
+        };
+        for stored in self.replicas.iter_mut().filter(|s| s.backup == backup) {
+            let Stored {
+                replica, opened, ..
+            } = stored;
+            if replica.closed {
+                *replica = opened.clone();
+            }
+        }
+    }
+
+    fn inventories(&self) -> Vec<Inventory> {
+        self.alive
+            .iter()
+            .map(|b| {
+                let mine = self.replicas.iter().filter(|s| s.backup == *b);
+                backup(*b, mine.map(|s| s.replica.clone()).collect())
+            })
+            .collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_was_acknowledged_is_found_or_missed_but_never_overlooked(
+        steps in proptest::collection::vec((0u8..5, 0usize..4), 0..40),
+        stop in 0u8..3,
+        lost in 0usize..8,
+        come_back: bool,
+    ) {
+        let mut model = Model::new();
+        for (what, which) in steps {
+            match what {
+                0 => drop(model.roll(0)),
+                1 => model.write(),
+                2 => model.lose(which, true),
+                3 => model.take_back(which),
+                _ => model.come_back(),
+            }
+        }
+        if stop > 0 {
+            model.roll(stop);
+        }
+        // The master crashes, perhaps with a backup that nobody replaces.
+        if lost < 4 {
+            model.lose(lost, false);
+        }
+        if come_back {
+            model.come_back();
+        }
+        if let Ok(map) = reconstruct(&model.inventories(), &model.recorded) {
+            let found = segments(&map);
+            for segment in model.digest.iter().filter(|s| **s <= model.head) {
+                prop_assert!(found.iter().any(|(s, _)| s == segment), "segment {segment} of {found:?}");
+            }
+            let (_, sources) = found.iter().find(|(s, _)| *s == model.head).unwrap();
+            for source in sources {
+                let enough = model.replicas.iter().any(|Stored { backup: b, replica: r, .. }| {
+                    b == source && r.segment.0 == model.head && (r.closed || r.length >= 10 + model.acknowledged)
+                });
+                prop_assert!(enough, "backup {source} lacks acknowledged data");
+            }
+        } else {
+            // With all backups back, a log is always complete.
+            prop_assert!(!model.dead.is_empty() || !come_back);
+        }
+    }
+}
