@@ -124,8 +124,7 @@ pub(crate) fn sort(
         sorted[partition].1.extend_from_slice(bytes);
     };
     let mut first = true;
-    let mut groups = SegmentIter::new(image, seglet_bytes);
-    while let Some(group) = groups.next() {
+    for group in SegmentIter::new(image, seglet_bytes) {
         let group = group.map_err(|e| Damage(e.to_string()))?;
         for (at, entry) in group.entries() {
             if std::mem::take(&mut first) {

@@ -6,7 +6,7 @@ mod rig;
 
 use bytes::Bytes;
 use pluvio_env::{Address, Moment, OpenMode};
-use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind, newest_frame_header};
+use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind};
 use pluvio_sim::DiskFaults;
 use pluvio_units::HashRange;
 use pluvio_units::SegmentId;
@@ -14,7 +14,7 @@ use pluvio_units::TableId;
 use pluvio_wire::{
     Header, Read, Refusal, RejectRules, RpcError, TabletSpec, TakeTablets, Write, call,
 };
-use rig::{LONG, Rig};
+use rig::{FrameOnDisk, LONG, Rig};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -280,51 +280,26 @@ fn a_backup_whose_frame_is_open_again_does_not_end_the_log() {
 }
 
 fn frame_open_again(seed: u64) -> bool {
-    const COUNT: u32 = 300;
     let rig = Rig::of(60 + seed, 5, 2);
     rig.all_started();
-    let (client, value) = (rig.connect(&rig.client), vec![7; 100_000]);
-    let (table, written) = rig.run(&rig.client, async move {
-        let table = client.create_table("t", Some(1)).await;
-        let table = table.expect("a table can be made");
-        for i in 0..COUNT {
-            let (key, value) = (format!("key {i}"), Bytes::from(value.clone()));
-            let done = client.write(&table, key.as_bytes(), value).await;
-            done.expect("it is written");
-        }
-        (table.clone(), client)
-    });
+    let table = rig.fill_large("t", 300);
     let master = rig.owner(&table, b"key 0").expect("somebody serves it");
     let id = rig.server(master).expect("it has started").id();
-    // A backup that has a closed head whose former header is there, and no open one: no epoch is recorded when it is lost.
-    let frames = |server: usize| {
-        let process = rig.servers[server];
-        let prefix = format!("frames/{:016x}-", id.0);
-        let files = rig.sim.files(process).into_iter();
-        let frames = files.filter_map(|path| {
-            let area = path.starts_with(&prefix).then_some(&path)?;
-            let area = rig.sim.file_content(process, area)?;
-            let header = newest_frame_header(&area).ok()?;
-            Some((path, area, header))
-        });
-        frames.collect::<Vec<_>>()
-    };
-    let lost = (0..rig.servers.len())
-        .filter(|i| *i != master)
-        .find_map(|i| {
-            let frames = frames(i);
-            if frames.iter().any(|(_, _, header)| !header.closed) {
-                return None;
-            }
-            let (path, area, header) = frames
-                .into_iter()
-                .find(|(_, _, h)| h.kind == SegmentKind::Head)?;
-            let slot = (0..FRAME_SLOTS).find(|slot| {
-                let found = FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]);
-                found.is_ok_and(|found| found.sequence == header.sequence)
-            })?;
-            Some((i, path, slot * FRAME_SLOT_BYTES))
-        });
+    // A backup that has a closed head and no open one: no epoch is recorded when it is lost.
+    let others = (0..rig.servers.len()).filter(|i| *i != master);
+    let lost = others.into_iter().find_map(|i| {
+        let frames = rig.frames(i, id);
+        if frames.iter().any(|frame| !frame.header.closed) {
+            return None;
+        }
+        let is_head = |frame: &FrameOnDisk| frame.header.kind == SegmentKind::Head;
+        let frame = frames.into_iter().find(is_head)?;
+        let newest = (0..FRAME_SLOTS).find(|slot| {
+            let found = FrameHeader::decode(&frame.area[slot * FRAME_SLOT_BYTES..]);
+            found.is_ok_and(|found| found.sequence == frame.header.sequence)
+        })?;
+        Some((i, frame.path, newest * FRAME_SLOT_BYTES))
+    });
     let Some((lost, path, at)) = lost else {
         return false;
     };
@@ -338,14 +313,7 @@ fn frame_open_again(seed: u64) -> bool {
         file.write_at(at as u64, empty).await.expect("is written");
     });
     rig.all_started();
-    rig.sim.crash(rig.servers[master]);
-    rig.run(&rig.client, async move {
-        for i in 0..COUNT {
-            let found = written.read(&table, format!("key {i}").as_bytes()).await;
-            let found = found.expect("it can be read");
-            let length = found.map(|found| found.value.len());
-            assert_eq!(length, Some(100_000), "seed {seed}: key {i}");
-        }
-    });
+    rig.kill(master);
+    rig.check_large("t", 300);
     true
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, Env};
+use pluvio_format::{FrameHeader, newest_frame_header};
 use pluvio_server::{Server, ServerOptions};
 use pluvio_sim::{DiskFaults, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
@@ -16,6 +17,14 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// Servers that have started, in the order of their processes.
 type Started = Arc<Mutex<Vec<Option<Arc<Server>>>>>;
+
+/// A replica as it lies on a disk.
+pub struct FrameOnDisk {
+    pub path: String,
+    /// All bytes of the file.
+    pub area: Vec<u8>,
+    pub header: FrameHeader,
+}
 
 pub struct Rig {
     pub sim: Sim,
@@ -79,10 +88,21 @@ impl Rig {
         self.start(i, replicas, &process);
     }
 
-    /// Crashes a server and starts it again.
-    pub fn restart(&self, i: usize, replicas: u32) {
+    /// Starts the coordinator again, with what it has stored.
+    pub fn restart_coordinator(&mut self) {
+        self.sim.crash(self.coordinator.id);
+        self.coordinator = self.sim.restart(self.coordinator.id);
+        self.start_coordinator();
+    }
+
+    pub fn kill(&self, i: usize) {
         self.sim.crash(self.servers[i]);
         self.started.lock().unwrap()[i] = None;
+    }
+
+    /// Crashes a server and starts it again.
+    pub fn restart(&self, i: usize, replicas: u32) {
+        self.kill(i);
         let process = self.sim.restart(self.servers[i]);
         self.start(i, replicas, &process);
     }
@@ -94,8 +114,7 @@ impl Rig {
         replicas: u32,
         change: impl FnOnce(Env) -> C,
     ) {
-        self.sim.crash(self.servers[i]);
-        self.started.lock().unwrap()[i] = None;
+        self.kill(i);
         let process = self.sim.restart(self.servers[i]);
         self.run(&process, change(process.env.clone()));
         self.start(i, replicas, &process);
@@ -184,6 +203,53 @@ impl Rig {
             }
             table
         })
+    }
+
+    /// Makes a table of one tablet and writes objects `key i` of 100 kB: more than 80 of them fill a segment.
+    pub fn fill_large(&self, name: &'static str, count: u32) -> Table {
+        let client = self.connect(&self.client);
+        self.run(&self.client, async move {
+            let table = client.create_table(name, Some(1)).await;
+            let table = table.expect("a table can be made");
+            for i in 0..count {
+                let value = Bytes::from(vec![i as u8; 100_000]);
+                let key = format!("key {i}");
+                let written = client.write(&table, key.as_bytes(), value);
+                written.await.expect("it is written");
+            }
+            table
+        })
+    }
+
+    /// Reads what [`Rig::fill_large`] wrote.
+    pub fn check_large(&self, name: &'static str, count: u32) {
+        let client = self.connect(&self.client);
+        self.run(&self.client, async move {
+            let table = client.table(name).await.expect("the table is there");
+            for i in 0..count {
+                let found = client.read(&table, format!("key {i}").as_bytes()).await;
+                let value = found.expect("it can be read").map(|found| found.value);
+                assert!(
+                    value.is_some_and(|value| value == vec![i as u8; 100_000]),
+                    "key {i}"
+                );
+            }
+        });
+    }
+
+    /// The frames that a server has of a master.
+    pub fn frames(&self, of: usize, master: ServerId) -> Vec<FrameOnDisk> {
+        let (process, prefix) = (self.servers[of], format!("frames/{:016x}-", master.0));
+        let paths = self.sim.files(process).into_iter();
+        let frame = |path: String| {
+            let area = self.sim.file_content(process, &path)?;
+            let header = newest_frame_header(&area).ok()?;
+            Some(FrameOnDisk { path, area, header })
+        };
+        paths
+            .filter(|path| path.starts_with(&prefix))
+            .filter_map(frame)
+            .collect()
     }
 
     /// Reads what [`Rig::fill`] wrote.
