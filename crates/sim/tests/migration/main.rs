@@ -3,155 +3,29 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod cluster;
+#[path = "../support/load.rs"]
+mod load;
+mod message;
+#[path = "../support/struck.rs"]
+mod struck;
 #[path = "../support/cluster.rs"]
 mod support;
 
 use bytes::Bytes;
-use cluster::{Cluster, Message, Moment};
-use core::time::Duration;
-use pluvio_client::{Client, Number, Table};
-use pluvio_sim::ProcessId;
+use load::{Loaded, loaded};
+use message::Message;
+use pluvio_client::{Client, Table};
 use pluvio_units::{ObjectVersion, ServerId};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use struck::Moment;
 
-/// What clients were told, which is what must be there in the end.
-#[derive(Default)]
-struct Told {
-    counters: Mutex<BTreeMap<String, i64>>,
-    objects: Mutex<BTreeMap<String, Bytes>>,
-    stop: AtomicBool,
-    working: AtomicUsize,
-    operations: AtomicUsize,
-}
-
-/// Objects that are there before anything moves.
-const KEPT: usize = 300;
-const CLIENTS: usize = 3;
-
-/// Adds to numbers that all clients share, and writes and deletes objects of its own.
-async fn work(client: Client, number: usize, env: pluvio_env::Env, told: Arc<Told>) {
-    let table = client.table("t").await.unwrap();
-    for round in 0_u64.. {
-        if told.stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let counter = format!("counter {}", round % 7);
-        let added = client.increment(&table, counter.as_bytes(), Number::Integer(1));
-        added.await.unwrap();
-        *told.counters.lock().unwrap().entry(counter).or_default() += 1;
-        let key = format!("object {number} {}", round % 11);
-        if round % 3 == 2 {
-            client.delete(&table, key.as_bytes()).await.unwrap();
-            told.objects.lock().unwrap().remove(&key);
-        } else {
-            let value = Bytes::from(format!("{round} of client {number}"));
-            let written = client.write(&table, key.as_bytes(), value.clone());
-            written.await.unwrap();
-            told.objects.lock().unwrap().insert(key, value);
-        }
-        told.operations.fetch_add(2, Ordering::Relaxed);
-        env.clock
-            .sleep(Duration::from_micros(env.rng.below(2000)))
-            .await;
-    }
-    told.working.fetch_sub(1, Ordering::Relaxed);
-}
-
-struct Loaded {
-    cluster: Cluster,
-    client: Client,
-    table: Table,
-    told: Arc<Told>,
-}
-
-/// A cluster with a table of one tablet, and clients at work on it.
-fn loaded(seed: u64, servers: usize) -> Loaded {
-    let mut cluster = Cluster::new(seed, servers);
-    let client = cluster.new_client(&cluster.client);
-    let table = cluster.table(&client);
-    let told = Arc::new(Told::default());
-    let (own, all, what) = (client.clone(), table.clone(), Arc::clone(&told));
-    cluster.block_on(async move {
-        for number in 0..KEPT {
-            let key = format!("kept {number}");
-            let value = Bytes::from(vec![number as u8; 1000]);
-            let written = own.write(&all, key.as_bytes(), value.clone());
-            written.await.unwrap();
-            what.objects.lock().unwrap().insert(key, value);
-        }
-    });
-    for number in 0..CLIENTS {
-        let process = cluster.sim.process(&format!("worker-{number}"));
-        let own = cluster.new_client(&process);
-        told.working.fetch_add(1, Ordering::Relaxed);
-        let work = work(own, number, process.env.clone(), Arc::clone(&told));
-        cluster.sim.spawn(process.id, "work", work);
-    }
-    Loaded {
-        cluster,
-        client,
-        table,
-        told,
-    }
-}
-
-impl Loaded {
-    fn owner(&mut self) -> ServerId {
-        self.cluster.owner(&self.client, &self.table)
-    }
-
-    /// Some server that does not have the tablet.
-    fn another(&mut self) -> ServerId {
-        let owner = self.owner();
-        let ids = self.cluster.server_ids();
-        ids.into_iter().find(|id| *id != owner).unwrap()
-    }
-
-    fn migrate(&mut self, to: ServerId) -> bool {
-        self.cluster.migrate(&self.client, &self.table, to)
-    }
-
-    /// Ends the load, and looks whether everything that clients were told is true, and nothing else is there.
-    fn check(mut self, what: &str) {
-        self.told.stop.store(true, Ordering::Relaxed);
-        while self.told.working.load(Ordering::Relaxed) > 0 {
-            self.cluster.tend();
-        }
-        self.cluster.until_healthy(&self.client);
-        let (client, table) = (self.client.clone(), self.table.clone());
-        let found = self.cluster.block_on(async move {
-            let mut found = BTreeMap::new();
-            let mut enumeration = client.enumerate(&table).batch_items(20);
-            while let Some(batch) = enumeration.next_batch().await.unwrap() {
-                for object in batch {
-                    let key = String::from_utf8(object.key).unwrap();
-                    let read = client.read(&table, key.as_bytes()).await.unwrap();
-                    assert_eq!(read.unwrap().value, object.value);
-                    let twice = found.insert(key, object.value);
-                    assert_eq!(twice, None);
-                }
-            }
-            let count = client.count(&table).await.unwrap();
-            assert_eq!(count.objects, found.len() as u64);
-            found
-        });
-        let mut expected = self.told.objects.lock().unwrap().clone();
-        for (counter, sum) in &*self.told.counters.lock().unwrap() {
-            expected.insert(counter.clone(), Bytes::from(sum.to_string()));
-        }
-        let keys = |of: &BTreeMap<String, Bytes>| of.keys().cloned().collect::<BTreeSet<_>>();
-        assert_eq!(keys(&found), keys(&expected), "{what}");
-        assert_eq!(found, expected, "{what}");
-    }
-}
+type Cluster = struck::Cluster<Message>;
 
 #[test]
 fn a_tablet_moves_under_load_and_back_and_nothing_is_lost_or_doubled() {
     for seed in 0..3 {
-        let mut loaded = loaded(seed, 3);
+        let mut loaded: Loaded<Message> = loaded(seed, 3);
         let first = loaded.owner();
         let second = loaded.another();
         for to in [second, first, second, first] {
@@ -178,26 +52,18 @@ enum Victim {
 /// Kills one process at one message, lets it come back, and moves the tablet once more.
 fn strike(message: Message, moment: Moment, victim: Victim) {
     let what = format!("{victim:?} {moment:?} {message:?}");
-    let mut loaded = loaded(message as u64, 4);
+    let mut loaded: Loaded<Message> = loaded(message as u64, 4);
     let (owner, receiver) = (loaded.owner(), loaded.another());
-    let process: ProcessId = match victim {
+    let process = match victim {
         Victim::Owner => loaded.cluster.process_of(owner),
         Victim::Receiver => loaded.cluster.process_of(receiver),
         Victim::Coordinator => loaded.cluster.coordinator,
     };
-    loaded.cluster.arm(message, moment, process);
+    let victim = struck::Victim::Process(process);
+    loaded.cluster.arm(message, moment, victim);
     loaded.migrate(receiver);
     // The last message may be on its way yet.
-    for _ in 0..1000 {
-        if loaded.cluster.has_struck() {
-            break;
-        }
-        loaded.cluster.tend();
-    }
-    assert!(
-        loaded.cluster.has_struck(),
-        "{what}: there was no such message"
-    );
+    loaded.cluster.until_struck(&what);
     loaded.cluster.until_healthy(&loaded.client);
     let to = loaded.another();
     assert!(

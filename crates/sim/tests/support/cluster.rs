@@ -11,7 +11,7 @@ use pluvio_units::{ServerId, Size};
 use std::sync::Arc;
 
 pub const LIMIT: Duration = Duration::from_secs(120);
-const COORDINATOR: &str = "coordinator:1";
+pub const COORDINATOR: &str = "coordinator:1";
 
 /// Serves for ever.
 pub async fn run_coordinator(env: Env, store: MemoryStore) {

@@ -1,13 +1,14 @@
 //! A small cluster whose processes can be struck at any message between them.
+#![allow(dead_code, clippy::unwrap_used)] // not every test uses all of it
 
-use crate::support::{self, run_coordinator, run_server};
+use crate::support::{self, COORDINATOR, run_coordinator, run_server};
 use core::time::Duration;
 use pluvio_client::{Client, Table, WhichTablet};
 use pluvio_coordinator::MemoryStore;
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
-use pluvio_wire::{GetTabletData, Opcode, TabletPart, TabletState, decode};
+use pluvio_wire::{ClusterStatus, TabletState};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,48 +17,10 @@ pub use support::LIMIT;
 /// How long a process that was struck stays away.
 const AWAY: Duration = Duration::from_millis(700);
 
-/// A kind of message; parts of a tablet count as kinds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Message {
-    Receive,
-    Objects,
-    Changes,
-    LastChanges,
-    Results,
-    Received,
-    End,
-}
-
-impl Message {
-    pub const ALL: [Self; 7] = [
-        Self::Receive,
-        Self::Objects,
-        Self::Changes,
-        Self::LastChanges,
-        Self::Results,
-        Self::Received,
-        Self::End,
-    ];
-
-    fn of(frame: &Frame) -> Option<Self> {
-        let opcode = Opcode::from_number(frame.opcode)?;
-        if opcode == Opcode::GetTabletData {
-            let (_, request) = decode::<GetTabletData>(frame).unwrap();
-            return Some(match request.part {
-                TabletPart::Objects(_) => Self::Objects,
-                TabletPart::Changes(_) => Self::Changes,
-                TabletPart::LastChanges(_) => Self::LastChanges,
-                TabletPart::Results(_) => Self::Results,
-            });
-        }
-        let others = [
-            (Opcode::ReceiveTablet, Self::Receive),
-            (Opcode::TabletReceived, Self::Received),
-            (Opcode::EndMigration, Self::End),
-        ];
-        let found = others.into_iter().find(|(known, _)| *known == opcode);
-        found.map(|(_, message)| message)
-    }
+/// Kinds of messages at which something can happen.
+pub trait Message: Copy + PartialEq + Send + Sync + 'static {
+    /// Which one this is, if any.
+    fn of(frame: &Frame) -> Option<Self>;
 }
 
 /// When to strike.
@@ -69,43 +32,79 @@ pub enum Moment {
     After,
 }
 
-#[derive(Default)]
-struct Strike {
-    at: Option<(Message, Moment, ProcessId)>,
-    due: Option<ProcessId>,
+/// Who crashes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Victim {
+    Process(ProcessId),
+    Sender,
+    Receiver,
+}
+
+/// What happens at a message.
+enum Blow {
+    Crash(Victim),
+    /// The client does something.
+    Work(BoxFuture<'static, ()>),
+}
+
+enum Due {
+    Crash(ProcessId),
+    Work(BoxFuture<'static, ()>),
+}
+
+struct Strike<M> {
+    at: Option<(M, Moment, Blow)>,
+    due: Option<Due>,
     done: bool,
+}
+
+impl<M> Default for Strike<M> {
+    fn default() -> Self {
+        Self {
+            at: None,
+            due: None,
+            done: false,
+        }
+    }
 }
 
 type Shared<T> = Arc<Mutex<T>>;
 
 /// Sees every message that a process sends.
-struct Saboteur {
+struct Saboteur<M> {
     env: Env,
-    strike: Shared<Strike>,
+    process: ProcessId,
+    /// Where everybody listens.
+    addresses: BTreeMap<String, ProcessId>,
+    strike: Shared<Strike<M>>,
 }
 
-impl Saboteur {
-    /// Lets the victim crash now if this is the moment.
-    async fn look(&self, message: Option<Message>, moment: Moment) -> Option<ProcessId> {
-        let victim = {
+impl<M: Message> Saboteur<M> {
+    /// Lets happen what shall happen, if this is the moment.
+    async fn look(&self, message: Option<M>, to: &Address, moment: Moment) {
+        {
             let mut strike = self.strike.lock().unwrap();
-            let (wanted, when, victim) = strike.at?;
-            if Some(wanted) != message || when != moment {
-                return None;
-            }
-            strike.at = None;
-            strike.due = Some(victim);
-            victim
-        };
+            let is_it = |(wanted, when, _): &mut (M, Moment, Blow)| {
+                Some(*wanted) == message && *when == moment
+            };
+            let Some((_, _, blow)) = strike.at.take_if(is_it) else {
+                return;
+            };
+            strike.due = Some(match blow {
+                Blow::Crash(Victim::Process(victim)) => Due::Crash(victim),
+                Blow::Crash(Victim::Sender) => Due::Crash(self.process),
+                Blow::Crash(Victim::Receiver) => Due::Crash(self.addresses[&to.to_string()]),
+                Blow::Work(work) => Due::Work(work),
+            });
+        }
         // If it is this process, this is as far as it comes.
         while !self.strike.lock().unwrap().done {
             self.env.clock.sleep(Duration::from_micros(200)).await;
         }
-        Some(victim)
     }
 }
 
-impl Interceptor for Saboteur {
+impl<M: Message> Interceptor for Saboteur<M> {
     fn call<'a>(
         &'a self,
         network: &'a dyn Network,
@@ -114,23 +113,23 @@ impl Interceptor for Saboteur {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>> {
         Box::pin(async move {
-            let message = Message::of(&request);
-            self.look(message, Moment::Before).await;
+            let message = M::of(&request);
+            self.look(message, to, Moment::Before).await;
             let answer = network.call(to, request, limit).await?;
-            self.look(message, Moment::After).await;
+            self.look(message, to, Moment::After).await;
             Ok(answer)
         })
     }
 }
 
 /// A coordinator, some servers and clients.
-pub struct Cluster {
+pub struct Cluster<M> {
     pub sim: Sim,
     pub coordinator: ProcessId,
     servers: Vec<ProcessId>,
     pub client: ProcessEnv,
     store: MemoryStore,
-    strike: Shared<Strike>,
+    strike: Shared<Strike<M>>,
     /// The latest life of each server.
     ids: Shared<BTreeMap<usize, ServerId>>,
     away: BTreeMap<ProcessId, Duration>,
@@ -140,7 +139,7 @@ fn name_of(number: usize) -> String {
     format!("server-{number}")
 }
 
-impl Cluster {
+impl<M: Message> Cluster<M> {
     pub fn new(seed: u64, servers: usize) -> Self {
         let sim = Sim::new(seed, SimOptions::default());
         let store = MemoryStore::new();
@@ -166,8 +165,13 @@ impl Cluster {
 
     fn start(&self, process: ProcessEnv) {
         let mut env = process.env;
+        let servers = self.servers.iter().enumerate();
+        let addresses = servers.map(|(number, id)| (format!("{}:1", name_of(number)), *id));
+        let coordinator = (COORDINATOR.to_owned(), self.coordinator);
         let saboteur = Saboteur {
             env: env.clone(),
+            process: process.id,
+            addresses: addresses.chain([coordinator]).collect(),
             strike: Arc::clone(&self.strike),
         };
         env.network = Intercepted::new(env.network.clone(), saboteur);
@@ -191,16 +195,44 @@ impl Cluster {
         support::client(&process.env, process.env.network.clone())
     }
 
-    fn strike(&self) -> MutexGuard<'_, Strike> {
+    fn strike(&self) -> MutexGuard<'_, Strike<M>> {
         self.strike.lock().unwrap()
     }
 
     /// Lets a process crash at the next message of this kind.
-    pub fn arm(&self, message: Message, moment: Moment, victim: ProcessId) {
+    pub fn arm(&self, message: M, moment: Moment, victim: Victim) {
+        self.arm_with(message, moment, Blow::Crash(victim));
+    }
+
+    /// Lets the client begin something at the next message of this kind.
+    pub fn arm_work(
+        &self,
+        message: M,
+        moment: Moment,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.arm_with(message, moment, Blow::Work(Box::pin(work)));
+    }
+
+    fn arm_with(&self, message: M, moment: Moment, blow: Blow) {
         *self.strike() = Strike {
-            at: Some((message, moment, victim)),
+            at: Some((message, moment, blow)),
             ..Strike::default()
         };
+    }
+
+    /// Runs until what was armed has happened.
+    ///
+    /// # Panics
+    /// When there is no such message within ten seconds.
+    pub fn until_struck(&mut self, what: &str) {
+        for _ in 0..10_000 {
+            if self.has_struck() {
+                return;
+            }
+            self.tend();
+        }
+        panic!("{what}: there was no such message");
     }
 
     pub fn has_struck(&self) -> bool {
@@ -219,8 +251,13 @@ impl Cluster {
     pub fn tend(&mut self) {
         self.sim.run_for(Duration::from_millis(1));
         let due = self.strike().due.take();
-        if let Some(victim) = due {
-            self.crash(victim);
+        if let Some(due) = due {
+            match due {
+                Due::Crash(victim) => self.crash(victim),
+                Due::Work(work) => {
+                    self.sim.spawn(self.client.id, "blow", work);
+                }
+            }
             self.strike().done = true;
         }
         let now = self.sim.now();
@@ -308,15 +345,19 @@ impl Cluster {
         })
     }
 
-    /// Runs until all servers are up, every tablet is served and no migration is under way.
+    pub fn status(&mut self, client: &Client) -> ClusterStatus {
+        let client = client.clone();
+        self.block_on(async move { client.cluster_status().await.unwrap() })
+    }
+
+    /// Runs until all servers are up, every tablet is served and no migration or recovery is under way.
     pub fn until_healthy(&mut self, client: &Client) {
         let servers = self.servers.len();
         for _ in 0..600 {
             for _ in 0..50 {
                 self.tend();
             }
-            let client = client.clone();
-            let status = self.block_on(async move { client.cluster_status().await.unwrap() });
+            let status = self.status(client);
             let served = status.tables.iter().flat_map(|t| &t.tablets);
             let list = &status.list;
             // Those that live: a server that was killed may not be missed yet.
@@ -326,6 +367,7 @@ impl Cluster {
                 && living.iter().all(|id| list.is_up(*id))
                 && { served }.all(|t| t.state == TabletState::Normal && list.is_up(t.owner))
                 && status.migrations.iter().all(|m| m.done)
+                && status.recoveries.iter().all(|r| r.done)
             {
                 return;
             }
