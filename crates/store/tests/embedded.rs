@@ -44,6 +44,25 @@ fn objects_come_and_go() {
 }
 
 #[test]
+fn memory_that_was_touched_is_resident_until_it_is_given_back() {
+    let store = store();
+    let table = table(&store);
+    let new = store.stats();
+    assert!(new.resident_bytes < Size::mib(32).bytes(), "{new:?}");
+    for i in 0..20_000_u32 {
+        table.put(&i.to_le_bytes(), &[1; 1000]).unwrap();
+    }
+    let full = store.stats();
+    assert!(full.resident_bytes >= full.log_bytes + full.index_bytes);
+    assert!(full.resident_bytes >= new.resident_bytes + 20_000 * 1000);
+    for i in 0..20_000_u32 {
+        table.delete(&i.to_le_bytes()).unwrap();
+    }
+    let empty = store.stats();
+    assert!(empty.resident_bytes >= empty.log_bytes + empty.index_bytes);
+}
+
+#[test]
 fn conditions_decide_under_the_lock() {
     let store = store();
     let table = table(&store);

@@ -233,7 +233,7 @@ impl Store {
             log_bytes,
             index_bytes: engine.index_bytes,
             index_slots: engine.index_slots,
-            resident_bytes: log_bytes + engine.index_bytes + log.table_bytes,
+            resident_bytes: log.resident_bytes + engine.index_bytes + log.table_bytes,
             free_bytes: log.free_bytes,
             memory_bytes: log.memory_bytes,
             heads: self.shared.heads.count(),
