@@ -131,6 +131,12 @@ impl Machine {
                 "{needed} backups are needed, {up} are up and {full} of them have no space"
             ));
         }
+        let failed = head.given_up.len() + head.spent.len();
+        if head.hopeful() < needed && up < needed + failed {
+            return Some(format!(
+                "{needed} backups are needed, {up} are up and {failed} of them have failed a replica of this head: restart those"
+            ));
+        }
         if head.recorded < head.epoch && head.record_failures > 0 {
             return Some("the coordinator cannot be told that a replica was lost".to_owned());
         }

@@ -239,7 +239,7 @@ impl Plan {
         if needed < 2 && draw.below(4) > 0 {
             self.min_replicas = Some(2);
         }
-        if self.min_replicas.unwrap_or(usual) >= 2 {
+        if self.min_replicas.unwrap_or(usual) >= 2 && self.spares_a_backup() {
             self.weak_server = Some(weak);
         }
     }
@@ -247,6 +247,13 @@ impl Plan {
     /// Whether there is little memory for the data.
     pub(super) fn is_heavy(&self) -> bool {
         self.value_max >= HEAVY_VALUES_MIN
+    }
+
+    /// Whether all servers can write without one of the others: a backup that failed a replica of a head is not used again for that head, and
+    /// where no other is left, writes wait for as long as it runs (`docs/replication.md`, Weaknesses).
+    fn spares_a_backup(&self) -> bool {
+        let usual = self.replicas.saturating_sub(1).max(1);
+        self.servers >= self.min_replicas.unwrap_or(usual) + 2
     }
 
     /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is not used again for its segment
