@@ -1,8 +1,9 @@
 //! The recoveries that this master takes part in.
 
+use crate::wanted::Wanted;
 use pluvio_units::{RecoveryId, ServerId};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One partition of one attempt to recover a crashed server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -12,67 +13,46 @@ pub(crate) struct AttemptKey {
     pub(crate) partition: u32,
 }
 
-/// What is known of an attempt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
-    /// The coordinator waits for its end.
-    Wanted,
-    /// Nobody waits for it: it should end soon.
-    Withdrawn,
-}
-
 /// The attempts under way here. Each is known from its request until it has left nothing behind or has
 /// been handed over.
 #[derive(Default)]
-pub(crate) struct Attempts(Mutex<BTreeMap<AttemptKey, Use>>);
-
-/// How a request to recover is to be answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Begin {
-    /// It is under way here from now on.
-    Begun,
-    /// It has been asked for before.
-    Known,
-}
+pub(crate) struct Attempts(Mutex<BTreeMap<AttemptKey, Arc<Wanted>>>);
 
 impl Attempts {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<AttemptKey, Use>> {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<AttemptKey, Arc<Wanted>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins an attempt and withdraws the earlier ones of the same server: the coordinator has given
-    /// them up (REC-5). `prepare` runs while no other attempt can begin; on its error nothing has begun.
+    /// them up (REC-5). `None` when it is under way already. `prepare` runs while no other attempt can begin; on its
+    /// error nothing has begun.
     pub(crate) fn begin<E>(
         &self,
         key: AttemptKey,
         prepare: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Begin, E> {
+    ) -> Result<Option<Arc<Wanted>>, E> {
         let mut map = self.map();
         if map.contains_key(&key) {
-            return Ok(Begin::Known);
+            return Ok(None);
         }
-        for (earlier, used) in map.iter_mut() {
+        for (earlier, wanted) in map.iter() {
             if earlier.crashed == key.crashed && earlier.recovery < key.recovery {
-                *used = Use::Withdrawn;
+                wanted.withdraw();
             }
         }
         prepare()?;
-        map.insert(key, Use::Wanted);
-        Ok(Begin::Begun)
+        let wanted = Arc::new(Wanted::new("nobody waits for it any longer"));
+        map.insert(key, Arc::clone(&wanted));
+        Ok(Some(wanted))
     }
 
     /// Withdraws the attempts for servers that are not `in_list`: what they had is served elsewhere.
     pub(crate) fn withdraw_unless(&self, in_list: impl Fn(ServerId) -> bool) {
-        for (key, used) in self.map().iter_mut() {
+        for (key, wanted) in self.map().iter() {
             if !in_list(key.crashed) {
-                *used = Use::Withdrawn;
+                wanted.withdraw();
             }
         }
-    }
-
-    /// Whether nobody waits for it.
-    pub(crate) fn is_withdrawn(&self, key: &AttemptKey) -> bool {
-        self.map().get(key) != Some(&Use::Wanted)
     }
 
     /// It has ended.
@@ -93,45 +73,43 @@ mod tests {
         }
     }
 
-    fn begin(attempts: &Attempts, key: AttemptKey) -> Begin {
+    fn begin(attempts: &Attempts, key: AttemptKey) -> Option<Arc<Wanted>> {
         attempts.begin(key, || Ok::<(), ()>(())).expect("prepared")
     }
 
     #[test]
     fn a_later_attempt_withdraws_earlier_ones_of_its_server_only() {
         let attempts = Attempts::default();
-        for known in [key(1, 10, 0), key(1, 10, 1), key(2, 11, 0), key(1, 13, 0)] {
-            assert_eq!(begin(&attempts, known), Begin::Begun);
+        let [first, beside, other, later] =
+            [key(1, 10, 0), key(1, 10, 1), key(2, 11, 0), key(1, 13, 0)]
+                .map(|known| begin(&attempts, known).expect("new"));
+        let new = begin(&attempts, key(1, 12, 0)).expect("new");
+        let new_beside = begin(&attempts, key(1, 12, 1)).expect("new");
+        assert!(begin(&attempts, key(1, 12, 1)).is_none(), "known");
+        assert!(first.check().is_err() && beside.check().is_err());
+        for wanted in [other, later, new, new_beside] {
+            assert_eq!(wanted.check(), Ok(()));
         }
-        assert_eq!(begin(&attempts, key(1, 12, 0)), Begin::Begun);
-        assert_eq!(begin(&attempts, key(1, 12, 1)), Begin::Begun);
-        assert_eq!(begin(&attempts, key(1, 12, 1)), Begin::Known);
-        let withdrawn = |key| attempts.is_withdrawn(&key);
-        assert!(withdrawn(key(1, 10, 0)) && withdrawn(key(1, 10, 1)));
-        assert!(!withdrawn(key(2, 11, 0)) && !withdrawn(key(1, 12, 0)));
-        assert!(!withdrawn(key(1, 12, 1)) && !withdrawn(key(1, 13, 0)));
     }
 
     #[test]
     fn what_could_not_be_prepared_withdraws_and_leaves_nothing() {
         let attempts = Attempts::default();
-        begin(&attempts, key(1, 10, 0));
-        assert_eq!(
-            attempts.begin(key(1, 11, 0), || Err("occupied")),
-            Err("occupied")
-        );
-        assert!(attempts.is_withdrawn(&key(1, 10, 0)));
+        let earlier = begin(&attempts, key(1, 10, 0)).expect("new");
+        let refused = attempts.begin(key(1, 11, 0), || Err("occupied"));
+        assert_eq!(refused.err(), Some("occupied"));
+        assert!(earlier.check().is_err());
         attempts.end(&key(1, 10, 0));
-        assert_eq!(begin(&attempts, key(1, 11, 0)), Begin::Begun);
+        assert!(begin(&attempts, key(1, 11, 0)).is_some());
     }
 
     #[test]
     fn attempts_for_servers_that_left_are_withdrawn() {
         let attempts = Attempts::default();
-        begin(&attempts, key(1, 10, 0));
-        begin(&attempts, key(2, 11, 0));
+        let of_one_that_left = begin(&attempts, key(1, 10, 0)).expect("new");
+        let other = begin(&attempts, key(2, 11, 0)).expect("new");
         attempts.withdraw_unless(|server| server == ServerId(2));
-        assert!(attempts.is_withdrawn(&key(1, 10, 0)));
-        assert!(!attempts.is_withdrawn(&key(2, 11, 0)));
+        assert!(of_one_that_left.check().is_err());
+        assert_eq!(other.check(), Ok(()));
     }
 }

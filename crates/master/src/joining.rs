@@ -13,6 +13,7 @@
 //!   stays only if the index pointed to that object until the copy was there, so its segment was opened before.
 
 use crate::master::Master;
+use crate::wanted::Wanted;
 use bytes::Bytes;
 use pluvio_env::timeout;
 use pluvio_log::{CommitError, SideLog};
@@ -57,6 +58,7 @@ impl Master {
     pub(crate) async fn log_of_tablets_begins(
         &self,
         tablets: &[(Arc<EngineTable>, HashRange)],
+        wanted: &Wanted,
     ) -> Result<SegmentId, String> {
         let was_here = |(table, range): &(Arc<EngineTable>, HashRange)| {
             self.leaving.were_here(table.id(), *range)
@@ -69,6 +71,7 @@ impl Master {
         for log in space.logs() {
             let give_up = self.env.clock.now() + self.recovery_options.patience;
             let head = loop {
+                wanted.check()?;
                 match space.roll(log) {
                     Ok(position) => break position.segment,
                     Err(error) if self.env.clock.now() >= give_up => return Err(error.to_string()),
@@ -83,7 +86,7 @@ impl Master {
     /// Replays entries outside the event loop: that takes longer than other requests should wait.
     pub(crate) async fn replay_slice(
         &self,
-        still_wanted: &(dyn Fn() -> Result<(), String> + Sync),
+        wanted: &Wanted,
         replay: &SharedReplay,
         data: Bytes,
         patience: Duration,
@@ -91,7 +94,7 @@ impl Master {
     ) -> Result<(), ReplayFailure> {
         let give_up = self.env.clock.now() + patience;
         loop {
-            still_wanted().map_err(ReplayFailure::Other)?;
+            wanted.check().map_err(ReplayFailure::Other)?;
             let (work, data) = (Arc::clone(replay), data.clone());
             let now = self.monotonic();
             let outcome = self
@@ -116,29 +119,34 @@ impl Master {
         }
     }
 
-    /// Ends a replay and joins what it made to the log: durable when this ends.
-    pub(crate) async fn join(&self, log: LogId, replay: Replay) -> Result<Joined, String> {
-        let side = self.close(log, replay).await?;
-        self.side_log_durable(&side).await;
-        Ok(self.commit(side).await)
-    }
-
-    /// As [`Self::join`], but gives up when the replicas take too long; nothing is left then.
-    pub(crate) async fn join_within(
+    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which is that the replicas take
+    /// longer than the limit or that the work was withdrawn before they were there, nothing is left.
+    pub(crate) async fn join(
         &self,
-        limit: Duration,
         log: LogId,
         replay: Replay,
         tablets: &[(Arc<EngineTable>, HashRange)],
+        wanted: &Wanted,
+        limit: Option<Duration>,
     ) -> Result<Joined, String> {
         let side = self.close(log, replay).await?;
-        let durable = timeout(&*self.env.clock, limit, self.side_log_durable(&side)).await;
-        if durable.is_err() {
+        let durable = async {
+            let durable = self.side_log_durable(&side);
+            let Some(limit) = limit else {
+                durable.await;
+                return Ok(());
+            };
+            timeout(&*self.env.clock, limit, durable)
+                .await
+                .map_err(|_| format!("it has not enough replicas after {limit:?}"))
+        };
+        let durable = wanted.unless_withdrawn(durable).await.flatten();
+        if let Err(why) = durable {
             for (table, range) in tablets {
                 self.forget(table, *range).await;
             }
             side.abort();
-            return Err(format!("it has not enough replicas after {limit:?}"));
+            return Err(why);
         }
         Ok(self.commit(side).await)
     }

@@ -30,6 +30,7 @@ mod ops;
 mod recover;
 mod service;
 mod tablets;
+mod wanted;
 
 pub use master::{Master, MasterParts};
 pub use recover::{AddressBook, RecoveryOptions};

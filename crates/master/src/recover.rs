@@ -9,12 +9,14 @@
 //!   try elsewhere.
 //! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `joining`.
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a server
-//!   list without that server, withdraws it. Until then its tablets are in the way of others here.
+//!   list without that server, withdraws it, whatever it waits for; only a log that joins ours already stays until the coordinator
+//!   has decided. Until then its tablets are in the way of others here.
 
-use crate::attempts::{AttemptKey, Begin};
+use crate::attempts::AttemptKey;
 use crate::joining::{Joined, ReplayFailure, SharedReplay, Step};
 use crate::master::Master;
 use crate::tablets::TabletPhase;
+use crate::wanted::Wanted;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -87,12 +89,10 @@ struct Committed {
     stats: ReplayStats,
 }
 
-fn attempt_of(request: &Recover) -> AttemptKey {
-    AttemptKey {
-        crashed: request.crashed,
-        recovery: request.recovery,
-        partition: request.partition,
-    }
+/// What was asked for, as long as somebody waits for it.
+struct Attempt {
+    request: Recover,
+    wanted: Arc<Wanted>,
 }
 
 impl Master {
@@ -108,7 +108,11 @@ impl Master {
         log: LogId,
         request: Recover,
     ) -> Result<(), Refusal> {
-        let key = attempt_of(&request);
+        let key = AttemptKey {
+            crashed: request.crashed,
+            recovery: request.recovery,
+            partition: request.partition,
+        };
         let mut tablets: Vec<(Arc<EngineTable>, HashRange)> = Vec::new();
         // While no other attempt can begin: of two requests for one tablet the second finds it.
         let begun = self.attempts.begin(key, || {
@@ -123,16 +127,18 @@ impl Master {
             }
             Ok(())
         })?;
-        if begun == Begin::Known {
+        let Some(wanted) = begun else {
             return Ok(());
-        }
+        };
+        let attempt = Attempt { request, wanted };
         let master = Arc::clone(self);
         self.env.tasks.spawn(core, "recovery master", async move {
-            let partition = request.partition;
-            let crashed = request.crashed;
-            match master.recover_tablets(log, request, &tablets).await {
+            match master.recover_tablets(log, &attempt, &tablets).await {
                 Ok(committed) => master.hand_over(key, committed, &tablets).await,
                 Err(why) => {
+                    let AttemptKey {
+                        crashed, partition, ..
+                    } = key;
                     tracing::info!(%crashed, partition, why, "a partition could not be recovered here");
                     master.remove_tablets(&tablets);
                     master.report(key, Err(why)).await;
@@ -172,14 +178,6 @@ impl Master {
         self.arriving.withdraw_if_gone(list);
     }
 
-    /// Why an attempt should end that nobody waits for.
-    fn still_wanted(&self, request: &Recover) -> Result<(), String> {
-        if self.attempts.is_withdrawn(&attempt_of(request)) {
-            return Err("nobody waits for it any longer".into());
-        }
-        Ok(())
-    }
-
     pub(crate) fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
         for (table, range) in tablets {
             self.tablets().remove(table.id(), *range);
@@ -190,24 +188,26 @@ impl Master {
     async fn recover_tablets(
         self: &Arc<Self>,
         log: LogId,
-        request: Recover,
+        attempt: &Attempt,
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
-        let since = self.log_of_tablets_begins(tablets).await?;
-        let quick = self.replay_all(log, &request, tablets, Manner::Quick).await;
+        let since = self.log_of_tablets_begins(tablets, &attempt.wanted).await?;
+        let quick = self.replay_all(log, attempt, tablets, Manner::Quick).await;
         let (replay, fetched) = match quick {
             Err(ReplayFailure::Full(why)) => {
                 pluvio_units::mark("recovery-memory-full");
-                tracing::info!(crashed = %request.crashed, why, "memory is full: replaying again, only what lives");
-                self.replay_all(log, &request, tablets, Manner::Thrifty).await
+                tracing::info!(crashed = %attempt.request.crashed, why, "memory is full: replaying again, only what lives");
+                self.replay_all(log, attempt, tablets, Manner::Thrifty).await
             }
             replayed => replayed,
         }
         .map_err(ReplayFailure::text)?;
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
-        let joined = self.join(log, replay).await?;
+        let joined = self
+            .join(log, replay, tablets, &attempt.wanted, None)
+            .await?;
         let total_us = micros(self.env.clock.now().since(started));
         let stats = ReplayStats {
             bytes: fetched.bytes,
@@ -228,14 +228,14 @@ impl Master {
     async fn replay_all(
         self: &Arc<Self>,
         log: LogId,
-        request: &Recover,
+        attempt: &Attempt,
         tablets: &[(Arc<EngineTable>, HashRange)],
         manner: Manner,
     ) -> Result<(Replay, Fetched), ReplayFailure> {
         let replay = Replay::new(self.store(), log, tablets.to_vec())
             .map_err(|error| ReplayFailure::Other(error.to_string()))?;
         let replay = Arc::new(Mutex::new(Some(replay)));
-        let fetched = self.fetch_and_replay(request, &replay, manner).await;
+        let fetched = self.fetch_and_replay(attempt, &replay, manner).await;
         let replay = replay
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -252,28 +252,29 @@ impl Master {
 
     async fn fetch_and_replay(
         self: &Arc<Self>,
-        request: &Recover,
+        attempt: &Attempt,
         replay: &SharedReplay,
         manner: Manner,
     ) -> Result<Fetched, ReplayFailure> {
         if manner == Manner::Thrifty {
-            self.each_segment(request, replay, manner, |replay, data, _| {
+            self.each_segment(attempt, replay, manner, |replay, data, _| {
                 replay.survey(data)
             })
             .await?;
         }
-        self.each_segment(request, replay, manner, Replay::replay)
+        self.each_segment(attempt, replay, manner, Replay::replay)
             .await
     }
 
     /// Does the same with all segments, in the order in which they come.
     async fn each_segment(
         self: &Arc<Self>,
-        request: &Recover,
+        attempt: &Attempt,
         replay: &SharedReplay,
         manner: Manner,
         step: Step,
     ) -> Result<Fetched, ReplayFailure> {
+        let Attempt { request, wanted } = attempt;
         let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
         for segment in &request.segments {
             fetches.push(Box::pin(self.fetch(request, segment)));
@@ -282,14 +283,15 @@ impl Master {
         let mut fetched = Fetched::default();
         loop {
             let asked = self.env.clock.now();
-            let Some(data) = fetches.next().await else {
+            // A backup may be silent for long (REC-5).
+            let next = wanted.unless_withdrawn(fetches.next()).await;
+            let Some(data) = next.map_err(ReplayFailure::Other)? else {
                 return Ok(fetched);
             };
             fetched.waited += self.env.clock.now().since(asked);
             let data = data.map_err(ReplayFailure::Other)?;
             fetched.bytes += data.len() as u64;
-            let wanted = || self.still_wanted(request);
-            self.replay_slice(&wanted, replay, data, self.patience_for(manner), step)
+            self.replay_slice(wanted, replay, data, self.patience_for(manner), step)
                 .await?;
         }
     }
@@ -312,7 +314,6 @@ impl Master {
         let give_up = self.env.clock.now() + self.recovery_options.patience;
         let mut latest = String::from("no backup has it");
         loop {
-            self.still_wanted(request)?;
             let mut wait = ROUND_PAUSE;
             for &backup in &segment.backups {
                 let Some(address) = (self.addresses)(backup) else {

@@ -8,11 +8,10 @@ use bytes::Bytes;
 use pluvio_env::{Address, Moment, OpenMode};
 use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind};
 use pluvio_sim::DiskFaults;
-use pluvio_units::HashRange;
-use pluvio_units::SegmentId;
-use pluvio_units::TableId;
+use pluvio_units::{HashRange, RecoveryId, SegmentId, TableId};
 use pluvio_wire::{
-    Header, Read, Refusal, RejectRules, RpcError, TabletSpec, TakeTablets, Write, call,
+    Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RpcError, TabletSpec,
+    TakeTablets, Write, call,
 };
 use rig::{FrameOnDisk, LONG, Rig};
 use std::sync::{Arc, Mutex};
@@ -184,6 +183,53 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
     });
     let refusal = answer.expect_err("there are too few backups").to_string();
     assert!(refusal.contains("too few backups"), "{refusal}");
+}
+
+/// REC-5: an attempt that has been withdrawn ends although the backup that it waits for does not answer.
+#[test]
+fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
+    let rig = Rig::of(7, 3, 1);
+    rig.all_started();
+    let [master, crashed, backup] = [0, 1, 2].map(|i| rig.server(i).expect("it has started").id());
+    rig.sim.cut(rig.servers[2], rig.servers[0]);
+    let env = rig.client.env.clone();
+    let (known, taken_after) = rig.run(&rig.client, async move {
+        let ask = async |recovery| {
+            let recover = Recover {
+                recovery: RecoveryId(recovery),
+                crashed,
+                partition: 0,
+                tablets: vec![TabletSpec {
+                    table: TableId(77),
+                    seed: 1,
+                    range: HashRange::ALL,
+                    since: SegmentId(0),
+                }],
+                segments: vec![RecoverySegment {
+                    segment: SegmentId(1),
+                    backups: vec![backup],
+                }],
+            };
+            let address = Address::from("server-0");
+            let limit = Duration::from_secs(1);
+            call(&*env.network, &address, Header::to(master), &recover, limit).await
+        };
+        ask(1001).await.expect("nothing is in its way");
+        env.clock.sleep(Duration::from_millis(50)).await;
+        let known = ask(1001).await;
+        let asked = env.clock.now();
+        while let Err(error) = ask(1002).await {
+            let refused = matches!(error, RpcError::Refused(Refusal::Retry { .. }));
+            assert!(refused, "{error}");
+            env.clock.sleep(Duration::from_millis(5)).await;
+        }
+        (known, env.clock.now().since(asked))
+    });
+    known.expect("it is under way still: its backup has said nothing");
+    assert!(
+        taken_after < Duration::from_millis(200),
+        "the earlier attempt was in the way for {taken_after:?}"
+    );
 }
 
 /// A backup that comes back asks the master what of the replicas on its disk is still needed. The master

@@ -8,6 +8,7 @@ use super::ended::Ended;
 use crate::joining::{Joined, ReplayFailure, SharedReplay};
 use crate::master::Master;
 use crate::recover::{REPORT_LIMIT, REPORT_PAUSE, micros};
+use crate::wanted::Wanted;
 use bytes::Bytes;
 use futures_util::future::join;
 use pluvio_env::Moment;
@@ -18,7 +19,6 @@ use pluvio_wire::{
     Refusal, RpcError, ServerList, ServerState, TabletPart, TabletReceived, call,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ const FETCH_PAUSE: Duration = Duration::from_millis(10);
 /// One tablet that arrives.
 pub(crate) struct Arrival {
     request: ReceiveTablet,
-    withdrawn: AtomicBool,
+    wanted: Wanted,
     progress: Mutex<(MigrationProgress, Option<Moment>)>,
 }
 
@@ -43,7 +43,7 @@ impl Arrival {
     fn new(request: ReceiveTablet) -> Self {
         Self {
             request,
-            withdrawn: AtomicBool::new(false),
+            wanted: Wanted::new("the owner is not up any more"),
             progress: Mutex::default(),
         }
     }
@@ -58,13 +58,6 @@ impl Arrival {
             frozen_us: frozen.map_or(0, |since| micros(now.since(since))),
             ..progress
         }
-    }
-
-    fn still_wanted(&self) -> Result<(), String> {
-        if self.withdrawn.load(Ordering::Relaxed) {
-            return Err("the owner is not up any more".into());
-        }
-        Ok(())
     }
 }
 
@@ -87,7 +80,7 @@ impl Arrivals {
     pub(crate) fn withdraw_if_gone(&self, list: &ServerList) {
         for arrival in self.inner().under_way.values() {
             if is_gone(list, arrival.request.from) {
-                arrival.withdrawn.store(true, Ordering::Relaxed);
+                arrival.wanted.withdraw();
             }
         }
     }
@@ -160,7 +153,7 @@ impl Master {
         arrival: &Arrival,
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<(SegmentId, Joined), String> {
-        let since = self.log_of_tablets_begins(tablets).await?;
+        let since = self.log_of_tablets_begins(tablets, &arrival.wanted).await?;
         let replay =
             Replay::new(self.store(), log, tablets.to_vec()).map_err(|error| error.to_string())?;
         let replay = Arc::new(Mutex::new(Some(replay)));
@@ -174,7 +167,10 @@ impl Master {
             self.elsewhere(move || replay.abort()).await;
             return Err(why.text());
         }
-        let joined = self.join_within(FROZEN_MAX, log, replay, tablets).await?;
+        let within = Some(FROZEN_MAX);
+        let joined = self
+            .join(log, replay, tablets, &arrival.wanted, within)
+            .await?;
         Ok((since, joined))
     }
 
@@ -255,9 +251,8 @@ impl Master {
         data: Bytes,
     ) -> Result<(), ReplayFailure> {
         let bytes = data.len() as u64;
-        let wanted = || arrival.still_wanted();
         let patience = self.patience(arrival);
-        self.replay_slice(&wanted, replay, data, patience, Replay::replay)
+        self.replay_slice(&arrival.wanted, replay, data, patience, Replay::replay)
             .await?;
         let replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = replay.as_ref().map_or(0, |replay| replay.load().objects);
@@ -288,8 +283,9 @@ impl Master {
         };
         let give_up = self.env.clock.now() + self.patience(arrival);
         loop {
-            arrival.still_wanted().map_err(ReplayFailure::Other)?;
-            let (error, pause) = match self.ask_owner(&ask, request.from).await {
+            let answer = self.ask_owner(&ask, request.from);
+            let answer = arrival.wanted.unless_withdrawn(answer).await;
+            let (error, pause) = match answer.map_err(ReplayFailure::Other)? {
                 Some(Ok(reply)) => return Ok(reply),
                 Some(Err(RpcError::Refused(Refusal::Retry { after_us, why }))) => {
                     let pause = Duration::from_micros(u64::from(after_us));
