@@ -10,16 +10,21 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 /// A port, and what a well-behaved client sends there first.
-struct Port {
+pub struct Port {
     name: &'static str,
-    address: String,
+    pub address: String,
     good: Vec<u8>,
 }
 
 /// The ports of the coordinator and of the first server.
 fn ports(cluster: &Cluster) -> Vec<Port> {
+    ports_of(cluster, 0)
+}
+
+/// The ports of the coordinator and of one server.
+pub fn ports_of(cluster: &Cluster, server: usize) -> Vec<Port> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let server = &cluster.servers()[0];
+    let server = &cluster.servers()[server];
     let coordinator = &cluster.ready()["coordinator"];
     let http = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".to_vec();
     let ping = b"*2\r\n$4\r\nECHO\r\n$5\r\nhello\r\n".to_vec();
@@ -58,6 +63,32 @@ fn hello() -> Vec<u8> {
     bytes
 }
 
+impl Port {
+    /// Random bytes; some of them behind a correct beginning, or one bit of a correct one.
+    pub fn garbage(&self, round: u64, random: &mut Random) -> Vec<u8> {
+        match round % 3 {
+            2 => {
+                let mut flipped = [&self.good[..], &self.good].concat();
+                let place = random.below(flipped.len() as u64) as usize;
+                flipped[place] ^= 1 << random.below(8);
+                flipped
+            }
+            begun => {
+                let length = random.below(5000);
+                let noise = (0..length).map(|_| random.next() as u8);
+                let beginning = if begun == 1 { &self.good[..] } else { &[] };
+                beginning.iter().copied().chain(noise).collect()
+            }
+        }
+    }
+}
+
+/// A request whose frame is right and whose contents are not.
+pub fn nonsense_in_a_frame(opcode: u16, random: &mut Random) -> Vec<u8> {
+    let noise: Vec<u8> = (0..100).map(|_| random.next() as u8).collect();
+    [&hello()[..], &header(opcode, 60, 40), &noise].concat()
+}
+
 /// The header of a request that announces these lengths.
 fn header(opcode: u16, meta: u32, payload: u32) -> Vec<u8> {
     let mut bytes = b"PV\x01\x00".to_vec();
@@ -85,7 +116,7 @@ fn connect(address: &str) -> TcpStream {
 }
 
 /// Sends `bytes` and nothing more, and reads until the other side closes.
-fn say(address: &str, bytes: &[u8]) -> Vec<u8> {
+pub fn say(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);
     // The other side may have closed before everything was sent: that is its right.
     let _ = stream
@@ -131,20 +162,7 @@ fn strangers_on_every_port_harm_nobody() {
 fn garbage(cluster: &Cluster, random: &mut Random) {
     for port in ports(cluster) {
         for round in 0..30 {
-            let length = random.below(5000);
-            let noise: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
-            // Some of it behind a correct beginning.
-            let bytes = match round % 3 {
-                0 => noise,
-                1 => [&port.good[..], &noise].concat(),
-                _ => {
-                    let mut flipped = [&port.good[..], &port.good].concat();
-                    let place = random.below(flipped.len() as u64) as usize;
-                    flipped[place] ^= 1 << random.below(8);
-                    flipped
-                }
-            };
-            say(&port.address, &bytes);
+            say(&port.address, &port.garbage(round, random));
         }
         assert_unharmed(cluster, &format!("garbage on {}", port.name));
     }
@@ -154,9 +172,7 @@ fn garbage(cluster: &Cluster, random: &mut Random) {
         cluster.servers()[0]["addr"].as_str().unwrap(),
     ] {
         for opcode in 0..64 {
-            let noise: Vec<u8> = (0..100).map(|_| random.next() as u8).collect();
-            let bytes = [&hello()[..], &header(opcode, 60, 40), &noise].concat();
-            say(address, &bytes);
+            say(address, &nonsense_in_a_frame(opcode, random));
         }
     }
     assert_unharmed(cluster, "garbage in frames");

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Runs a server of this cluster that is expected to end by itself.
 #[track_caller]
-fn server(cluster: &Cluster, data: &Path, flags: &[&str]) -> Output {
+pub fn server(cluster: &Cluster, data: &Path, flags: &[&str]) -> Output {
     let mut command = cluster.command();
     command.args(["server", "--memory", "48MiB", "--cores", "1", "--data"]);
     run(command.arg(data).args(flags), b"")
@@ -172,7 +172,8 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+/// Copies all files below `from`.
+pub fn copy(from: &Path, to: &Path) {
     for file in files_below(from) {
         let target = to.join(file.strip_prefix(from).unwrap());
         fs::create_dir_all(target.parent().unwrap()).unwrap();

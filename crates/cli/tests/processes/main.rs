@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used)] // of the helpers too
 
+mod bad_input;
 mod broken_bytes;
 mod contract;
 mod coordinators;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 
 /// Starts the server of `server-N` again, by hand.
-fn start_again(cluster: &Cluster, number: usize, replicas: &str, needed: &str) -> Running {
+pub fn start_again(cluster: &Cluster, number: usize, replicas: &str, needed: &str) -> Running {
     let data = cluster.data().join(format!("server-{number}"));
     let mut arguments = vec!["server", "--json", "--coordinator", cluster.coordinator()];
     arguments.extend(["--data", data.to_str().unwrap(), "--memory", "64MiB"]);

@@ -170,7 +170,8 @@ pub fn runs(pid: u32, words: &str) -> bool {
 /// A process left running. Killed and collected when dropped.
 pub struct Running {
     child: Child,
-    lines: Receiver<String>,
+    /// Behind a lock, so that threads can share the rest.
+    lines: Mutex<Receiver<String>>,
     stderr: Arc<Mutex<String>>,
     line: String,
 }
@@ -211,7 +212,7 @@ impl Running {
         reading.unwrap();
         Self {
             child,
-            lines,
+            lines: Mutex::new(lines),
             stderr,
             line,
         }
@@ -220,7 +221,8 @@ impl Running {
     /// The line of JSON that says that it is ready.
     #[track_caller]
     pub fn ready(&mut self) -> Value {
-        let Ok(line) = self.lines.recv_timeout(LONG) else {
+        let line = self.lines.get_mut().unwrap().recv_timeout(LONG);
+        let Ok(line) = line else {
             let ended = self.child.try_wait();
             panic!("{} is not ready ({ended:?}): {}", self.line, self.stderr());
         };
