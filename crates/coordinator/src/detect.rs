@@ -3,13 +3,17 @@
 //! Servers ping each other and report who does not answer; that is only a hint. The coordinator
 //! pings the suspect itself. A crash is certain when its port refuses connections twice, or
 //! another life answers there. Silence alone must last for `dead_server_timeout`, over several
-//! pings, and convicts at most one server per `silent_death_interval`: on a starved machine many
-//! servers are silent, and each recovery would starve it more.
+//! pings, and twice as long for each server that was convicted for silence lately: on a starved machine many
+//! servers are silent now and then, and each recovery starves it more.
 //!
 //! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this process that is cut off,
 //!   and without servers that answer there is nobody to recover anything. Nor does a machine that cannot be
 //!   reached prove a crash, as one that refuses the connection does.
+//! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs 2^(n-1) times
+//!   `dead_server_timeout` without one answer, up to `silence_max`. Who is dead stays silent for as long as that takes; who is
+//!   starved answers before. A cascade of n servers needs all of them to stand still for that long.
 
+use crate::options::CoordinatorOptions;
 use crate::shared::Shared;
 use core::time::Duration;
 use futures_util::future::join_all;
@@ -56,7 +60,9 @@ pub(crate) enum Sign {
 pub(crate) struct Suspicion {
     refusals: u32,
     silences: u32,
-    silent_until: Moment,
+    /// When the silence began that counts.
+    since: Moment,
+    timeout: Duration,
 }
 
 /// What follows from a [`Suspicion`].
@@ -65,8 +71,8 @@ pub(crate) enum Verdict {
     Alive,
     /// Ping again.
     Open,
-    /// Silent for long enough, if no other server was convicted for silence lately.
-    Silent,
+    /// Silent for so long, which is enough if no other server was convicted for silence lately.
+    Silent(Duration),
     /// Certainly gone.
     Gone,
 }
@@ -76,7 +82,8 @@ impl Suspicion {
         Self {
             refusals: 0,
             silences: 0,
-            silent_until: now + timeout,
+            since: now,
+            timeout,
         }
     }
 
@@ -101,17 +108,49 @@ impl Suspicion {
                 if took > 2 * limit {
                     // This process itself stood still: it cannot tell who was silent.
                     pluvio_units::mark("detect-coordinator-stood-still");
-                    self.silent_until = self.silent_until + took;
+                    self.since = self.since + took;
                 } else {
                     self.silences += 1;
                 }
             }
         }
-        if now >= self.silent_until && self.silences >= PINGS {
-            Verdict::Silent
+        let silent = now.since(self.since);
+        if silent >= self.timeout && self.silences >= PINGS {
+            Verdict::Silent(silent)
         } else {
             Verdict::Open
         }
+    }
+}
+
+/// Convictions for silence, so that there are few on a starved machine (DETECT-2). Pure, for tests.
+#[derive(Debug, Default)]
+pub(crate) struct Convictions {
+    /// Since all servers answered as they should.
+    count: u32,
+    last: Option<Moment>,
+    /// When a server was last silent for long enough to be convicted, had it been the first one.
+    last_silence: Option<Moment>,
+}
+
+impl Convictions {
+    /// Whether a server may be declared crashed that has been silent for this long; the right is used up.
+    fn convict(&mut self, now: Moment, silent: Duration, options: &CoordinatorOptions) -> bool {
+        let lasts = |since: Option<Moment>, span| since.is_some_and(|at| now.since(at) < span);
+        if !lasts(self.last_silence, options.silence_forgotten) {
+            self.count = 0;
+        }
+        self.last_silence = Some(now);
+        let doubled = 1_u32.checked_shl(self.count).unwrap_or(u32::MAX);
+        let needed = options.dead_server_timeout.saturating_mul(doubled);
+        let needed = needed.min(options.silence_max.max(options.dead_server_timeout));
+        if silent < needed || lasts(self.last, options.dead_server_timeout) {
+            pluvio_units::mark("detect-silence-not-convicted");
+            return false;
+        }
+        self.count += 1;
+        self.last = Some(now);
+        true
     }
 }
 
@@ -170,16 +209,21 @@ impl Shared {
                 }
                 Verdict::Open => None,
                 Verdict::Gone => Some("its process is gone"),
-                Verdict::Silent if self.others_answer(server).await => {
+                Verdict::Silent(silent) if self.others_answer(server).await => {
                     pluvio_units::mark("detect-silent");
                     // They may do so since a moment ago, when this process was reconnected: the suspect is asked after them.
                     let (sign, _) = self.ping(&record.info, limit).await;
                     if sign == Sign::Alive {
                         return;
                     }
-                    self.may_convict_for_silence().then_some("it was silent")
+                    let now = clock.now();
+                    let convicted = self
+                        .memory()
+                        .convictions
+                        .convict(now, silent, &self.options);
+                    convicted.then_some("it was silent")
                 }
-                Verdict::Silent => {
+                Verdict::Silent(_) => {
                     // All of it may have been this process's own silence. When it is over, somebody is the first to answer, and the
                     // others must not be convicted for what was before.
                     suspicion = Suspicion::new(clock.now(), self.options.dead_server_timeout);
@@ -256,19 +300,6 @@ impl Shared {
         (sign, sent)
     }
 
-    /// Whether another server may be declared crashed for silence now; the right is used up.
-    fn may_convict_for_silence(&self) -> bool {
-        let now = self.env.clock.now();
-        let mut memory = self.memory();
-        let free = memory
-            .silent_death
-            .is_none_or(|last| now.since(last) >= self.options.silent_death_interval);
-        if free {
-            memory.silent_death = Some(now);
-        }
-        free
-    }
-
     async fn declare_crashed(self: &Arc<Self>, server: ServerId, why: &str) {
         let declared = self
             .change(move |state| Ok(state.mark_crashed(server)))
@@ -301,7 +332,7 @@ mod tests {
             assert_eq!(s.ping(Sign::Silent, sent, now, LIMIT), Verdict::Open);
         }
         let verdict = s.ping(Sign::Silent, at(750), at(1000), LIMIT);
-        assert_eq!(verdict, Verdict::Silent);
+        assert_eq!(verdict, Verdict::Silent(Duration::from_secs(1)));
     }
 
     #[test]
@@ -330,7 +361,46 @@ mod tests {
         }
         assert_eq!(
             s.ping(Sign::Silent, at(5750), at(6000), LIMIT),
-            Verdict::Silent
+            Verdict::Silent(Duration::from_secs(1))
         );
+    }
+
+    /// The milliseconds at which those are convicted who fall silent at `from` and are looked at every quarter of a second.
+    fn convicted(convictions: &mut Convictions, servers: usize, from: u64, until: u64) -> Vec<u64> {
+        let options = CoordinatorOptions::default();
+        let mut times = Vec::new();
+        for ms in (from + 1000..until).step_by(250) {
+            let silent = Duration::from_millis(ms - from);
+            let left = servers - times.len();
+            let convicted = (0..left).filter(|_| convictions.convict(at(ms), silent, &options));
+            times.extend(convicted.map(|_| ms - from));
+        }
+        times
+    }
+
+    #[test]
+    fn each_conviction_for_silence_needs_twice_the_silence_of_the_one_before() {
+        let mut convictions = Convictions::default();
+        let times = convicted(&mut convictions, 8, 0, 60_000);
+        let expected = [1000, 2000, 4000, 8000, 16_000, 30_000, 31_000, 32_000];
+        assert_eq!(times, expected);
+    }
+
+    #[test]
+    fn servers_that_answer_again_after_a_while_are_not_convicted_one_by_one() {
+        let mut convictions = Convictions::default();
+        let mut dead = 0;
+        for jerk in 0..1000 {
+            dead += convicted(&mut convictions, 4, jerk * 2000, jerk * 2000 + 1900).len();
+        }
+        assert_eq!(dead, 1);
+    }
+
+    #[test]
+    fn a_silence_long_after_the_last_one_convicts_at_once() {
+        let mut convictions = Convictions::default();
+        assert_eq!(convicted(&mut convictions, 2, 0, 9000), [1000, 2000]);
+        assert_eq!(convicted(&mut convictions, 1, 60_000, 69_000), [1000]);
+        assert_eq!(convicted(&mut convictions, 1, 80_000, 89_000), [2000]);
     }
 }

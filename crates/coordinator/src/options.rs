@@ -10,9 +10,11 @@ pub struct CoordinatorOptions {
     /// pings of a quarter of it each, so that a server starved of processor time is not taken for
     /// dead. A server whose port refuses connections is declared crashed much sooner.
     pub dead_server_timeout: Duration,
-    /// At most one server is declared crashed for silence in this time (default 1 s). Many silent
-    /// servers at once usually mean that something else is wrong, and recoveries would make it worse.
-    pub silent_death_interval: Duration,
+    /// Each server that is declared crashed for silence doubles the silence that convicts the next one, up to this.
+    /// Default 30 s. Many silent servers at once usually mean that something else is wrong, and recoveries would make it worse.
+    pub silence_max: Duration,
+    /// When no server has been silent for `dead_server_timeout` in this time, that much is enough again. Default 30 s.
+    pub silence_forgotten: Duration,
     /// How often the coordinator itself pings a server chosen at random. Default 200 ms. Servers
     /// ping each other too; this finds the last of them.
     pub ping_interval: Duration,
@@ -38,7 +40,8 @@ impl Default for CoordinatorOptions {
     fn default() -> Self {
         Self {
             dead_server_timeout: Duration::from_secs(1),
-            silent_death_interval: Duration::from_secs(1),
+            silence_max: Duration::from_secs(30),
+            silence_forgotten: Duration::from_secs(30),
             ping_interval: Duration::from_millis(200),
             zombie_grace: Duration::from_millis(650),
             incomplete_retry: Duration::from_millis(500),

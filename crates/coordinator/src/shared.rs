@@ -1,5 +1,6 @@
 //! What all parts of the coordinator share: the state, the one way to change it, and calls.
 
+use crate::detect::Convictions;
 use crate::lead::Tenure;
 use crate::migrate::MoveHistory;
 use crate::options::CoordinatorOptions;
@@ -41,8 +42,8 @@ pub(crate) struct Memory {
     pub(crate) running: BTreeSet<Work>,
     /// Servers being checked.
     pub(crate) suspects: BTreeSet<ServerId>,
-    /// When a server was last declared crashed for silence.
-    pub(crate) silent_death: Option<Moment>,
+    /// Servers that were declared crashed for silence.
+    pub(crate) convictions: Convictions,
     /// When a server answered a ping last.
     pub(crate) last_answer: Option<Moment>,
     /// Why the owners of a new table's tablets do not take them yet.

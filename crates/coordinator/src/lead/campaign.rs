@@ -220,7 +220,7 @@ impl Campaign {
                 Verdict::Alive if reaches => return Health::Leads,
                 Verdict::Alive => return Health::LeadsNobody,
                 Verdict::Open => {}
-                Verdict::Silent => return Health::Silent,
+                Verdict::Silent(_) => return Health::Silent,
                 Verdict::Gone => return Health::Gone,
             }
             let took = clock.now().since(sent);
