@@ -8,6 +8,7 @@
 //!   most of it. It is left out in CI too, unless `PLUVIO_TEST_EVERYTHING=true` says that this machine has to grant
 //!   everything.
 
+use crate::porcupine;
 use crate::process::{succeeds, succeeds_quietly};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -83,7 +84,7 @@ const NEEDS: [Need; 6] = [
     },
 ];
 
-/// What a group of optional tests needs that no package brings: rights, limits, files.
+/// What a group of optional tests needs that no package brings: rights, limits, files, programs too new for it.
 struct Grant {
     /// What it is.
     what: &'static str,
@@ -93,7 +94,7 @@ struct Grant {
     given: fn(&Path, &Path) -> Result<(), String>,
 }
 
-const GRANTS: [Grant; 4] = [
+const GRANTS: [Grant; 5] = [
     Grant {
         what: "a small disk",
         tests: "needs_small_disk",
@@ -119,6 +120,12 @@ const GRANTS: [Grant; 4] = [
                 false => Err(format!("{} is not there", file.display())),
             }
         },
+    },
+    // The Go of Debian may be too old for it.
+    Grant {
+        what: "Go, and what the second checker of histories is built from",
+        tests: "needs_go",
+        given: |root, _| porcupine::can_be_built(root),
     },
 ];
 

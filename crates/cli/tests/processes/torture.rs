@@ -4,7 +4,7 @@ use crate::support::cluster::Turn;
 use crate::support::program::{Output, pluvio};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn torture(line: &str) -> Output {
     pluvio(["torture"].into_iter().chain(line.split_whitespace()))
@@ -31,10 +31,7 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("evidence");
     let kept_text = kept.to_str().unwrap();
-    let report = torture(&format!(
-        "--minutes 0.15 --seed 3 --faults kill,stop,coordinator --json --keep {kept_text}"
-    ))
-    .json();
+    let report = short_run(kept_text);
     assert_eq!(report["ok"], true, "{report}");
     assert_eq!(report["seed"], 3, "{report}");
     let faults = report["faults_done"].as_object().unwrap();
@@ -56,11 +53,7 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     for field in ["ok", "keys", "linearizable", "undecided"] {
         assert_eq!(again[field], report[field], "{field}");
     }
-    // One more client reads, at the very end, what somebody has overwritten long before.
-    let text = fs::read_to_string(&history).unwrap();
-    let planted = stale_read(&text);
-    fs::write(&history, text + &planted).unwrap();
-    let output = check(&history);
+    let output = check(&with_a_stale_read(&history));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks: Vec<&str> = found["violations"]
         .as_array()
@@ -71,6 +64,21 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     assert!(checks.contains(&"linearizable"), "{found}");
     assert!(checks.contains(&"reads-never-go-back"), "{found}");
     output.fails(1, &["do not hold", "defect"]);
+}
+
+/// A few seconds of trouble that hold; everything that shows it is kept in a folder.
+fn short_run(kept: &str) -> Value {
+    let flags = "--minutes 0.15 --seed 3 --faults kill,stop,coordinator --json --keep";
+    torture(&format!("{flags} {kept}")).json()
+}
+
+/// A copy of a history in which one more client reads, at the very end, what somebody has overwritten long before.
+fn with_a_stale_read(history: &Path) -> PathBuf {
+    let text = fs::read_to_string(history).unwrap();
+    let planted = stale_read(&text);
+    let copy = history.with_extension("planted");
+    fs::write(&copy, text + &planted).unwrap();
+    copy
 }
 
 /// A line in which the first value that was overwritten is read after everything else.
@@ -118,4 +126,37 @@ fn nonsense_is_refused_with_a_reason() {
     check(&folder.path().join("nothing")).fails(1, &["nothing", "check the path"]);
     let line = format!("--minutes 1 --keep {}", folder.path().display());
     torture(&line).fails(2, &["--keep", "not empty"]);
+}
+
+mod needs_go {
+    use super::*;
+    use crate::support::program::run;
+    use crate::support::root;
+    use std::process::Command;
+
+    /// What `docs/torture.md` tells people to do.
+    fn porcupine(history: &Path) -> Output {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.current_dir(root()).args(["xtask", "porcupine"]);
+        run(command.arg(history), b"")
+    }
+
+    #[test]
+    fn a_second_checker_accepts_a_short_run_and_finds_a_stale_read_in_its_history() {
+        let _turn = Turn::take();
+        let folder = tempfile::tempdir().unwrap();
+        let kept = folder.path().join("evidence");
+        let report = short_run(kept.to_str().unwrap());
+        let history = kept.join("history.jsonl");
+        let said = porcupine(&history).ok().text();
+        let keys = format!("porcupine: {} histories of keys", report["keys"]);
+        assert!(said.contains(&keys), "{said}");
+        assert!(said.contains(" 0 not linearizable"), "{said}");
+
+        let output = porcupine(&with_a_stale_read(&history));
+        let said = output.text();
+        assert!(said.contains(" 1 not linearizable"), "{said}");
+        output.fails(1, &[]);
+    }
 }
