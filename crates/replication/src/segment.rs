@@ -260,14 +260,14 @@ impl ReplicatedSegment {
     }
 
     /// Whether the coordinator is to be told the epoch now (REP-5): every replica that recovery
-    /// might find has it, and there is one at least.
-    pub(crate) fn wants_record(&self, now: Moment) -> bool {
+    /// might find has it, and they are as many as needed. With fewer nothing can be acknowledged: a lost replica still has everything
+    /// that was, and may be all that is left of it when the others are lost as well.
+    pub(crate) fn wants_record(&self, view: &View, now: Moment) -> bool {
         self.recorded < self.epoch
             && !self.recording
             && self.record_next_try <= now
-            && self.current() > 0
             && self.has_epoch()
-            && !self.is_uncertain()
+            && self.is_settled(view)
     }
 
     /// Whether it has all replicas that are wanted, and all of them count.

@@ -209,6 +209,29 @@ fn a_lost_replica_is_fenced_before_writes_go_on() {
     check(&cluster, &acknowledged, 3);
 }
 
+/// REP-5: two of three are needed, and one is left; then that one is lost for good.
+#[test]
+fn a_lost_replica_counts_as_long_as_too_few_are_left_to_go_on() {
+    let mut cluster = Setup {
+        backups: 3,
+        ..Setup::new(3)
+    }
+    .start();
+    let acknowledged = start_writers(&cluster, 3, 100);
+    cluster.sim.run_for(Duration::from_millis(50));
+    cluster.crash(0, false);
+    let before = count(&acknowledged);
+    cluster.sim.run_for(Duration::from_millis(100));
+    assert!(count(&acknowledged) > before, "two of three are enough");
+    let second = cluster.crash(0, false);
+    cluster.sim.run_for(Duration::from_millis(100));
+    cluster.crash(0, true);
+    cluster.sim.crash(cluster.master);
+    // It has all that was acknowledged, and nothing was without it.
+    cluster.restart(second);
+    check(&cluster, &acknowledged, 3);
+}
+
 #[test]
 fn the_only_server_is_its_own_backup_until_others_join() {
     let mut cluster = Setup {

@@ -397,7 +397,7 @@ impl Machine {
         };
         let tells_the_end =
             next_is_open || segment.replicas.iter().any(|r| r.is_current() && !r.closed);
-        if tells_the_end && segment.wants_record(now) {
+        if tells_the_end && segment.wants_record(&self.view, now) {
             segment.recording = true;
             actions.push(Action::Record(id, segment.epoch));
         }

@@ -555,6 +555,17 @@ impl World {
         );
         let part: Vec<_> = pool.iter().copied().filter(|_| self.chance(60)).collect();
         self.recover(&part);
+        // REP-5: of two backups that are needed one may be lost with its disk, when those that are only down come back.
+        if self.min_replicas > 1 {
+            let lost = self.dice.below(alive.len() as u64) as usize;
+            let others = alive.iter().enumerate().filter(|(at, _)| *at != lost);
+            let pool: Vec<_> = others.map(|(_, b)| *b).chain(&self.graves).collect();
+            assert!(
+                self.recover(&pool).is_some() || self.durable == LogPosition::default(),
+                "nothing to recover from without backup {lost}\n{}",
+                self.describe()
+            );
+        }
         // A loss of power takes back what was written last.
         let taken_back: Vec<_> = graves.iter().map(|grave| self.taken_back(grave)).collect();
         let pool: Vec<_> = alive.into_iter().chain(&taken_back).collect();
