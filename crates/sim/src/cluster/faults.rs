@@ -24,7 +24,8 @@ pub enum Fault {
     Restart,
     /// The coordinator that leads dies and comes back. Where there are two, the other one takes over.
     Coordinator,
-    /// Machines lose power, and with it what was not synced. Only in clusters that run `synced`.
+    /// Machines lose power, and with it what was not synced. In clusters that do not run `synced` only one server, and only
+    /// where every write needs two replicas.
     Power,
     /// Ways between processes are cut for a while: in both directions or one, between two, around one, or
     /// through the middle of the cluster.

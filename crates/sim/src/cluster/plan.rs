@@ -116,7 +116,8 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
-    /// The server whose disk may fail and rot, in clusters that keep two replicas of all that is acknowledged.
+    /// The server whose disk may fail and rot, and lose what was not synced, in clusters that keep two replicas of all that is
+    /// acknowledged.
     pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
     pub every_tombstone: bool,
@@ -136,7 +137,7 @@ impl Plan {
         let replicas = 1 + draw.below(u64::from(replicas_max)) as u32;
         let min_replicas = (draw.below(3) == 0).then(|| 1 + draw.below(u64::from(replicas)) as u32);
         let faults = Self::draw_faults(&mut draw, allowed);
-        let synced = draw.below(4) == 0 || faults.has(Fault::Power);
+        let synced = draw.below(4) == 0;
         let cores = 1 + draw.below(3) as u16;
         let memory_mib = if heavy {
             36 + 2 * u64::from(cores)
@@ -215,12 +216,16 @@ impl Plan {
             plan.clock_drift_ppm_max = drifts[drawn];
         }
         plan.choose_weak_server(seed);
+        // Where all servers may lose power, only what is synced survives; where one may, the others have what it loses.
+        let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
+        plan.synced |= plan.faults.has(Fault::Power) && !one;
         plan
     }
 
     /// One copy of everything may be lost where two are always there.
     fn choose_weak_server(&mut self, seed: u64) {
-        let wanted = self.faults.has(Fault::Disk) || self.faults.has(Fault::Bitrot);
+        let wanted = [Fault::Disk, Fault::Bitrot, Fault::Power];
+        let wanted = wanted.into_iter().any(|fault| self.faults.has(fault));
         let replicas_max = 3.min(self.servers.saturating_sub(1));
         if !wanted || replicas_max < 2 {
             return;

@@ -1,7 +1,8 @@
 //! Makes things go wrong, within what the cluster promises to survive.
 //!
 //! Processes die but their disks stay, and all of them come back: no replica is ever destroyed.
-//! Power is only lost in clusters that run `synced`. What is cut heals, what stands still goes on.
+//! Where writes are only buffered, at most one server loses power, and only where others have all that is
+//! acknowledged. What is cut heals, what stands still goes on.
 //!
 //! Invariants
 //! - NEM-1: each event draws from a stream of its own, named by its number, so that leaving out one
@@ -30,6 +31,9 @@ use std::sync::Arc;
 
 /// The most that a wall clock jumps at once, in seconds.
 const JUMP_MAX: u64 = 3_600;
+
+/// The longest that a process stays away that is only restarted.
+const RESTART_MAX: Duration = Duration::from_millis(300);
 
 /// What a nemesis can strike.
 pub(super) struct Targets<'a> {
@@ -146,12 +150,23 @@ impl Nemesis {
                 })
             }
             Fault::Restart => {
-                let downtime = Duration::from_millis(300);
-                self.strike(draw, targets.nodes, downtime, |nodes, server, away| {
+                self.strike(draw, targets.nodes, RESTART_MAX, |nodes, server, away| {
                     nodes.crash(sim, server, away);
                 })
             }
-            Fault::Power if !self.plan.synced => 0,
+            Fault::Power if !self.plan.synced => {
+                let weak = self.plan.weak_server.map(|n| n as usize);
+                let weak = weak.filter(|server| targets.nodes.is_up(*server));
+                // Often back before anybody noticed, with older replicas than masters believe.
+                let most = match draw.below(2) {
+                    0 => RESTART_MAX,
+                    _ => downtime_max,
+                };
+                weak.map_or(0, |server| {
+                    targets.nodes.power_loss(sim, server, below(draw, most));
+                    1
+                })
+            }
             Fault::Power => {
                 self.strike(draw, targets.nodes, downtime_max, |nodes, server, away| {
                     nodes.power_loss(sim, server, away);
