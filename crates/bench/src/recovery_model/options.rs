@@ -114,6 +114,9 @@ pub struct ModelOptions {
     pub seed: u64,
 }
 
+/// How many times larger than usual partitions may be where servers are few, as coordinators have it.
+const CROWD_MAX: f64 = 8.0;
+
 /// Less than this is not worth a recovery master of its own.
 const PARTITION_MB_MIN: f64 = 1.048_576;
 
@@ -181,14 +184,19 @@ impl ModelOptions {
             .max(1.0) as usize
     }
 
-    /// Recovery partitions: as many as the limits ask for, and one for each server where that is worth it. No more than
-    /// servers at a time: `rounds` of them, one after the other.
+    /// Recovery partitions: as many as the limits ask for, and one for each server where that is worth it. Larger ones where servers
+    /// are fewer. No more than servers at a time: `rounds` of them, one after the other.
     pub(super) fn partitions(&self) -> Partitions {
         let mb = self.data.mb(self.left());
         let objects = mb * 1e6 / self.object_bytes;
-        let needed = (mb / self.partition_mb).max(objects / self.partition_objects);
-        let worthwhile = (mb / PARTITION_MB_MIN).min(self.left() as f64);
-        let all = needed.ceil().max(worthwhile.floor()).max(1.0) as usize;
+        let servers = self.left() as f64;
+        let usual = (mb / self.partition_mb).max(objects / self.partition_objects);
+        let needed = match usual.ceil() > servers {
+            true => (usual / CROWD_MAX).ceil().max(servers),
+            false => usual.ceil(),
+        };
+        let worthwhile = (mb / PARTITION_MB_MIN).min(servers);
+        let all = needed.max(worthwhile.floor()).max(1.0) as usize;
         Partitions {
             all,
             at_a_time: all.min(self.left()),

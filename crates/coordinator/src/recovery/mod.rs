@@ -22,7 +22,7 @@ use crate::shared::Shared;
 use crate::state::State;
 use attempts::{Attempt, Partition};
 use core::time::Duration;
-use partition::partition;
+use partition::{Experience, partition};
 use plan::{Inventory, LogMap, reconstruct};
 use pluvio_env::{Moment, Rng, timeout};
 use pluvio_units::{KeyHash, RecoveryId, ServerId};
@@ -131,6 +131,8 @@ struct Trouble {
     unable: BTreeSet<ServerId>,
     /// Attempts since a partition was recovered.
     in_vain: u32,
+    /// There was an attempt in vain.
+    was_in_vain: bool,
 }
 
 /// Partitions are cut finer so often at most for attempts in vain.
@@ -143,11 +145,20 @@ impl Trouble {
         1 << self.in_vain.saturating_sub(1).min(CUTS_MAX)
     }
 
+    /// How the next attempt is to cut. What was too much for a master is not tried again as large.
+    fn experience(&self) -> Experience {
+        Experience {
+            least: self.partitions_min(),
+            may_crowd: !self.was_in_vain,
+        }
+    }
+
     fn learn(&mut self, attempt: &Attempted) {
         self.unable.clone_from(&attempt.failed);
         self.in_vain = match attempt.in_vain {
             true => {
                 pluvio_units::mark("recovery-attempt-in-vain");
+                self.was_in_vain = true;
                 self.in_vain.saturating_add(1)
             }
             false => 0,
@@ -297,8 +308,8 @@ impl Shared {
         let state = self.state();
         let had = &state.servers[&crashed].had;
         let tablets_of = |table| state.tables.get(&table).map_or(0, |t| t.tablets.len());
-        let least = trouble.partitions_min();
-        let mut partitions = partition(tablets, &map.stats, had, masters, least, tablets_of);
+        let experience = trouble.experience();
+        let mut partitions = partition(tablets, &map.stats, had, masters, experience, tablets_of);
         partitions.truncate(masters);
         partitions
     }

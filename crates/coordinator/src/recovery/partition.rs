@@ -2,7 +2,8 @@
 //!
 //! Statistics say how much each table holds; within a table, hashes are spread evenly, so a
 //! tablet's share is that of its range. Large tablets are cut, then each piece goes to the least
-//! loaded partition, largest pieces first.
+//! loaded partition, largest pieces first. Partitions are small where there are masters for all of them; where there are not, they
+//! are larger, since what does not go to a master now needs another attempt, which reads every replica again.
 
 use super::plan::{Load, Stats};
 use crate::state::Width;
@@ -16,6 +17,9 @@ use std::collections::BTreeMap;
 const BYTES_MAX: u64 = 500_000_000;
 /// See [`BYTES_MAX`].
 const ENTRIES_MAX: u64 = 2_000_000;
+/// How many times as much a partition holds at most where there are fewer masters than partitions of that size. It bounds
+/// what is done in vain when a recovery master fails: 4 GB, in an attempt that may take ten minutes.
+const CROWD_MAX: u64 = 8;
 /// Less than this is not worth another recovery master, and another tablet: replaying it takes some
 /// milliseconds. It also bounds into how many tablets data is cut by recoveries, one after the other.
 const BYTES_MIN: u64 = 1 << 20;
@@ -78,21 +82,50 @@ impl Bin {
         ))
     }
 
-    fn is_over(&self) -> bool {
-        self.load.bytes > BYTES_MAX || self.load.entries > ENTRIES_MAX
+    fn is_over(&self, most: Load) -> bool {
+        self.load.bytes > most.bytes || self.load.entries > most.entries
+    }
+}
+
+/// What earlier attempts have shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Experience {
+    /// So many partitions are made at least, whatever they hold.
+    pub(crate) least: u64,
+    /// Large partitions have not failed.
+    pub(crate) may_crowd: bool,
+}
+
+/// The most that a partition should hold, and how many of them that takes at least.
+fn limit(total: Load, masters: u64, experience: Experience) -> (Load, u64) {
+    let of = |times: u64| Load {
+        bytes: BYTES_MAX * times,
+        entries: ENTRIES_MAX * times,
+    };
+    let needed = |most: Load| {
+        let by_bytes = total.bytes.div_ceil(most.bytes);
+        by_bytes.max(total.entries.div_ceil(most.entries))
+    };
+    let (usual, crowded) = (of(1), of(CROWD_MAX));
+    match needed(usual) {
+        count if count > masters && experience.may_crowd => {
+            pluvio_units::mark("recovery-partitions-crowded");
+            (crowded, needed(crowded).max(masters))
+        }
+        count => (usual, count),
     }
 }
 
 /// Cuts tablets into partitions: none over 500 MB or 2 million entries as far as cutting can do
-/// that, about one for each of the `masters` that could help, none below [`BYTES_MIN`] for the sake of it, but
-/// at least `least` of them whatever they hold.
+/// that and there are masters for them ([`CROWD_MAX`] times as much where there are not), about one for each of the `masters` that could
+/// help, none below [`BYTES_MIN`] for the sake of it, and what `experience` asks for.
 /// `tablets_of` says how many tablets a table has in all, which bounds how often it can be cut.
 pub(crate) fn partition(
     tablets: &[TabletSpec],
     stats: &Stats,
     had: &Had,
     masters: usize,
-    least: u64,
+    experience: Experience,
     tablets_of: impl Fn(TableId) -> usize,
 ) -> Vec<Vec<TabletSpec>> {
     let loads = loads(tablets, stats, had);
@@ -100,12 +133,9 @@ pub(crate) fn partition(
         bytes: sum.bytes.saturating_add(load.bytes),
         entries: sum.entries.saturating_add(load.entries),
     });
-    let needed = total
-        .bytes
-        .div_ceil(BYTES_MAX)
-        .max(total.entries.div_ceil(ENTRIES_MAX));
+    let (most, needed) = limit(total, masters as u64, experience);
     let worthwhile = (total.bytes / BYTES_MIN).min(masters as u64);
-    let count = needed.max(worthwhile).max(least).max(1);
+    let count = needed.max(worthwhile).max(experience.least).max(1);
     let goal = Load {
         bytes: total.bytes.div_ceil(count).max(1),
         entries: total.entries.div_ceil(count).max(1),
@@ -118,7 +148,7 @@ pub(crate) fn partition(
     let mut count = usize::try_from(count).unwrap_or(usize::MAX);
     loop {
         let bins = pack(&pieces, count.min(pieces.len()), goal);
-        let over = bins.iter().any(|b| b.is_over() && b.tablets.len() > 1);
+        let over = bins.iter().any(|b| b.is_over(most) && b.tablets.len() > 1);
         if over && count < pieces.len() {
             // Few steps, also for many partitions.
             count = (count + count / 8 + 1).min(pieces.len());
@@ -188,6 +218,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// The first attempt.
+    const FIRST: Experience = Experience {
+        least: 1,
+        may_crowd: true,
+    };
+
     /// The crashed server had exactly these tablets.
     fn had(tablets: &[TabletSpec]) -> Had {
         let mut had = Had::new();
@@ -203,16 +239,16 @@ mod tests {
         masters: usize,
         tablets_of: impl Fn(TableId) -> usize,
     ) -> Vec<Vec<TabletSpec>> {
-        partition(tablets, stats, &had(tablets), masters, 1, tablets_of)
+        partition(tablets, stats, &had(tablets), masters, FIRST, tablets_of)
     }
 
     #[test]
     fn what_is_left_of_a_tablet_is_not_taken_for_all_of_it() {
         let stats = stats(&[(1, 6 * BYTES_MAX, 1000)]);
         let all = [whole(1)];
-        let pieces: Vec<_> = partition_all(&all, &stats, 1, |_| 1).concat();
+        let pieces: Vec<_> = partition_all(&all, &stats, 6, |_| 1).concat();
         assert_eq!(pieces.len(), 6);
-        let left = partition(&pieces[..2], &stats, &had(&all), 1, 1, |_| 6);
+        let left = partition(&pieces[..2], &stats, &had(&all), 2, FIRST, |_| 6);
         assert_eq!(left.concat().len(), 2);
         assert_eq!(left.len(), 2);
     }
@@ -221,7 +257,8 @@ mod tests {
     fn what_fits_nowhere_is_cut_finer_however_little_it_is() {
         let stats = stats(&[(1, 1000, 10)]);
         let all = [whole(1)];
-        let parts = partition(&all, &stats, &had(&all), 2, 4, |_| 1);
+        let four = Experience { least: 4, ..FIRST };
+        let parts = partition(&all, &stats, &had(&all), 2, four, |_| 1);
         assert_eq!(parts.len(), 4);
         assert_eq!(parts.concat().len(), 4);
     }
@@ -275,12 +312,52 @@ mod tests {
         assert_eq!(partition_all(&[whole(1)], &stats, 100, |_| 1).len(), 8);
     }
 
+    /// How many partitions.
+    fn crowd(total: Load, masters: usize, may_crowd: bool) -> usize {
+        let stats = stats(&[(1, total.bytes, total.entries)]);
+        let all = [whole(1)];
+        let experience = Experience { may_crowd, ..FIRST };
+        partition(&all, &stats, &had(&all), masters, experience, |_| 1).len()
+    }
+
+    #[test]
+    fn partitions_are_larger_where_there_are_too_few_masters() {
+        let by_bytes = Load {
+            bytes: 16 * BYTES_MAX,
+            entries: 1000,
+        };
+        let by_entries = Load {
+            bytes: 1000,
+            entries: 16 * ENTRIES_MAX,
+        };
+        for total in [by_bytes, by_entries] {
+            let counts = [1, 2, 3, 15, 16].map(|masters| crowd(total, masters, true));
+            assert_eq!(counts, [2, 2, 3, 15, 16]);
+        }
+    }
+
     #[test]
     fn large_data_needs_more_partitions_than_masters() {
-        let by_bytes = stats(&[(1, 3 * BYTES_MAX, 1000)]);
-        assert_eq!(partition_all(&[whole(1)], &by_bytes, 1, |_| 1).len(), 3);
-        let by_entries = stats(&[(1, 1000, 5 * ENTRIES_MAX)]);
-        assert_eq!(partition_all(&[whole(1)], &by_entries, 1, |_| 1).len(), 5);
+        let by_bytes = Load {
+            bytes: 3 * CROWD_MAX * BYTES_MAX,
+            entries: 1000,
+        };
+        assert_eq!(crowd(by_bytes, 1, true), 3);
+        let by_entries = Load {
+            bytes: 1000,
+            entries: 5 * CROWD_MAX * ENTRIES_MAX,
+        };
+        assert_eq!(crowd(by_entries, 1, true), 5);
+    }
+
+    #[test]
+    fn after_attempts_in_vain_partitions_are_small_again() {
+        let total = Load {
+            bytes: 3 * BYTES_MAX,
+            entries: 5 * ENTRIES_MAX,
+        };
+        assert_eq!(crowd(total, 1, true), 1);
+        assert_eq!(crowd(total, 1, false), 5);
     }
 
     #[test]

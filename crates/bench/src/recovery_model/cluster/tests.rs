@@ -113,11 +113,13 @@ fn what_exceeds_the_partitions_of_all_servers_is_recovered_in_rounds() {
         ..FREE
     };
     let mut two = options(3, costs);
-    two.data = LostData::Fixed(Size(4_000_000_000));
     two.partition_mb = 500.0;
-    // Eight partitions of 500 MB on two servers.
-    assert_eq!(recover(&two).unwrap().partitions, 8);
-    close(total(&two), 4.0, 0.01);
+    // Two partitions of 2 GB, which is more than 500 MB and less than eight times that; then three for each of two servers.
+    for (bytes, partitions, seconds) in [(4_000_000_000, 2, 4.0), (24_000_000_000, 6, 24.0)] {
+        two.data = LostData::Fixed(Size(bytes));
+        assert_eq!(recover(&two).unwrap().partitions, partitions);
+        close(total(&two), seconds, 0.01);
+    }
 }
 
 #[test]
