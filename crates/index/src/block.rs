@@ -42,42 +42,96 @@ impl<M: Lines> Table<M> {
     /// Locks the block of `place`. Spins, then yields, while another thread holds it.
     #[inline]
     pub(crate) fn lock(&self, place: u64) -> Locked<'_, M> {
+        let lines = self.lines();
+        self.lock_address(place, lines, Address::of(place, lines, M::BLOCK_LOG))
+    }
+
+    /// [`Self::lock`], and `ahead` sees before it the entry that the first slot at home with the tag refers to. Gives that
+    /// entry, if the slot still has one with that tag.
+    #[inline(always)]
+    pub(crate) fn lock_after(
+        &self,
+        place: u64,
+        ahead: impl FnOnce(EntryRef),
+    ) -> (Locked<'_, M>, Option<EntryRef>) {
+        let lines = self.lines();
+        let address = Address::of(place, lines, M::BLOCK_LOG);
+        let line = self.line(&address.block, address.home);
+        let tagged = M::glimpse(line, address.tag);
+        if tagged == 0 {
+            return (self.lock_address(place, lines, address), None);
+        }
+        let word = &line[tagged.trailing_zeros() as usize % 8];
+        // It was a glimpse: the entry may be another one, or none, to ask for which is no harm.
+        ahead(slot::entry_of(word.get()));
+        let locked = self.lock_block(address);
+        if self.lines() != lines {
+            return (self.lock_again(place, locked), None);
+        }
+        let word = word.get();
+        let same = slot::has_tag(word, address.tag);
+        (locked, same.then(|| slot::entry_of(word)))
+    }
+
+    /// Locks the block of `place`, whose address was this with so many lines.
+    #[inline(always)]
+    fn lock_address(&self, place: u64, lines: u64, address: Address) -> Locked<'_, M> {
+        let locked = self.lock_block(address);
+        // The block cannot change any more: a change of its size needs its lock, and one before is visible
+        // through the lock. The number of lines alone decides about the address.
+        if self.lines() == lines {
+            return locked;
+        }
+        self.lock_again(place, locked)
+    }
+
+    /// [`Self::lock`] for who has locked the block that `place` had with another number of lines: it is unlocked. (It may be
+    /// the right one all the same, which is rare, too.)
+    #[inline(always)]
+    fn lock_again<'a>(&'a self, place: u64, locked: Locked<'a, M>) -> Locked<'a, M> {
+        drop(locked);
+        self.lock_anew(place)
+    }
+
+    #[cold]
+    fn lock_anew(&self, place: u64) -> Locked<'_, M> {
         loop {
             let lines = self.lines();
-            let address = Address::of(place, lines, M::BLOCK_LOG);
-            let mut locked = self.lock_block(address);
-            // The block cannot change any more: a change of its size needs its lock, and one before is visible
-            // through the lock. The number of lines alone decides about the address.
-            let lines_now = self.lines();
-            if lines_now == lines {
-                return locked;
-            }
-            let now = Address::of(place, lines_now, M::BLOCK_LOG);
-            if now.block.number == address.block.number {
-                locked.address = now;
+            let locked = self.lock_block(Address::of(place, lines, M::BLOCK_LOG));
+            if self.lines() == lines {
                 return locked;
             }
         }
     }
 
     /// Locks the block of an address, whether or not there is such a block.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_block(&self, address: Address) -> Locked<'_, M> {
         let (head_word, reaches) = self.head(address.block.number);
+        let mut head = head_word.get();
+        if head & LOCKED != 0 || !head_word.try_swap(head, head | LOCKED) {
+            head = Self::lock_head(head_word);
+        }
+        Locked {
+            table: self,
+            head_word,
+            reaches,
+            head,
+            address,
+        }
+    }
+
+    /// Sets the lock bit of a head that somebody else had locked, or has changed, a moment ago; gives what it was before.
+    #[cold]
+    fn lock_head(head_word: &M::Word) -> u64 {
         let mut attempt = 0_u32;
         loop {
-            let head = head_word.get();
-            if head & LOCKED == 0 && head_word.try_swap(head, head | LOCKED) {
-                return Locked {
-                    table: self,
-                    head_word,
-                    reaches,
-                    head,
-                    address,
-                };
-            }
             M::wait(attempt);
             attempt = attempt.saturating_add(1);
+            let head = head_word.get();
+            if head & LOCKED == 0 && head_word.try_swap(head, head | LOCKED) {
+                return head;
+            }
         }
     }
 }
@@ -387,21 +441,19 @@ impl<'a, M: Lines> Locked<'a, M> {
     }
 
     /// From now on readers that find nothing look again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin_move(&mut self) {
         self.head |= MOVING;
         self.head_word.set(self.head | LOCKED);
     }
 
-    /// Changes something behind an entry that stable lookups take: they see it as it was before, or after.
-    #[inline]
-    pub(crate) fn change_in_place<R>(&mut self, change: impl FnOnce() -> R) -> R {
+    /// From now on until the lock is gone the caller, who does nothing else with the block, may change something behind an entry
+    /// that stable lookups take: they see it as it was before, or as it is after.
+    #[inline(always)]
+    pub(crate) fn begin_change(&mut self) {
         self.begin_move();
         // Nothing of the change is seen before *moving* is.
         M::fence_release();
-        let result = change();
-        self.end_move();
-        result
     }
 
     #[inline]
@@ -437,8 +489,12 @@ impl<'a, M: Lines> Locked<'a, M> {
 }
 
 impl<M: Lines> Drop for Locked<'_, M> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
+        if self.head & MOVING != 0 {
+            // Of `begin_change`.
+            self.head = with_next_version(self.head) & !MOVING;
+        }
         self.head_word.set(self.head & !LOCKED);
     }
 }

@@ -3,7 +3,7 @@
 use crate::block::Locked;
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
-use crate::table::{Home, Table};
+use crate::table::{Glance, Home, Table};
 use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
@@ -137,10 +137,9 @@ impl Index {
     }
 
     /// What `take` makes of the entry with this hash, when what lies behind it is changed in place
-    /// ([`BucketGuard::change_in_place`]): `take` is asked about entries with the right tag until it gives something,
+    /// ([`BucketGuard::begin_change`]): `take` is asked about entries with the right tag until it gives something,
     /// and again when somebody changed something of that bucket meanwhile. It may see what is half changed, and its
     /// answer is then thrown away. Waits, spinning and yielding, while a change is under way.
-    #[inline]
     pub fn lookup_stable<T>(
         &self,
         hash: KeyHash,
@@ -148,6 +147,16 @@ impl Index {
     ) -> Option<T> {
         self.table
             .lookup_stable(self.spread.place(hash), |slot| take(slot.entry))
+    }
+
+    /// The home of `hash` for who takes something that is changed in place, and wants the code of the common case in one piece:
+    /// one of its slots is what nearly every lookup finds, and what was taken behind it counts if the home is stable then.
+    /// When none of them is, or it is not, or there is none because a change is under way, [`Self::lookup_stable`] has to be
+    /// asked.
+    #[must_use]
+    #[inline(always)]
+    pub fn stable_home(&self, hash: KeyHash) -> Option<StableHome<'_>> {
+        self.table.glance(self.spread.place(hash)).map(StableHome)
     }
 
     /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock no
@@ -159,6 +168,20 @@ impl Index {
             locked: self.table.lock(self.spread.place(hash)),
             thread: PhantomData,
         }
+    }
+
+    /// [`Self::lock`], and `ahead` sees before it the entry at home that most likely is the one with this hash, to ask for its
+    /// bytes: nothing is on its way from memory while a lock waits for the stores before it. Gives that entry too, if the
+    /// locked bucket still has it; there may be others.
+    #[inline(always)]
+    pub fn lock_after(
+        &self,
+        hash: KeyHash,
+        ahead: impl FnOnce(EntryRef),
+    ) -> (BucketGuard<'_>, Option<EntryRef>) {
+        let (locked, likely) = self.table.lock_after(self.spread.place(hash), ahead);
+        let thread = PhantomData;
+        (BucketGuard { locked, thread }, likely)
     }
 
     /// Marks `entry` as durable; false when the slot refers to another entry by now.
@@ -295,6 +318,31 @@ impl fmt::Debug for Index {
     }
 }
 
+/// See [`Index::stable_home`].
+pub struct StableHome<'a>(Glance<'a, WordRegion>);
+
+impl StableHome<'_> {
+    /// The slots with the tag of the hash.
+    #[inline(always)]
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.0.slots()
+    }
+
+    /// Whether nothing of the bucket was changed in place since it was asked for: then what was taken until this call is true as
+    /// a whole.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_stable(&self) -> bool {
+        self.0.holds()
+    }
+}
+
+impl fmt::Debug for StableHome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StableHome").finish_non_exhaustive()
+    }
+}
+
 /// A locked bucket. Stays in its thread; unlocks when dropped.
 pub struct BucketGuard<'a> {
     locked: Locked<'a, WordRegion>,
@@ -330,11 +378,11 @@ impl BucketGuard<'_> {
         Some(())
     }
 
-    /// Runs `change`, which changes what lies behind an entry of this bucket: [`Index::lookup_stable`] sees it as it
-    /// was before or as it is afterwards.
-    #[inline]
-    pub fn change_in_place<R>(&mut self, change: impl FnOnce() -> R) -> R {
-        self.locked.change_in_place(change)
+    /// From now on until this guard is dropped, and nothing else is done with it, the caller may change what lies behind entries
+    /// of this bucket: [`Index::lookup_stable`] sees it as it was before or as it is afterwards, and waits meanwhile.
+    #[inline(always)]
+    pub fn begin_change(&mut self) {
+        self.locked.begin_change();
     }
 
     /// Adds an entry with the locked hash. Its key must not be in the index: find and replace first.

@@ -148,6 +148,33 @@ impl<W: Word> Iterator for AtHome<'_, W> {
     }
 }
 
+/// See [`Table::glance`].
+pub(crate) struct Glance<'a, M: Lines> {
+    table: &'a Table<M>,
+    home: Home,
+    lines: u64,
+    head_word: &'a M::Word,
+    head: u64,
+}
+
+impl<'a, M: Lines> Glance<'a, M> {
+    /// [`Table::at_home`].
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> AtHome<'a, M::Word> {
+        self.table.at_home(self.home)
+    }
+
+    /// Whether what was taken since of what lies behind an entry of that place, found at home or away, is of one moment.
+    #[inline(always)]
+    pub(crate) fn holds(&self) -> bool {
+        // Pairs with the fence in `begin_change`: who took something of a change sees *moving* or a newer
+        // version here.
+        M::fence_acquire();
+        // In this order, as in `read_all`. The number of lines alone decides about the address.
+        self.table.lines() == self.lines && unmoved(self.head, self.head_word.get())
+    }
+}
+
 impl<M: Lines> Table<M> {
     /// `memory` is zero and has room for what [`Self::memory_lines`] says. The index has `lines` lines, and never less.
     pub(crate) fn new(memory: M, lines: u64, lines_max: u64) -> Self {
@@ -196,7 +223,12 @@ impl<M: Lines> Table<M> {
     /// The home of `place`.
     #[inline(always)]
     pub(crate) fn home(&self, place: u64) -> Home {
-        let address = self.address(place);
+        self.home_at(&self.address(place))
+    }
+
+    /// The home of an address.
+    #[inline(always)]
+    fn home_at(&self, address: &Address) -> Home {
         Home {
             line: self.first_line + address.block.line(address.home),
             tag: address.tag,
@@ -210,13 +242,13 @@ impl<M: Lines> Table<M> {
     }
 
     /// The line in which the head of a block is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn head_line(block: u64) -> u64 {
         1 + block / HEADS_PER_LINE
     }
 
     /// The head of a block, and its displacements.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn head(&self, block: u64) -> (&M::Word, &M::Word) {
         let line = self.memory.line(Self::head_line(block));
         let at = (block % HEADS_PER_LINE) as usize * 2;
@@ -224,7 +256,7 @@ impl<M: Lines> Table<M> {
     }
 
     /// A line of a block.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn line(&self, block: &Block, line: u64) -> &[M::Word; 8] {
         self.memory.line(self.first_line + block.line(line))
     }
@@ -395,9 +427,26 @@ impl<M: Lines> Table<M> {
         self.memory.prefetch(Self::head_line(address.block.number));
     }
 
-    /// [`Self::lookup`], and `take` something of what it found that writers change between
-    /// [`Locked::begin_move`](crate::block::Locked::begin_move) and `end_move`: the answer was true as a whole.
-    #[inline]
+    /// The home of `place` as it is to be seen for what lies behind its slots and is changed in place; none while a change of
+    /// its block is under way.
+    #[inline(always)]
+    pub(crate) fn glance(&self, place: u64) -> Option<Glance<'_, M>> {
+        let lines = self.lines();
+        let address = Address::of(place, lines, M::BLOCK_LOG);
+        let head_word = self.head(address.block.number).0;
+        let head = head_word.get();
+        let glance = Glance {
+            table: self,
+            home: self.home_at(&address),
+            lines,
+            head_word,
+            head,
+        };
+        (head & MOVING == 0).then_some(glance)
+    }
+
+    /// [`Self::lookup`], and `take` something of what it found that writers change behind
+    /// [`Locked::begin_change`](crate::block::Locked::begin_change): the answer was true as a whole.
     pub(crate) fn lookup_stable<T>(
         &self,
         place: u64,
@@ -405,21 +454,12 @@ impl<M: Lines> Table<M> {
     ) -> Option<T> {
         let mut attempt = 0_u32;
         loop {
-            let lines = self.lines();
-            let address = Address::of(place, lines, M::BLOCK_LOG);
-            let head_word = self.head(address.block.number).0;
-            let head = head_word.get();
-            if head & MOVING == 0 {
-                let at_home = self.at_home(self.behind(&address, 0)).find_map(&mut take);
-                let found = at_home.or_else(|| self.read_all_tagged(place, &mut take));
+            if let Some(glance) = self.glance(place) {
+                let at_home = glance.slots().find_map(&mut take);
+                let found = at_home.or_else(|| self.lookup_away(place, &mut take));
                 // Nothing was found in a complete view.
                 let taken = found?;
-                // Pairs with the fence in `change_in_place`: who took something of a change sees *moving* or
-                // a newer version here.
-                M::fence_acquire();
-                // In this order, as in `read_all`. The number of lines alone decides about the address.
-                let same = self.lines() == lines;
-                if same && unmoved(head, head_word.get()) {
+                if glance.holds() {
                     return Some(taken);
                 }
             }

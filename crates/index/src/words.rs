@@ -94,7 +94,7 @@ impl Lines for WordRegion {
         self.len() / CACHE_LINE_BYTES
     }
 
-    #[inline]
+    #[inline(always)]
     fn line(&self, number: u64) -> &[AtomicU64; 8] {
         WordRegion::line(self, number * CACHE_LINE_BYTES)
     }

@@ -53,6 +53,7 @@ impl MutableObject<'_> {
         is_same_key(self.key, key)
     }
 
+    #[inline(always)]
     fn rest_at(&self) -> u64 {
         self.at + VALUE_HEAD_BYTES as u64
     }
@@ -149,7 +150,7 @@ impl LogMemory {
         let mut copy = unsafe { self.bytes(seglet, within, front_len, guard) }.to_vec();
         copy.resize(object.total_len as usize, 0);
         let (head, rest) = copy[front_len..].split_at_mut(VALUE_HEAD_BYTES);
-        self.load_racing(object.at, VALUE_HEAD_BYTES, head);
+        head.copy_from_slice(&self.load_racing_array::<VALUE_HEAD_BYTES>(object.at));
         self.load_racing(object.rest_at(), object.room(), rest);
         Some(copy)
     }
@@ -170,6 +171,22 @@ impl LogSpace {
         self.memory.mutable_object(entry, guard)
     }
 
+    /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None` says nothing of others.
+    #[must_use]
+    #[inline(always)]
+    pub fn plain_mutable_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        key: &[u8],
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<MutableObject<'g>> {
+        if !self.is_in_place() {
+            return None;
+        }
+        let object = self.memory.plain_mutable_object(entry, guard)?;
+        object.has_key(key).then_some(object)
+    }
+
     /// Whether values may be overwritten.
     #[must_use]
     #[inline]
@@ -180,22 +197,19 @@ impl LogSpace {
     /// The head of the value. It may be torn, and so may be the rest, unless the bucket is locked, or its version
     /// tells afterwards that nobody wrote.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn load_head(&self, object: &MutableObject<'_>) -> [u8; VALUE_HEAD_BYTES] {
-        let mut head = [0; VALUE_HEAD_BYTES];
-        self.memory
-            .load_racing(object.at, VALUE_HEAD_BYTES, &mut head);
-        head
+        self.memory.load_racing_array(object.at)
     }
 
-    /// The first bytes of what follows the head; see [`Self::load_head`].
+    /// Lets `into` hold the first `len` bytes of what follows the head; see [`Self::load_head`].
     ///
     /// # Panics
-    /// When `into` is longer than the room.
-    #[inline]
-    pub fn load_rest(&self, object: &MutableObject<'_>, into: &mut [u8]) {
+    /// When there is no room for so many.
+    #[inline(always)]
+    pub fn load_rest(&self, object: &MutableObject<'_>, len: usize, into: &mut Vec<u8>) {
         self.memory
-            .load_racing(object.rest_at(), object.room(), into);
+            .load_racing_vec(object.rest_at(), object.room(), len, into);
     }
 
     /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has told readers
@@ -203,16 +217,15 @@ impl LogSpace {
     ///
     /// # Panics
     /// When `rest` is longer than the room.
-    #[inline]
+    #[inline(always)]
     pub fn overwrite(
         &self,
         object: &MutableObject<'_>,
         head: &[u8; VALUE_HEAD_BYTES],
         rest: &[u8],
     ) {
-        self.memory.store_racing(object.at, VALUE_HEAD_BYTES, head);
         self.memory
-            .store_racing(object.rest_at(), object.room(), rest);
+            .store_racing_with(object.at, head, object.room(), rest);
     }
 
     /// Takes the value of `old` once more into its copy `new`, which the index does not point to yet. The caller

@@ -273,13 +273,42 @@ impl LogMemory {
         self.region.load_bytes(at, room, into);
     }
 
+    /// [`Self::load_racing`] of `len` bytes to a vector whose content they replace.
+    #[inline(always)]
+    pub(crate) fn load_racing_vec(&self, at: u64, room: usize, len: usize, into: &mut Vec<u8>) {
+        self.region.load_vec(at, room, len, into);
+    }
+
+    /// [`Self::load_racing`] of a room of `N` bytes, all of it.
+    #[inline(always)]
+    pub(crate) fn load_racing_array<const N: usize>(&self, at: u64) -> [u8; N] {
+        self.region.load_array(at)
+    }
+
     /// Stores the first of `room` bytes of a value, at region offset `at`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn store_racing(&self, at: u64, room: usize, bytes: &[u8]) {
         assert!(self.in_place, "LOG-12: values do not change here");
         // SAFETY: in such a log space nobody takes a slice of a value (LOG-12), its first copy was written before
         // the index pointed to it, and the bucket's lock keeps other writers away (LOG-13).
         unsafe { self.region.store_bytes(at, room, bytes) };
+    }
+
+    /// Stores a value of at most `room` bytes at region offset `at`, and before it its head.
+    #[inline(always)]
+    pub(crate) fn store_racing_with<const N: usize>(
+        &self,
+        at: u64,
+        head: &[u8; N],
+        room: usize,
+        bytes: &[u8],
+    ) {
+        assert!(self.in_place, "LOG-12: values do not change here");
+        // SAFETY: as in `store_racing`.
+        unsafe {
+            self.region.store_array(at, head);
+            self.region.store_bytes(at + N as u64, room, bytes);
+        }
     }
 
     /// How much of an entry can be checked.

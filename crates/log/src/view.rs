@@ -210,16 +210,22 @@ impl LogMemory {
             return None;
         }
         // SAFETY: as in `view`: no entry with a reference has less, and so much of an object lies before its value.
-        let start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
-        if start[1] < 0x80 {
-            let front = PlainFront::of_short(start.first_chunk()?)?;
-            return Some((front, PlainFront::SHORT));
+        let mut start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
+        let front = if start[1] < 0x80 {
+            PlainFront::of_short(start.first_chunk()?)
+        } else {
+            // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and lengths of two bytes make
+            // the front of an object a byte longer.
+            start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
+            PlainFront::of_long(start.first_chunk()?)
+        };
+        if let Some(front) = front {
+            return Some((front, start.len()));
         }
-        // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and lengths of two bytes make
-        // the front of an object a byte longer.
-        let start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
-        let front = PlainFront::of_long(start.first_chunk()?)?;
-        Some((front, PlainFront::LONG))
+        PlainFront::of_aged(start, |len| {
+            // SAFETY: as in `view`: it is asked for what an object with such a version has before its key.
+            (len <= left).then(|| unsafe { self.piece(entry, len, guard) })
+        })
     }
 
     /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece; [`Self::view`] reads what

@@ -10,34 +10,48 @@ use core::arch::x86_64::__m128i;
 
 const BLOCK: usize = size_of::<__m128i>();
 
-/// Copies `into.len()` bytes from `from`.
+/// Copies `len` bytes from `from` to `to`; some twice.
 ///
 /// # Safety
-/// They are mapped, and initialised.
-#[inline]
-pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
-    let len = into.len();
-    // SAFETY: each piece lies within `len` bytes from `from` on, which are mapped, as the caller promises.
+/// They are mapped, and initialised; at `to` the caller alone may write as many.
+#[inline(always)]
+pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: each piece lies within `len` bytes from `from` on, which are mapped, and goes to its place within as many
+    // from `to` on, which the caller lets us write.
     unsafe {
-        if len >= BLOCK {
-            let (blocks, _) = into.as_chunks_mut::<BLOCK>();
-            for (at, block) in blocks.iter_mut().enumerate() {
-                *block = load_block(from.add(at * BLOCK));
+        if len >= 4 * BLOCK {
+            let (last, mut at) = (len - 4 * BLOCK, 0);
+            while at < last {
+                to.add(at)
+                    .cast::<[__m128i; 4]>()
+                    .write_unaligned(load_4_blocks(from.add(at)));
+                at += 4 * BLOCK;
             }
-            if let Some(last) = into.last_chunk_mut() {
-                *last = load_block(from.add(len - BLOCK));
+            to.add(last)
+                .cast::<[__m128i; 4]>()
+                .write_unaligned(load_4_blocks(from.add(last)));
+        } else if len >= BLOCK {
+            let (last, mut at) = (len - BLOCK, 0);
+            while at < last {
+                to.add(at)
+                    .cast::<__m128i>()
+                    .write_unaligned(load_block(from.add(at)));
+                at += BLOCK;
             }
+            to.add(last)
+                .cast::<__m128i>()
+                .write_unaligned(load_block(from.add(last)));
         } else if len >= 8 {
             let (first, last) = (load_8(from), load_8(from.add(len - 8)));
-            into[..8].copy_from_slice(&first.to_ne_bytes());
-            into[len - 8..].copy_from_slice(&last.to_ne_bytes());
+            to.cast::<u64>().write_unaligned(first);
+            to.add(len - 8).cast::<u64>().write_unaligned(last);
         } else if len >= 4 {
             let (first, last) = (load_4(from), load_4(from.add(len - 4)));
-            into[..4].copy_from_slice(&first.to_ne_bytes());
-            into[len - 4..].copy_from_slice(&last.to_ne_bytes());
+            to.cast::<u32>().write_unaligned(first);
+            to.add(len - 4).cast::<u32>().write_unaligned(last);
         } else {
-            for (at, byte) in into.iter_mut().enumerate() {
-                *byte = load_1(from.add(at));
+            for at in 0..len {
+                to.add(at).write(load_1(from.add(at)));
             }
         }
     }
@@ -47,17 +61,35 @@ pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
 ///
 /// # Safety
 /// As many bytes are mapped there; nobody has a slice of them, and nobody else stores to them meanwhile.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn store(to: *mut u8, data: &[u8]) {
-    let len = data.len();
-    // SAFETY: each piece lies within `len` bytes from `to` on, to which the caller alone stores.
+    let (from, len) = (data.as_ptr(), data.len());
+    // SAFETY: each piece lies within `data`, and goes to its place within `len` bytes from `to` on, to which the caller alone
+    // stores.
     unsafe {
-        if let Some(last) = data.last_chunk::<BLOCK>() {
-            let (blocks, _) = data.as_chunks::<BLOCK>();
-            for (at, block) in blocks.iter().enumerate() {
-                store_block(to.add(at * BLOCK), *block);
+        if len >= 4 * BLOCK {
+            let (last, mut at) = (len - 4 * BLOCK, 0);
+            while at < last {
+                store_4_blocks(
+                    to.add(at),
+                    from.add(at).cast::<[__m128i; 4]>().read_unaligned(),
+                );
+                at += 4 * BLOCK;
             }
-            store_block(to.add(len - BLOCK), *last);
+            store_4_blocks(
+                to.add(last),
+                from.add(last).cast::<[__m128i; 4]>().read_unaligned(),
+            );
+        } else if len >= BLOCK {
+            let (last, mut at) = (len - BLOCK, 0);
+            while at < last {
+                store_block(to.add(at), from.add(at).cast::<__m128i>().read_unaligned());
+                at += BLOCK;
+            }
+            store_block(
+                to.add(last),
+                from.add(last).cast::<__m128i>().read_unaligned(),
+            );
         } else if let (Some(first), Some(last)) = (data.first_chunk(), data.last_chunk()) {
             store_8(to, u64::from_ne_bytes(*first));
             store_8(to.add(len - 8), u64::from_ne_bytes(*last));
@@ -72,17 +104,83 @@ pub(crate) unsafe fn store(to: *mut u8, data: &[u8]) {
     }
 }
 
+/// Loads `N` bytes, none of them twice: the parts of what comes can be used at once, without a way through memory.
+///
+/// # Safety
+/// As of [`load`].
+#[inline(always)]
+pub(crate) unsafe fn load_array<const N: usize>(from: *const u8) -> [u8; N] {
+    let mut array = [0; N];
+    let (words, rest) = array.as_chunks_mut::<8>();
+    let (halves, bytes) = rest.as_chunks_mut::<4>();
+    let mut at = 0;
+    // SAFETY: each piece lies within `N` bytes from `from` on.
+    unsafe {
+        for word in words {
+            *word = load_8(from.add(at)).to_ne_bytes();
+            at += 8;
+        }
+        for half in halves {
+            *half = load_4(from.add(at)).to_ne_bytes();
+            at += 4;
+        }
+        for byte in bytes {
+            *byte = load_1(from.add(at));
+            at += 1;
+        }
+    }
+    array
+}
+
+/// Stores `N` bytes, each once.
+///
+/// # Safety
+/// As of [`store`].
+#[inline(always)]
+pub(crate) unsafe fn store_array<const N: usize>(to: *mut u8, array: &[u8; N]) {
+    let (words, rest) = array.as_chunks::<8>();
+    let (halves, bytes) = rest.as_chunks::<4>();
+    let mut at = 0;
+    // SAFETY: each piece lies within `N` bytes from `to` on.
+    unsafe {
+        for word in words {
+            store_8(to.add(at), u64::from_ne_bytes(*word));
+            at += 8;
+        }
+        for half in halves {
+            store_4(to.add(at), u32::from_ne_bytes(*half));
+            at += 4;
+        }
+        for byte in bytes {
+            store_1(to.add(at), *byte);
+            at += 1;
+        }
+    }
+}
+
 /// # Safety
 /// The bytes are mapped. So for its siblings.
 #[inline(always)]
-unsafe fn load_block(from: *const u8) -> [u8; BLOCK] {
+unsafe fn load_block(from: *const u8) -> __m128i {
     let block: __m128i;
     // SAFETY: reads these bytes and nothing else, and every x86-64 processor has the instruction.
     unsafe {
         asm!("movdqu {block}, [{from}]", from = in(reg) from, block = out(xmm_reg) block,
             options(readonly, nostack, preserves_flags));
-        core::mem::transmute::<__m128i, [u8; BLOCK]>(block)
     }
+    block
+}
+
+#[inline(always)]
+unsafe fn load_4_blocks(from: *const u8) -> [__m128i; 4] {
+    let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
+    // SAFETY: as in `load_block`.
+    unsafe {
+        asm!("movdqu {a}, [{from}]", "movdqu {b}, [{from} + 16]", "movdqu {c}, [{from} + 32]", "movdqu {d}, [{from} + 48]",
+            from = in(reg) from, a = out(xmm_reg) a, b = out(xmm_reg) b, c = out(xmm_reg) c, d = out(xmm_reg) d,
+            options(readonly, nostack, preserves_flags));
+    }
+    [a, b, c, d]
 }
 
 #[inline(always)]
@@ -121,11 +219,20 @@ unsafe fn load_1(from: *const u8) -> u8 {
 /// # Safety
 /// The bytes are mapped, and the caller may store to them. So for its siblings.
 #[inline(always)]
-unsafe fn store_block(to: *mut u8, block: [u8; BLOCK]) {
+unsafe fn store_block(to: *mut u8, block: __m128i) {
     // SAFETY: writes these bytes and nothing else, and every x86-64 processor has the instruction.
     unsafe {
-        let block = core::mem::transmute::<[u8; BLOCK], __m128i>(block);
         asm!("movdqu [{to}], {block}", to = in(reg) to, block = in(xmm_reg) block,
+            options(nostack, preserves_flags));
+    }
+}
+
+#[inline(always)]
+unsafe fn store_4_blocks(to: *mut u8, [a, b, c, d]: [__m128i; 4]) {
+    // SAFETY: as in `store_block`.
+    unsafe {
+        asm!("movdqu [{to}], {a}", "movdqu [{to} + 16], {b}", "movdqu [{to} + 32], {c}", "movdqu [{to} + 48], {d}",
+            to = in(reg) to, a = in(xmm_reg) a, b = in(xmm_reg) b, c = in(xmm_reg) c, d = in(xmm_reg) d,
             options(nostack, preserves_flags));
     }
 }

@@ -233,7 +233,7 @@ impl Region {
     /// # Panics
     /// When `offset` is no multiple of 64 or lies behind the end (M1).
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn line(&self, offset: u64) -> &[AtomicU64; 8] {
         assert!(
             offset.is_multiple_of(CACHE_LINE_BYTES) && offset < self.len,
@@ -322,11 +322,58 @@ impl Region {
         #[cfg(target_arch = "x86_64")]
         {
             self.check_bytes(offset, room);
-            // SAFETY: inside the mapping (checked above) and initialised (R3).
-            unsafe { crate::racing::load(self.at(offset).cast(), into) };
+            // SAFETY: inside the mapping (checked above) and initialised (R3); `into` has room for its length.
+            unsafe { crate::racing::load(self.at(offset).cast(), into.as_mut_ptr(), into.len()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         self.load_atomics(offset, room, into);
+    }
+
+    /// [`Self::load_bytes`] of `len` bytes to a vector whose content they replace.
+    ///
+    /// # Panics
+    /// As of [`Self::load_bytes`].
+    #[inline(always)]
+    pub fn load_vec(&self, offset: u64, room: usize, len: usize, into: &mut Vec<u8>) {
+        assert!(len <= room, "{len} bytes of {room}");
+        into.clear();
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.check_bytes(offset, room);
+            into.reserve(len);
+            // SAFETY: inside the mapping (checked above) and initialised (R3); the vector has that much capacity, and all
+            // of it up to the length it gets is written.
+            unsafe {
+                crate::racing::load(self.at(offset).cast(), into.as_mut_ptr(), len);
+                into.set_len(len);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            into.resize(len, 0);
+            self.load_atomics(offset, room, into);
+        }
+    }
+
+    /// [`Self::load_bytes`] of a room of `N` bytes, all of it.
+    ///
+    /// # Panics
+    /// When the range leaves the region (M1).
+    #[must_use]
+    #[inline(always)]
+    pub fn load_array<const N: usize>(&self, offset: u64) -> [u8; N] {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.check_bytes(offset, N);
+            // SAFETY: inside the mapping (checked above) and initialised (R3).
+            unsafe { crate::racing::load_array(self.at(offset).cast()) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let mut array = [0; N];
+            self.load_atomics(offset, N, &mut array);
+            array
+        }
     }
 
     /// Stores `data` to the first of the `room` bytes from `offset` on, as if by relaxed atomic stores; the counterpart of
@@ -338,7 +385,7 @@ impl Region {
     /// # Safety
     /// No slice of [`Region::bytes`] covers one of the `room` bytes, and no [`Region::write`] to them is under way;
     /// nobody else stores to them at the same time.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn store_bytes(&self, offset: u64, room: usize, data: &[u8]) {
         assert!(data.len() <= room, "{} bytes of {room}", data.len());
         #[cfg(target_arch = "x86_64")]
@@ -349,6 +396,25 @@ impl Region {
         }
         #[cfg(not(target_arch = "x86_64"))]
         self.store_atomics(offset, room, data);
+    }
+
+    /// [`Self::store_bytes`] to a room of `N` bytes, all of it.
+    ///
+    /// # Panics
+    /// When the range leaves the region (M1).
+    ///
+    /// # Safety
+    /// As of [`Self::store_bytes`].
+    #[inline(always)]
+    pub unsafe fn store_array<const N: usize>(&self, offset: u64, array: &[u8; N]) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.check_bytes(offset, N);
+            // SAFETY: inside the mapping (checked above); the caller alone stores there, and nobody has a slice.
+            unsafe { crate::racing::store_array(self.at(offset).cast(), array) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.store_atomics(offset, N, array);
     }
 
     /// [`Self::load_bytes`] by atomic loads of bytes and words.
@@ -510,7 +576,7 @@ impl Region {
         );
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_bytes(&self, offset: u64, len: usize) {
         assert!(
             offset <= self.len && len as u64 <= self.len - offset,
@@ -629,16 +695,21 @@ mod tests {
     #[test]
     fn racing_bytes_are_stored_and_loaded_at_every_alignment_and_length() {
         let region = Region::anonymous(1, false).unwrap();
-        for (offset, room) in (0..9).flat_map(|o| (0..40).map(move |r| (o, r))) {
+        // As long as four blocks and a part, and twice that.
+        let rooms = || (0..40).chain([63, 64, 65, 100, 127, 128, 129, 200]);
+        for (offset, room) in (0..9).flat_map(|o| rooms().map(move |r| (o, r))) {
             for len in 0..=room {
                 let data: Vec<u8> = (0..len).map(|n| n as u8 + 1).collect();
                 // SAFETY: this thread alone uses the region.
                 unsafe {
-                    region.write(offset, &[0xff; 64][..room + 1]);
+                    region.write(offset, &[0xff; 256][..room + 1]);
                     region.store_bytes(offset, room, &data);
                 }
                 let mut back = vec![0; len];
                 region.load_bytes(offset, room, &mut back);
+                assert_eq!(back, data, "{len} of {room} at {offset}");
+                let mut back = vec![7; 20];
+                region.load_vec(offset, room, len, &mut back);
                 assert_eq!(back, data, "{len} of {room} at {offset}");
                 region.store_atomics(offset, room, &data);
                 let mut back = vec![0; len];
@@ -649,6 +720,30 @@ mod tests {
                 assert_eq!(behind, [0xff], "the neighbour stays");
             }
         }
+    }
+
+    #[test]
+    fn racing_arrays_are_stored_and_loaded_whole() {
+        fn check<const N: usize>(region: &Region) {
+            for offset in 8..17 {
+                let array: [u8; N] = core::array::from_fn(|at| at as u8 + 1);
+                // SAFETY: this thread alone uses the region.
+                unsafe {
+                    region.write(offset - 1, &[0xff; 64][..N + 2]);
+                    region.store_array(offset, &array);
+                }
+                assert_eq!(region.load_array::<N>(offset), array);
+                let mut around = vec![0; N + 2];
+                region.load_bytes(offset - 1, N + 2, &mut around);
+                assert_eq!(around, [&[0xff], &array[..], &[0xff]].concat());
+            }
+        }
+        let region = Region::anonymous(1, false).unwrap();
+        check::<1>(&region);
+        check::<7>(&region);
+        check::<8>(&region);
+        check::<12>(&region);
+        check::<31>(&region);
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl WordRegion {
     /// # Panics
     /// When `offset` is no multiple of 64 or lies behind the end (M1).
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn line(&self, offset: u64) -> &[AtomicU64; 8] {
         self.0.line(offset)
     }

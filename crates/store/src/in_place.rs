@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A writer changes head and value under the bucket's lock and between two versions of the bucket
-//! ([`BucketGuard::change_in_place`]). A reader copies them, and copies again if the bucket's version has changed.
+//! ([`BucketGuard::begin_change`]). A reader copies them, and copies again if the bucket's version has changed.
 
 use crate::engine::{Engine, Old, Place};
 use crate::read::PREFETCH_LINES;
@@ -19,7 +19,7 @@ use pluvio_format::Object;
 use pluvio_index::BucketGuard;
 use pluvio_log::{LogSpace, MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{LogId, ObjectVersion};
+use pluvio_units::{KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
@@ -49,6 +49,7 @@ pub(crate) struct ValueHead {
 }
 
 impl ValueHead {
+    #[inline(always)]
     fn read(bytes: [u8; VALUE_HEAD_BYTES]) -> Self {
         let (version, len) = bytes.split_at(8);
         let (version, len) = (version.first_chunk(), len.first_chunk());
@@ -58,6 +59,7 @@ impl ValueHead {
         }
     }
 
+    #[inline(always)]
     fn bytes(self) -> [u8; VALUE_HEAD_BYTES] {
         let mut bytes = [0; VALUE_HEAD_BYTES];
         bytes[..8].copy_from_slice(&self.version.0.to_le_bytes());
@@ -88,6 +90,7 @@ impl ValueHead {
         }
     }
 
+    #[inline(always)]
     fn of(space: &LogSpace, object: &MutableObject<'_>) -> Self {
         Self::read(space.load_head(object))
     }
@@ -96,89 +99,170 @@ impl ValueHead {
 impl Engine {
     /// Replaces what `into` holds by a copy of the value; gives its version. What `into` holds when there is no object is
     /// not said.
+    #[inline(always)]
     pub(crate) fn read_in_place(
         &self,
         table: &EngineTable,
         key: &[u8],
         into: &mut Vec<u8>,
     ) -> Option<ObjectVersion> {
-        let hash = table.hash(key);
-        let guard = self.space.pin();
+        self.copy_value(table, table.hash(key), key, into, &self.space.pin())
+    }
+
+    /// [`Self::read_in_place`] for those who do more than copy: one piece of code for all of them.
+    #[inline(never)]
+    pub(crate) fn copy_in_place(
+        &self,
+        table: &EngineTable,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Option<ObjectVersion> {
+        self.read_in_place(table, key, into)
+    }
+
+    /// [`Self::read_in_place`] for who has the key's hash and a guard: the short way, in one piece of code, for nearly every
+    /// read. [`Self::copy_away`] finds what this does not.
+    #[inline(always)]
+    pub(crate) fn copy_value(
+        &self,
+        table: &EngineTable,
+        hash: KeyHash,
+        key: &[u8],
+        into: &mut Vec<u8>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<ObjectVersion> {
+        if let Some(index) = table.indexes.of_all()
+            && let Some(home) = index.stable_home(hash)
+        {
+            for slot in home.slots() {
+                self.space.prefetch(slot.entry, PREFETCH_LINES);
+                let object = self.space.plain_mutable_object(slot.entry, key, guard);
+                let Some(object) = object else { continue };
+                let version = self.copy_object(&object, into);
+                if home.is_stable() {
+                    return Some(version);
+                }
+                break;
+            }
+        }
+        self.copy_away(table, hash, key, into, guard)
+    }
+
+    /// Lets `into` hold the value; gives its version. Both may be torn, as [`LogSpace::load_head`] says.
+    #[inline(always)]
+    fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> ObjectVersion {
+        let head = ValueHead::of(&self.space, object);
+        // Torn, it may say anything.
+        let len = head.len.min(object.room());
+        self.space.load_rest(object, len, into);
+        head.version
+    }
+
+    /// [`Self::copy_value`] for what is not where nearly everything is, not as nearly everything is, or not at rest.
+    #[inline(never)]
+    fn copy_away(
+        &self,
+        table: &EngineTable,
+        hash: KeyHash,
+        key: &[u8],
+        into: &mut Vec<u8>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<ObjectVersion> {
         let index = table.indexes.of(hash)?;
         index.lookup_stable(hash, |entry| {
             self.space.prefetch(entry, PREFETCH_LINES);
-            let Some(object) = self.space.mutable_object(entry, &guard) else {
-                // A large one: such a value does not change.
-                let view = self.view(entry, &guard);
-                let object = ValueHead::strip(view.object().filter(|o| o.key == key)?);
-                into.clear();
-                into.extend_from_slice(object.value);
-                return Some(object.version);
-            };
-            if !object.has_key(key) {
-                return None;
+            if let Some(object) = self.space.mutable_object(entry, guard) {
+                return object.has_key(key).then(|| self.copy_object(&object, into));
             }
-            let head = ValueHead::of(&self.space, &object);
-            // Torn, it may say anything.
-            into.resize(head.len.min(object.room()), 0);
-            self.space.load_rest(&object, into);
-            Some(head.version)
+            // A large one: such a value does not change.
+            let view = self.view(entry, guard);
+            let object = ValueHead::strip(view.object().filter(|o| o.key == key)?);
+            into.clear();
+            into.extend_from_slice(object.value);
+            Some(object.version)
         })
     }
 
-    /// Overwrites an object if it is there and the value fits; gives the new version. `by` is the log that the
+    /// Overwrites an object if it is there and the value fits; gives the new version. `by` gives the log that the
     /// thread appends to. `None`, and nothing has changed, when an append is needed.
+    ///
+    /// The short way, in one piece of code, for nearly every put; [`Self::put_away`] finds what this does not.
+    #[inline(always)]
     pub(crate) fn put_in_place(
         &self,
-        by: LogId,
+        by: impl Fn() -> LogId,
         table: &EngineTable,
         key: &[u8],
         value: &[u8],
     ) -> Option<ObjectVersion> {
         let hash = table.hash(key);
         let guard = self.space.pin();
-        let index = table.indexes.of(hash)?;
-        // On their way before the lock is waited for.
-        if let Some(slot) = index.at_home(index.home(hash)).next() {
-            self.space.prefetch(slot.entry, PREFETCH_LINES);
+        let index = table.indexes.of_all()?;
+        let ahead = |entry| self.space.prefetch(entry, PREFETCH_LINES);
+        let (mut bucket, likely) = index.lock_after(hash, ahead);
+        if table.indexes.is_closed() {
+            return None;
         }
+        if let Some(entry) = likely
+            && let Some(object) = self.space.plain_mutable_object(entry, key, &guard)
+        {
+            let (before, now) = self.overwrite(&mut bucket, &object, value)?;
+            drop(bucket);
+            count_overwrite(table, by, before, now);
+            return Some(now.version);
+        }
+        drop(bucket);
+        self.put_away(by(), table, hash, key, value, &guard)
+    }
+
+    /// [`Self::put_in_place`] for what is not where nearly everything is, or not as nearly everything is.
+    #[inline(never)]
+    fn put_away(
+        &self,
+        by: LogId,
+        table: &EngineTable,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        guard: &EpochGuard<'_>,
+    ) -> Option<ObjectVersion> {
+        let index = table.indexes.of(hash)?;
         let mut bucket = index.lock(hash);
         if table.indexes.is_closed() {
             return None;
         }
         let mut found = None;
         bucket.find(|entry| {
-            let object = self.space.mutable_object(entry, &guard);
+            let object = self.space.mutable_object(entry, guard);
             found = object.filter(|object| object.has_key(key));
             found.is_some()
         })?;
-        let object = found?;
-        let before = ValueHead::of(&self.space, &object);
-        let version = before.version.next();
-        self.overwrite(by, table, &mut bucket, (&object, before), version, value)
+        let (before, now) = self.overwrite(&mut bucket, &found?, value)?;
+        drop(bucket);
+        count_overwrite(table, || by, before, now);
+        Some(now.version)
     }
 
-    /// Under the bucket's lock: overwrites the object if the value fits, and counts what that changes.
+    /// As the last thing under the bucket's lock: overwrites the object if the value fits; gives what its value began with and begins with. To be
+    /// counted ([`count_overwrite`]) behind the lock.
+    #[inline(always)]
     fn overwrite(
         &self,
-        by: LogId,
-        table: &EngineTable,
         bucket: &mut BucketGuard<'_>,
-        (object, before): (&MutableObject<'_>, ValueHead),
-        version: ObjectVersion,
+        object: &MutableObject<'_>,
         value: &[u8],
-    ) -> Option<ObjectVersion> {
+    ) -> Option<(ValueHead, ValueHead)> {
         if value.len() > object.room() {
             return None;
         }
-        let head = ValueHead {
-            version,
+        let before = ValueHead::of(&self.space, object);
+        let now = ValueHead {
+            version: before.version.next(),
             len: value.len(),
         };
-        bucket.change_in_place(|| self.space.overwrite(object, &head.bytes(), value));
-        let growth = Growth::by(value.len(), 0).without(Growth::by(before.len, 0));
-        table.count(by, growth);
-        Some(version)
+        bucket.begin_change();
+        self.space.overwrite(object, &now.bytes(), value);
+        Some((before, now))
     }
 
     /// [`Self::overwrite`] for an update that has found the object it replaces.
@@ -191,8 +275,18 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {
         let object = self.space.mutable_object(old.entry, guard)?;
-        let before = ValueHead::of(&self.space, &object);
-        let version = old.version.next();
-        self.overwrite(at.log, at.table, bucket, (&object, before), version, value)
+        let (before, now) = self.overwrite(bucket, &object, value)?;
+        debug_assert_eq!(before.version, old.version, "read under the same lock");
+        count_overwrite(at.table, || at.log, before, now);
+        Some(now.version)
+    }
+}
+
+/// Counts what an overwrite has changed: nothing, while sizes stay.
+#[inline(always)]
+fn count_overwrite(table: &EngineTable, by: impl Fn() -> LogId, before: ValueHead, now: ValueHead) {
+    if now.len != before.len {
+        let growth = Growth::by(now.len, 0).without(Growth::by(before.len, 0));
+        table.count(by(), growth);
     }
 }

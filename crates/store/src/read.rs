@@ -175,7 +175,7 @@ impl Engine {
     ) -> Option<R> {
         if self.space.is_in_place() {
             return with_buffer(|value| {
-                let version = self.read_in_place(table, key, value)?;
+                let version = self.copy_in_place(table, key, value)?;
                 Some(see(version, value))
             });
         }
@@ -234,8 +234,8 @@ impl Engine {
             let batch = self.prefetch_batch(table, chunk.iter().copied());
             if self.space.is_in_place() {
                 with_buffer(|value| {
-                    for key in chunk {
-                        let version = self.read_in_place(table, key, value);
+                    for (key, (hash, _)) in chunk.iter().zip(batch) {
+                        let version = self.copy_value(table, hash, key, value, &guard);
                         see(at, version.map(|version| (version, &value[..])));
                         at += 1;
                     }

@@ -97,7 +97,7 @@ impl Engine {
                     let hash = table.hash(object.key);
                     if self.space.is_in_place() {
                         let mut value = Vec::new();
-                        let read = self.read_in_place(table, object.key, &mut value);
+                        let read = self.copy_in_place(table, object.key, &mut value);
                         // Deleted meanwhile, if nothing is found.
                         if let Some(version) = read.filter(|_| hash >= from) {
                             items.push(ScanItem {

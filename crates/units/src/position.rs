@@ -16,6 +16,7 @@ impl EntryRef {
     /// # Panics
     /// When `offset` needs more than 48 bits: regions are checked against that limit at creation.
     #[must_use]
+    #[inline]
     pub fn new(offset: u64) -> Self {
         assert!(
             offset < 1 << Self::BITS,
@@ -27,6 +28,7 @@ impl EntryRef {
 
     /// The byte offset in the log region.
     #[must_use]
+    #[inline]
     pub fn offset(self) -> u64 {
         self.0
     }

@@ -269,7 +269,7 @@ impl EpochGuard<'_> {
 }
 
 impl Drop for EpochGuard<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         match self.place {
             Place::Slot(slot) => {

@@ -163,7 +163,7 @@ impl Table {
         let engine = &self.shared.engine;
         if engine.space().is_in_place() {
             let mut value = Vec::new();
-            let version = engine.read_in_place(&self.table, key, &mut value)?;
+            let version = engine.copy_in_place(&self.table, key, &mut value)?;
             return Some(Borrowed(Held::Copy(version, value)));
         }
         let seen = engine.find(&self.table, key, &guard.0)?;
@@ -186,11 +186,12 @@ impl Table {
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<ObjectVersion, StoreError> {
         self.check(key, value)?;
         let engine = &self.shared.engine;
-        let head = self.shared.heads.mine();
+        let head = || self.shared.heads.mine();
         let done = if engine.space().is_in_place() {
             engine.put_in_place(head, &self.table, key, value)
         } else {
-            engine.overwrite_short(head, &self.table, key, value, engine.space().time_s())
+            let now_s = engine.space().time_s();
+            engine.overwrite_short(head(), &self.table, key, value, now_s)
         };
         if let Some(version) = done {
             return Ok(version);
