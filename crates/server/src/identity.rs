@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 /// graves. Older ones are read.
 pub const FORMAT_VERSION: u32 = 2;
 const FILE: &str = "identity.json";
+/// What takes the place of the file next. It keeps the room that this needs, so that a server can start again on a full disk.
 const FILE_NEW: &str = "identity.json.new";
-/// Far more than the file ever has; a longer one is not ours.
-const FILE_MAX: usize = 4096;
+/// Length of both files: a block of usual file systems. A longer one is not ours.
+const LENGTH: usize = 4096;
 
 /// The contents of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,7 +58,7 @@ impl Identity {
             Err(DiskError::NotFound { .. }) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        let text = file.read_at(0, FILE_MAX).await?;
+        let text = file.read_at(0, LENGTH).await?;
         let identity: Self =
             serde_json::from_slice(&text).map_err(|e| IdentityError::Damaged(e.to_string()))?;
         if identity.format_version > FORMAT_VERSION {
@@ -66,17 +67,26 @@ impl Identity {
         Ok(Some(identity))
     }
 
-    /// Replaces the file in one step that survives a power loss.
+    /// Replaces the file in one step that survives a power loss, and keeps room for the next time.
     ///
     /// # Errors
     /// When the file system refuses; the old file is still there then.
     pub async fn store(&self, disk: &dyn Disk) -> Result<(), DiskError> {
         let text = serde_json::to_vec_pretty(self).expect("three numbers can be written as JSON");
-        disk.remove(FILE_NEW).await?;
-        let file = disk.open(FILE_NEW, OpenMode::New).await?;
-        file.write_at(0, Bytes::from(text)).await?;
-        file.sync().await?;
+        write_new(disk, text).await?;
         disk.rename(FILE_NEW, FILE).await?;
-        disk.sync_directory("").await
+        disk.sync_directory("").await?;
+        if let Err(error) = write_new(disk, Vec::new()).await {
+            tracing::warn!(%error, "no room is kept for the next start: a server does not start on a full disk without");
+        }
+        Ok(())
     }
+}
+
+/// Writes the file that is to take the place of the other one, over what is there of it.
+async fn write_new(disk: &dyn Disk, mut text: Vec<u8>) -> Result<(), DiskError> {
+    text.resize(LENGTH, b' ');
+    let file = disk.open(FILE_NEW, OpenMode::Create).await?;
+    file.write_at(0, Bytes::from(text)).await?;
+    file.sync().await
 }

@@ -205,6 +205,8 @@ fn processes_that_cannot_write_their_traces_go_on() {
 /// Disks that are full soon; not every machine lets its users, or its containers, mount one.
 mod needs_small_disk {
     use super::*;
+    use crate::replication::start_again;
+    use std::io::{ErrorKind, Write};
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
@@ -236,6 +238,19 @@ mod needs_small_disk {
         fn drop(&mut self) {
             // Lazily, so that it goes even while a killed process still holds a file.
             let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+
+    impl SmallDisk {
+        /// Leaves no room at all.
+        fn fill(&self) {
+            let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
+            let refused = loop {
+                if let Err(error) = file.write_all(&[1; 4096]) {
+                    break error;
+                }
+            };
+            assert_eq!(refused.kind(), ErrorKind::StorageFull, "{refused}");
         }
     }
 
@@ -295,6 +310,25 @@ mod needs_small_disk {
         disk.grow("256m");
         cluster.restart();
         assert_there(&cluster, "k", 0, 700);
+        cluster.kill_all();
+    }
+
+    #[test]
+    fn a_server_starts_again_on_a_full_disk() {
+        let (mut cluster, disk) = with_small_disk(Setup::servers(3).replicas(2), 2, "64m");
+        let mut redis = cluster.connect(0);
+        for n in 0..20 {
+            let reply = redis.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
+            assert!(reply.is_ok(), "{n}: {reply:?}");
+        }
+        disk.fill();
+        cluster.kill(1);
+        // What it needs to start it has kept, also for the next time.
+        for _ in 0..2 {
+            let mut again = start_again(&cluster, 2, "2", "1");
+            assert_there(&cluster, "k", 0, 20);
+            again.kill();
+        }
         cluster.kill_all();
     }
 }
