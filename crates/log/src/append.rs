@@ -338,11 +338,11 @@ impl LogSpace {
     pub(crate) fn seglets_left_by(&self, class: AppendClass, encoded: &[Encoded<'_>]) -> usize {
         let geometry = &self.geometry;
         match class {
-            AppendClass::Normal => geometry.delete_reserve + geometry.overwrite_reserve,
+            AppendClass::Normal => geometry.reserves_of_growth(),
             AppendClass::Replace { .. }
                 if growth(class, encoded) > u64::from(class.graves_bytes()) =>
             {
-                geometry.delete_reserve + geometry.overwrite_reserve
+                geometry.reserves_of_growth()
             }
             AppendClass::Replace { .. } | AppendClass::Replay => geometry.delete_reserve,
             AppendClass::Delete | AppendClass::Internal => 0,

@@ -251,6 +251,11 @@ impl Geometry {
         (self.segment_seglets * SEGLET_BYTES) as u32
     }
 
+    /// What appends that make live data more leave free.
+    pub(crate) fn reserves_of_growth(&self) -> usize {
+        self.delete_reserve + self.overwrite_reserve
+    }
+
     /// Seglets that are no reserve.
     pub(crate) fn usable(&self) -> usize {
         self.seglets - self.cleaner_reserve - self.emergency_reserve

@@ -84,6 +84,8 @@ pub struct LogSpace {
     clock_behind_s: AtomicU32,
     table_stats: OnceLock<TableStatsSource>,
     seglet_gate: OnceLock<SegletGate>,
+    /// For so many seglets more that other appends take, memory is kept free for those that make live data more.
+    growth_seglets: AtomicUsize,
     /// An append failed for want of seglets or slots since the last pass began.
     pub(crate) cleaning_wanted: AtomicBool,
     pub(crate) cleaner_counters: CleanerCounters,
@@ -127,6 +129,7 @@ impl LogSpace {
             clock_behind_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
             seglet_gate: OnceLock::new(),
+            growth_seglets: AtomicUsize::new(0),
             cleaning_wanted: AtomicBool::new(false),
             cleaner_counters: CleanerCounters::default(),
             options,
@@ -453,6 +456,7 @@ impl LogSpace {
     /// quiesced before it gives up.
     pub(crate) fn take_default(&self, log: LogId, count: usize, leave: usize) -> Option<Vec<u32>> {
         let part = self.log(log).part;
+        self.note_growth(count, leave);
         let take = || {
             let class = SegletClass::Default;
             self.may_take(class, count)
@@ -464,6 +468,26 @@ impl LogSpace {
             take()
         })?;
         Some(seglets.into_iter().map(|s| s.0).collect())
+    }
+
+    /// Notes, for the cleaner, whether the appends of late make live data more.
+    fn note_growth(&self, count: usize, leave: usize) {
+        // The loads keep the line shared: this is once for each seglet.
+        let seglets = self.growth_seglets.load(Ordering::Relaxed);
+        let now = if leave > self.geometry.delete_reserve {
+            self.geometry.segment_seglets
+        } else {
+            seglets.saturating_sub(count)
+        };
+        if now != seglets {
+            self.growth_seglets.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some of the last seglets, as many as a segment has, were wanted by appends that make live data more: they have to
+    /// leave the overwrite reserve alone.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.growth_seglets.load(Ordering::Relaxed) > 0
     }
 
     /// Takes seglets for a log from a reserve, and then from the default pool.

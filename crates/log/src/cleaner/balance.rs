@@ -26,6 +26,28 @@ pub(super) enum Pressure {
     MemoryCritical,
 }
 
+/// With room for so many segments of dead data, appends that make live data more need not be refused.
+const ROOMY_SEGMENTS: u64 = 4;
+
+/// What appends that make live data more need.
+struct Growth {
+    /// Seglets that they leave free.
+    reserves: usize,
+    /// Seglets that these and live data leave to dead data.
+    room: u64,
+    /// With fewer free seglets beyond these, cleaning begins.
+    start: u64,
+}
+
+impl Growth {
+    /// Seglets that are free for them, or will be.
+    fn free(&self, cleaner: &Cleaner, coming: usize) -> u64 {
+        cleaner
+            .free_seglets(coming)
+            .saturating_sub(self.reserves as u64)
+    }
+}
+
 impl Cleaner {
     /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` seglets are on
     /// their way to be free.
@@ -37,9 +59,13 @@ impl Cleaner {
             return Some(Pressure::Disk);
         }
         let coming = waiting + self.space.gains.load(Ordering::Relaxed);
-        if self.free_permille(coming) < self.start_permille() / 2
-            && self.free_permille(coming) < u64::from(self.options.combine_free_percent) * 10
-        {
+        let combine = u64::from(self.options.combine_free_percent);
+        let critical = self.free_permille(coming) < (self.start_permille() / 2).min(combine * 10);
+        let growth_critical = self.growth().is_some_and(|growth| {
+            let usable = self.space.geometry.usable() as u64;
+            growth.free(self, coming) < (growth.start / 2).min(usable * combine / 100)
+        });
+        if critical || growth_critical {
             return Some(Pressure::MemoryCritical);
         }
         // An append was refused: what is on its way may be all it needs; if nothing is, clean.
@@ -73,7 +99,35 @@ impl Cleaner {
         let geometry = &self.space.geometry;
         let floor = (geometry.delete_reserve + geometry.segment_seglets / 4) as u64;
         let (free, start) = (self.free_permille(coming), self.start_permille());
-        free < start || self.free_seglets(coming) < floor || self.part_low(free, start)
+        free < start
+            || self.free_seglets(coming) < floor
+            || self.part_low(free, start)
+            || self
+                .growth()
+                .is_some_and(|growth| growth.free(self, coming) < growth.start)
+    }
+
+    /// What there has to be for appends that make live data more, if there were any of late. They leave the reserves of deletes
+    /// and overwrites alone, so to them memory is out when that much is free.
+    fn growth(&self) -> Option<Growth> {
+        if !self.space.is_growing() {
+            return None;
+        }
+        let geometry = &self.space.geometry;
+        let reserves = geometry.reserves_of_growth();
+        let live = self.space.live_bytes().div_ceil(SEGLET_BYTES as u64);
+        let usable = geometry.usable() as u64;
+        let room = usable.saturating_sub(reserves as u64 + live);
+        let idle = room * u64::from(self.options.idle_percent.min(100)) / 100;
+        let most = usable * u64::from(self.options.compact_free_percent.min(100)) / 100;
+        // What is written while a few seglets are gained; where there is no room for that, as much of it as leaves most of it
+        // to dead data.
+        let ahead = (geometry.segment_seglets as u64 / 4).min(room / 4);
+        Some(Growth {
+            reserves,
+            room,
+            start: idle.min(most).max(ahead),
+        })
     }
 
     /// Whether the seglets of one memory node run out, and cleaning that would be due soon in any case should begin, so
@@ -143,11 +197,20 @@ impl Cleaner {
         }
     }
 
-    /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond
-    /// what deletes need.
+    /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond what appends leave to others. Where
+    /// dead data has little room these are refused in any case: then half of what is free beyond what deletes need, since
+    /// together segments gain what each alone does not.
     pub(super) fn survivor_budget(&self) -> usize {
-        let free = self.space.pool.free();
-        let spare = (free.default as usize).saturating_sub(self.space.geometry.delete_reserve);
-        free.cleaner as usize + spare / 2
+        let pool = self.space.pool.free();
+        let free = pool.default as usize;
+        let has_room = |growth: &Growth| {
+            let segments = growth.room / self.space.geometry.segment_seglets as u64;
+            segments >= ROOMY_SEGMENTS && free > growth.reserves
+        };
+        let kept = match self.growth().filter(has_room) {
+            Some(growth) => growth.reserves,
+            None => self.space.geometry.delete_reserve,
+        };
+        pool.cleaner as usize + free.saturating_sub(kept) / 2
     }
 }

@@ -293,6 +293,18 @@ impl Store {
         Ok(Some(appended.map(|_| Done { key, version, len })))
     }
 
+    /// Takes a key's object out of the index, as a store without replicas deletes: nothing is written.
+    pub fn forget(&self, key: u32) {
+        let guard = self.space.pin();
+        let mut slot = self.index.lock(key as usize);
+        if let Some(entry) = slot.take() {
+            let view = self.space.entry(entry, &guard).expect("memory is right");
+            let (bytes, version) = (view.total_len(), view.object().expect("an object").version);
+            self.space.raise_safe_version(version.next());
+            self.space.mark_dead(entry, bytes, &guard);
+        }
+    }
+
     /// Reads a key: version and length; checks that the value is the one written.
     pub fn read(&self, key: u32) -> Option<(u64, usize)> {
         let guard = self.space.pin();
