@@ -62,6 +62,8 @@ pub(crate) struct Suspicion {
     silences: u32,
     /// When the silence began that counts.
     since: Moment,
+    /// Until when it is known which part of it counts.
+    weighed_until: Moment,
     timeout: Duration,
 }
 
@@ -83,8 +85,18 @@ impl Suspicion {
             refusals: 0,
             silences: 0,
             since: now,
+            weighed_until: now,
             timeout,
         }
+    }
+
+    /// Nobody has answered this process since `last_answer`: what was silent since then may have been its own contact. That time does not
+    /// count, and pings are counted anew.
+    fn unwitnessed(&mut self, now: Moment, last_answer: Option<Moment>) {
+        let from = last_answer.unwrap_or_default().max(self.weighed_until);
+        self.since = (self.since + now.since(from)).min(now);
+        self.weighed_until = now;
+        self.silences = 0;
     }
 
     /// Takes in one ping, from `sent` to `now`, that was limited to `limit`.
@@ -126,8 +138,9 @@ impl Suspicion {
 /// Convictions for silence, so that there are few on a starved machine (DETECT-2). Pure, for tests.
 #[derive(Debug, Default)]
 pub(crate) struct Convictions {
-    /// Since all servers answered as they should.
+    /// How many since there was last no silence for `silence_forgotten`.
     count: u32,
+    /// When the last of them was.
     last: Option<Moment>,
     /// When a server was last silent for long enough to be convicted, had it been the first one.
     last_silence: Option<Moment>,
@@ -226,7 +239,8 @@ impl Shared {
                 Verdict::Silent(_) => {
                     // All of it may have been this process's own silence. When it is over, somebody is the first to answer, and the
                     // others must not be convicted for what was before.
-                    suspicion = Suspicion::new(clock.now(), self.options.dead_server_timeout);
+                    let last_answer = self.memory().last_answer;
+                    suspicion.unwitnessed(clock.now(), last_answer);
                     None
                 }
             };
@@ -363,6 +377,43 @@ mod tests {
             s.ping(Sign::Silent, at(5750), at(6000), LIMIT),
             Verdict::Silent(Duration::from_secs(1))
         );
+    }
+
+    #[test]
+    fn silence_that_nobody_else_witnesses_does_not_count_and_the_rest_does() {
+        let mut s = Suspicion::new(at(0), Duration::from_secs(1));
+        // Every four seconds this process has no contact for one.
+        let mut last_answer = 0;
+        let mut silent = Duration::ZERO;
+        for sent in (0..40_000).step_by(250) {
+            let now = sent + 250;
+            let verdict = s.ping(Sign::Silent, at(sent), at(now), LIMIT);
+            if now % 4000 < 3000 {
+                last_answer = now;
+            }
+            if let Verdict::Silent(so_long) = verdict {
+                silent = so_long;
+                if now - last_answer >= 500 {
+                    s.unwitnessed(at(now), Some(at(last_answer)));
+                }
+            }
+        }
+        let counts = Duration::from_millis(28_000)..Duration::from_millis(35_000);
+        assert!(counts.contains(&silent), "{silent:?}");
+        // Without any contact from the beginning nothing counts.
+        let mut s = Suspicion::new(at(1000), Duration::from_secs(1));
+        for _ in 0..3 {
+            s.unwitnessed(at(9000), Some(at(500)));
+        }
+        for sent in (9000..10_750).step_by(250) {
+            let verdict = s.ping(Sign::Silent, at(sent), at(sent + 250), LIMIT);
+            let silent = Duration::from_millis(sent + 250 - 9000);
+            let expected = match silent >= Duration::from_secs(1) {
+                true => Verdict::Silent(silent),
+                false => Verdict::Open,
+            };
+            assert_eq!(verdict, expected);
+        }
     }
 
     /// The milliseconds at which those are convicted who fall silent at `from` and are looked at every quarter of a second.

@@ -15,7 +15,7 @@ pub const FORMAT_VERSION: u32 = 2;
 const FILE: &str = "identity.json";
 /// What takes the place of the file next. It keeps the room that this needs, so that a server can start again on a full disk.
 const FILE_NEW: &str = "identity.json.new";
-/// Length of both files: a block of usual file systems. A longer one is not ours.
+/// Length of both files: a block of usual file systems, and far more than there is to say.
 const LENGTH: usize = 4096;
 
 /// The contents of the file.
@@ -76,7 +76,11 @@ impl Identity {
         write_new(disk, text).await?;
         disk.rename(FILE_NEW, FILE).await?;
         disk.sync_directory("").await?;
-        if let Err(error) = write_new(disk, Vec::new()).await {
+        let kept = async {
+            write_new(disk, Vec::new()).await?;
+            disk.sync_directory("").await
+        };
+        if let Err(error) = kept.await {
             tracing::warn!(%error, "no room is kept for the next start: a server does not start on a full disk without");
         }
         Ok(())
@@ -85,6 +89,7 @@ impl Identity {
 
 /// Writes the file that is to take the place of the other one, over what is there of it.
 async fn write_new(disk: &dyn Disk, mut text: Vec<u8>) -> Result<(), DiskError> {
+    assert!(text.len() <= LENGTH, "it would be cut off");
     text.resize(LENGTH, b' ');
     let file = disk.open(FILE_NEW, OpenMode::Create).await?;
     file.write_at(0, Bytes::from(text)).await?;

@@ -243,8 +243,8 @@ impl Engine {
         Some(now.version)
     }
 
-    /// As the last thing under the bucket's lock: overwrites the object if the value fits; gives what its value began with and begins with. To be
-    /// counted ([`count_overwrite`]) behind the lock.
+    /// Overwrites the object if the value fits: the last thing that is done under the bucket's lock. Gives the value's head before
+    /// and after, to be counted ([`count_overwrite`]).
     #[inline(always)]
     fn overwrite(
         &self,

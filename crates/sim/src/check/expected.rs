@@ -12,7 +12,11 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 7] = [
+const EXPECTED: [Expected; 8] = [
+    Expected {
+        part: "no room is kept for the next start",
+        why: "the disk is full, or gave an error",
+    },
     Expected {
         part: "it does not reach the servers, and another coordinator does",
         why: "its messages were lost, or servers died, and the challenger of its leadership heard more of them (LEAD-5)",

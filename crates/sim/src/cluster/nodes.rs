@@ -285,7 +285,8 @@ impl Nodes {
         })
     }
 
-    /// Notes whose tablets clients have not been told of: those of new tables that their owners have yet to confirm.
+    /// Notes whose tablets clients have not been told of: those of new tables that their owners have yet to confirm. What is
+    /// confirmed while no coordinator leads is noted when one does.
     fn note_promises(&mut self) {
         for (_, slot) in &self.coordinators {
             let candidate = slot

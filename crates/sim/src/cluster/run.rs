@@ -27,8 +27,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const WORK_MAX: Duration = Duration::from_secs(120);
 /// Virtual time in which the tables of a new cluster must be there.
 const SETUP_MAX: Duration = Duration::from_secs(60);
-/// Virtual time in which the cluster must be healthy once faults have stopped: a silent server is
-/// declared dead after 30 s at most, a log that is not complete is looked at again every half second,
+/// Virtual time in which the cluster must be healthy once faults have stopped: silent servers are
+/// declared dead after some 30 s at most, a log that is not complete is looked at again every half second,
 /// what could not be recovered is tried again after two; several rounds of all that.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Virtual time for the last reads.
