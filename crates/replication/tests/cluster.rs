@@ -189,15 +189,21 @@ fn writes_wait_for_the_needed_backups_and_say_so() {
         .expect("is repaired");
 }
 
-#[test]
-fn a_lost_replica_is_fenced_before_writes_go_on() {
-    let mut cluster = Setup {
+/// Three backups, of which two are needed, and writers that have been at work for a moment.
+fn written_to_three_backups() -> (Cluster, Acknowledged) {
+    let cluster = Setup {
         backups: 3,
         ..Setup::new(3)
     }
     .start();
     let acknowledged = start_writers(&cluster, 3, 100);
     cluster.sim.run_for(Duration::from_millis(50));
+    (cluster, acknowledged)
+}
+
+#[test]
+fn a_lost_replica_is_fenced_before_writes_go_on() {
+    let (mut cluster, acknowledged) = written_to_three_backups();
     let lost = cluster.crash(0, false);
     cluster.sim.run_for(Duration::from_millis(100));
     let before = count(&acknowledged);
@@ -212,13 +218,7 @@ fn a_lost_replica_is_fenced_before_writes_go_on() {
 /// REP-5: two of three are needed, and one is left; then that one is lost for good.
 #[test]
 fn a_lost_replica_counts_as_long_as_too_few_are_left_to_go_on() {
-    let mut cluster = Setup {
-        backups: 3,
-        ..Setup::new(3)
-    }
-    .start();
-    let acknowledged = start_writers(&cluster, 3, 100);
-    cluster.sim.run_for(Duration::from_millis(50));
+    let (mut cluster, acknowledged) = written_to_three_backups();
     cluster.crash(0, false);
     let before = count(&acknowledged);
     cluster.sim.run_for(Duration::from_millis(100));
