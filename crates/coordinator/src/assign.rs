@@ -1,4 +1,8 @@
 //! Gets the tablets of a new table taken by their owners.
+//!
+//! An owner may crash before it has confirmed. Nothing is lost then, because clients are sent to confirmed owners only; but it may
+//! have taken its tablets, its answer lost on the way, and not know that it was declared dead. So others get them as they
+//! get recovered ones: only after the crashed owner has lost its lease (LEASE-2).
 
 use crate::shared::Shared;
 use crate::state::State;
@@ -9,13 +13,13 @@ use pluvio_units::{HashRange, ServerId, TableId};
 use pluvio_wire::{
     Refusal, RetryReason, RpcError, ServerInfo, TabletSpec, TabletState, TakeTablets,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The pause after an owner could not take its tablets.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The tablets of a table that nobody has confirmed yet, by owner, for owners that are up.
+/// The tablets of a table that nobody has confirmed yet, by owner.
 fn unconfirmed(state: &State, table: TableId) -> BTreeMap<ServerId, Vec<TabletSpec>> {
     let mut by_owner: BTreeMap<_, Vec<_>> = BTreeMap::new();
     if let Some(record) = state.tables.get(&table).filter(|t| !t.dropping) {
@@ -53,10 +57,10 @@ impl Shared {
                 self.memory().troubles.remove(&table);
                 return;
             }
-            if by_owner.keys().any(|owner| !state.is_up(*owner)) {
-                let rng = self.env.rng.clone();
-                let done = self.change(move |state| Ok(state.reassign(table, &*rng)));
-                if done.await != Ok(true) {
+            let owners = by_owner.keys().copied();
+            let crashed: BTreeSet<ServerId> = owners.filter(|owner| !state.is_up(*owner)).collect();
+            if !crashed.is_empty() {
+                if !self.replace_owners(table, crashed).await {
                     self.until(|state| state.up().next().is_some()).await;
                     self.env.clock.sleep(RETRY).await;
                 }
@@ -70,6 +74,30 @@ impl Shared {
                 self.env.clock.sleep(RETRY).await;
             }
         }
+    }
+
+    /// Gives the unconfirmed tablets of crashed owners to others. False when that must be tried again.
+    async fn replace_owners(self: &Arc<Self>, table: TableId, crashed: BTreeSet<ServerId>) -> bool {
+        let fences = crashed.iter().map(|owner| self.fence(*owner));
+        if !join_all(fences).await.into_iter().all(|fenced| fenced) {
+            return false;
+        }
+        self.env.clock.sleep(self.options.zombie_grace).await;
+        let rng = self.env.rng.clone();
+        let done = self.change(move |state| Ok(state.reassign(table, &crashed, &*rng)));
+        done.await == Ok(true)
+    }
+
+    /// Lets every server that is up take part in the recovery of a crashed one, so that none of them is a witness of its lease
+    /// any more (LEASE-1). False when one did not answer.
+    async fn fence(self: &Arc<Self>, crashed: ServerId) -> bool {
+        let before = self.state();
+        let inventories = self.collect(crashed).await;
+        let answered: BTreeSet<ServerId> = inventories.iter().map(|i| i.backup).collect();
+        let after = self.state();
+        // A server that crashed meanwhile vouches for nobody.
+        let mut silent = before.up().filter(|s| !answered.contains(&s.id));
+        silent.all(|server| !after.is_up(server.id))
     }
 
     /// Asks one owner to take its tablets.

@@ -12,8 +12,8 @@ use pluvio_wire::{
     Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader, GetLeaderReply,
     GetMigration, GetServerList, GetServerStatus, GetTable, HintServerCrashed, ListTables,
     ListTablesReply, MigrateTablet, Opcode, Ping, PingReply, RecoveryMasterFinished, Refusal,
-    Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet, TableInfo,
-    TabletReceived, decode, handled, reply,
+    Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet, TabletReceived, decode,
+    handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -182,12 +182,6 @@ impl Coordinator {
 
     pub(crate) fn tenure(&self) -> &Arc<Tenure> {
         &self.shared.tenure
-    }
-
-    /// The tables and where their tablets are, as this coordinator knows it.
-    #[must_use]
-    pub fn tables(&self) -> Vec<TableInfo> {
-        self.shared.state().infos()
     }
 
     /// The cluster's id.

@@ -12,6 +12,7 @@ use pluvio_wire::{
     CreateTable, DropTable, FatalKind, Refusal, RetryReason, SplitTablet, TableInfo, TableRef,
     TabletState, check_table_name,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most tables. Lists of them travel whole, and every change looks at all of them.
@@ -83,16 +84,21 @@ impl State {
         candidates.into_iter().map(|(_, server)| server).collect()
     }
 
-    /// Gives tablets that nobody confirmed, and whose owners are gone, to servers that are up.
+    /// Gives tablets that nobody confirmed, of owners that crashed and serve nothing any more, to servers that are up.
     /// False when there is none.
-    pub(crate) fn reassign(&mut self, table: TableId, rng: &dyn Rng) -> bool {
+    pub(crate) fn reassign(
+        &mut self,
+        table: TableId,
+        crashed: &BTreeSet<ServerId>,
+        rng: &dyn Rng,
+    ) -> bool {
         let Some(record) = self.tables.get(&table) else {
             return true;
         };
         let orphans: Vec<usize> = (0..record.tablets.len())
             .filter(|i| {
                 let tablet = &record.tablets[*i];
-                tablet.state == TabletState::Assigning && !self.is_up(tablet.owner)
+                tablet.state == TabletState::Assigning && crashed.contains(&tablet.owner)
             })
             .collect();
         for index in orphans {
@@ -303,12 +309,14 @@ mod tests {
     fn tablets_of_a_crashed_owner_that_hold_nothing_are_given_to_others() {
         let mut state = cluster(2);
         let id = create(&mut state, "t", None).unwrap();
-        state.mark_crashed(ServerId(1));
-        assert!(state.reassign(id, &NoChoice));
+        let mut crash = |state: &mut State, server| {
+            state.mark_crashed(server);
+            state.reassign(id, &BTreeSet::from([server]), &NoChoice)
+        };
+        assert!(crash(&mut state, ServerId(1)));
         let tablets = &state.tables[&id].tablets;
         assert!(tablets.iter().all(|t| t.owner == ServerId(2)));
-        state.mark_crashed(ServerId(2));
-        assert!(!state.reassign(id, &NoChoice));
+        assert!(!crash(&mut state, ServerId(2)));
     }
 
     #[test]

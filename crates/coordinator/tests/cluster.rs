@@ -284,6 +284,38 @@ fn a_table_is_created_although_an_owner_crashes_before_it_confirms() {
 }
 
 #[test]
+fn what_a_crashed_owner_did_not_confirm_is_given_away_when_its_lease_is_over() {
+    let cluster = cluster(3);
+    let [survivor, late] = [0, 2];
+    let crashed = cluster.id(1);
+    cluster.sim.pause(cluster.machines[1].process);
+    let asked = cluster.try_once(CreateTable {
+        name: "t".into(),
+        span: None,
+    });
+    assert!(asked.is_err(), "server 1 did not confirm: {asked:?}");
+    cluster.sim.pause(cluster.machines[late].process);
+    cluster.crash(1);
+    cluster.until("one survivor takes part", |c| {
+        c.server(survivor).fenced.contains(&crashed)
+    });
+    // Less than what would make it a suspect that is convicted.
+    cluster.sim.run_for(SECOND * 9 / 10);
+    assert!(!cluster.server(late).fenced.contains(&crashed));
+    let owned = |c: &Cluster| c.server(survivor).owned.len() + c.server(late).owned.len();
+    assert_eq!(owned(&cluster), 2, "before the lease of server 1 is over");
+    cluster.sim.resume(cluster.machines[late].process);
+    cluster.until("all survivors take part", |c| {
+        c.server(late).fenced.contains(&crashed)
+    });
+    let fenced = cluster.sim.now();
+    cluster.until("the tablet has another owner", |c| owned(c) == 3);
+    let grace = cluster.sim.now() - fenced;
+    assert!(grace >= Duration::from_millis(650), "{grace:?}");
+    cluster.calm_down();
+}
+
+#[test]
 fn tablets_without_replicas_start_anew_after_a_crash() {
     let mut cluster = cluster(1);
     let index = cluster.add_machine();

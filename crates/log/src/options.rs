@@ -39,6 +39,9 @@ pub struct LogOptions {
     pub server: ServerId,
     /// Log memory. At least 32 MiB for one log; [`OpenError::TooSmall`] tells the need.
     pub memory: Size,
+    /// The time at which the log begins, in seconds of the cluster. Later times are told by appends and by
+    /// [`LogSpace::set_time`](crate::LogSpace::set_time).
+    pub now_s: u32,
     /// Number of logs: one per core.
     pub logs: u16,
     /// Whether appends wait for replicas.
@@ -89,6 +92,7 @@ impl LogOptions {
             cluster: ClusterId(0),
             server: ServerId(0),
             memory,
+            now_s: 0,
             logs: 1,
             durability: Durability::Volatile,
             live_percent_max: 90,

@@ -399,7 +399,7 @@ impl Segment {
         self.disk_len.store(len, Ordering::Relaxed);
     }
 
-    /// Live bytes with which a compaction gained nothing.
+    /// Live bytes with which cleaning it alone gained nothing.
     pub(crate) fn barren_at(&self) -> u32 {
         self.barren_at.load(Ordering::Relaxed)
     }

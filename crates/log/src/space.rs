@@ -125,7 +125,7 @@ impl LogSpace {
             at_live_limit: AtomicBool::new(false),
             heads_filled: AtomicU64::new(0),
             safe_version: AtomicU64::new(1),
-            newest_s: AtomicU32::new(0),
+            newest_s: AtomicU32::new(options.now_s),
             clock_behind_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
             seglet_gate: OnceLock::new(),

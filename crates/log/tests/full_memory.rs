@@ -15,6 +15,8 @@ struct Driver {
     store: Store,
     replication: Option<Replication>,
     random: Random,
+    /// The log that is appended to; `None`: any.
+    only: Option<LogId>,
     now_s: u32,
     changes: u64,
 }
@@ -32,6 +34,7 @@ impl Driver {
             store,
             replication,
             random: Random::new(7),
+            only: None,
             now_s: 1,
             changes: 0,
         }
@@ -39,7 +42,8 @@ impl Driver {
 
     fn log(&mut self) -> LogId {
         let logs = self.store.space.logs().count() as u64;
-        LogId(self.random.below(logs) as u16)
+        self.only
+            .unwrap_or_else(|| LogId(self.random.below(logs) as u16))
     }
 
     fn background(&mut self) {
@@ -445,4 +449,33 @@ fn small_memories_at_their_limit_are_overwritten_for_ever_without_replicas() {
     for (mib, logs, size) in [(48, 1, 100), (64, 3, 1000)] {
         overwritten_at_the_limit(mib, logs, Durability::Volatile, size);
     }
+}
+
+/// What one log holds is much older than what is overwritten in the other one, so it is cleaned first however little it gives.
+fn overwritten_beside_an_old_log(durability: Durability) {
+    let (mib, size) = (64, 1000);
+    let keys_max = (mib << 20) as u32 / (size as u32 + 20);
+    let mut driver = Driver::new(mib, 2, durability, 98, keys_max);
+    driver.only = Some(LogId(1));
+    for key in 0..keys_max / 20 {
+        driver.change(key, Some(size)).expect("there is room");
+    }
+    driver.now_s += 1_000_000_000;
+    driver.only = Some(LogId(0));
+    let mut keys = keys_max / 20;
+    while driver.change(keys, Some(size)).is_ok() {
+        keys += 1;
+    }
+    driver.overwrite(keys, 2 * (mib << 20));
+    driver.finish();
+}
+
+#[test]
+fn a_full_memory_is_overwritten_for_ever_beside_an_old_log_with_replicas() {
+    overwritten_beside_an_old_log(Durability::Replicated);
+}
+
+#[test]
+fn a_full_memory_is_overwritten_for_ever_beside_an_old_log_without_replicas() {
+    overwritten_beside_an_old_log(Durability::Volatile);
 }

@@ -238,6 +238,7 @@ fn store_options(
         log: LogOptions {
             cluster,
             server,
+            now_s: u32::try_from(env.clock.unix_seconds()).unwrap_or(u32::MAX),
             logs,
             durability,
             tombstones: options.tombstones,

@@ -92,7 +92,7 @@ impl State {
                     tablet.state = TabletState::Assigning;
                 }
             }
-            self.reassign(spec.table, rng);
+            self.reassign(spec.table, &BTreeSet::from([crashed]), rng);
         }
         Prepared::Lost(tablets.len())
     }

@@ -21,7 +21,7 @@ const ASK_MAX: usize = 3;
 impl Shared {
     /// Asks all backups what they have of the crashed master. From now on those that answered
     /// refuse its writes (003 §7.11).
-    pub(super) async fn collect(self: &Arc<Self>, crashed: ServerId) -> Vec<Inventory> {
+    pub(crate) async fn collect(self: &Arc<Self>, crashed: ServerId) -> Vec<Inventory> {
         let state = self.state();
         let backups: Vec<ServerInfo> = state.up().cloned().collect();
         let answers = stream::iter(backups).map(|backup| async move {

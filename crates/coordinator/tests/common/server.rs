@@ -56,6 +56,8 @@ pub struct Server {
     pub is_dead: bool,
     pub recoveries: Vec<(RecoveryId, u32, Vec<TabletSpec>)>,
     pub partitions: Vec<SetPartitions>,
+    /// Masters whose replicas it was asked for: it refuses their writes.
+    pub fenced: BTreeSet<ServerId>,
     pub cuts: Vec<KeyHash>,
     /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more:
     /// not from a request that comes late, nor from a recovery that ends.
@@ -461,7 +463,8 @@ impl Service for Handler {
             Opcode::StartRecovery => {
                 let replicas = decode::<StartRecovery>(&frame)
                     .map(|(_, start)| self.machine.replicas_of(start.crashed));
-                self.answer::<StartRecovery>(&frame, |_, _| {
+                self.answer::<StartRecovery>(&frame, |server, start| {
+                    server.fenced.insert(start.crashed);
                     Ok(StartRecoveryReply {
                         replicas: replicas?,
                         damaged: Vec::new(),

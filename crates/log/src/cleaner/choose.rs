@@ -3,6 +3,7 @@
 use super::balance::Pressure;
 use super::combine::{Goal, Pass};
 use super::compact::Compaction;
+use super::entries::Source;
 use super::{Cleaner, CleanerPace, Stage, State};
 use crate::durable::Durability;
 use crate::log_state::LogState;
@@ -65,10 +66,15 @@ impl Candidate {
         dead * 100 >= (dead + self.live_bytes) * u64::from(percent)
     }
 
-    /// Seglets a compaction seems to free.
-    fn compaction_gain(&self) -> usize {
+    /// Seglets it seems to free when it is cleaned alone.
+    fn gain_alone(&self) -> usize {
         let needed = (self.live_bytes as usize).div_ceil(SEGLET_BYTES);
         self.seglets.saturating_sub(needed.max(1))
+    }
+
+    /// Cleaned alone it gained nothing, and nothing in it has died since.
+    fn is_barren(&self) -> bool {
+        self.live_bytes >= u64::from(self.segment.barren_at())
     }
 }
 
@@ -182,9 +188,7 @@ impl Cleaner {
 
     /// A combined pass, over segments of one log: that with the best segment, if some of its segments gain together.
     fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
-        if state.barren.contains(&Some(self.fingerprint(goal))) {
-            return None;
-        }
+        let in_vain = state.barren.contains(&Some(self.fingerprint(goal)));
         let poorest = self.space.pool.poorest();
         let mut logs: Vec<(f64, &LogState, Vec<Candidate>)> = Vec::new();
         for log in self.space.log_states() {
@@ -205,20 +209,23 @@ impl Cleaner {
         // Stable: of equals, the first log.
         logs.sort_by(|(a, _, _), (b, _, _)| b.total_cmp(a));
         let (log, mut chosen) = logs.iter().find_map(|(_, log, candidates)| {
-            let chosen = self.fit_budget(candidates, goal, percent)?;
-            Some((log, chosen))
+            let together = (!in_vain).then(|| self.fit_budget(candidates, goal, percent));
+            let alone = || Some(vec![self.best_alone(candidates, goal, percent)?]);
+            Some((log, together.flatten().or_else(alone)?))
         })?;
-        chosen.retain(|segment| segment.claim(false));
+        chosen.retain(|candidate| candidate.segment.claim(false));
         if chosen.is_empty() {
             return None;
         }
-        chosen.sort_by_key(|segment| segment.id());
-        chosen
-            .iter()
-            .for_each(|segment| self.check_cleanable(log, segment));
+        chosen.sort_by_key(|candidate| candidate.segment.id());
+        let victim = |candidate: &&Candidate| {
+            self.check_cleanable(log, &candidate.segment);
+            Source::new(Arc::clone(&candidate.segment), candidate.live_bytes)
+        };
+        let victims = chosen.iter().map(victim).collect();
         // Looked at again: what was opened while we chose may be named in what was closed meanwhile.
         let on_disk = self.space.on_disk();
-        Some(Stage::Scan(Pass::new(log.id, goal, chosen, on_disk)))
+        Some(Stage::Scan(Pass::new(log.id, goal, victims, on_disk)))
     }
 
     /// A compaction of the segment, of all logs, that gives most memory for what is copied.
@@ -227,7 +234,7 @@ impl Cleaner {
             return None;
         }
         let score =
-            |c: &Candidate| (c.compaction_gain() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
+            |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
         let poorest = self.space.pool.poorest();
         let of_log = |log| {
             let preference = self.preference(log, poorest);
@@ -237,9 +244,9 @@ impl Cleaner {
         let mut candidates: Vec<Candidate> = logs
             .flat_map(of_log)
             .filter(|c| {
-                c.compaction_gain() > 0
+                c.gain_alone() > 0
                     && c.is_worthwhile(Goal::Memory, percent)
-                    && c.live_bytes < u64::from(c.segment.barren_at())
+                    && !c.is_barren()
                     && c.segment.can_be_claimed(true)
             })
             .collect();
@@ -250,11 +257,8 @@ impl Cleaner {
         let chosen = candidates.into_iter().find(|c| c.segment.claim(true))?;
         self.check_cleanable(self.space.log(chosen.segment.log()), &chosen.segment);
         let on_disk = self.space.on_disk();
-        Some(Stage::CompactScan(Compaction::new(
-            chosen.segment,
-            chosen.live_bytes,
-            on_disk,
-        )))
+        let source = Source::new(chosen.segment, chosen.live_bytes);
+        Some(Stage::CompactScan(Compaction::new(source, on_disk)))
     }
 
     /// By how much segments of a log are preferred: what they free is mostly of the log's part of the memory.
@@ -332,12 +336,12 @@ impl Cleaner {
     }
 
     /// Takes the best candidates for whose live data there is memory now.
-    fn fit_budget(
+    fn fit_budget<'c>(
         &self,
-        candidates: &[Candidate],
+        candidates: &'c [Candidate],
         goal: Goal,
         percent: u32,
-    ) -> Option<Vec<Arc<Segment>>> {
+    ) -> Option<Vec<&'c Candidate>> {
         let worthwhile = candidates.iter().filter(|c| c.is_worthwhile(goal, percent));
         // Not more than is useful now: what is left will have less that lives later on.
         let segment_bytes = u64::from(self.space.geometry.segment_bytes());
@@ -348,14 +352,41 @@ impl Cleaner {
         };
         let by_score = self.take_while_fitting(worthwhile, goal, enough);
         if self.seem_to_gain(&by_score, goal) {
-            return Some(by_score.iter().map(|c| Arc::clone(&c.segment)).collect());
+            return Some(by_score);
         }
         // The best by age and share free nothing together; those with most dead bytes may.
         let mut by_dead: Vec<&Candidate> = candidates.iter().collect();
         by_dead.sort_by_key(|c| (core::cmp::Reverse(c.dead_bytes(goal)), c.segment.id()));
         let by_dead = self.take_while_fitting(by_dead.into_iter(), goal, u64::MAX);
-        self.seem_to_gain(&by_dead, goal)
-            .then(|| by_dead.iter().map(|c| Arc::clone(&c.segment)).collect())
+        self.seem_to_gain(&by_dead, goal).then_some(by_dead)
+    }
+
+    /// The candidate that frees most memory alone, where compaction does not see to that. What lives may not fit where its bytes
+    /// would, so each that gains nothing is remembered, and another one is next.
+    fn best_alone<'c>(
+        &self,
+        candidates: &'c [Candidate],
+        goal: Goal,
+        percent: u32,
+    ) -> Option<&'c Candidate> {
+        let is_for_memory = match goal {
+            Goal::Memory => true,
+            Goal::Disk | Goal::Slots => false,
+        };
+        if !is_for_memory || self.has_two_levels() {
+            return None;
+        }
+        let budget = (self.survivor_budget() * SEGLET_BYTES) as u64;
+        let least = self.least_gain();
+        candidates
+            .iter()
+            .filter(|c| {
+                c.is_worthwhile(goal, percent)
+                    && c.live_bytes <= budget
+                    && c.gain_alone() >= least
+                    && !c.is_barren()
+            })
+            .max_by_key(|c| (c.dead_bytes(goal), core::cmp::Reverse(c.segment.id())))
     }
 
     fn take_while_fitting<'c>(
@@ -385,6 +416,11 @@ impl Cleaner {
 
     /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more closely.
     fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
+        if let (Goal::Memory, [one]) = (goal, chosen)
+            && one.is_barren()
+        {
+            return false;
+        }
         let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
         let least = self.least_gain();
         match goal {

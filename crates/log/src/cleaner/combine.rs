@@ -67,7 +67,7 @@ impl Pass {
     pub(super) fn new(
         log: LogId,
         goal: Goal,
-        victims: Vec<Arc<Segment>>,
+        victims: Vec<Source>,
         on_disk: BTreeMap<SegmentId, Arc<Segment>>,
     ) -> Self {
         // What a closed segment's tombstones name was opened before that segment was closed, so
@@ -75,7 +75,7 @@ impl Pass {
         Self {
             log,
             goal,
-            victims: victims.into_iter().map(Source::new).collect(),
+            victims,
             on_disk,
             tables: TableCache::default(),
             live: Vec::new(),
@@ -271,7 +271,14 @@ impl Cleaner {
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity);
             let fits = layout.seglets <= self.survivor_budget();
-            let is_useful = pass.gains(&layout, least) && fits;
+            let gains = pass.gains(&layout, least);
+            if let (Goal::Memory, [last]) = (pass.goal, pass.victims.as_slice())
+                && !gains
+                && !self.has_two_levels()
+            {
+                last.set_barren();
+            }
+            let is_useful = gains && fits;
             if is_useful && self.stock_up(&mut pass, &layout) {
                 self.add(|c| &c.bytes_cleaned, (pass.seglets() * SEGLET_BYTES) as u64);
                 pass.settle();

@@ -23,8 +23,6 @@ pub(super) struct Compaction {
     source: Source,
     on_disk: BTreeMap<SegmentId, Arc<Segment>>,
     tables: TableCache,
-    /// What the segment was thought to have when it was chosen.
-    live_bytes: u64,
     live: Vec<Survivor>,
     moved: usize,
     writer: Option<SegmentWriter>,
@@ -36,16 +34,11 @@ pub(super) struct Compaction {
 
 impl Compaction {
     /// A compaction of a segment that was claimed for it.
-    pub(super) fn new(
-        segment: Arc<Segment>,
-        live_bytes: u64,
-        on_disk: BTreeMap<SegmentId, Arc<Segment>>,
-    ) -> Self {
+    pub(super) fn new(source: Source, on_disk: BTreeMap<SegmentId, Arc<Segment>>) -> Self {
         Self {
-            source: Source::new(segment),
+            source,
             on_disk,
             tables: TableCache::default(),
-            live_bytes,
             live: Vec::new(),
             moved: 0,
             writer: None,
@@ -95,8 +88,7 @@ impl Cleaner {
         let seglets = (gain > 0).then(take).flatten();
         let Some(seglets) = seglets else {
             if gain == 0 {
-                let live_bytes = u32::try_from(compaction.live_bytes).unwrap_or(u32::MAX);
-                source.segment.set_barren_at(live_bytes);
+                source.set_barren();
                 self.add(|c| &c.barren_passes, 1);
             } else {
                 // Survivors have taken the reserve; what they replace comes back with a digest.

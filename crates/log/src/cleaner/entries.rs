@@ -45,6 +45,8 @@ enum Kind {
 /// A segment being read.
 pub(super) struct Source {
     pub(super) segment: Arc<Segment>,
+    /// What was counted as live when it was chosen.
+    pub(super) live_bytes: u64,
     pub(super) seglets: Vec<u32>,
     pub(super) end: u32,
     pub(super) scanned: u32,
@@ -52,8 +54,9 @@ pub(super) struct Source {
 
 impl Source {
     /// `segment` was claimed, so its bytes stay.
-    pub(super) fn new(segment: Arc<Segment>) -> Self {
+    pub(super) fn new(segment: Arc<Segment>, live_bytes: u64) -> Self {
         Self {
+            live_bytes,
             seglets: segment.seglet_list(),
             end: segment.appended_len(),
             segment,
@@ -63,6 +66,12 @@ impl Source {
 
     pub(super) fn is_scanned(&self) -> bool {
         self.scanned == self.end
+    }
+
+    /// Notes that cleaning it alone gains nothing until something in it dies.
+    pub(super) fn set_barren(&self) {
+        let live_bytes = u32::try_from(self.live_bytes).unwrap_or(u32::MAX);
+        self.segment.set_barren_at(live_bytes);
     }
 }
 

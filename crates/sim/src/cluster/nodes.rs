@@ -12,8 +12,6 @@ use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Env};
 use pluvio_server::{Server, ServerOptions, Tombstones};
 use pluvio_units::Size;
-use pluvio_wire::TabletState;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Where the coordinator with this number listens.
@@ -53,8 +51,6 @@ pub(super) struct Nodes {
     journal: Journal,
     store: MemoryStore,
     coordinators: Vec<(Node, Arc<Mutex<Weak<Candidate>>>)>,
-    /// Tablets that owners were asked to take, as far as it is not known that they did.
-    promised: BTreeSet<Served>,
     servers: Vec<(Node, Arc<Mutex<View>>)>,
     pub(super) expelled: u64,
 }
@@ -82,7 +78,6 @@ impl Nodes {
             journal: journal.clone(),
             store,
             coordinators: Vec::new(),
-            promised: BTreeSet::new(),
             servers: Vec::new(),
             expelled: 0,
         };
@@ -285,42 +280,8 @@ impl Nodes {
         })
     }
 
-    /// Notes whose tablets clients have not been told of: those of new tables that their owners have yet to confirm. What is
-    /// confirmed while no coordinator leads is noted when one does.
-    fn note_promises(&mut self) {
-        for (_, slot) in &self.coordinators {
-            let candidate = slot
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .upgrade();
-            let Some(Standing::Leading(coordinator)) = candidate.map(|c| c.standing()) else {
-                continue;
-            };
-            if !coordinator.leads() {
-                continue;
-            }
-            for table in coordinator.tables() {
-                for tablet in &table.tablets {
-                    let promise = Served {
-                        table: table.id,
-                        range: tablet.range,
-                        server: tablet.owner,
-                    };
-                    match tablet.state {
-                        TabletState::Assigning => self.promised.insert(promise),
-                        TabletState::Normal | TabletState::Recovering => {
-                            self.promised.remove(&promise)
-                        }
-                    };
-                }
-            }
-        }
-    }
-
-    /// Every tablet that a server would serve now, to clients that have been told to ask it. Called again and again: what
-    /// coordinators promise is noted on the way.
-    pub(super) fn served(&mut self) -> Vec<Served> {
-        self.note_promises();
+    /// Every tablet that a server would serve now.
+    pub(super) fn served(&self) -> Vec<Served> {
         let mut served = Vec::new();
         for (node, slot) in &self.servers {
             let Some(server) = view(slot).server.upgrade() else {
@@ -334,17 +295,11 @@ impl Nodes {
                 continue;
             }
             for (table, range) in master.tablets().served() {
-                let tablet = Served {
+                served.push(Served {
                     table,
                     range,
                     server: server.id(),
-                };
-                // It was asked to take it, and crashed or was expelled before the coordinator had its answer.
-                if self.promised.contains(&tablet) {
-                    pluvio_units::mark("tablet-served-unconfirmed");
-                    continue;
-                }
-                served.push(tablet);
+                });
             }
         }
         served

@@ -391,6 +391,7 @@ impl StoreBuilder {
 
     fn log_options(&self, heads: u16) -> LogOptions {
         LogOptions {
+            now_s: self.host.unix_seconds(),
             logs: heads,
             durability: match self.sink {
                 None => Durability::Volatile,

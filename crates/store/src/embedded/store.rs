@@ -124,7 +124,6 @@ impl Store {
         host: Arc<dyn Host>,
         workers: Workers,
     ) -> Result<Self, BuildError> {
-        engine.space().set_time(host.unix_seconds());
         let cleaner = workers.cleaner;
         let cleaners = cleaning::start(&cleaner, &host, workers.cleaner_threads)?;
         let cleaners: Arc<[Worker]> = cleaners.into();
