@@ -64,7 +64,7 @@ pub use options::EngineOptions;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
-    SinkPace, SinkWrite,
+    SinkPace, SinkWrite, Tombstones,
 };
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use read::{Found, Pending};

@@ -4,8 +4,8 @@
 
 use pluvio_store::{
     BuildError, Cleaning, Kept, KeptSegment, LogId, ReadBackError, ReplicaSink, SegmentId,
-    SinkAnswer, SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, UpdatePolicy,
-    read_back,
+    SinkAnswer, SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Tombstones,
+    UpdatePolicy, read_back,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -236,13 +236,13 @@ fn compare(found: &BTreeMap<Vec<u8>, Vec<u8>>, known: &Known) {
 
 /// One thread's keys are overwritten and deleted in turns, with syncs and looks at the disk in between.
 fn torment(cleaning: Cleaning, threads: u32, disk: &Disk) {
+    torment_with(builder(disk).cleaning(cleaning), threads, disk);
+}
+
+fn torment_with(builder: StoreBuilder, threads: u32, disk: &Disk) {
     const KEYS: u32 = 2500;
     const ROUNDS: u32 = 40;
-    let store = builder(disk)
-        .cleaning(cleaning)
-        .cleaner_threads(2)
-        .build()
-        .unwrap();
+    let store = builder.cleaner_threads(2).build().unwrap();
     let table = store.create_table("test").unwrap();
     let known: Vec<Mutex<Known>> = (0..threads).map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {
@@ -308,6 +308,48 @@ fn nothing_synced_is_lost_while_both_levels_clean() {
 #[test]
 fn nothing_synced_is_lost_with_one_level() {
     torment(Cleaning::OneLevel, 2, &Disk::default());
+}
+
+#[test]
+fn nothing_synced_is_lost_with_a_tombstone_for_every_overwrite() {
+    let disk = Disk::default();
+    torment_with(builder(&disk).tombstones(Tombstones::Every), 1, &disk);
+}
+
+/// Bytes that the sink gets for the same objects, the second time over the first ones.
+fn sent_for_overwrites(tombstones: Tombstones) -> usize {
+    const KEYS: u32 = 1000;
+    let disk = Disk::default();
+    let store = builder(&disk).tombstones(tombstones).build().unwrap();
+    let table = store.create_table("test").unwrap();
+    for value in [[1; 100], [2; 100]] {
+        for key in 0..KEYS {
+            put(&table, &key.to_le_bytes(), &value);
+        }
+    }
+    store.sync().unwrap();
+    let segments = disk.0.segments.lock().unwrap();
+    segments.values().map(|segment| segment.bytes.len()).sum()
+}
+
+#[test]
+fn overwrites_write_tombstones_when_asked_to() {
+    let (graves, every) = (
+        sent_for_overwrites(Tombstones::Deletes),
+        sent_for_overwrites(Tombstones::Every),
+    );
+    // A grave takes some bytes, a tombstone at least its head, its key and a segment's number.
+    assert!(every >= graves + 10 * 1000, "{every} and {graves} bytes");
+}
+
+#[test]
+fn tombstones_without_a_sink_are_refused() {
+    let builder = || Store::builder().memory(Size::mib(64));
+    match builder().tombstones(Tombstones::Every).build() {
+        Err(BuildError::OutOfRange { option, .. }) => assert_eq!(option, "tombstones"),
+        other => panic!("{other:?}"),
+    }
+    assert!(builder().tombstones(Tombstones::Deletes).build().is_ok());
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub use host::serve;
 pub use name::{Allocator, Contender, Kind};
 pub use process::{Process, Program};
 pub use servers::is_installed;
-pub use setup::{Copying, Disk, Epochs, Setup};
+pub use setup::{Copying, Disk, Epochs, Setup, Tombstones};
 
 use crate::error::ExperimentError;
 use core::time::Duration;

@@ -1,7 +1,7 @@
 //! Our store as a contestant.
 
 use super::disk::{Meter, SimulatedDisk};
-use super::{Copying, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, refused};
+use super::{Copying, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, Tombstones, refused};
 use crate::error::ExperimentError;
 use core::cell::Cell;
 use pluvio_store::{
@@ -66,7 +66,10 @@ impl Ours {
         let disk = SimulatedDisk::new(setup.disk, &meter);
         let has_disk = disk.is_some();
         if let Some(disk) = disk {
-            builder = builder.sink(disk);
+            builder = builder.sink(disk).tombstones(match setup.tombstones {
+                Tombstones::Deletes => pluvio_store::Tombstones::Deletes,
+                Tombstones::Every => pluvio_store::Tombstones::Every,
+            });
         }
         let failed = |problem: String| refused(setup.kind, problem);
         let store = builder.build().map_err(|error| failed(error.to_string()))?;

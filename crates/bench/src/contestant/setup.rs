@@ -30,6 +30,18 @@ pub struct Setup {
     pub copying: Copying,
     /// What the log is written to beside memory.
     pub disk: Disk,
+    /// What keeps dead on that disk what is overwritten.
+    pub tombstones: Tombstones,
+}
+
+/// What keeps dead on our store's disk what is overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Tombstones {
+    /// The object that overwrites it; only deletes write tombstones.
+    #[default]
+    Deletes,
+    /// A tombstone for every overwrite.
+    Every,
 }
 
 /// What reclaim epochs are counted with.
@@ -87,6 +99,7 @@ impl Setup {
             segment: None,
             copying: Copying::default(),
             disk: Disk::default(),
+            tombstones: Tombstones::default(),
         }
     }
 }
@@ -120,9 +133,39 @@ impl FromStr for Disk {
     }
 }
 
+impl fmt::Display for Tombstones {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deletes => "deletes",
+            Self::Every => "every",
+        })
+    }
+}
+
+impl FromStr for Tombstones {
+    type Err = String;
+
+    /// `deletes` or `every`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "deletes" => Ok(Self::Deletes),
+            "every" => Ok(Self::Every),
+            _ => Err("give deletes or every".into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tombstones_are_read_back() {
+        for text in ["deletes", "every"] {
+            assert_eq!(text.parse::<Tombstones>().unwrap().to_string(), text);
+        }
+        assert!("none".parse::<Tombstones>().is_err());
+    }
 
     #[test]
     fn disks_are_read_back() {

@@ -1,7 +1,7 @@
 //! Write throughput and the cleaner's work against memory utilization (000 fig. 8-9, 003 fig. 6).
 
 use super::{Rounds, Watch, check_utilization, check_value_size, lines, step};
-use crate::contestant::{Allocator, Contender, Disk, Kind, Process, Program, Setup};
+use crate::contestant::{Allocator, Contender, Disk, Kind, Process, Program, Setup, Tombstones};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
 use crate::run::{LoadPlan, Ran, RunPlan, THREADS_MAX};
@@ -21,6 +21,8 @@ pub struct CleanerOptions {
     pub distributions: Vec<Distribution>,
     /// Whether segments are compacted by themselves too, where there is a disk.
     pub two_level: Vec<bool>,
+    /// What keeps dead on the disk what is overwritten.
+    pub tombstones: Vec<Tombstones>,
     /// What the log is written to beside memory.
     pub disks: Vec<Disk>,
     /// Threads that write.
@@ -49,6 +51,7 @@ struct Store {
     process: Process,
     utilization: u8,
     two_level: bool,
+    tombstones: Tombstones,
     objects: u64,
     /// Bytes that one write appends.
     entry: f64,
@@ -75,8 +78,13 @@ pub fn cleaner(
         check_value_size(size)?;
     }
     within("threads", options.threads, 1..=THREADS_MAX)?;
+    if options.disks.contains(&Disk::None) && options.tombstones.contains(&Tombstones::Every) {
+        return Err(ExperimentError::Parameters(
+            "--tombstones every: a store without a disk writes none; give --disk-bandwidth".into(),
+        ));
+    }
     let groups = options.value_sizes.len() * options.distributions.len() * options.disks.len();
-    let stores = options.utilizations.len() * options.two_level.len();
+    let stores = options.utilizations.len() * options.two_level.len() * options.tombstones.len();
     watch(Step::Total(
         (groups * stores * (2 + options.rounds.rounds + 1)) as u64,
     ));
@@ -139,16 +147,19 @@ impl Group {
         for store in self.measure(program, options, watch)? {
             let row = store.row(self);
             let x = f64::from(store.utilization);
-            let level = level(store.two_level);
+            let series = match store.tombstones {
+                Tombstones::Deletes => level(store.two_level).into(),
+                Tombstones::Every => format!("{}, every tombstone", level(store.two_level)),
+            };
             let cell = |name| row.number(name).unwrap_or(f64::NAN);
-            rate.point(level, x, cell("puts_per_s"));
-            cost.point(level, x, cell("write_amplification"));
+            rate.point(&series, x, cell("puts_per_s"));
+            cost.point(&series, x, cell("write_amplification"));
             rows.push(row);
         }
         Ok((rows, [rate, cost]))
     }
 
-    /// All utilizations and levels, their rounds in turn.
+    /// All utilizations, levels and kinds of tombstones, their rounds in turn.
     fn measure(
         self,
         program: &Program,
@@ -158,11 +169,20 @@ impl Group {
         let value_size = self.value_size;
         let mut stores = Vec::new();
         for &two_level in &options.two_level {
-            for &utilization in &options.utilizations {
-                let name = format!("{value_size} B at {utilization} % loads");
-                stores.push(step(watch, name, || {
-                    Store::start(program, options, self, utilization, two_level)
-                })?);
+            for &tombstones in &options.tombstones {
+                for &utilization in &options.utilizations {
+                    let name = format!("{value_size} B at {utilization} % loads");
+                    let setup = Setup {
+                        two_level,
+                        tombstones,
+                        cleaner_threads: options.cleaner_threads,
+                        disk: self.disk,
+                        ..Setup::new(Kind::Pluvio, 0, options.memory)
+                    };
+                    stores.push(step(watch, name, || {
+                        Store::start(program, options, self, utilization, &setup)
+                    })?);
+                }
             }
         }
         for store in &mut stores {
@@ -222,19 +242,13 @@ impl Store {
         options: &CleanerOptions,
         group: Group,
         utilization: u8,
-        two_level: bool,
+        setup: &Setup,
     ) -> Result<Self, ExperimentError> {
         let ours = Contender {
             kind: Kind::Pluvio,
             allocator: Allocator::Glibc,
         };
-        let setup = Setup {
-            two_level,
-            cleaner_threads: options.cleaner_threads,
-            disk: group.disk,
-            ..Setup::new(Kind::Pluvio, 0, options.memory)
-        };
-        let mut process = Process::start(program, ours, &setup)?;
+        let mut process = Process::start(program, ours, setup)?;
         let loaded = process.load(&LoadPlan {
             objects: u64::MAX,
             until: Some(f64::from(utilization) / 100.0),
@@ -245,7 +259,8 @@ impl Store {
         Ok(Self {
             process,
             utilization,
-            two_level,
+            two_level: setup.two_level,
+            tombstones: setup.tombstones,
             objects: loaded.objects,
             entry: held.live_log as f64 / loaded.objects.max(1) as f64,
             reached: held.live_log as f64 / held.log_memory.max(1) as f64,
@@ -270,6 +285,13 @@ impl Store {
             .with("distribution", group.distribution.name())
             .with("disk_mb_per_s", group.disk.to_string())
             .with("cleaning", level(self.two_level))
+            .with(
+                "tombstones",
+                match group.disk {
+                    Disk::None => "none".into(),
+                    Disk::Unlimited | Disk::Limited(_) => self.tombstones.to_string(),
+                },
+            )
             .with("utilization_percent", self.utilization)
             .with("utilization_reached", self.reached)
             .with("objects", self.objects)
@@ -296,7 +318,7 @@ impl Store {
     }
 }
 
-/// High utilizations over the lowest, and two-level over one-level.
+/// High utilizations over the lowest, two-level over one-level, and tombstones for deletes alone over those for all.
 fn compare(experiment: &mut Experiment) {
     let rows = experiment.rows.clone();
     let same = |a: &Row, b: &Row, fields: &[&str]| fields.iter().all(|f| a.get(f) == b.get(f));
@@ -307,14 +329,24 @@ fn compare(experiment: &mut Experiment) {
             "none" => String::new(),
             rate => format!(" disk {rate}"),
         };
+        let every = match row.text("tombstones").as_str() {
+            "every" => " every tombstone",
+            _ => "",
+        };
         let name = format!(
-            "{} B {} {}{disk} at {} %",
+            "{} B {} {}{disk}{every} at {} %",
             row.text("value_size"),
             row.text("distribution"),
             row.text("cleaning"),
             row.text("utilization_percent")
         );
-        let group = ["value_size", "distribution", "disk_mb_per_s", "cleaning"];
+        let group = [
+            "value_size",
+            "distribution",
+            "disk_mb_per_s",
+            "cleaning",
+            "tombstones",
+        ];
         let peers = rows.iter().filter(|other| same(row, other, &group));
         let lowest = peers.min_by(|a, b| percent(a).total_cmp(&percent(b)));
         let rate = cell(row, "puts_per_s");
@@ -328,6 +360,21 @@ fn compare(experiment: &mut Experiment) {
             "distribution",
             "disk_mb_per_s",
             "utilization_percent",
+            "cleaning",
+        ];
+        let every = rows
+            .iter()
+            .find(|other| same(row, other, &group) && other.text("tombstones") == "every");
+        if let Some(every) = every.filter(|_| row.text("tombstones") == "deletes") {
+            let ratio = format!("{name} / a tombstone for every overwrite");
+            experiment.ratio(ratio, rate, cell(every, "puts_per_s"));
+        }
+        let group = [
+            "value_size",
+            "distribution",
+            "disk_mb_per_s",
+            "utilization_percent",
+            "tombstones",
         ];
         let one = rows
             .iter()

@@ -62,6 +62,10 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             8,
         ),
         (
+            "bench cleaner --memory 128MiB --value-size 1000 --distribution uniform --utilization 50 --tombstones deletes,every --disk-bandwidth unlimited --seconds 0.05 --rounds 1",
+            2,
+        ),
+        (
             "bench breakdown --keys 2000 --value-size 64,500 --seconds 0.02 --rounds 1 --heads 1,2 --cleaner-threads 2 --segment 4MiB --get-percent 50",
             22,
         ),
@@ -265,6 +269,12 @@ fn nonsense_is_refused_with_a_reason() {
         ("bench cleaner --rounds 0", 2, "--rounds 0: 1 to 1000"),
         ("bench cleaner --disk-bandwidth 0", 2, "megabytes a second"),
         ("bench cleaner --level three", 2, "one or two"),
+        ("bench cleaner --tombstones all", 2, "deletes or every"),
+        (
+            "bench cleaner --tombstones every",
+            2,
+            "--tombstones every: a store without a disk",
+        ),
         ("bench cleaner --memory 1MiB", 1, "option memory: 1048576"),
         ("bench cleaner --memory 200TiB", 1, "option memory: cannot"),
         (

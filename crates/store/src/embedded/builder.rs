@@ -8,7 +8,7 @@ use crate::options::EngineOptions;
 use pluvio_host::{Host, Nodes, ThisMachine};
 use pluvio_log::{
     CleanerOptions, CopyMethod, Durability, EpochClock, LogOptions, OpenError, ReplicaSink,
-    VALUE_HEAD_BYTES,
+    Tombstones, VALUE_HEAD_BYTES,
 };
 use pluvio_units::{
     KEY_MAX, LOGS_PER_MASTER_MAX, ObjectVersion, SEGLET_BYTES, SEGMENT_BYTES, Size, VALUE_MAX,
@@ -136,6 +136,7 @@ pub struct StoreBuilder {
     copy: CopyMethod,
     segment: Option<Size>,
     sink: Option<Box<dyn ReplicaSink>>,
+    tombstones: Tombstones,
     first_version: ObjectVersion,
     threads_max: usize,
     key_max: usize,
@@ -172,6 +173,7 @@ impl Default for StoreBuilder {
             copy: CopyMethod::default(),
             segment: None,
             sink: None,
+            tombstones: Tombstones::default(),
             first_version: ObjectVersion(1),
             threads_max: 512,
             key_max: KEY_MAX,
@@ -295,6 +297,14 @@ impl StoreBuilder {
         self
     }
 
+    /// What keeps dead at the sink what is overwritten. Default: the object that overwrites it
+    /// ([`Tombstones::Deletes`]); a tombstone for every overwrite takes more memory and sends more (`docs/tombstones.md`). Either
+    /// log can be read back, so the option may change from life to life. A store without a sink writes no tombstones.
+    pub fn tombstones(mut self, tombstones: Tombstones) -> Self {
+        self.tombstones = tombstones;
+        self
+    }
+
     /// Versions begin here: above those of a former life of the same objects
     /// ([`Kept::next_version`](crate::Kept::next_version)). Default 1.
     pub fn first_version(mut self, version: ObjectVersion) -> Self {
@@ -403,6 +413,7 @@ impl StoreBuilder {
             cleaners: self.cleaner_threads.max(1),
             live_percent_max: self.live_percent_max,
             disk_expansion_percent: (self.expansion * 100.0) as u32,
+            tombstones: self.tombstones,
             huge_pages: self.huge_pages != HugePages::No,
             in_place: self.update == UpdatePolicy::InPlace,
             epoch_slots: self.threads_max as u32,
@@ -449,6 +460,13 @@ impl StoreBuilder {
                 value: format!("{:?}", self.update),
                 limit: "a store with a sink appends, because the sink keeps what was written"
                     .into(),
+            });
+        }
+        if self.sink.is_none() && self.tombstones == Tombstones::Every {
+            return Err(BuildError::OutOfRange {
+                option: "tombstones",
+                value: format!("{:?}", self.tombstones),
+                limit: "a store without a sink writes none: nothing keeps what is dead".into(),
             });
         }
         check_epochs(self.epochs, self.epochs.clock().is_available())?;

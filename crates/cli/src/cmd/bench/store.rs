@@ -6,7 +6,7 @@ use crate::args::Global;
 use crate::experiment::Files;
 use crate::failure::Failure;
 use clap::Args;
-use pluvio_bench::contestant::{Disk, Kind};
+use pluvio_bench::contestant::{Disk, Kind, Tombstones};
 use pluvio_bench::suite::{
     self, BreakdownOptions, CleanerOptions, FragmentationOptions, LatencyOptions, StoreOptions,
 };
@@ -83,6 +83,10 @@ pub struct Cleaner {
     /// --disk-bandwidth
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = level, default_values = ["two"])]
     level: Vec<bool>,
+    /// What keeps dead on the disk what is overwritten: deletes (the new object says where it lies, only deletes write tombstones),
+    /// every (a tombstone for every overwrite, which needs --disk-bandwidth); several give a store each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["deletes"])]
+    tombstones: Vec<Tombstones>,
     /// What a simulated disk takes of the log, in megabytes a second: none (there is no disk), unlimited, or numbers
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["none"])]
     disk_bandwidth: Vec<Disk>,
@@ -109,6 +113,7 @@ pub fn cleaner(global: &Global, cleaner: &Cleaner) -> Result<ExitCode, Failure> 
         value_sizes: cleaner.value_size.clone(),
         distributions: cleaner.distribution.clone(),
         two_level: cleaner.level.clone(),
+        tombstones: cleaner.tombstones.clone(),
         disks: cleaner.disk_bandwidth.clone(),
         threads: cleaner.threads,
         cleaner_threads: cleaner.timed.cleaner_threads,
