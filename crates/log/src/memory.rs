@@ -262,6 +262,16 @@ impl LogMemory {
         let _stays_resident = done;
     }
 
+    /// Has the system not join what is resident with what was given back to huge pages: it would give all of it pages again.
+    pub(crate) fn prefer_small_pages(&self) {
+        self.region.prefer_small_pages(0, self.region.len());
+    }
+
+    /// Asks for huge pages.
+    pub(crate) fn prefer_huge_pages(&self) {
+        self.region.prefer_huge_pages(0, self.region.len());
+    }
+
     #[inline]
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place

@@ -416,7 +416,15 @@ impl LogSpace {
 
     /// Gives the pages of up to `count` free seglets back to the system; returns of how many.
     pub(crate) fn give_pages_back(&self, count: usize) -> usize {
-        let seglets = self.pool.take_with_pages(count);
+        self.discard(self.pool.take_with_pages(count))
+    }
+
+    /// The same for seglets of the cleaners' reserve.
+    pub(crate) fn give_reserve_pages_back(&self, count: usize) -> usize {
+        self.discard(self.pool.take_reserve_with_pages(count))
+    }
+
+    fn discard(&self, seglets: Vec<SegletIndex>) -> usize {
         for seglet in &seglets {
             self.memory.discard(seglet.0);
         }

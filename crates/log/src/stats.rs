@@ -45,8 +45,7 @@ pub struct LogStats {
     pub free_bytes: u64,
     /// Free, and kept for cleaner and emergency heads.
     pub reserve_free_bytes: u64,
-    /// Log memory whose pages the system has given, free or not; a little less when reserves were
-    /// never used.
+    /// Log memory whose pages the system has given, free or not.
     pub resident_bytes: u64,
     /// Cleaned, and waiting for a durable digest or for readers to finish.
     pub freeing_bytes: u64,

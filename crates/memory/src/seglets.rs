@@ -7,15 +7,15 @@
 //! - S1: a seglet is in exactly one pool or taken (M2); the sum of the four is the seglet count.
 //! - S2: the cleaner and emergency pools never hold more than their reserves; a seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
-//! - S3: a seglet counts as blank only if its pages have not been touched since the region was made or
-//!   since they were discarded. Of a part, blank ones are taken last.
+//! - S3: a seglet counts as blank only if it was not taken since the region was made, or since its pages were
+//!   discarded. Of a part, blank ones of the default pool are taken last.
 //! - S4: the region may be divided into parts, one for each memory node. How much there is in a pool counts over all parts;
 //!   which seglets are taken, and which are kept in the reserves, is a matter of the parts. So a part without free
 //!   seglets takes those of another one, and no append is refused that would not be without parts.
 //!
 //! S1 and S2 are asserted after each move in builds with debug assertions; the order in which reserves are refilled is shown by
 //! `freed_seglets_refill_emergency_then_cleaner_then_default`, S3 by
-//! `what_was_freed_longest_ago_is_discarded_first_and_used_last`, S4 by
+//! `what_was_freed_longest_ago_is_discarded_first_and_used_last` and `pages_of_the_cleaners_reserve_go_back_too`, S4 by
 //! `each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none` and
 //! `reserves_come_to_be_of_all_parts_again`.
 //!
@@ -121,6 +121,10 @@ struct Pools {
     parts: Box<[Part]>,
     /// One bit per seglet: set while it is taken. The witness of M2.
     taken: Vec<u64>,
+    /// One bit per seglet: set from when it is taken until its pages were discarded (S3).
+    pages: Vec<u64>,
+    /// Seglets without that bit.
+    blank: u32,
     /// Seglets taken for a part from another one.
     away: u64,
 }
@@ -195,6 +199,8 @@ impl SegletPool {
         let pools = Pools {
             parts: firsts.zip(&ends).map(part).collect(),
             taken: vec![0; (seglets as usize).div_ceil(64)],
+            pages: vec![0; (seglets as usize).div_ceil(64)],
+            blank: seglets,
             away: 0,
         };
         Ok(Self {
@@ -294,6 +300,29 @@ impl SegletPool {
         seglets
     }
 
+    /// Takes up to `count` seglets of the cleaner's reserve that have pages, to be discarded as those of
+    /// [`Self::take_with_pages`]. Until they are given back the reserve has so many less.
+    #[must_use]
+    pub fn take_reserve_with_pages(&self, count: usize) -> Vec<SegletIndex> {
+        let mut pools = self.lock();
+        let Pools { parts, pages, .. } = &mut *pools;
+        let mut seglets = Vec::new();
+        for part in parts.iter_mut() {
+            part.cleaner.retain(|&seglet| {
+                let taken = seglets.len() < count && is_set(pages, seglet);
+                if taken {
+                    seglets.push(seglet);
+                }
+                !taken
+            });
+        }
+        for &seglet in &seglets {
+            pools.mark_taken(seglet);
+        }
+        self.check(&pools);
+        seglets
+    }
+
     /// Gives seglets back whose pages were discarded.
     ///
     /// # Panics
@@ -311,15 +340,11 @@ impl SegletPool {
             seglet.0 < self.seglets && pools.clear_taken(seglet),
             "M2: {seglet} was given back, but it is not taken"
         );
-        let Some(left) = self.fill_reserves(pools, seglet) else {
-            return;
-        };
-        let part = &mut pools.parts[usize::from(self.part_of(left).0)];
-        // Whether one that comes out of a reserve has pages is not known.
-        if is_blank && left == seglet {
-            part.blank.push(left);
-        } else {
-            part.default.push_back(left);
+        if is_blank {
+            pools.forget_pages(seglet);
+        }
+        if let Some(left) = self.fill_reserves(pools, seglet) {
+            pools.push_default(usize::from(self.part_of(left).0), left);
         }
     }
 
@@ -374,10 +399,10 @@ impl SegletPool {
         count(self.lock().parts.iter().map(|part| part.default.len()))
     }
 
-    /// Free seglets of the default pool without pages (S3).
+    /// Free seglets of all pools without pages (S3).
     #[must_use]
     pub fn blank(&self) -> u32 {
-        count(self.lock().parts.iter().map(|part| part.blank.len()))
+        self.lock().blank
     }
 
     /// What is free now; stale as soon as it is read.
@@ -420,12 +445,23 @@ impl SegletPool {
             self.seglets as usize,
             "S1: {taken} are taken"
         );
+        let pages: u32 = pools.pages.iter().map(|word| word.count_ones()).sum();
+        let mut blank = pools.parts.iter().flat_map(|part| &part.blank);
+        assert!(
+            pages + pools.blank == self.seglets && blank.all(|s| !is_set(&pools.pages, *s)),
+            "S3: {pages} have pages, {} have none",
+            pools.blank
+        );
     }
 
     fn lock(&self) -> MutexGuard<'_, Pools> {
         // A panic in here is a broken M2, found before anything was moved for that seglet.
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_set(bits: &[u64], seglet: SegletIndex) -> bool {
+    bits[seglet.0 as usize / 64] & (1 << (seglet.0 % 64)) != 0
 }
 
 fn count(seglets: impl Iterator<Item = usize>) -> u32 {
@@ -499,7 +535,7 @@ impl Pools {
                 match self.parts[own].pop_default() {
                     Some(mine) => {
                         into.push(mine);
-                        self.parts[other].default.push_back(theirs);
+                        self.push_default(other, theirs);
                     }
                     None => into.push(theirs),
                 }
@@ -519,6 +555,25 @@ impl Pools {
         let (word, bit) = (seglet.0 as usize / 64, 1 << (seglet.0 % 64));
         debug_assert_eq!(self.taken[word] & bit, 0, "M2: {seglet} is taken twice");
         self.taken[word] |= bit;
+        self.blank -= u32::from(self.pages[word] & bit == 0);
+        self.pages[word] |= bit;
+    }
+
+    /// Its pages were discarded.
+    fn forget_pages(&mut self, seglet: SegletIndex) {
+        let (word, bit) = (seglet.0 as usize / 64, 1 << (seglet.0 % 64));
+        self.blank += u32::from(self.pages[word] & bit != 0);
+        self.pages[word] &= !bit;
+    }
+
+    /// Puts a free seglet into the default pool of its part.
+    fn push_default(&mut self, part: usize, seglet: SegletIndex) {
+        let part = &mut self.parts[part];
+        if is_set(&self.pages, seglet) {
+            part.default.push_back(seglet);
+        } else {
+            part.blank.push(seglet);
+        }
     }
 
     /// Whether the seglet was taken.
@@ -633,6 +688,24 @@ mod tests {
         let next = take(&pool, SegletClass::Default, 2).unwrap();
         assert_eq!(next, [taken[3], taken[2]]);
         assert_eq!(pool.free_with_pages(), 0);
+    }
+
+    #[test]
+    fn pages_of_the_cleaners_reserve_go_back_too() {
+        let pool = pool();
+        assert_eq!(pool.blank(), 10, "nothing was touched yet");
+        assert_eq!(pool.take_reserve_with_pages(3), []);
+        let taken = take(&pool, SegletClass::Cleaner, 4).unwrap();
+        pool.give_back(taken);
+        assert_eq!((pool.free(), pool.blank()), (free(5, 3, 2), 6));
+        let reserve = pool.take_reserve_with_pages(2);
+        assert_eq!((reserve.len(), pool.free()), (2, free(5, 1, 2)));
+        pool.give_back_blank(reserve);
+        let reserve = pool.take_reserve_with_pages(2);
+        assert_eq!(reserve.len(), 1, "the others have none");
+        pool.give_back_blank(reserve);
+        assert_eq!((pool.free(), pool.blank()), (free(5, 3, 2), 9));
+        assert_eq!(pool.free_with_pages(), 1, "one went to the default pool");
     }
 
     #[test]

@@ -45,6 +45,10 @@ pub struct Holdings {
     pub log_memory: u64,
     /// Most bytes live objects may take in it.
     pub live_log_max: u64,
+    /// Bytes of it in use, live or dead.
+    pub log_in_use: u64,
+    /// Bytes of it that were touched and not given back, in use or not.
+    pub log_resident: u64,
     /// Bytes of our indexes.
     pub index: u64,
     /// Live bytes our cleaner has copied, on both levels.

@@ -164,6 +164,8 @@ impl KeyValue for Ours {
             live_log: stats.live_bytes,
             log_memory: stats.memory_bytes,
             live_log_max: stats.live_bytes_max,
+            log_in_use: stats.log_bytes,
+            log_resident: stats.log_resident_bytes,
             index: stats.index_bytes,
             moved: stats.cleaner.bytes_copied(),
             combined: stats.cleaner.bytes_moved,

@@ -18,12 +18,13 @@ const LOOK_BYTES: u64 = 8 << 20;
 
 /// The mark when no more memory was given back for a while.
 pub const SETTLED: &str = "settled";
-/// Our store calls itself quiet after two or three seconds without writes, in the second window at the latest.
-const SETTLE_MIN: Duration = Duration::from_secs(6);
+/// Our store notices after two or three seconds that nothing is written, in the second window at the latest, and looks once
+/// more for what it may clean in the next.
+const SETTLE_MIN: Duration = Duration::from_secs(7);
 /// Memory has settled when so long ...
-const SETTLE_STILL: Duration = Duration::from_millis(1500);
+const SETTLE_STILL: Duration = Duration::from_millis(2500);
 /// ... it did not fall by a hundredth; or after this time.
-const SETTLE_MAX: Duration = Duration::from_secs(15);
+const SETTLE_MAX: Duration = Duration::from_secs(20);
 /// Time between two looks while it settles.
 const SETTLE_LOOK: Duration = Duration::from_millis(250);
 

@@ -89,6 +89,7 @@ pub fn fragmentation(
                 row.set("memory", sized(workload, options));
                 row.set("utilization", of.median(|round| round.ratios.utilization));
                 row.set("index_over_live", of.median(|round| round.ratios.index));
+                row = of.parts(row);
             } else {
                 (best, best_settled) = (best.min(most), best_settled.min(after));
             }
@@ -249,6 +250,36 @@ struct Ratios {
     utilization: f64,
     /// Our index over what is live, at the end.
     index: f64,
+    /// What our memory is made of when it has settled.
+    parts: Parts,
+}
+
+/// What our memory is made of, over what is live. The sum is all of it.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    /// Live entries, with their headers.
+    entries: f64,
+    /// What is in use of the log beside them: dead entries, padding, ends of segments.
+    dead: f64,
+    /// Free parts of the log that were touched: those kept for the next writes, and reserves.
+    free: f64,
+    index: f64,
+    /// Tables, stacks, the heap of the process.
+    rest: f64,
+}
+
+impl Parts {
+    fn of(mark: &Mark, live: f64) -> Self {
+        let held = mark.held;
+        let over = |bytes: u64| bytes as f64 / live.max(1.0);
+        Self {
+            entries: over(held.live_log),
+            dead: over(held.log_in_use.saturating_sub(held.live_log)),
+            free: over(held.log_resident.saturating_sub(held.log_in_use)),
+            index: over(held.index),
+            rest: (mark.resident as f64 - (held.log_resident + held.index) as f64) / live.max(1.0),
+        }
+    }
 }
 
 impl Ratios {
@@ -276,6 +307,7 @@ impl Ratios {
             second: second_over_first(marks),
             utilization: used.fold(0.0, f64::max),
             index: over(marks.last(), &|mark| mark.held.index),
+            parts: named(SETTLED).map_or(Parts::default(), |mark| Parts::of(mark, live(mark.live))),
         }
     }
 }
@@ -316,6 +348,22 @@ impl Rounds {
 
     fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
         self.spread(of).median
+    }
+
+    /// The row with what our memory was made of, if it was given time to settle.
+    fn parts(&self, mut row: Row) -> Row {
+        if self.median(|round| round.ratios.settled).is_nan() {
+            return row;
+        }
+        let mut cell = |name, of: &dyn Fn(Parts) -> f64| {
+            row.set(name, self.median(|round| of(round.ratios.parts)));
+        };
+        cell("settled_entries", &|parts| parts.entries);
+        cell("settled_dead", &|parts| parts.dead);
+        cell("settled_free", &|parts| parts.free);
+        cell("settled_index", &|parts| parts.index);
+        cell("settled_rest", &|parts| parts.rest);
+        row
     }
 
     fn speed_over_no_cleaning(&self) -> Option<Spread> {
@@ -397,6 +445,22 @@ mod tests {
                 ..Holdings::default()
             },
         }
+    }
+
+    #[test]
+    fn parts_add_up_to_what_is_resident() {
+        let mut settled = mark(SETTLED, 300, 300, 1, 120);
+        (settled.held.log_in_use, settled.held.log_resident) = (150, 190);
+        let parts = Parts::of(&settled, 100.0);
+        let Parts {
+            entries,
+            dead,
+            free,
+            index,
+            rest,
+        } = parts;
+        let found = [entries, dead, free, index, rest].map(|part| (part * 100.0).round());
+        assert_eq!(found, [120.0, 30.0, 40.0, 11.0, 99.0]);
     }
 
     #[test]

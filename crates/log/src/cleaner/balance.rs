@@ -176,25 +176,20 @@ impl Cleaner {
         }
     }
 
-    /// Dead entries in a head cannot be collected. When nothing else is left, a head with many of
-    /// them is closed.
-    pub(super) fn close_emptiest_head(&self) {
+    /// Dead entries in a head cannot be collected. When nothing else is left, the head with most of
+    /// them is closed, if these are some seglets and `percent` of what it takes. Returns whether one was.
+    pub(super) fn close_emptiest_head(&self, percent: u32) -> bool {
         let dead_of = |log: &LogState| {
             let segment = Arc::clone(current(&mut log.head()).segment());
-            let live = self.live_bytes(&segment);
-            segment.memory_bytes().saturating_sub(live)
+            let (all, live) = (segment.memory_bytes(), self.live_bytes(&segment));
+            let dead = all.saturating_sub(live);
+            let is_enough = dead >= (HEAD_DEAD_SEGLETS * SEGLET_BYTES) as u64
+                && dead * 100 >= all * u64::from(percent);
+            is_enough.then_some((dead, log.id))
         };
-        let best = self
-            .space
-            .log_states()
-            .iter()
-            .map(|log| (dead_of(log), log.id))
-            .max();
-        if let Some((dead, log)) = best
-            && dead >= (HEAD_DEAD_SEGLETS * SEGLET_BYTES) as u64
-        {
-            let _tried_again_later = self.space.roll(log);
-        }
+        let best = self.space.log_states().iter().filter_map(dead_of).max();
+        // Refused when both emergency heads of this log are in use: a later step comes here again.
+        best.is_some_and(|(_, log)| self.space.roll(log).is_ok())
     }
 
     /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond what appends leave to others. Where

@@ -16,7 +16,7 @@ use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
 
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
-const WASTE_PERCENT_MIN: u32 = 15;
+pub(super) const WASTE_PERCENT_MIN: u32 = 15;
 
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
 /// value is RAMCloud's).
@@ -81,6 +81,7 @@ impl Candidate {
 impl Cleaner {
     /// The first stage of a pass.
     pub(super) fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
+        self.look_at_growth();
         let wanted = self.space.cleaning_wanted.swap(false, Ordering::Relaxed);
         let waiting = self.space.seglets_on_their_way();
         if wanted && waiting > 0 {
@@ -91,11 +92,13 @@ impl Cleaner {
             self.look_at_waste(&mut state.pages);
             if waiting > 0 && self.memory_low(0) {
                 self.publish();
-            } else if state.pages.is_shrinking() {
+            } else if state.pages.is_shrinking(self.space.newest_s()) {
                 if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN, state) {
+                    state.pages.found_waste();
                     return (stage, CleanerPace::Again);
                 }
                 self.publish();
+                self.look_for_waste_in_heads(&mut state.pages);
             }
             return (Stage::Choose, CleanerPace::Idle);
         };
@@ -109,7 +112,7 @@ impl Cleaner {
         if waiting > 0 {
             self.publish();
         } else if wanted && state.finished.is_empty() {
-            self.close_emptiest_head();
+            self.close_emptiest_head(0);
         }
         (Stage::Choose, CleanerPace::Idle)
     }

@@ -42,7 +42,7 @@ use choose::Fingerprint;
 use combine::Pass;
 use compact::Compaction;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use pages::PagePolicy;
+use pages::{GivenBack, PagePolicy};
 use pluvio_format::Completion;
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -149,8 +149,8 @@ pub struct CleanerOptions {
     /// Live bytes of one combined pass, as a multiple of a segment's size. More give a better sorting by
     /// age, and hold more memory until the pass is through.
     pub pass_segments_max: usize,
-    /// When the store is quiet and its log takes this share more memory than what lives, in percent, it is
-    /// cleaned to half of that, and free memory goes back to the system (`docs/memory.md`). `None` keeps
+    /// When the store is written little or not at all, and its log takes this share more memory than what lives, in percent,
+    /// it is cleaned to a quarter of that, and free memory goes back to the system (`docs/memory.md`). `None` keeps
     /// every page.
     pub waste_percent: Option<u32>,
 }
@@ -241,6 +241,7 @@ pub struct Cleaner {
     states: Box<[Mutex<State>]>,
     /// Which state is stepped next, so that none is left in the middle of a pass.
     next: AtomicUsize,
+    given_back: Mutex<GivenBack>,
 }
 
 impl Cleaner {
@@ -251,6 +252,7 @@ impl Cleaner {
         Self {
             states: states.map(|_| Mutex::new(State::new())).collect(),
             next: AtomicUsize::new(0),
+            given_back: Mutex::default(),
             space,
             liveness,
             options,

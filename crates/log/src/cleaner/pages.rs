@@ -1,18 +1,41 @@
-//! Giving memory back to the system: when the store is quiet and its log takes much more than what lives.
+//! Giving memory back to the system: when the store is written little, or not at all, and its log takes much more than what
+//! lives.
 //!
-//! Nothing here happens on the way of a write, or while memory is short. A store that is being
+//! Nothing here happens on the way of a write, or while memory is short. A store that is busy being
 //! written keeps its memory: what it gave back it would soon have to fetch again, a page fault for
 //! every 4 KiB.
 
+use super::choose::WASTE_PERCENT_MIN;
 use super::{Cleaner, CleanerOptions};
+use crate::options::HEAD_DEAD_SEGLETS;
 use core::sync::atomic::Ordering;
-use pluvio_units::SEGLET_BYTES;
+use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SEGMENT_BYTES};
+use std::sync::PoisonError;
 
 /// Most seglets given back by one step: 4 MiB take some 100 µs.
 const SEGLETS_PER_STEP: usize = 64;
-/// How long the store is watched before it is called quiet or not, in seconds. A log that fills no more than a
-/// segment meanwhile gains nothing from memory that lies idle.
+/// Most seglets of the reserve given back by one step: so many fewer others of several cleaners find for a moment.
+const RESERVE_SEGLETS_PER_STEP: usize = 8;
+/// How long the store is watched before its load is judged, in seconds.
 const WINDOW_S: u32 = 2;
+/// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much where five sixths live the
+/// cleaner copies 20 MiB, which takes it some hundredth of the time.
+const LIGHT_BYTES: u64 = SEGMENT_BYTES as u64;
+/// After so many looks in vain, which are some milliseconds apart, waste is looked for once in a window: until then what was just
+/// closed may wait for guards or replicas.
+const LOOKS_IN_VAIN: u32 = 8;
+
+/// How much the store is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Load {
+    /// Memory that lies idle is going to be used.
+    #[default]
+    Busy,
+    /// No log took more than [`LIGHT_BYTES`] in the last window.
+    Light,
+    /// Nothing was appended in the last window.
+    Still,
+}
 
 /// What a cleaner remembers about how busy the store is.
 #[derive(Default)]
@@ -20,17 +43,34 @@ pub(super) struct PagePolicy {
     /// When the window began.
     since_s: u32,
     heads_before: u64,
-    /// In the last window no log filled more than a segment.
-    quiet: bool,
+    /// Where the logs ended then.
+    ends_before: Vec<(LogId, LogPosition)>,
+    load: Load,
     /// The log takes too much, and is cleaned until it does not.
     shrinking: bool,
+    in_vain: u32,
+    /// Waste is not looked for before this time.
+    rests_until_s: u32,
 }
 
 impl PagePolicy {
     /// Whether the log is to be cleaned although there is memory.
-    pub(super) fn is_shrinking(&self) -> bool {
-        self.shrinking
+    pub(super) fn is_shrinking(&self, now_s: u32) -> bool {
+        self.shrinking && now_s >= self.rests_until_s
     }
+
+    pub(super) fn found_waste(&mut self) {
+        self.in_vain = 0;
+    }
+}
+
+/// What was given back of the memory, and is not in use again.
+#[derive(Default)]
+pub(super) struct GivenBack {
+    /// Seglets given back since huge pages were asked for last; 0: none were.
+    seglets: u64,
+    /// Seglets without pages when the last of them were.
+    blank: u64,
 }
 
 /// Bytes of memory for which an action begins or ends.
@@ -44,14 +84,14 @@ struct Limits {
 }
 
 impl Limits {
-    /// The log may take `waste_percent` more than what lives; a quarter of that again is kept free.
-    /// Beside that the open heads, which cannot be cleaned.
+    /// The log may take `waste_percent` more than what lives, and is cleaned to a quarter of that; an eighth of it is kept
+    /// free. Beside that what heads have that cannot be cleaned.
     fn of(options: &CleanerOptions, live: u64, heads: u64) -> Option<Self> {
         let waste = live / 100 * u64::from(options.waste_percent?);
         Some(Self {
             begin: live + waste + heads,
-            end: live + waste / 2 + heads,
-            keep: waste / 4,
+            end: live + waste / 4 + heads,
+            keep: waste / 8,
         })
     }
 }
@@ -59,18 +99,19 @@ impl Limits {
 impl Cleaner {
     /// Looks at the store in a step in which memory was not short.
     pub(super) fn look_at_waste(&self, policy: &mut PagePolicy) {
+        self.judge_load(policy);
         let space = &self.space;
-        let logs = u64::from(space.options.logs);
-        let now_s = space.newest_s();
-        if now_s.saturating_sub(policy.since_s) >= WINDOW_S {
-            let heads = space.heads_filled.load(Ordering::Relaxed);
-            policy.quiet = heads - policy.heads_before <= logs;
-            (policy.heads_before, policy.since_s) = (heads, now_s);
-        }
-        let heads = logs * u64::from(space.geometry.segment_bytes());
-        let live = space.live_bytes();
-        let Some(limits) = Limits::of(&self.options, live, heads).filter(|_| policy.quiet) else {
-            policy.shrinking = false;
+        let of_head = match policy.load {
+            Load::Busy => {
+                policy.shrinking = false;
+                return;
+            }
+            Load::Light => u64::from(space.geometry.segment_bytes()),
+            // One that has more dead data is closed.
+            Load::Still => ((HEAD_DEAD_SEGLETS + 1) * SEGLET_BYTES) as u64,
+        };
+        let heads = u64::from(space.options.logs) * of_head;
+        let Some(limits) = Limits::of(&self.options, space.live_bytes(), heads) else {
             return;
         };
         let free = space.pool.free().total() as usize;
@@ -81,10 +122,80 @@ impl Cleaner {
             taken > limits.begin
         };
         let pages = u64::from(space.pool.free_with_pages()) * SEGLET_BYTES as u64;
-        if let Some(spare) = pages.checked_sub(limits.keep) {
-            let count = (spare as usize / SEGLET_BYTES).min(SEGLETS_PER_STEP);
-            let given = (space.give_pages_back(count) * SEGLET_BYTES) as u64;
-            self.add(|c| &c.bytes_given_back, given);
+        let spare = pages.saturating_sub(limits.keep) as usize / SEGLET_BYTES;
+        let mut given = space.give_pages_back(spare.min(SEGLETS_PER_STEP));
+        if policy.load == Load::Still && !policy.shrinking {
+            given += space.give_reserve_pages_back(RESERVE_SEGLETS_PER_STEP);
+        }
+        if given > 0 {
+            self.note_given_back(given);
+        }
+    }
+
+    /// Judges the load once in a window.
+    fn judge_load(&self, policy: &mut PagePolicy) {
+        let space = &self.space;
+        let now_s = space.newest_s();
+        if now_s.saturating_sub(policy.since_s) < WINDOW_S {
+            return;
+        }
+        let heads = space.heads_filled.load(Ordering::Relaxed);
+        let ends = self.end_positions();
+        let taken = (heads - policy.heads_before) * u64::from(space.geometry.segment_bytes());
+        policy.load = if ends == policy.ends_before {
+            Load::Still
+        } else if taken <= u64::from(space.options.logs) * LIGHT_BYTES {
+            Load::Light
+        } else {
+            Load::Busy
+        };
+        (policy.heads_before, policy.ends_before, policy.since_s) = (heads, ends, now_s);
+    }
+
+    /// No closed segment has enough dead data. That in heads cannot be cleaned: of a store that is not written they are
+    /// closed. If nothing is found there either, the cleaner rests for a window.
+    pub(super) fn look_for_waste_in_heads(&self, policy: &mut PagePolicy) {
+        if policy.load == Load::Still && self.close_emptiest_head(WASTE_PERCENT_MIN) {
+            pluvio_units::mark("log-head-closed-for-its-waste");
+            policy.found_waste();
+            return;
+        }
+        policy.in_vain += 1;
+        if policy.in_vain >= LOOKS_IN_VAIN {
+            policy.in_vain = 0;
+            policy.rests_until_s = self.space.newest_s().saturating_add(WINDOW_S);
+        }
+    }
+
+    fn note_given_back(&self, seglets: usize) {
+        self.add(|c| &c.bytes_given_back, (seglets * SEGLET_BYTES) as u64);
+        let blank = u64::from(self.space.pool.blank());
+        let mut back = self
+            .given_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if back.seglets == 0 {
+            self.space.memory.prefer_small_pages();
+        }
+        back.seglets += seglets as u64;
+        back.blank = blank;
+    }
+
+    /// Asks for huge pages again when half of what was given back is in use.
+    pub(super) fn look_at_growth(&self) {
+        let mut back = self
+            .given_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if back.seglets == 0 {
+            return;
+        }
+        let blank = u64::from(self.space.pool.blank());
+        if blank + back.seglets / 2 < back.blank {
+            *back = GivenBack::default();
+            if self.space.options.huge_pages {
+                self.space.memory.prefer_huge_pages();
+            }
         }
     }
 }

@@ -68,6 +68,8 @@ pub struct StoreStats {
     pub live_bytes_max: u64,
     /// Bytes of log memory in use, live or dead.
     pub log_bytes: u64,
+    /// Bytes of log memory that were ever touched and not given back, in use or not.
+    pub log_resident_bytes: u64,
     /// Bytes of all indexes: memory touched and not given back.
     pub index_bytes: u64,
     /// Entries the indexes have slots for.
@@ -230,6 +232,7 @@ impl Store {
             live_bytes: log.live_bytes,
             live_bytes_max: log.live_bytes_max,
             log_bytes,
+            log_resident_bytes: log.resident_bytes,
             index_bytes: engine.index_bytes,
             index_slots: engine.index_slots,
             resident_bytes: log.resident_bytes + engine.index_bytes + log.table_bytes,
