@@ -447,13 +447,14 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.head_word.set(self.head | LOCKED);
     }
 
-    /// From now on until the lock is gone the caller, who does nothing else with the block, may change something behind an entry
-    /// that stable lookups take: they see it as it was before, or as it is after.
+    /// As long as what this gives lives, something behind an entry that stable lookups take may be changed: they see it as it was
+    /// before, or as it is after. Nothing else can be done with the block meanwhile.
     #[inline(always)]
-    pub(crate) fn begin_change(&mut self) {
+    pub(crate) fn begin_change(&mut self) -> Change<'_, 'a, M> {
         self.begin_move();
         // Nothing of the change is seen before *moving* is.
         M::fence_release();
+        Change { locked: self }
     }
 
     #[inline]
@@ -491,10 +492,22 @@ impl<'a, M: Lines> Locked<'a, M> {
 impl<M: Lines> Drop for Locked<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.head & MOVING != 0 {
-            // Of `begin_change`.
-            self.head = with_next_version(self.head) & !MOVING;
-        }
         self.head_word.set(self.head & !LOCKED);
+    }
+}
+
+/// Something behind an entry of a locked block changes as long as this lives.
+#[must_use = "the change is over when this is dropped"]
+pub(crate) struct Change<'l, 'a, M: Lines> {
+    locked: &'l mut Locked<'a, M>,
+}
+
+impl<M: Lines> Drop for Change<'_, '_, M> {
+    /// Readers hear of the end with the next store to the head, which is at the latest that of the unlocking; until then they look
+    /// again.
+    #[inline(always)]
+    fn drop(&mut self) {
+        let locked = &mut *self.locked;
+        locked.head = with_next_version(locked.head) & !MOVING;
     }
 }

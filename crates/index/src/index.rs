@@ -1,6 +1,6 @@
 //! The public face of the index: hashes, entries and closures.
 
-use crate::block::Locked;
+use crate::block::{Change, Locked};
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
 use crate::table::{Glance, Home, Table};
@@ -350,7 +350,7 @@ pub struct BucketGuard<'a> {
     thread: PhantomData<*mut ()>,
 }
 
-impl BucketGuard<'_> {
+impl<'a> BucketGuard<'a> {
     /// The slot of the entry with the locked hash that `matches`.
     #[must_use]
     #[inline]
@@ -378,11 +378,14 @@ impl BucketGuard<'_> {
         Some(())
     }
 
-    /// From now on until this guard is dropped, and nothing else is done with it, the caller may change what lies behind entries
-    /// of this bucket: [`Index::lookup_stable`] sees it as it was before or as it is afterwards, and waits meanwhile.
+    /// As long as what this gives lives, the caller may change what lies behind entries of this bucket:
+    /// [`Index::lookup_stable`] sees it as it was before or as it is afterwards, and waits meanwhile. Nothing else can be done with
+    /// the bucket until then.
     #[inline(always)]
-    pub fn begin_change(&mut self) {
-        self.locked.begin_change();
+    pub fn begin_change(&mut self) -> BucketChange<'_, 'a> {
+        BucketChange {
+            _change: self.locked.begin_change(),
+        }
     }
 
     /// Adds an entry with the locked hash. Its key must not be in the index: find and replace first.
@@ -425,5 +428,17 @@ impl fmt::Debug for BucketGuard<'_> {
             "BucketGuard(block {})",
             self.locked.address().block.number
         )
+    }
+}
+
+/// See [`BucketGuard::begin_change`].
+#[must_use = "the change is over when this is dropped"]
+pub struct BucketChange<'g, 'a> {
+    _change: Change<'g, 'a, WordRegion>,
+}
+
+impl fmt::Debug for BucketChange<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BucketChange").finish_non_exhaustive()
     }
 }

@@ -50,6 +50,8 @@ mod table;
 mod tests;
 mod words;
 
-pub use index::{BucketGuard, Index, IndexError, IndexFull, IndexOptions, StableHome};
+pub use index::{
+    BucketChange, BucketGuard, Index, IndexError, IndexFull, IndexOptions, StableHome,
+};
 pub use slot::Slot;
 pub use table::Home;

@@ -365,9 +365,10 @@ fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
         });
         let (mut bucket, likely) = table.lock_after(place(0), |_| ());
         assert_eq!(likely, Some(entry(0)));
-        bucket.begin_change();
+        let change = bucket.begin_change();
         pair[0].store(1, Ordering::Relaxed);
         pair[1].store(1, Ordering::Relaxed);
+        drop(change);
         drop(bucket);
         reader.join().unwrap();
     });
@@ -397,7 +398,7 @@ fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
             places[1].store(1, Ordering::Relaxed);
             let (slot, word) = bucket.find_entry(entry(0)).expect("inserted above");
             slot.set(word + 64);
-            bucket.begin_change();
+            let _change = bucket.begin_change();
             places[1].store(2, Ordering::Relaxed);
         }
         changed.store(1, Ordering::Release);

@@ -207,7 +207,8 @@ impl Master {
         let replay_us = micros(self.env.clock.now().since(started));
         let joined = self
             .join(log, replay, tablets, &attempt.wanted, None)
-            .await?;
+            .await
+            .inspect_err(|_| pluvio_units::mark("recovery-withdrawn-awaiting-replicas"))?;
         let total_us = micros(self.env.clock.now().since(started));
         let stats = ReplayStats {
             bytes: fetched.bytes,

@@ -8,9 +8,11 @@
 //!   which every recovery needs one ([`Replication::witnesses`]).
 //! - LEASE-2: the coordinator gives tablets away only when more than that time has passed since the
 //!   backups that answered began to take part (its `zombie_grace`).
-//! - LEASE-3: where witnesses are gone, the coordinator's word does as well: a list that shows this server
-//!   as up was made after it was asked for, and every recovery of it begins later still. So reads go on
+//! - LEASE-3: where there are no witnesses, the leading coordinator's word does as well: that this server is up was true
+//!   after it was asked, and every recovery of it begins later still. So reads go on
 //!   when too few backups are left for writes.
+//! - LEASE-4: a server without replicas (`--replicas 0`) never has witnesses. The coordinator lets its tablets begin anew
+//!   elsewhere only when more time than a lease has passed since it was declared dead.
 //!
 //! The coordinator need not be there for LEASE-1, and each server asks only a few others. Both sides measure
 //! time spans on their own clocks; the difference between the two times is for clocks that run unevenly.
@@ -47,13 +49,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Starts asking. A master without replicas has no witnesses: a crash loses its objects, so there is
-    /// nothing that others could have changed.
-    pub(crate) fn start(self, replicated: bool) -> Vec<TaskHandle> {
-        if !replicated {
-            self.master.serve_until(Moment(Duration::MAX));
-            return Vec::new();
-        }
+    /// Starts asking.
+    pub(crate) fn start(self) -> Vec<TaskHandle> {
         let tasks = Arc::clone(&self.env.tasks);
         let doubt = self.master.replication().watch_doubt();
         let me = Arc::new(self);
@@ -86,11 +83,27 @@ impl Lease {
                 return true;
             }
         }
-        let stands = ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
+        let stands = self.ask_leader().await;
         if stands {
             pluvio_units::mark("lease-by-coordinator");
         }
         stands
+    }
+
+    /// Whether the leading coordinator says that this server is up.
+    async fn ask_leader(&self) -> bool {
+        let ping = Ping {
+            from: self.membership.id(),
+        };
+        let network = &*self.env.network;
+        match self.coordinators.call(network, &ping, LIMIT).await {
+            Ok(reply) if reply.caller_is_member => self.membership.is_member(),
+            Ok(_) => {
+                ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     async fn ask(&self, witness: ServerId) -> bool {

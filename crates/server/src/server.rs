@@ -486,7 +486,7 @@ impl Starting {
             options: options.pings,
         };
         tasks.push(watcher.start());
-        tasks.extend(lease.start(options.replicas > 0));
+        tasks.extend(lease.start());
         Ok(tasks)
     }
 

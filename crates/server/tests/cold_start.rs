@@ -6,16 +6,9 @@ mod rig;
 
 use pluvio_format::SegmentKind;
 use pluvio_units::{SegmentId, ServerId};
-use pluvio_wire::ClusterStatus;
 use rig::Rig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-fn status(rig: &Rig) -> ClusterStatus {
-    let client = rig.connect(&rig.client);
-    let status = rig.run(&rig.client, async move { client.cluster_status().await });
-    status.expect("the coordinator answers")
-}
 
 /// All five servers and the coordinator are killed; they come back in a random order, with pauses, except for `lost` of
 /// them. Every segment had three replicas.
@@ -57,14 +50,14 @@ fn cold_start(seed: u64, lost: usize) {
     rig.check("t", 200);
 
     for _ in 0..60 {
-        let status = status(&rig);
+        let status = rig.status();
         let is_over = status.recoveries.iter().all(|recovery| recovery.done);
         if is_over && status.list.servers.len() == 5 - lost {
             break;
         }
         rig.sim.run_for(Duration::from_millis(500));
     }
-    let status = status(&rig);
+    let status = rig.status();
     assert_eq!(status.list.servers.len(), 5 - lost, "{status:?}");
     rig.sim.run_for(Duration::from_secs(5));
     for i in (0..5).filter(|i| !never.contains(i)) {
@@ -125,7 +118,7 @@ fn both_backups_away(seed: u64) -> bool {
         rig.kill(*backup);
     }
     rig.sim.run_for(Duration::from_secs(5));
-    let now = status(&rig);
+    let now = rig.status();
     let recovery = now.recoveries.iter().find(|r| r.crashed == id);
     let recovery = recovery.expect("it is being recovered");
     let (before, named) = recovery

@@ -7,15 +7,24 @@ mod rig;
 use bytes::Bytes;
 use pluvio_env::{Address, Moment, OpenMode};
 use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind};
+use pluvio_master::{Master, TabletPhase};
 use pluvio_sim::DiskFaults;
-use pluvio_units::{HashRange, RecoveryId, SegmentId, TableId};
+use pluvio_units::{HashRange, Marks, RecoveryId, SEGMENT_BYTES, SegmentId, TableId};
 use pluvio_wire::{
     Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RpcError, TabletSpec,
     TakeTablets, Write, call,
 };
 use rig::{FrameOnDisk, LONG, Rig};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Objects of 100 kB that take more than half of a server's memory.
+const LARGE: u32 = 270;
+/// How long an operation of a disk takes that does next to nothing.
+const STANDSTILL: Duration = Duration::from_secs(30);
+/// What a recovery master reaches that gives up its wait for replicas.
+const WITHDRAWN: &str = "recovery-withdrawn-awaiting-replicas";
 
 /// Reads that were answered: when they were sent, and the value.
 type Seen = Arc<Mutex<Vec<(Moment, Bytes)>>>;
@@ -232,6 +241,81 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
         taken_after < Duration::from_millis(200),
         "the earlier attempt was in the way for {taken_after:?}"
     );
+}
+
+/// REC-5: an attempt that waits for replicas is withdrawn by the next coordinator's attempt, and is over before its backups answer: the
+/// memory that it had is enough for the next one, and its frames are freed.
+#[test]
+fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
+    let marks = Marks::count();
+    let mut rig = Rig::of(8, 2, 1);
+    rig.all_started();
+    // The first one knows of the second one, and keeps nothing on its own disk.
+    rig.sim.run_for(Duration::from_secs(2));
+    let table = rig.fill_large("t", LARGE);
+    let crashed = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let master = 1 - crashed;
+    // They keep replicas for others and have none: the tablet can go to one server only.
+    let backups = [2, 3];
+    for backup in backups {
+        rig.add(0, DiskFaults::default());
+        rig.sim
+            .run_until(|| rig.server(backup).is_some(), LONG)
+            .unwrap();
+    }
+    rig.kill(crashed);
+    let server = rig.server(master).expect("it has started");
+    let work = server.master().expect("it is a member");
+    let recovers = |work: &Master| {
+        let map = work.tablets().snapshot();
+        let mut tablets = map.values().flat_map(|table| &table.tablets);
+        tablets.any(|tablet| tablet.phase == TabletPhase::Recovering)
+    };
+    rig.sim.run_until(|| recovers(&work), LONG).unwrap();
+    let slow = DiskFaults {
+        latency_min: STANDSTILL,
+        latency_max: STANDSTILL,
+        ..DiskFaults::default()
+    };
+    for backup in backups {
+        rig.sim.set_disk(rig.servers[backup], slow.clone());
+    }
+    rig.sim.run_for(Duration::from_secs(3));
+    let free = || work.store().space().stats().free_bytes;
+    let free_at_first = free();
+    let replayed = u64::from(LARGE) * 100_000;
+    assert!(free_at_first < replayed, "two attempts would have room");
+    assert_eq!(marks.reached().get(WITHDRAWN), None);
+
+    rig.restart_coordinator();
+    rig.sim
+        .run_until(|| marks.reached().contains_key(WITHDRAWN), STANDSTILL / 4)
+        .unwrap_or_else(|stuck| panic!("{stuck}"));
+    rig.sim.run_for(Duration::from_secs(3));
+    assert!(recovers(&work), "the second attempt is there");
+    assert!(free() + SEGMENT_BYTES as u64 >= free_at_first, "{}", free());
+
+    for backup in backups {
+        rig.sim.set_disk(rig.servers[backup], DiskFaults::default());
+    }
+    // What they have begun they end at their old speed.
+    let served = || rig.owner(&table, b"key 0") == Some(master);
+    rig.sim
+        .run_until(served, 4 * STANDSTILL)
+        .unwrap_or_else(|stuck| panic!("{stuck}"));
+    rig.check_large("t", LARGE);
+    let attempts: Vec<_> = rig.status().recoveries.iter().map(|r| r.attempts).collect();
+    assert_eq!(attempts, [1], "of the second coordinator");
+    rig.sim.run_for(4 * STANDSTILL);
+    let space = work.store().space();
+    let log: BTreeSet<SegmentId> = space
+        .logs()
+        .flat_map(|log| space.segments(log))
+        .map(|segment| segment.id())
+        .collect();
+    let frames = backups.map(|backup| rig.frames(backup, server.id()));
+    let frames = frames.iter().flatten().map(|frame| frame.header.segment);
+    assert_eq!(frames.collect::<BTreeSet<_>>(), log);
 }
 
 /// A backup that comes back asks the master what of the replicas on its disk is still needed. The master

@@ -243,7 +243,7 @@ impl Engine {
         Some(now.version)
     }
 
-    /// Overwrites the object if the value fits: the last thing that is done under the bucket's lock. Gives the value's head before
+    /// Overwrites the object if the value fits. Gives the value's head before
     /// and after, to be counted ([`count_overwrite`]).
     #[inline(always)]
     fn overwrite(
@@ -260,8 +260,9 @@ impl Engine {
             version: before.version.next(),
             len: value.len(),
         };
-        bucket.begin_change();
+        let change = bucket.begin_change();
         self.space.overwrite(object, &now.bytes(), value);
+        drop(change);
         Some((before, now))
     }
 

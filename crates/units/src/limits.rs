@@ -1,4 +1,4 @@
-//! Limits of the data model and the geometry of the log.
+//! Limits of the data model, the geometry of the log, and the sizes of recovery partitions.
 
 /// Longest key in bytes (64 KiB).
 pub const KEY_MAX: usize = 64 << 10;
@@ -19,6 +19,17 @@ pub const SMALL_ENTRY_MAX: usize = SEGLET_BYTES / 16;
 pub const ENTRY_MAX: usize = KEY_MAX + VALUE_MAX + 64;
 /// Most logs (cores) of one master. Bounds what a digest and a recovery have to carry.
 pub const LOGS_PER_MASTER_MAX: u16 = 256;
+
+/// Bytes of a recovery partition, at most: what one recovery master can replay in about a second (003 §7.5).
+pub const PARTITION_BYTES_MAX: u64 = 500_000_000;
+/// Entries of a recovery partition, at most. See [`PARTITION_BYTES_MAX`].
+pub const PARTITION_ENTRIES_MAX: u64 = 2_000_000;
+/// How many times as much a recovery partition holds at most where there are fewer recovery masters than partitions of the usual
+/// size. It bounds what is done in vain when a recovery master fails: 4 GB, in an attempt that may take ten minutes.
+pub const PARTITION_CROWD_MAX: u64 = 8;
+/// Less than this is not worth another recovery master, and another tablet: replaying it takes some
+/// milliseconds. It also bounds into how many tablets data is cut by recoveries, one after the other.
+pub const PARTITION_BYTES_MIN: u64 = 1 << 20;
 
 const _: () = assert!(SEGMENT_BYTES.is_multiple_of(SEGLET_BYTES));
 // The largest atomic append is an object and the tombstone of its predecessor.

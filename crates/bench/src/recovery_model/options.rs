@@ -1,7 +1,7 @@
 //! What the model is fed with.
 
 use crate::error::{ExperimentError, within};
-use pluvio_units::Size;
+use pluvio_units::{PARTITION_BYTES_MIN, PARTITION_CROWD_MAX, Size};
 use std::fmt;
 use std::str::FromStr;
 
@@ -114,12 +114,6 @@ pub struct ModelOptions {
     pub seed: u64,
 }
 
-/// How many times larger than usual partitions may be where servers are few, as coordinators have it.
-const CROWD_MAX: f64 = 8.0;
-
-/// Less than this is not worth a recovery master of its own.
-const PARTITION_MB_MIN: f64 = 1.048_576;
-
 impl ModelOptions {
     /// They are sensible.
     ///
@@ -192,10 +186,10 @@ impl ModelOptions {
         let servers = self.left() as f64;
         let usual = (mb / self.partition_mb).max(objects / self.partition_objects);
         let needed = match usual.ceil() > servers {
-            true => (usual / CROWD_MAX).ceil().max(servers),
+            true => (usual / PARTITION_CROWD_MAX as f64).ceil().max(servers),
             false => usual.ceil(),
         };
-        let worthwhile = (mb / PARTITION_MB_MIN).min(servers);
+        let worthwhile = (mb * 1e6 / PARTITION_BYTES_MIN as f64).min(servers);
         let all = needed.max(worthwhile.floor()).max(1.0) as usize;
         Partitions {
             all,

@@ -4,7 +4,7 @@
 use crate::broken_bytes::{nonsense_in_a_frame, ports_of, say};
 use crate::data_directory::{copy, server};
 use crate::replication::start_again;
-use crate::support::cluster::{Cluster, files_below, sum};
+use crate::support::cluster::{Cluster, files_below};
 use crate::support::program::runs;
 use crate::support::{Random, Reply, Setup, wait_for};
 use serde_json::Value;
@@ -221,11 +221,7 @@ fn a_recovery_goes_on_among_strangers() {
     // Nobody else was taken for dead.
     assert_eq!(recoveries(&status), (1, 1), "{status}");
     assert_eq!(recoveries(&cluster.status()), (1, 1));
-    wait_for("full replication", || {
-        let status = cluster.status();
-        let missing = sum(&status, "segments_under_replicated");
-        (missing == 0).then_some(()).ok_or(status.to_string())
-    });
+    cluster.wait_replicated();
 }
 
 /// The same when it is certain that they come in the middle: one server alone recovers nothing, for want of data and of backups.

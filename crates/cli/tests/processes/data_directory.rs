@@ -256,11 +256,8 @@ fn damaged_frames_are_found_and_other_replicas_serve() {
     cluster.restart();
     assert_served_and_told(&cluster, 1, &flipped);
     // Recovered, and so replicated anew: now another disk.
-    wait_for("full replication", || {
-        let status = cluster.wait_settled(3);
-        let missing = sum(&status, "segments_under_replicated");
-        (missing == 0).then_some(()).ok_or(status.to_string())
-    });
+    cluster.wait_settled(3);
+    cluster.wait_replicated();
     cluster.kill_all();
     let halved = damage(&cluster, 2, |path| {
         let file = fs::OpenOptions::new().write(true).open(path).unwrap();

@@ -78,11 +78,10 @@ fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
 
     let _server = start_again(&cluster, 3, "2", "1");
     cluster.wait_settled(3);
-    wait_for("full replication", || {
-        let status = cluster.status();
-        let missing = sum(&status, "segments_under_replicated")
-            + metric(&status, "pluvio_segments_under_replicated");
-        (missing == 0).then_some(()).ok_or(status.to_string())
+    cluster.wait_replicated();
+    wait_for("the metric to say so", || {
+        let missing = metric(&cluster.status(), "pluvio_segments_under_replicated");
+        (missing == 0).then_some(()).ok_or(missing.to_string())
     });
     assert_filled(&cluster, 1, 400);
     // What was written meanwhile is on two disks now: any one may go.
@@ -144,11 +143,7 @@ fn writes_wait_for_backups_and_status_says_why() {
     assert_filled(&cluster, 0, 200);
     fill(&cluster, 0, 200);
     assert_filled(&cluster, 1, 400);
-    wait_for("full replication", || {
-        let status = cluster.status();
-        let missing = sum(&status, "segments_under_replicated");
-        (missing == 0).then_some(()).ok_or(status.to_string())
-    });
+    cluster.wait_replicated();
 }
 
 #[test]

@@ -177,6 +177,11 @@ impl Shared {
         let address = record.info.address.clone();
         tracing::info!(%crashed, address, "recovery started");
         self.memory().history.begin(crashed, address, began);
+        if record.info.volatile {
+            // No backup fences it. It serves by the coordinator's word, which it has had no more since it was declared dead (LEASE-4).
+            self.phase(crashed, "waiting for its read lease to end".into());
+            self.env.clock.sleep(self.options.zombie_grace).await;
+        }
         let mut trouble = Trouble::default();
         loop {
             let version = self.state().globals.list_version;

@@ -8,21 +8,12 @@
 use super::plan::{Load, Stats};
 use crate::state::Width;
 use crate::tables::{TABLETS_MAX, cuts_of};
-use pluvio_units::TableId;
+use pluvio_units::{
+    PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, PARTITION_CROWD_MAX, PARTITION_ENTRIES_MAX, TableId,
+};
 use pluvio_wire::TabletSpec;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-
-/// What one recovery master can replay in about a second (003 §7.5).
-const BYTES_MAX: u64 = 500_000_000;
-/// See [`BYTES_MAX`].
-const ENTRIES_MAX: u64 = 2_000_000;
-/// How many times as much a partition holds at most where there are fewer masters than partitions of that size. It bounds
-/// what is done in vain when a recovery master fails: 4 GB, in an attempt that may take ten minutes.
-const CROWD_MAX: u64 = 8;
-/// Less than this is not worth another recovery master, and another tablet: replaying it takes some
-/// milliseconds. It also bounds into how many tablets data is cut by recoveries, one after the other.
-const BYTES_MIN: u64 = 1 << 20;
 
 /// What the crashed server had of each table.
 type Had = BTreeMap<TableId, Width>;
@@ -99,14 +90,14 @@ pub(crate) struct Experience {
 /// The most that a partition should hold, and how many of them that takes at least.
 fn limit(total: Load, masters: u64, experience: Experience) -> (Load, u64) {
     let of = |times: u64| Load {
-        bytes: BYTES_MAX * times,
-        entries: ENTRIES_MAX * times,
+        bytes: PARTITION_BYTES_MAX * times,
+        entries: PARTITION_ENTRIES_MAX * times,
     };
     let needed = |most: Load| {
         let by_bytes = total.bytes.div_ceil(most.bytes);
         by_bytes.max(total.entries.div_ceil(most.entries))
     };
-    let (usual, crowded) = (of(1), of(CROWD_MAX));
+    let (usual, crowded) = (of(1), of(PARTITION_CROWD_MAX));
     match needed(usual) {
         count if count > masters && experience.may_crowd => {
             pluvio_units::mark("recovery-partitions-crowded");
@@ -117,8 +108,8 @@ fn limit(total: Load, masters: u64, experience: Experience) -> (Load, u64) {
 }
 
 /// Cuts tablets into partitions: none over 500 MB or 2 million entries as far as cutting can do
-/// that and there are masters for them ([`CROWD_MAX`] times as much where there are not), about one for each of the `masters` that could
-/// help, none below [`BYTES_MIN`] for the sake of it, and what `experience` asks for.
+/// that and there are masters for them ([`PARTITION_CROWD_MAX`] times as much where there are not), about one for each of the `masters` that could
+/// help, none below [`PARTITION_BYTES_MIN`] for the sake of it, and what `experience` asks for.
 /// `tablets_of` says how many tablets a table has in all, which bounds how often it can be cut.
 pub(crate) fn partition(
     tablets: &[TabletSpec],
@@ -134,7 +125,7 @@ pub(crate) fn partition(
         entries: sum.entries.saturating_add(load.entries),
     });
     let (most, needed) = limit(total, masters as u64, experience);
-    let worthwhile = (total.bytes / BYTES_MIN).min(masters as u64);
+    let worthwhile = (total.bytes / PARTITION_BYTES_MIN).min(masters as u64);
     let count = needed.max(worthwhile).max(experience.least).max(1);
     let goal = Load {
         bytes: total.bytes.div_ceil(count).max(1),
@@ -244,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_tablet_is_not_taken_for_all_of_it() {
-        let stats = stats(&[(1, 6 * BYTES_MAX, 1000)]);
+        let stats = stats(&[(1, 6 * PARTITION_BYTES_MAX, 1000)]);
         let all = [whole(1)];
         let pieces: Vec<_> = partition_all(&all, &stats, 6, |_| 1).concat();
         assert_eq!(pieces.len(), 6);
@@ -292,7 +283,7 @@ mod tests {
 
     #[test]
     fn little_data_is_one_partition() {
-        let stats = stats(&[(1, 2 * BYTES_MIN - 1, 1000)]);
+        let stats = stats(&[(1, 2 * PARTITION_BYTES_MIN - 1, 1000)]);
         let partitions = partition_all(&[whole(1), whole(2)], &stats, 8, |_| 1);
         assert_eq!(sizes(&partitions), [2]);
     }
@@ -305,7 +296,7 @@ mod tests {
 
     #[test]
     fn enough_data_goes_to_all_masters() {
-        let stats = stats(&[(1, 8 * BYTES_MIN, 1000)]);
+        let stats = stats(&[(1, 8 * PARTITION_BYTES_MIN, 1000)]);
         let partitions = partition_all(&[whole(1)], &stats, 4, |_| 1);
         assert_eq!(sizes(&partitions), [1, 1, 1, 1]);
         // So much is worth at most 8 masters.
@@ -323,12 +314,12 @@ mod tests {
     #[test]
     fn partitions_are_larger_where_there_are_too_few_masters() {
         let by_bytes = Load {
-            bytes: 16 * BYTES_MAX,
+            bytes: 16 * PARTITION_BYTES_MAX,
             entries: 1000,
         };
         let by_entries = Load {
             bytes: 1000,
-            entries: 16 * ENTRIES_MAX,
+            entries: 16 * PARTITION_ENTRIES_MAX,
         };
         for total in [by_bytes, by_entries] {
             let counts = [1, 2, 3, 15, 16].map(|masters| crowd(total, masters, true));
@@ -339,13 +330,13 @@ mod tests {
     #[test]
     fn large_data_needs_more_partitions_than_masters() {
         let by_bytes = Load {
-            bytes: 3 * CROWD_MAX * BYTES_MAX,
+            bytes: 3 * PARTITION_CROWD_MAX * PARTITION_BYTES_MAX,
             entries: 1000,
         };
         assert_eq!(crowd(by_bytes, 1, true), 3);
         let by_entries = Load {
             bytes: 1000,
-            entries: 5 * CROWD_MAX * ENTRIES_MAX,
+            entries: 5 * PARTITION_CROWD_MAX * PARTITION_ENTRIES_MAX,
         };
         assert_eq!(crowd(by_entries, 1, true), 5);
     }
@@ -353,8 +344,8 @@ mod tests {
     #[test]
     fn after_attempts_in_vain_partitions_are_small_again() {
         let total = Load {
-            bytes: 3 * BYTES_MAX,
-            entries: 5 * ENTRIES_MAX,
+            bytes: 3 * PARTITION_BYTES_MAX,
+            entries: 5 * PARTITION_ENTRIES_MAX,
         };
         assert_eq!(crowd(total, 1, true), 1);
         assert_eq!(crowd(total, 1, false), 5);
@@ -379,7 +370,7 @@ mod tests {
     #[test]
     fn open_heads_count_for_parallelism() {
         let stats = Stats {
-            unaccounted: 2 * BYTES_MIN,
+            unaccounted: 2 * PARTITION_BYTES_MIN,
             ..Stats::default()
         };
         assert_eq!(partition_all(&[whole(1)], &stats, 4, |_| 1).len(), 2);

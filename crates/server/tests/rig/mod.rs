@@ -10,6 +10,7 @@ use pluvio_format::{FrameHeader, newest_frame_header};
 use pluvio_server::{Server, ServerOptions};
 use pluvio_sim::{DiskFaults, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
+use pluvio_wire::ClusterStatus;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -250,6 +251,13 @@ impl Rig {
             .filter(|path| path.starts_with(&prefix))
             .filter_map(frame)
             .collect()
+    }
+
+    /// What the coordinator knows.
+    pub fn status(&self) -> ClusterStatus {
+        let client = self.connect(&self.client);
+        let status = self.run(&self.client, async move { client.cluster_status().await });
+        status.expect("the coordinator answers")
     }
 
     /// Reads what [`Rig::fill`] wrote.

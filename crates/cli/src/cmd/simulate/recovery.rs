@@ -11,6 +11,7 @@ use pluvio_bench::recovery_model::{
     Costs, Disks, LostData, ModelOptions, Placement, PlacementOptions, Recovered, ideal_read_time,
     read_times, recover,
 };
+use pluvio_units::{PARTITION_BYTES_MAX, PARTITION_ENTRIES_MAX};
 use std::process::ExitCode;
 
 /// `pluvio simulate recovery`.
@@ -36,10 +37,10 @@ pub struct Recovery {
     #[arg(long, value_name = "N", default_value_t = 8)]
     cores: usize,
     /// Megabytes of a partition at most
-    #[arg(long, value_name = "MB", default_value_t = 500.0)]
+    #[arg(long, value_name = "MB", default_value_t = PARTITION_BYTES_MAX as f64 / 1e6)]
     partition_mb: f64,
     /// Objects of a partition at most
-    #[arg(long, value_name = "N", default_value_t = 2e6)]
+    #[arg(long, value_name = "N", default_value_t = PARTITION_ENTRIES_MAX as f64)]
     partition_objects: f64,
     /// Megabytes of a segment
     #[arg(long, value_name = "MB", default_value_t = 8.0)]

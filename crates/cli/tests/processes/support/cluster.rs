@@ -255,6 +255,16 @@ impl Cluster {
         }
     }
 
+    /// Waits until every segment of every server has all the replicas that it should have.
+    #[track_caller]
+    pub fn wait_replicated(&self) {
+        wait_for("full replication", || {
+            let status = self.status();
+            let missing = sum(&status, "segments_under_replicated");
+            (missing == 0).then_some(()).ok_or(status.to_string())
+        });
+    }
+
     /// Whether the files stay when this is dropped.
     pub fn keep(&mut self, keep: bool) {
         self.directory.disable_cleanup(keep);
