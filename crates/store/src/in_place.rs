@@ -17,7 +17,7 @@ use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::Object;
 use pluvio_index::BucketGuard;
-use pluvio_log::{LogSpace, MutableObject, VALUE_HEAD_BYTES};
+use pluvio_log::{MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{KeyHash, LogId, ObjectVersion};
 
@@ -91,8 +91,8 @@ impl ValueHead {
     }
 
     #[inline(always)]
-    fn of(space: &LogSpace, object: &MutableObject<'_>) -> Self {
-        Self::read(space.load_head(object))
+    fn of(object: &MutableObject<'_>) -> Self {
+        Self::read(object.load_head())
     }
 }
 
@@ -148,13 +148,13 @@ impl Engine {
         self.copy_away(table, hash, key, into, guard)
     }
 
-    /// Lets `into` hold the value; gives its version. Both may be torn, as [`LogSpace::load_head`] says.
+    /// Lets `into` hold the value; gives its version. Both may be torn, as [`MutableObject::load_head`] says.
     #[inline(always)]
     fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> ObjectVersion {
-        let head = ValueHead::of(&self.space, object);
+        let head = ValueHead::of(object);
         // Torn, it may say anything.
         let len = head.len.min(object.room());
-        self.space.load_rest(object, len, into);
+        object.load_rest(len, into);
         head.version
     }
 
@@ -197,10 +197,10 @@ impl Engine {
     ) -> Option<ObjectVersion> {
         let hash = table.hash(key);
         let guard = self.space.pin();
-        let index = table.indexes.of_all()?;
+        let whole = table.indexes.whole()?;
         let ahead = |entry| self.space.prefetch(entry, PREFETCH_LINES);
-        let (mut bucket, likely) = index.lock_after(hash, ahead);
-        if table.indexes.is_closed() {
+        let (mut bucket, likely) = whole.index().lock_after(hash, ahead);
+        if whole.is_closed() {
             return None;
         }
         if let Some(entry) = likely
@@ -255,13 +255,13 @@ impl Engine {
         if value.len() > object.room() {
             return None;
         }
-        let before = ValueHead::of(&self.space, object);
+        let before = ValueHead::of(object);
         let now = ValueHead {
             version: before.version.next(),
             len: value.len(),
         };
         bucket.begin_change();
-        self.space.overwrite(object, &now.bytes(), value);
+        object.overwrite(&now.bytes(), value);
         Some((before, now))
     }
 
