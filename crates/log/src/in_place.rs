@@ -202,9 +202,7 @@ impl LogMemory {
         let mut copy = unsafe { self.bytes(seglet, within, value_at, guard) }.to_vec();
         copy.extend_from_slice(&object.load_head());
         copy.resize(total_len, 0);
-        object
-            .rest
-            .load(&mut copy[value_at + VALUE_HEAD_BYTES..]);
+        object.rest.load(&mut copy[value_at + VALUE_HEAD_BYTES..]);
         Some(copy)
     }
 }
@@ -250,7 +248,11 @@ impl LogSpace {
         let Some((from, to)) = pair else {
             return;
         };
-        assert_eq!(from.room(), to.room(), "a copy is as long as what it copies");
+        assert_eq!(
+            from.room(),
+            to.room(),
+            "a copy is as long as what it copies"
+        );
         let mut piece = [0; 256];
         // SAFETY: as in `MutableObject::overwrite`; nobody knows of the copy.
         unsafe { to.head.store_array(&from.load_head()) };

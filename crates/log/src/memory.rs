@@ -270,6 +270,7 @@ impl LogMemory {
     /// The bytes of an entry within its seglet, to be accessed as what others change.
     #[inline(always)]
     pub(crate) fn racing(&self, entry: EntryRef, len: usize) -> RacingBytes<'_> {
+        assert!(self.in_place, "LOG-12: values do not change here");
         self.region.racing_in_granule(entry.offset(), len)
     }
 
