@@ -10,7 +10,7 @@
 use crate::slot;
 use crate::spread::{Address, Block};
 use crate::table::{
-    LOCKED, MOVING, Table, next_of, reach_of, with_next, with_next_version, with_reach,
+    Approach, LOCKED, MOVING, Table, next_of, reach_of, with_next, with_next_version, with_reach,
 };
 use crate::words::{Lines, Word};
 use pluvio_units::EntryRef;
@@ -30,6 +30,19 @@ pub(crate) struct Locked<'a, M: Lines> {
     address: Address,
 }
 
+/// A slot of a locked block with the tag that was asked for ([`Table::lock_after`]).
+pub(crate) struct Likely<'a, W> {
+    word: &'a W,
+    value: u64,
+}
+
+impl<W: Word> Likely<'_, W> {
+    #[inline(always)]
+    pub(crate) fn entry(&self) -> EntryRef {
+        slot::entry_of(self.value)
+    }
+}
+
 /// Where an entry was found.
 struct Found<'a, W> {
     word: &'a W,
@@ -46,16 +59,15 @@ impl<M: Lines> Table<M> {
         self.lock_address(place, lines, Address::of(place, lines, M::BLOCK_LOG))
     }
 
-    /// [`Self::lock`], and `ahead` sees before it the entry that the first slot at home with the tag refers to. Gives that
-    /// entry, if the slot still has one with that tag.
+    /// [`Self::lock`] of what was approached, and `ahead` sees before it the entry that the first slot at home with the tag
+    /// refers to. Gives that slot, if it still has an entry with that tag.
     #[inline(always)]
     pub(crate) fn lock_after(
         &self,
-        place: u64,
+        approach: Approach,
         ahead: impl FnOnce(EntryRef),
-    ) -> (Locked<'_, M>, Option<EntryRef>) {
-        let lines = self.lines();
-        let address = Address::of(place, lines, M::BLOCK_LOG);
+    ) -> (Locked<'_, M>, Option<Likely<'_, M::Word>>) {
+        let (place, lines, address) = self.arrive(approach);
         let line = self.line(&address.block, address.home);
         let tagged = M::glimpse(line, address.tag);
         if tagged == 0 {
@@ -68,9 +80,9 @@ impl<M: Lines> Table<M> {
         if self.lines() != lines {
             return (self.lock_again(place, locked), None);
         }
-        let word = word.get();
-        let same = slot::has_tag(word, address.tag);
-        (locked, same.then(|| slot::entry_of(word)))
+        let value = word.get();
+        let same = slot::has_tag(value, address.tag);
+        (locked, same.then_some(Likely { word, value }))
     }
 
     /// Locks the block of `place`, whose address was this with so many lines.
@@ -220,6 +232,14 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
         let found = self.find(|word| slot::has_tag(word, tag) && wanted(word))?;
         Some((found.word, found.value))
+    }
+
+    /// Lets a slot that came with the lock refer to another entry of its key, not pending.
+    #[inline(always)]
+    pub(crate) fn replace_likely(&mut self, likely: Likely<'_, M::Word>, new: EntryRef) {
+        let Likely { word, value } = likely;
+        debug_assert_eq!(word.get(), value, "the slot's block is locked since");
+        word.set(slot::pack(slot::tag_of(value), new, false));
     }
 
     /// The slot of an entry of the address, and its word.

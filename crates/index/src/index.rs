@@ -1,12 +1,13 @@
 //! The public face of the index: hashes, entries and closures.
 
-use crate::block::{Change, Locked};
+use crate::block::{Change, Likely, Locked};
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
-use crate::table::{Glance, Home, Table};
+use crate::table::{Approach, Glance, Home, Table};
 use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU64;
 use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, RegionError, WordRegion};
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
@@ -128,6 +129,13 @@ impl Index {
         self.table.lookup_away(self.spread.place(hash), take)
     }
 
+    /// Asks for the home of `hash`, which needs no guard yet: it comes from memory while the caller gets one.
+    #[must_use]
+    #[inline(always)]
+    pub fn approach(&self, hash: KeyHash) -> Approach {
+        self.table.approach(self.spread.place(hash))
+    }
+
     /// The slots at a home with the tag of its hash, for readers who want the code of the common case in one piece: one of
     /// these is what nearly every lookup finds, and needs no check. When none of them is, [`Self::lookup_away_with`] has to be
     /// asked.
@@ -149,14 +157,14 @@ impl Index {
             .lookup_stable(self.spread.place(hash), |slot| take(slot.entry))
     }
 
-    /// The home of `hash` for who takes something that is changed in place, and wants the code of the common case in one piece:
+    /// The home that was approached for who takes something that is changed in place, and wants the code of the common case in one piece:
     /// one of its slots is what nearly every lookup finds, and what was taken behind it counts if the home is stable then.
     /// When none of them is, or it is not, or there is none because a change is under way, [`Self::lookup_stable`] has to be
     /// asked.
     #[must_use]
     #[inline(always)]
-    pub fn stable_home(&self, hash: KeyHash) -> Option<StableHome<'_>> {
-        self.table.glance(self.spread.place(hash)).map(StableHome)
+    pub fn stable_home(&self, approach: Approach) -> Option<StableHome<'_>> {
+        self.table.glance(approach).map(StableHome)
     }
 
     /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock no
@@ -170,18 +178,18 @@ impl Index {
         }
     }
 
-    /// [`Self::lock`], and `ahead` sees before it the entry at home that most likely is the one with this hash, to ask for its
-    /// bytes: nothing is on its way from memory while a lock waits for the stores before it. Gives that entry too, if the
-    /// locked bucket still has it; there may be others.
+    /// [`Self::lock`] of the hash that was approached, and `ahead` sees before it the entry at home that most likely is the one
+    /// with this hash, to ask for its bytes: nothing is on its way from memory while a lock waits for the stores before it.
+    /// Gives the slot of that entry too, if the locked bucket still has it; there may be others.
     #[inline(always)]
     pub fn lock_after(
         &self,
-        hash: KeyHash,
+        approach: Approach,
         ahead: impl FnOnce(EntryRef),
-    ) -> (BucketGuard<'_>, Option<EntryRef>) {
-        let (locked, likely) = self.table.lock_after(self.spread.place(hash), ahead);
+    ) -> (BucketGuard<'_>, Option<LikelySlot<'_>>) {
+        let (locked, likely) = self.table.lock_after(approach, ahead);
         let thread = PhantomData;
-        (BucketGuard { locked, thread }, likely)
+        (BucketGuard { locked, thread }, likely.map(LikelySlot))
     }
 
     /// Marks `entry` as durable; false when the slot refers to another entry by now.
@@ -343,6 +351,24 @@ impl fmt::Debug for StableHome<'_> {
     }
 }
 
+/// A slot of a locked bucket, most likely that of the wanted entry ([`Index::lock_after`]).
+pub struct LikelySlot<'a>(Likely<'a, AtomicU64>);
+
+impl LikelySlot<'_> {
+    /// The entry it refers to, as long as the bucket is locked.
+    #[must_use]
+    #[inline(always)]
+    pub fn entry(&self) -> EntryRef {
+        self.0.entry()
+    }
+}
+
+impl fmt::Debug for LikelySlot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LikelySlot").field(&self.entry()).finish()
+    }
+}
+
 /// A locked bucket. Stays in its thread; unlocks when dropped.
 pub struct BucketGuard<'a> {
     locked: Locked<'a, WordRegion>,
@@ -376,6 +402,16 @@ impl<'a> BucketGuard<'a> {
         let new = with(slot::entry_of(word))?;
         found.set(slot::pack(slot::tag_of(word), new, false));
         Some(())
+    }
+
+    /// Lets the slot that came with this guard, which turned out to be that of the wanted entry, refer to `new`, an entry of the
+    /// same key, not pending.
+    ///
+    /// # Panics
+    /// When `new` is at offset zero.
+    #[inline(always)]
+    pub fn replace_likely(&mut self, slot: LikelySlot<'_>, new: EntryRef) {
+        self.locked.replace_likely(slot.0, new);
     }
 
     /// As long as what this gives lives, the caller may change what lies behind entries of this bucket:

@@ -28,7 +28,8 @@
 //! does not repeats while entries of that block are being moved. Writers lock one block, briefly; one thread at a time
 //! resizes, a line in a step, and locks one block or two.
 //! Who looks up, scans, locks or resizes holds an epoch guard from before the call until it has
-//! finished with the references it got; so no entry and no line it can see is reclaimed.
+//! finished with the references it got; so no entry and no line it can see is reclaimed. [`Index::approach`] alone needs none:
+//! where it said that a hash is at home counts only if, under the guard, there are as many lines as then.
 //!
 //! What it does not do: it reads no log, compares no keys and knows no versions of objects. See
 //! `docs/index.md`.
@@ -51,7 +52,7 @@ mod tests;
 mod words;
 
 pub use index::{
-    BucketChange, BucketGuard, Index, IndexError, IndexFull, IndexOptions, StableHome,
+    BucketChange, BucketGuard, Index, IndexError, IndexFull, IndexOptions, LikelySlot, StableHome,
 };
 pub use slot::Slot;
-pub use table::Home;
+pub use table::{Approach, Home};

@@ -363,8 +363,8 @@ fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
             let [one, two] = taken.expect("it is there all the time");
             assert_eq!(one, two, "half a change");
         });
-        let (mut bucket, likely) = table.lock_after(place(0), |_| ());
-        assert_eq!(likely, Some(entry(0)));
+        let (mut bucket, likely) = table.lock_after(table.approach(place(0)), |_| ());
+        assert_eq!(likely.map(|likely| likely.entry()), Some(entry(0)));
         let change = bucket.begin_change();
         pair[0].store(1, Ordering::Relaxed);
         pair[1].store(1, Ordering::Relaxed);

@@ -122,6 +122,14 @@ pub struct Home {
     tag: u64,
 }
 
+/// Where a hash was at home when somebody asked, for who goes there as soon as it has a guard ([`Index::approach`](crate::Index::approach)).
+#[derive(Debug, Clone, Copy)]
+pub struct Approach {
+    place: u64,
+    lines: u64,
+    address: Address,
+}
+
 /// See [`Table::at_home`].
 #[derive(Debug)]
 pub(crate) struct AtHome<'a, W> {
@@ -233,6 +241,41 @@ impl<M: Lines> Table<M> {
             line: self.first_line + address.block.line(address.home),
             tag: address.tag,
         }
+    }
+
+    /// Where `place` is at home, and asks for that line.
+    #[inline(always)]
+    pub(crate) fn approach(&self, place: u64) -> Approach {
+        let lines = self.lines();
+        let address = Address::of(place, lines, M::BLOCK_LOG);
+        self.prefetch(self.home_at(&address));
+        Approach {
+            place,
+            lines,
+            address,
+        }
+    }
+
+    /// The place that was approached, the number of lines, and the address that the place has with so many.
+    #[inline(always)]
+    pub(crate) fn arrive(&self, approach: Approach) -> (u64, u64, Address) {
+        let Approach {
+            place,
+            lines,
+            address,
+        } = approach;
+        let now = self.lines();
+        if now == lines {
+            return (place, lines, address);
+        }
+        (place, now, Self::address_anew(place, now))
+    }
+
+    /// The address of who approached another one.
+    #[cold]
+    #[inline(never)]
+    fn address_anew(place: u64, lines: u64) -> Address {
+        Address::of(place, lines, M::BLOCK_LOG)
     }
 
     /// Asks for a home.
@@ -427,12 +470,11 @@ impl<M: Lines> Table<M> {
         self.memory.prefetch(Self::head_line(address.block.number));
     }
 
-    /// The home of `place` as it is to be seen for what lies behind its slots and is changed in place; none while a change of
+    /// The home that was approached as it is to be seen for what lies behind its slots and is changed in place; none while a change of
     /// its block is under way.
     #[inline(always)]
-    pub(crate) fn glance(&self, place: u64) -> Option<Glance<'_, M>> {
-        let lines = self.lines();
-        let address = Address::of(place, lines, M::BLOCK_LOG);
+    pub(crate) fn glance(&self, approach: Approach) -> Option<Glance<'_, M>> {
+        let (_, lines, address) = self.arrive(approach);
         let head_word = self.head(address.block.number).0;
         let head = head_word.get();
         let glance = Glance {
@@ -454,7 +496,7 @@ impl<M: Lines> Table<M> {
     ) -> Option<T> {
         let mut attempt = 0_u32;
         loop {
-            if let Some(glance) = self.glance(place) {
+            if let Some(glance) = self.glance(self.approach(place)) {
                 let at_home = glance.slots().find_map(&mut take);
                 let found = at_home.or_else(|| self.lookup_away(place, &mut take));
                 // Nothing was found in a complete view.

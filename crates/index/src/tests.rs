@@ -3,7 +3,7 @@
 use crate::slot;
 use crate::table::reach_of;
 use crate::words::Word;
-use crate::{Index, IndexError, IndexFull, IndexOptions, Slot};
+use crate::{Approach, Index, IndexError, IndexFull, IndexOptions, Slot};
 use core::ops::Deref;
 use pluvio_memory::ReclaimEpochs;
 use pluvio_units::{EntryRef, HashRange, KeyHash};
@@ -571,6 +571,53 @@ fn too_large_an_index_is_refused() {
 #[should_panic(expected = "no entry at offset zero")]
 fn an_entry_at_offset_zero_is_refused() {
     let _ = index(10).lock(KeyHash(1)).insert(entry(0), false);
+}
+
+/// Who asked where a hash is at home before the index grew, or shrank, finds its entry where it is by now.
+#[test]
+fn what_was_approached_is_found_wherever_it_is_by_now() {
+    const KEYS: u64 = 20_000;
+    const STEADY: u64 = 200;
+    let index = index(100_000);
+    let approached = |copy| {
+        let pairs = (0..STEADY).map(|key| (copy_of(key, copy), copy_of(key, copy + 1)));
+        let all = pairs.map(|(old, new)| (index.approach(hash_of(old)), old, new));
+        all.collect::<Vec<_>>()
+    };
+    let replace_all = |approached: Vec<(Approach, EntryRef, EntryRef)>| {
+        let mut likely_ones = 0;
+        for (approach, old, new) in approached {
+            let _guard = index.epochs.pin();
+            let home = index.stable_home(approach).expect("nothing is under way");
+            let is_home = home.slots().any(|slot| slot.entry == old);
+            assert!(home.is_stable());
+            let (mut bucket, likely) = index.lock_after(approach, |_| ());
+            match likely.filter(|likely| likely.entry() == old) {
+                Some(likely) => {
+                    assert!(is_home);
+                    bucket.replace_likely(likely, new);
+                    likely_ones += 1;
+                }
+                None => assert!(bucket.replace(old, new, false)),
+            }
+            drop(bucket);
+            assert_eq!(get(&index, key_of(old), hash_of(old)), Some(new));
+        }
+        assert!(likely_ones > STEADY * 3 / 4, "{likely_ones}");
+    };
+    for key in 0..STEADY {
+        put(&index, key, 0, hash_of);
+    }
+    let before = approached(0);
+    for key in STEADY..KEYS {
+        put(&index, key, 0, hash_of);
+    }
+    replace_all(before);
+    let before = approached(1);
+    for key in STEADY..KEYS {
+        index.remove(key, 0, hash_of);
+    }
+    replace_all(before);
 }
 
 /// Keys that are always there are always found, whatever happens to their neighbours.

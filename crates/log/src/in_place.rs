@@ -16,7 +16,7 @@ use crate::space::LogSpace;
 use crate::view::is_same_key;
 use core::ops::Range;
 use pluvio_format::{Object, ObjectFront};
-use pluvio_memory::EpochGuard;
+use pluvio_memory::{EpochGuard, RacingBytes};
 use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SMALL_ENTRY_MAX};
 
 /// Bytes of the owner's at the beginning of a value that may be overwritten: version and length, so that a shorter
@@ -30,20 +30,42 @@ pub struct MutableObject<'g> {
     pub version: ObjectVersion,
     /// Its key, which never changes.
     pub key: &'g [u8],
-    /// Where its value lies in the region.
-    at: u64,
-    /// Bytes of the value, its head included.
-    room: usize,
+    /// Head of its value.
+    head: RacingBytes<'g>,
+    /// What follows the head.
+    rest: RacingBytes<'g>,
     /// Bytes in the log.
     total_len: u32,
 }
 
-impl MutableObject<'_> {
+impl<'g> MutableObject<'g> {
+    /// An object with these bytes, whose value begins at `value_at`; `None` when the value is too short to have a head.
+    #[inline(always)]
+    fn new(
+        version: ObjectVersion,
+        key: &'g [u8],
+        bytes: RacingBytes<'g>,
+        value_at: usize,
+    ) -> Option<Self> {
+        let (_, value) = bytes.split_at(value_at);
+        if value.len() < VALUE_HEAD_BYTES {
+            return None;
+        }
+        let (head, rest) = value.split_at(VALUE_HEAD_BYTES);
+        Some(Self {
+            version,
+            key,
+            head,
+            rest,
+            total_len: bytes.len() as u32,
+        })
+    }
+
     /// Bytes that a value may have to fit here, its head not counted.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn room(&self) -> usize {
-        self.room - VALUE_HEAD_BYTES
+        self.rest.len()
     }
 
     /// Whether it has this key.
@@ -53,21 +75,56 @@ impl MutableObject<'_> {
         is_same_key(self.key, key)
     }
 
-    #[inline(always)]
-    fn rest_at(&self) -> u64 {
-        self.at + VALUE_HEAD_BYTES as u64
-    }
-
     /// Bytes it takes in the log.
     #[must_use]
     #[inline]
     pub fn total_len(&self) -> u32 {
         self.total_len
     }
+
+    /// The head of the value. It may be torn, and so may be the rest, unless the bucket is locked, or its version
+    /// tells afterwards that nobody wrote.
+    #[must_use]
+    #[inline(always)]
+    pub fn load_head(&self) -> [u8; VALUE_HEAD_BYTES] {
+        self.head.load_array()
+    }
+
+    /// Lets `into` hold the first `len` bytes of what follows the head; see [`Self::load_head`].
+    ///
+    /// # Panics
+    /// When there is no room for so many.
+    #[inline(always)]
+    pub fn load_rest(&self, len: usize, into: &mut Vec<u8>) {
+        self.rest.load_vec(len, into);
+    }
+
+    /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has told readers
+    /// (LOG-13).
+    ///
+    /// # Panics
+    /// When `rest` is longer than the room.
+    #[inline(always)]
+    pub fn overwrite(&self, head: &[u8; VALUE_HEAD_BYTES], rest: &[u8]) {
+        // SAFETY: nobody takes a slice of the value of such an object (LOG-12), its first copy was written before the index
+        // pointed to it, and the bucket's lock keeps other writers away (LOG-13).
+        unsafe {
+            self.head.store_array(head);
+            self.rest.store(rest);
+        }
+    }
+}
+
+/// Whether the value of an entry of so many bytes may change where it lies, with `left` bytes of its seglet from its beginning
+/// on: a small entry never crosses a seglet border, wherever the cleaner copies it to; a large one might, and then a change
+/// during the copy would be lost.
+#[inline(always)]
+fn may_change(total_len: usize, left: usize) -> bool {
+    total_len <= SMALL_ENTRY_MAX && total_len <= left
 }
 
 impl LogMemory {
-    /// The object at `entry`, without its value; `None` when it is none, or a large one.
+    /// The object at `entry`, without its value; `None` when it is none, or one whose value never changes.
     #[inline]
     pub(crate) fn mutable_object<'g>(
         &'g self,
@@ -87,23 +144,20 @@ impl LogMemory {
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
+        if !self.is_in_place() {
+            return None;
+        }
         let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
         let (front, key_at) = self.plain_front(entry, left, guard)?;
         let value_at = key_at + front.key_len;
-        let room = front.total_len.checked_sub(value_at)?;
-        if front.total_len > left.min(SMALL_ENTRY_MAX) || room < VALUE_HEAD_BYTES {
+        if !may_change(front.total_len, left) {
             return None;
         }
         // SAFETY: below the appended length and under the guard, as in `view`; and what lies before the value never
         // changes (LOG-12).
         let before = unsafe { self.piece(entry, value_at, guard) };
-        Some(MutableObject {
-            version: front.version,
-            key: before.get(key_at..)?,
-            at: entry.offset() + value_at as u64,
-            room,
-            total_len: front.total_len as u32,
-        })
+        let bytes = self.racing(entry, front.total_len);
+        MutableObject::new(front.version, before.get(key_at..)?, bytes, value_at)
     }
 
     #[inline(never)]
@@ -112,6 +166,9 @@ impl LogMemory {
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
+        if !self.is_in_place() {
+            return None;
+        }
         let (seglet, within) = Self::split(entry);
         let left = SEGLET_BYTES - within;
         let mut len = ObjectFront::BYTES_MIN;
@@ -128,30 +185,24 @@ impl LogMemory {
                 Err(None) => return None,
             }
         };
-        let room = front.total_len - front.value_at;
-        // A small entry never crosses a seglet border, wherever the cleaner copies it to; a large one might, and then
-        // a change during the copy would be lost.
-        let small = front.total_len <= left.min(SMALL_ENTRY_MAX);
-        (small && room >= VALUE_HEAD_BYTES).then(|| MutableObject {
-            version: front.version,
-            key: front.key,
-            at: entry.offset() + front.value_at as u64,
-            room,
-            total_len: front.total_len as u32,
-        })
+        if !may_change(front.total_len, left) {
+            return None;
+        }
+        let bytes = self.racing(entry, front.total_len);
+        MutableObject::new(front.version, front.key, bytes, front.value_at)
     }
 
     /// A copy of the whole object: its value by atomic loads.
     pub(crate) fn copy_mutable(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<Vec<u8>> {
         let object = self.mutable_object(entry, guard)?;
-        let front_len = object.total_len as usize - object.room;
+        let total_len = object.total_len as usize;
+        let value_at = total_len - VALUE_HEAD_BYTES - object.room();
         let (seglet, within) = Self::split(entry);
         // SAFETY: what lies before the value never changes (LOG-12).
-        let mut copy = unsafe { self.bytes(seglet, within, front_len, guard) }.to_vec();
-        copy.resize(object.total_len as usize, 0);
-        let (head, rest) = copy[front_len..].split_at_mut(VALUE_HEAD_BYTES);
-        head.copy_from_slice(&self.load_racing_array::<VALUE_HEAD_BYTES>(object.at));
-        self.load_racing(object.rest_at(), object.room(), rest);
+        let mut copy = unsafe { self.bytes(seglet, within, value_at, guard) }.to_vec();
+        copy.extend_from_slice(&object.load_head());
+        copy.resize(total_len, 0);
+        object.rest.load(&mut copy[value_at + VALUE_HEAD_BYTES..]);
         Some(copy)
     }
 }
@@ -165,9 +216,6 @@ impl LogSpace {
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
-            return None;
-        }
         self.memory.mutable_object(entry, guard)
     }
 
@@ -180,9 +228,6 @@ impl LogSpace {
         key: &[u8],
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
-            return None;
-        }
         let object = self.memory.plain_mutable_object(entry, guard)?;
         object.has_key(key).then_some(object)
     }
@@ -194,40 +239,6 @@ impl LogSpace {
         self.memory.is_in_place()
     }
 
-    /// The head of the value. It may be torn, and so may be the rest, unless the bucket is locked, or its version
-    /// tells afterwards that nobody wrote.
-    #[must_use]
-    #[inline(always)]
-    pub fn load_head(&self, object: &MutableObject<'_>) -> [u8; VALUE_HEAD_BYTES] {
-        self.memory.load_racing_array(object.at)
-    }
-
-    /// Lets `into` hold the first `len` bytes of what follows the head; see [`Self::load_head`].
-    ///
-    /// # Panics
-    /// When there is no room for so many.
-    #[inline(always)]
-    pub fn load_rest(&self, object: &MutableObject<'_>, len: usize, into: &mut Vec<u8>) {
-        self.memory
-            .load_racing_vec(object.rest_at(), object.room(), len, into);
-    }
-
-    /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has told readers
-    /// (LOG-13).
-    ///
-    /// # Panics
-    /// When `rest` is longer than the room.
-    #[inline(always)]
-    pub fn overwrite(
-        &self,
-        object: &MutableObject<'_>,
-        head: &[u8; VALUE_HEAD_BYTES],
-        rest: &[u8],
-    ) {
-        self.memory
-            .store_racing_with(object.at, head, object.room(), rest);
-    }
-
     /// Takes the value of `old` once more into its copy `new`, which the index does not point to yet. The caller
     /// has the lock of the object's bucket (LOG-13). Does nothing where values do not change.
     pub fn copy_value_again(&self, old: EntryRef, new: EntryRef, guard: &EpochGuard<'_>) {
@@ -237,14 +248,19 @@ impl LogSpace {
         let Some((from, to)) = pair else {
             return;
         };
-        assert_eq!(from.room, to.room, "a copy is as long as what it copies");
+        assert_eq!(
+            from.room(),
+            to.room(),
+            "a copy is as long as what it copies"
+        );
         let mut piece = [0; 256];
-        for range in pieces(from.room, piece.len()) {
+        // SAFETY: as in `MutableObject::overwrite`; nobody knows of the copy.
+        unsafe { to.head.store_array(&from.load_head()) };
+        for range in pieces(from.room(), piece.len()) {
             let piece = &mut piece[..range.len()];
-            let (at, left) = (range.start as u64, from.room - range.start);
-            self.memory.load_racing(from.at + at, left, piece);
-            self.memory
-                .store_racing(to.at + at, to.room - range.start, piece);
+            from.rest.split_at(range.start).1.load(piece);
+            // SAFETY: as above.
+            unsafe { to.rest.split_at(range.start).1.store(piece) };
         }
     }
 }

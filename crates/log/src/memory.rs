@@ -22,7 +22,7 @@ use crate::stats::MemoryBinding;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use pluvio_format::Check;
 use pluvio_memory::{
-    CopyMethod, EpochGuard, REGION_GRANULE_BYTES, ReclaimEpochs, Region, RegionError,
+    CopyMethod, EpochGuard, REGION_GRANULE_BYTES, RacingBytes, ReclaimEpochs, Region, RegionError,
 };
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 
@@ -277,48 +277,11 @@ impl LogMemory {
         self.in_place
     }
 
-    /// Loads the first of `room` bytes at region offset `at`, which others may store to.
-    #[inline]
-    pub(crate) fn load_racing(&self, at: u64, room: usize, into: &mut [u8]) {
-        self.region.load_bytes(at, room, into);
-    }
-
-    /// [`Self::load_racing`] of `len` bytes to a vector whose content they replace.
+    /// The bytes of an entry within its seglet, to be accessed as what others change.
     #[inline(always)]
-    pub(crate) fn load_racing_vec(&self, at: u64, room: usize, len: usize, into: &mut Vec<u8>) {
-        self.region.load_vec(at, room, len, into);
-    }
-
-    /// [`Self::load_racing`] of a room of `N` bytes, all of it.
-    #[inline(always)]
-    pub(crate) fn load_racing_array<const N: usize>(&self, at: u64) -> [u8; N] {
-        self.region.load_array(at)
-    }
-
-    /// Stores the first of `room` bytes of a value, at region offset `at`.
-    #[inline(always)]
-    pub(crate) fn store_racing(&self, at: u64, room: usize, bytes: &[u8]) {
+    pub(crate) fn racing(&self, entry: EntryRef, len: usize) -> RacingBytes<'_> {
         assert!(self.in_place, "LOG-12: values do not change here");
-        // SAFETY: in such a log space nobody takes a slice of a value (LOG-12), its first copy was written before
-        // the index pointed to it, and the bucket's lock keeps other writers away (LOG-13).
-        unsafe { self.region.store_bytes(at, room, bytes) };
-    }
-
-    /// Stores a value of at most `room` bytes at region offset `at`, and before it its head.
-    #[inline(always)]
-    pub(crate) fn store_racing_with<const N: usize>(
-        &self,
-        at: u64,
-        head: &[u8; N],
-        room: usize,
-        bytes: &[u8],
-    ) {
-        assert!(self.in_place, "LOG-12: values do not change here");
-        // SAFETY: as in `store_racing`.
-        unsafe {
-            self.region.store_array(at, head);
-            self.region.store_bytes(at + N as u64, room, bytes);
-        }
+        self.region.racing_in_granule(entry.offset(), len)
     }
 
     /// How much of an entry can be checked.

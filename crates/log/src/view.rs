@@ -98,8 +98,11 @@ pub(crate) struct Identity<'g> {
 /// Compares keys of one length, without a call when they are short.
 #[inline(always)]
 pub(crate) fn is_same_key(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
     match (one.first_chunk::<8>(), other.first_chunk::<8>()) {
-        (Some(first), Some(other_first)) if one.len() <= 16 && one.len() == other.len() => {
+        (Some(first), Some(other_first)) if one.len() <= 16 => {
             first == other_first && one.last_chunk::<8>() == other.last_chunk::<8>()
         }
         _ => one == other,

@@ -133,7 +133,7 @@ impl SegmentWriter {
             return None;
         }
         let mut to = within;
-        for part in parts {
+        for part in parts.iter().filter(|part| !part.is_empty()) {
             // SAFETY: as in `write`.
             unsafe { self.memory.write(seglet, to, part) };
             to += part.len();

@@ -26,6 +26,8 @@ mod epoch;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // copies bytes that others change
 mod racing;
+#[allow(unsafe_code)] // the same, and by atomics
+mod racing_bytes;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;
@@ -37,6 +39,7 @@ pub use copy::CopyMethod;
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
 pub use epoch::protocol as epoch_protocol;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
+pub use racing_bytes::RacingBytes;
 pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
 pub use seglets::{
     FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError,

@@ -16,11 +16,10 @@
 //! What it does not do: it hands out no space; who owns which bytes is the caller's book-keeping.
 
 use crate::copy::CopyMethod;
+use crate::racing_bytes::RacingBytes;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
-#[cfg(any(test, not(target_arch = "x86_64")))]
-use core::sync::atomic::{AtomicU8, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -307,200 +306,16 @@ impl Region {
         unsafe { method.copy(data, to) }
     }
 
-    /// Copies the first `into.len()` of the `room` bytes from `offset` on, for bytes that others
-    /// change meanwhile with [`Self::store_bytes`]. What comes may be torn; whether it is, the caller finds out
-    /// by a version. Loads are relaxed.
-    ///
-    /// `offset` and `room` are those of every access to these bytes while anybody may change them, so that where
-    /// atomics are used all agree which of them are accessed as words.
+    /// The `len` bytes from `offset` on, which lie in one granule, to be read and overwritten while others do.
     ///
     /// # Panics
-    /// When the range leaves the region (M1), or `into` is longer than `room`.
-    #[inline]
-    pub fn load_bytes(&self, offset: u64, room: usize, into: &mut [u8]) {
-        assert!(into.len() <= room, "{} bytes of {room}", into.len());
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.check_bytes(offset, room);
-            // SAFETY: inside the mapping (checked above) and initialised (R3); `into` has room for its length.
-            unsafe { crate::racing::load(self.at(offset).cast(), into.as_mut_ptr(), into.len()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        self.load_atomics(offset, room, into);
-    }
-
-    /// [`Self::load_bytes`] of `len` bytes to a vector whose content they replace.
-    ///
-    /// # Panics
-    /// As of [`Self::load_bytes`].
-    #[inline(always)]
-    pub fn load_vec(&self, offset: u64, room: usize, len: usize, into: &mut Vec<u8>) {
-        assert!(len <= room, "{len} bytes of {room}");
-        into.clear();
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.check_bytes(offset, room);
-            into.reserve(len);
-            // SAFETY: inside the mapping (checked above) and initialised (R3); the vector has that much capacity, and all
-            // of it up to the length it gets is written.
-            unsafe {
-                crate::racing::load(self.at(offset).cast(), into.as_mut_ptr(), len);
-                into.set_len(len);
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            into.resize(len, 0);
-            self.load_atomics(offset, room, into);
-        }
-    }
-
-    /// [`Self::load_bytes`] of a room of `N` bytes, all of it.
-    ///
-    /// # Panics
-    /// When the range leaves the region (M1).
+    /// When the range leaves the region or its granule (M1).
     #[must_use]
     #[inline(always)]
-    pub fn load_array<const N: usize>(&self, offset: u64) -> [u8; N] {
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.check_bytes(offset, N);
-            // SAFETY: inside the mapping (checked above) and initialised (R3).
-            unsafe { crate::racing::load_array(self.at(offset).cast()) }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let mut array = [0; N];
-            self.load_atomics(offset, N, &mut array);
-            array
-        }
-    }
-
-    /// Stores `data` to the first of the `room` bytes from `offset` on, as if by relaxed atomic stores; the counterpart of
-    /// [`Self::load_bytes`]. What the rest of the room holds afterwards is not said.
-    ///
-    /// # Panics
-    /// As of [`Self::load_bytes`].
-    ///
-    /// # Safety
-    /// No slice of [`Region::bytes`] covers one of the `room` bytes, and no [`Region::write`] to them is under way;
-    /// nobody else stores to them at the same time.
-    #[inline(always)]
-    pub unsafe fn store_bytes(&self, offset: u64, room: usize, data: &[u8]) {
-        assert!(data.len() <= room, "{} bytes of {room}", data.len());
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.check_bytes(offset, room);
-            // SAFETY: inside the mapping (checked above); the caller alone stores there, and nobody has a slice.
-            unsafe { crate::racing::store(self.at(offset).cast(), data) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        self.store_atomics(offset, room, data);
-    }
-
-    /// [`Self::store_bytes`] to a room of `N` bytes, all of it.
-    ///
-    /// # Panics
-    /// When the range leaves the region (M1).
-    ///
-    /// # Safety
-    /// As of [`Self::store_bytes`].
-    #[inline(always)]
-    pub unsafe fn store_array<const N: usize>(&self, offset: u64, array: &[u8; N]) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.check_bytes(offset, N);
-            // SAFETY: inside the mapping (checked above); the caller alone stores there, and nobody has a slice.
-            unsafe { crate::racing::store_array(self.at(offset).cast(), array) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        self.store_atomics(offset, N, array);
-    }
-
-    /// [`Self::load_bytes`] by atomic loads of bytes and words.
-    #[cfg(any(test, not(target_arch = "x86_64")))]
-    fn load_atomics(&self, offset: u64, room: usize, into: &mut [u8]) {
-        let (edge, words) = self.racing(offset, room);
-        let (first, rest) = into.split_at_mut(edge.len().min(into.len()));
-        for (to, from) in first.iter_mut().zip(edge) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        let mut chunks = rest.chunks_exact_mut(8);
-        let mut from = words.iter();
-        for (to, word) in (&mut chunks).zip(&mut from) {
-            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        let last = chunks.into_remainder();
-        match from.next() {
-            // The value ends inside a word of its room.
-            Some(word) => {
-                let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-                last.copy_from_slice(&bytes[..last.len()]);
-            }
-            None => {
-                for (to, from) in last.iter_mut().zip(self.racing_end(offset, room)) {
-                    *to = from.load(Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
-    /// [`Self::store_bytes`] by atomic stores of bytes and words. Those behind `data`, up to the end of its last word, become
-    /// zero.
-    #[cfg(any(test, not(target_arch = "x86_64")))]
-    fn store_atomics(&self, offset: u64, room: usize, data: &[u8]) {
-        let (edge, words) = self.racing(offset, room);
-        let (first, rest) = data.split_at(edge.len().min(data.len()));
-        for (to, from) in edge.iter().zip(first) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        let mut to = words.iter();
-        let (chunks, last) = rest.as_chunks::<8>();
-        for (from, word) in chunks.iter().zip(&mut to) {
-            word.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
-        }
-        match to.next() {
-            Some(word) if !last.is_empty() => {
-                let mut bytes = [0; 8];
-                bytes[..last.len()].copy_from_slice(last);
-                word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-            }
-            Some(_) => {}
-            None => {
-                for (to, from) in self.racing_end(offset, room).iter().zip(last) {
-                    to.store(*from, Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
-    /// The bytes of a range before its first whole word, and its whole words.
-    #[cfg(any(test, not(target_arch = "x86_64")))]
-    fn racing(&self, offset: u64, room: usize) -> (&[AtomicU8], &[AtomicU64]) {
-        self.check_bytes(offset, room);
-        let edge = (offset.next_multiple_of(8) - offset).min(room as u64);
-        let words = (room as u64 - edge) / 8;
-        // SAFETY: inside the mapping (checked above) and initialised (R3); bytes have no alignment. Whoever accesses
-        // them in another way at the same time promised not to.
-        let bytes = unsafe { core::slice::from_raw_parts(self.at(offset).cast(), edge as usize) };
-        if words == 0 {
-            return (bytes, &[]);
-        }
-        // SAFETY: as above; since there are words, `edge` reaches to a multiple of 8, in a region that begins at one.
-        let words =
-            unsafe { core::slice::from_raw_parts(self.at(offset + edge).cast(), words as usize) };
-        (bytes, words)
-    }
-
-    /// The bytes of a range behind its last whole word.
-    #[cfg(any(test, not(target_arch = "x86_64")))]
-    fn racing_end(&self, offset: u64, room: usize) -> &[AtomicU8] {
-        let edge = (offset.next_multiple_of(8) - offset).min(room as u64);
-        let end = (room as u64 - edge) % 8;
-        let start = offset + room as u64 - end;
-        self.check_bytes(start, end as usize);
-        // SAFETY: as in `racing`.
-        unsafe { core::slice::from_raw_parts(self.at(start).cast(), end as usize) }
+    pub fn racing_in_granule(&self, offset: u64, len: usize) -> RacingBytes<'_> {
+        self.check_in_granule(offset, len);
+        // SAFETY: as in `bytes_in_granule`; the mapping lives as long as the borrow of `self` (R1).
+        unsafe { RacingBytes::new(self.base.add(to_usize(offset)), len) }
     }
 
     /// Gives the pages of `len` bytes from `offset` on back to the system; they read as zero from now
@@ -668,6 +483,7 @@ fn reserve_aligned(len: usize) -> Result<NonNull<u8>, rustix::io::Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering;
 
     fn both() -> [Region; 2] {
         [
@@ -690,60 +506,6 @@ mod tests {
             assert_eq!(line[0].load(Ordering::Relaxed), 0x0807_0605_0403_0901);
             assert_eq!(region.words(region.len() - 16, 2).len(), 2);
         }
-    }
-
-    #[test]
-    fn racing_bytes_are_stored_and_loaded_at_every_alignment_and_length() {
-        let region = Region::anonymous(1, false).unwrap();
-        // As long as four blocks and a part, and twice that.
-        let rooms = || (0..40).chain([63, 64, 65, 100, 127, 128, 129, 200]);
-        for (offset, room) in (0..9).flat_map(|o| rooms().map(move |r| (o, r))) {
-            for len in 0..=room {
-                let data: Vec<u8> = (0..len).map(|n| n as u8 + 1).collect();
-                // SAFETY: this thread alone uses the region.
-                unsafe {
-                    region.write(offset, &[0xff; 256][..room + 1]);
-                    region.store_bytes(offset, room, &data);
-                }
-                let mut back = vec![0; len];
-                region.load_bytes(offset, room, &mut back);
-                assert_eq!(back, data, "{len} of {room} at {offset}");
-                let mut back = vec![7; 20];
-                region.load_vec(offset, room, len, &mut back);
-                assert_eq!(back, data, "{len} of {room} at {offset}");
-                region.store_atomics(offset, room, &data);
-                let mut back = vec![0; len];
-                region.load_atomics(offset, room, &mut back);
-                assert_eq!(back, data, "{len} of {room} at {offset}");
-                // SAFETY: as above.
-                let behind = unsafe { region.bytes(offset + room as u64, 1) };
-                assert_eq!(behind, [0xff], "the neighbour stays");
-            }
-        }
-    }
-
-    #[test]
-    fn racing_arrays_are_stored_and_loaded_whole() {
-        fn check<const N: usize>(region: &Region) {
-            for offset in 8..17 {
-                let array: [u8; N] = core::array::from_fn(|at| at as u8 + 1);
-                // SAFETY: this thread alone uses the region.
-                unsafe {
-                    region.write(offset - 1, &[0xff; 64][..N + 2]);
-                    region.store_array(offset, &array);
-                }
-                assert_eq!(region.load_array::<N>(offset), array);
-                let mut around = vec![0; N + 2];
-                region.load_bytes(offset - 1, N + 2, &mut around);
-                assert_eq!(around, [&[0xff], &array[..], &[0xff]].concat());
-            }
-        }
-        let region = Region::anonymous(1, false).unwrap();
-        check::<1>(&region);
-        check::<7>(&region);
-        check::<8>(&region);
-        check::<12>(&region);
-        check::<31>(&region);
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl Engine {
         id: TableId,
         hasher: KeyHasher,
     ) -> Result<Arc<EngineTable>, IndexError> {
-        let indexes = Indexes::whole(self.index_entries_max, self.huge_pages)?;
+        let indexes = Indexes::with_whole(self.index_entries_max, self.huge_pages)?;
         let table = Arc::new(EngineTable::new(id, hasher, indexes, &self.space));
         let before = self.tables.write().insert(id, Arc::clone(&table));
         assert!(before.is_none(), "ids of tables are given once");

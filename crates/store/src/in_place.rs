@@ -16,8 +16,8 @@ use crate::read::PREFETCH_LINES;
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::Object;
-use pluvio_index::BucketGuard;
-use pluvio_log::{LogSpace, MutableObject, VALUE_HEAD_BYTES};
+use pluvio_index::{Approach, BucketGuard};
+use pluvio_log::{MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{KeyHash, LogId, ObjectVersion};
 
@@ -91,8 +91,8 @@ impl ValueHead {
     }
 
     #[inline(always)]
-    fn of(space: &LogSpace, object: &MutableObject<'_>) -> Self {
-        Self::read(space.load_head(object))
+    fn of(object: &MutableObject<'_>) -> Self {
+        Self::read(object.load_head())
     }
 }
 
@@ -106,7 +106,10 @@ impl Engine {
         key: &[u8],
         into: &mut Vec<u8>,
     ) -> Option<ObjectVersion> {
-        self.copy_value(table, table.hash(key), key, into, &self.space.pin())
+        let hash = table.hash(key);
+        let whole = table.indexes.whole();
+        let approach = whole.map(|whole| whole.index().approach(hash));
+        self.copy_value(table, (hash, approach), key, into, &self.space.pin())
     }
 
     /// [`Self::read_in_place`] for those who do more than copy: one piece of code for all of them.
@@ -120,23 +123,25 @@ impl Engine {
         self.read_in_place(table, key, into)
     }
 
-    /// [`Self::read_in_place`] for who has the key's hash and a guard: the short way, in one piece of code, for nearly every
+    /// [`Self::read_in_place`] for who has the key's hash, has approached it in the one index if there is one, and holds a guard: the short way, in one piece of code, for nearly every
     /// read. [`Self::copy_away`] finds what this does not.
     #[inline(always)]
     pub(crate) fn copy_value(
         &self,
         table: &EngineTable,
-        hash: KeyHash,
+        (hash, approach): (KeyHash, Option<Approach>),
         key: &[u8],
         into: &mut Vec<u8>,
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {
-        if let Some(index) = table.indexes.of_all()
-            && let Some(home) = index.stable_home(hash)
+        let space = &*self.space;
+        if let Some(approach) = approach
+            && let Some(index) = table.indexes.of_all()
+            && let Some(home) = index.stable_home(approach)
         {
             for slot in home.slots() {
-                self.space.prefetch(slot.entry, PREFETCH_LINES);
-                let object = self.space.plain_mutable_object(slot.entry, key, guard);
+                space.prefetch(slot.entry, PREFETCH_LINES);
+                let object = space.plain_mutable_object(slot.entry, key, guard);
                 let Some(object) = object else { continue };
                 let version = self.copy_object(&object, into);
                 if home.is_stable() {
@@ -148,13 +153,13 @@ impl Engine {
         self.copy_away(table, hash, key, into, guard)
     }
 
-    /// Lets `into` hold the value; gives its version. Both may be torn, as [`LogSpace::load_head`] says.
+    /// Lets `into` hold the value; gives its version. Both may be torn, as [`MutableObject::load_head`] says.
     #[inline(always)]
     fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> ObjectVersion {
-        let head = ValueHead::of(&self.space, object);
+        let head = ValueHead::of(object);
         // Torn, it may say anything.
         let len = head.len.min(object.room());
-        self.space.load_rest(object, len, into);
+        object.load_rest(len, into);
         head.version
     }
 
@@ -196,15 +201,17 @@ impl Engine {
         value: &[u8],
     ) -> Option<ObjectVersion> {
         let hash = table.hash(key);
-        let guard = self.space.pin();
-        let index = table.indexes.of_all()?;
-        let ahead = |entry| self.space.prefetch(entry, PREFETCH_LINES);
-        let (mut bucket, likely) = index.lock_after(hash, ahead);
-        if table.indexes.is_closed() {
+        let whole = table.indexes.whole()?;
+        let (index, space) = (whole.index(), &*self.space);
+        let approach = index.approach(hash);
+        let guard = space.pin();
+        let ahead = |entry| space.prefetch(entry, PREFETCH_LINES);
+        let (mut bucket, likely) = index.lock_after(approach, ahead);
+        if whole.is_closed() {
             return None;
         }
-        if let Some(entry) = likely
-            && let Some(object) = self.space.plain_mutable_object(entry, key, &guard)
+        if let Some(likely) = likely
+            && let Some(object) = space.plain_mutable_object(likely.entry(), key, &guard)
         {
             let (before, now) = self.overwrite(&mut bucket, &object, value)?;
             drop(bucket);
@@ -255,13 +262,13 @@ impl Engine {
         if value.len() > object.room() {
             return None;
         }
-        let before = ValueHead::of(&self.space, object);
+        let before = ValueHead::of(object);
         let now = ValueHead {
             version: before.version.next(),
             len: value.len(),
         };
         let change = bucket.begin_change();
-        self.space.overwrite(object, &now.bytes(), value);
+        object.overwrite(&now.bytes(), value);
         drop(change);
         Some((before, now))
     }

@@ -19,7 +19,7 @@ pub(crate) struct Part {
 }
 
 /// One index for all hashes, for a table that is never cut into tablets: found without a snapshot.
-struct Whole {
+pub(crate) struct Whole {
     index: Arc<Index>,
     /// Nobody finds the index any more. Read behind a pin: who still sees false holds back the reuse of
     /// what it can find, by the argument for links in `pluvio_memory`'s epochs.
@@ -56,6 +56,20 @@ pub(crate) enum IndexRef<'a> {
     },
 }
 
+impl Whole {
+    /// The index, for who asks [`Self::is_closed`] before anything of it counts.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// See [`Indexes::is_closed`].
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.uncovered.load(Ordering::Acquire)
+    }
+}
+
 impl Deref for IndexRef<'_> {
     type Target = Index;
     #[inline]
@@ -83,7 +97,7 @@ impl Indexes {
     }
 
     /// One index for all hashes, which stays until it is uncovered.
-    pub(crate) fn whole(entries_max: u64, huge_pages: bool) -> Result<Self, IndexError> {
+    pub(crate) fn with_whole(entries_max: u64, huge_pages: bool) -> Result<Self, IndexError> {
         let options = IndexOptions {
             entries_max,
             expected: HashRange::ALL,
@@ -143,24 +157,27 @@ impl Indexes {
     /// that, or whoever forgets the objects comes to that bucket later.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        let uncovered = |whole: &Whole| whole.uncovered.load(Ordering::Acquire);
-        self.whole.as_ref().is_some_and(uncovered)
+        self.whole.as_ref().is_some_and(Whole::is_closed)
+    }
+
+    /// The one index for all hashes, if the table has one, closed or not.
+    #[inline(always)]
+    pub(crate) fn whole(&self) -> Option<&Whole> {
+        self.whole.as_ref()
     }
 
     /// The one index for all hashes, if the table has one that was not closed: [`Self::of`] without the other case.
     #[inline(always)]
     pub(crate) fn of_all(&self) -> Option<&Index> {
         let whole = self.whole.as_ref()?;
-        let there = !whole.uncovered.load(Ordering::Acquire);
-        there.then_some(&*whole.index)
+        (!whole.is_closed()).then_some(&*whole.index)
     }
 
     /// The index for `hash`; none when no tablet with that hash was ever taken, or it is gone.
     #[inline]
     pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {
         if let Some(whole) = &self.whole {
-            let there = !whole.uncovered.load(Ordering::Acquire);
-            return there.then_some(IndexRef::Whole(&whole.index));
+            return (!whole.is_closed()).then_some(IndexRef::Whole(&whole.index));
         }
         self.part_of(hash)
     }

@@ -7,61 +7,106 @@ use crate::engine::Engine;
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{Graves, Object};
-use pluvio_units::{LogId, ObjectVersion};
+use pluvio_index::BucketGuard;
+use pluvio_memory::EpochGuard;
+use pluvio_units::{EntryRef, LogId, ObjectVersion};
+
+/// What is to be stored.
+#[derive(Clone, Copy)]
+pub(crate) struct NewValue<'n> {
+    pub(crate) table: &'n EngineTable,
+    pub(crate) key: &'n [u8],
+    pub(crate) value: &'n [u8],
+    pub(crate) now_s: u32,
+}
+
+/// The object that is there: where, and its version, value and length in the log.
+type Old<'g> = (EntryRef, (ObjectVersion, &'g [u8], u32));
+
+/// What an overwrite has changed.
+struct Overwritten {
+    version: ObjectVersion,
+    growth: Growth,
+}
 
 impl Engine {
     /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet that the head of `by` is in;
     /// gives the new version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were checked.
     #[inline]
-    pub(crate) fn overwrite_short(
-        &self,
-        by: LogId,
-        table: &EngineTable,
-        key: &[u8],
-        value: &[u8],
-        now_s: u32,
-    ) -> Option<ObjectVersion> {
+    pub(crate) fn overwrite_short(&self, by: LogId, new: NewValue<'_>) -> Option<ObjectVersion> {
         if self.is_durable_store() || self.space.is_in_place() {
             return None;
         }
-        let hash = table.hash(key);
+        let NewValue { table, key, .. } = new;
+        let whole = table.indexes.whole()?;
+        let approach = whole.index().approach(table.hash(key));
         let guard = self.space.pin();
-        let index = table.indexes.of(hash)?;
-        // Nothing is on its way from memory while a lock waits for the stores before it.
-        if let Some(slot) = index.at_home(index.home(hash)).next() {
-            self.space.prefetch(slot.entry, 1);
-        }
-        let mut bucket = index.lock(hash);
-        if table.indexes.is_closed() {
+        let ahead = |entry| self.space.prefetch(entry, 1);
+        let (mut bucket, likely) = whole.index().lock_after(approach, ahead);
+        if whole.is_closed() {
             return None;
         }
+        let done = if let Some(likely) = likely
+            && let Some(found) = self.space.value_of(likely.entry(), key, &guard)
+        {
+            let (entry, done) = self.append_new(by, new, (likely.entry(), found), &guard)?;
+            bucket.replace_likely(likely, entry);
+            done
+        } else {
+            self.overwrite_away(by, new, &mut bucket, &guard)?
+        };
+        drop(bucket);
+        table.count(by, done.growth);
+        Some(done.version)
+    }
+
+    /// [`Self::overwrite_short`] for what is not where nearly everything is.
+    #[inline(never)]
+    fn overwrite_away(
+        &self,
+        by: LogId,
+        new: NewValue<'_>,
+        bucket: &mut BucketGuard<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<Overwritten> {
         let found = Cell::new(None);
         let mut done = None;
         bucket.replace_found(
             |entry| {
-                found.set(self.space.value_of(entry, key, &guard));
+                found.set(self.space.value_of(entry, new.key, guard));
                 found.get().is_some()
             },
             |old| {
-                let (old_version, old_value, old_len) = found.get()?;
-                let object = Object {
-                    table: table.id(),
-                    version: old_version.next(),
-                    timestamp_s: now_s,
-                    graves: Graves::NONE,
-                    key,
-                    value,
-                };
-                let old = (old, old_len);
-                let (entry, len) = self.space.append_short(by, &object, old, &guard)?;
-                done = Some((object.version, len, old_value.len(), old_len));
+                let (entry, overwritten) = self.append_new(by, new, (old, found.get()?), guard)?;
+                done = Some(overwritten);
                 Some(entry)
             },
         )?;
-        drop(bucket);
-        let (version, len, old_value_len, old_len) = done?;
-        let growth = Growth::by(value.len(), len).without(Growth::by(old_value_len, old_len));
-        table.count(by, growth);
-        Some(version)
+        done
+    }
+
+    /// Appends the new object, in a locked bucket that still refers to the old one.
+    #[inline(always)]
+    fn append_new(
+        &self,
+        by: LogId,
+        new: NewValue<'_>,
+        (old, (old_version, old_value, old_len)): Old<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<(EntryRef, Overwritten)> {
+        let object = Object {
+            table: new.table.id(),
+            version: old_version.next(),
+            timestamp_s: new.now_s,
+            graves: Graves::NONE,
+            key: new.key,
+            value: new.value,
+        };
+        let (entry, len) = self
+            .space
+            .append_short(by, &object, (old, old_len), guard)?;
+        let growth = Growth::by(new.value.len(), len).without(Growth::by(old_value.len(), old_len));
+        let version = object.version;
+        Some((entry, Overwritten { version, growth }))
     }
 }

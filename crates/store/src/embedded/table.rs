@@ -4,6 +4,7 @@ use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
 use crate::embedded::store::{Shared, StoreGuard};
 use crate::engine::{Change, Current, EngineError, Update};
+use crate::overwrite::NewValue;
 use crate::read::{BATCH, Seen};
 use crate::table::EngineTable;
 use core::ops::Deref;
@@ -190,8 +191,13 @@ impl Table {
         let done = if engine.space().is_in_place() {
             engine.put_in_place(head, &self.table, key, value)
         } else {
-            let now_s = engine.space().time_s();
-            engine.overwrite_short(head(), &self.table, key, value, now_s)
+            let new = NewValue {
+                table: &self.table,
+                key,
+                value,
+                now_s: engine.space().time_s(),
+            };
+            engine.overwrite_short(head(), new)
         };
         if let Some(version) = done {
             return Ok(version);

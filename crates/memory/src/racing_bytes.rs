@@ -1,0 +1,323 @@
+//! Bytes of a region that are overwritten while others read them.
+//!
+//! Owns nothing: where they lie was checked when the region gave them out, so that who has them loads and stores without
+//! another look at borders. On x86-64 the copies are those of `racing`, elsewhere relaxed atomic loads and stores of words, and
+//! of bytes at the ends.
+
+use crate::region::Region;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes that may change while they are read. What is loaded may be torn; whether it is, the caller finds out by a version.
+/// Loads and stores act as relaxed atomic ones.
+///
+/// While anybody may change them, all who access the same bytes take them in the same parts ([`Self::split_at`]), and load or
+/// store from the beginning of a part: where atomics are used, all agree then which of them are accessed as words.
+#[derive(Clone, Copy, Debug)]
+pub struct RacingBytes<'a> {
+    start: NonNull<u8>,
+    len: usize,
+    region: PhantomData<&'a Region>,
+}
+
+impl<'a> RacingBytes<'a> {
+    /// # Safety
+    /// They are mapped and initialised as long as `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self {
+            start,
+            len,
+            region: PhantomData,
+        }
+    }
+
+    /// How many.
+    #[must_use]
+    #[inline(always)]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a room that may be empty, but that nobody asks it of"
+    )]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// The first `at` of them, and the others.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    #[inline(always)]
+    pub fn split_at(self, at: usize) -> (RacingBytes<'a>, RacingBytes<'a>) {
+        assert!(at <= self.len, "{at} bytes of {}", self.len);
+        let part = |start, len| Self {
+            start,
+            len,
+            region: PhantomData,
+        };
+        // SAFETY: no farther than the end of what is mapped.
+        let behind = unsafe { self.start.add(at) };
+        (part(self.start, at), part(behind, self.len - at))
+    }
+
+    /// Copies the first of them out.
+    ///
+    /// # Panics
+    /// When there are fewer than `into` has.
+    #[inline]
+    pub fn load(self, into: &mut [u8]) {
+        assert!(
+            into.len() <= self.len,
+            "{} bytes of {}",
+            into.len(),
+            self.len
+        );
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: mapped and initialised, as `new` was promised; `into` has room for its length.
+        unsafe {
+            crate::racing::load(self.start.as_ptr(), into.as_mut_ptr(), into.len());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.load_atomics(into);
+    }
+
+    /// Lets `into` hold a copy of the first `len` of them.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline(always)]
+    pub fn load_vec(self, len: usize, into: &mut Vec<u8>) {
+        assert!(len <= self.len, "{len} bytes of {}", self.len);
+        into.clear();
+        #[cfg(target_arch = "x86_64")]
+        {
+            into.reserve(len);
+            // SAFETY: mapped and initialised, as `new` was promised; the vector has that much capacity, and all of it up
+            // to the length it gets is written.
+            unsafe {
+                crate::racing::load(self.start.as_ptr(), into.as_mut_ptr(), len);
+                into.set_len(len);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            into.resize(len, 0);
+            self.load_atomics(into);
+        }
+    }
+
+    /// All `N` of them, each loaded once: the parts of what comes can be used at once, without a way through memory.
+    ///
+    /// # Panics
+    /// When there are not `N`.
+    #[must_use]
+    #[inline(always)]
+    pub fn load_array<const N: usize>(self) -> [u8; N] {
+        assert!(self.len == N, "{N} bytes of {}", self.len);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: mapped and initialised, as `new` was promised.
+        unsafe {
+            crate::racing::load_array(self.start.as_ptr())
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let mut array = [0; N];
+            self.load_atomics(&mut array);
+            array
+        }
+    }
+
+    /// Overwrites the first of them; what the others hold afterwards is not said.
+    ///
+    /// # Panics
+    /// When there are fewer than `data` has.
+    ///
+    /// # Safety
+    /// No slice of [`Region::bytes`] covers one of them, and no [`Region::write`] to them is under way; nobody else stores to
+    /// them at the same time.
+    #[inline(always)]
+    pub unsafe fn store(self, data: &[u8]) {
+        assert!(
+            data.len() <= self.len,
+            "{} bytes of {}",
+            data.len(),
+            self.len
+        );
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: mapped; the caller alone stores there, and nobody has a slice.
+        unsafe {
+            crate::racing::store(self.start.as_ptr(), data);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.store_atomics(data);
+    }
+
+    /// Overwrites all `N` of them, each once.
+    ///
+    /// # Panics
+    /// When there are not `N`.
+    ///
+    /// # Safety
+    /// As of [`Self::store`].
+    #[inline(always)]
+    pub unsafe fn store_array<const N: usize>(self, array: &[u8; N]) {
+        assert!(self.len == N, "{N} bytes of {}", self.len);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: mapped; the caller alone stores there, and nobody has a slice.
+        unsafe {
+            crate::racing::store_array(self.start.as_ptr(), array);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.store_atomics(array);
+    }
+
+    /// [`Self::load`] by atomic loads of bytes and words.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn load_atomics(self, into: &mut [u8]) {
+        let (edge, words, end) = self.atomics();
+        let (first, rest) = into.split_at_mut(edge.len().min(into.len()));
+        for (to, from) in first.iter_mut().zip(edge) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        let mut chunks = rest.chunks_exact_mut(8);
+        let mut from = words.iter();
+        for (to, word) in (&mut chunks).zip(&mut from) {
+            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let last = chunks.into_remainder();
+        match from.next() {
+            // What is wanted ends inside a word.
+            Some(word) => {
+                let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+                last.copy_from_slice(&bytes[..last.len()]);
+            }
+            None => {
+                for (to, from) in last.iter_mut().zip(end) {
+                    *to = from.load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// [`Self::store`] by atomic stores of bytes and words. Those behind `data`, up to the end of its last word, become zero.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn store_atomics(self, data: &[u8]) {
+        let (edge, words, end) = self.atomics();
+        let (first, rest) = data.split_at(edge.len().min(data.len()));
+        for (to, from) in edge.iter().zip(first) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        let mut to = words.iter();
+        let (chunks, last) = rest.as_chunks::<8>();
+        for (from, word) in chunks.iter().zip(&mut to) {
+            word.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+        match to.next() {
+            Some(word) if !last.is_empty() => {
+                let mut bytes = [0; 8];
+                bytes[..last.len()].copy_from_slice(last);
+                word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            }
+            Some(_) => {}
+            None => {
+                for (to, from) in end.iter().zip(last) {
+                    to.store(*from, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The bytes before the first whole word, the whole words, and the bytes behind the last one.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn atomics(self) -> (&'a [AtomicU8], &'a [AtomicU64], &'a [AtomicU8]) {
+        let at = self.start.addr().get();
+        let edge = (at.next_multiple_of(8) - at).min(self.len);
+        let words = (self.len - edge) / 8;
+        // SAFETY: mapped and initialised, as `new` was promised; bytes have no alignment. Whoever accesses them in another way
+        // at the same time promised not to.
+        let bytes: &[AtomicU8] =
+            unsafe { core::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) };
+        let (edge, rest) = bytes.split_at(edge);
+        let (middle, end) = rest.split_at(8 * words);
+        let words: &[AtomicU64] = match words {
+            0 => &[],
+            // SAFETY: `middle` is so many times eight bytes, and begins at a multiple of 8, since it is not empty.
+            _ => unsafe { core::slice::from_raw_parts(middle.as_ptr().cast(), words) },
+        };
+        (edge, words, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn racing_bytes_are_stored_and_loaded_at_every_alignment_and_length() {
+        let region = Region::anonymous(1, false).unwrap();
+        // As long as four blocks and a part, and twice that.
+        let rooms = || (0..40).chain([63, 64, 65, 100, 127, 128, 129, 200]);
+        for (offset, room) in (0..9).flat_map(|o| rooms().map(move |r| (o, r))) {
+            let bytes = region.racing_in_granule(offset, room);
+            for len in 0..=room {
+                let data: Vec<u8> = (0..len).map(|n| n as u8 + 1).collect();
+                // SAFETY: this thread alone uses the region.
+                unsafe {
+                    region.write(offset, &[0xff; 256][..room + 1]);
+                    bytes.store(&data);
+                }
+                let mut back = vec![0; len];
+                bytes.load(&mut back);
+                assert_eq!(back, data, "{len} of {room} at {offset}");
+                let mut back = vec![7; 20];
+                bytes.load_vec(len, &mut back);
+                assert_eq!(back, data, "{len} of {room} at {offset}");
+                bytes.store_atomics(&data);
+                let mut back = vec![0; len];
+                bytes.load_atomics(&mut back);
+                assert_eq!(back, data, "{len} of {room} at {offset}");
+                // SAFETY: as above.
+                let behind = unsafe { region.bytes(offset + room as u64, 1) };
+                assert_eq!(behind, [0xff], "the neighbour stays");
+            }
+        }
+    }
+
+    #[test]
+    fn racing_arrays_are_stored_and_loaded_whole() {
+        fn check<const N: usize>(region: &Region) {
+            for offset in 8..17 {
+                let array: [u8; N] = core::array::from_fn(|at| at as u8 + 1);
+                let around = region.racing_in_granule(offset - 1, N + 2);
+                let (_, behind) = around.split_at(1);
+                let (middle, last) = behind.split_at(N);
+                assert_eq!((middle.len(), last.len()), (N, 1));
+                // SAFETY: this thread alone uses the region.
+                unsafe {
+                    region.write(offset - 1, &[0xff; 64][..N + 2]);
+                    middle.store_array(&array);
+                }
+                assert_eq!(middle.load_array::<N>(), array);
+                let mut all = vec![0; N + 2];
+                around.load(&mut all);
+                assert_eq!(all, [&[0xff], &array[..], &[0xff]].concat());
+            }
+        }
+        let region = Region::anonymous(1, false).unwrap();
+        check::<1>(&region);
+        check::<7>(&region);
+        check::<8>(&region);
+        check::<12>(&region);
+        check::<31>(&region);
+    }
+
+    #[test]
+    #[should_panic(expected = "M1")]
+    fn racing_bytes_end_in_their_granule() {
+        let region = Region::anonymous(2 * crate::REGION_GRANULE_BYTES, false).unwrap();
+        let _too_long = region.racing_in_granule(crate::REGION_GRANULE_BYTES - 10, 11);
+    }
+}
