@@ -309,7 +309,7 @@ mod tests {
     fn tablets_of_a_crashed_owner_that_hold_nothing_are_given_to_others() {
         let mut state = cluster(2);
         let id = create(&mut state, "t", None).unwrap();
-        let mut crash = |state: &mut State, server| {
+        let crash = |state: &mut State, server| {
             state.mark_crashed(server);
             state.reassign(id, &BTreeSet::from([server]), &NoChoice)
         };
