@@ -2,8 +2,9 @@
 //!
 //! An owner may crash before it has confirmed. Nothing is lost then, because clients are sent to confirmed owners only; but it may
 //! have taken its tablets, its answer lost on the way, and not know that it was declared dead. So others get them as they
-//! get recovered ones: only after the crashed owner has lost its lease (LEASE-2).
+//! get recovered ones: only after the crashed owner has lost its lease (LEASE-2; what remains is in the weaknesses of `docs/membership.md`).
 
+use crate::recovery::reconstruct;
 use crate::shared::Shared;
 use crate::state::State;
 use core::time::Duration;
@@ -88,14 +89,25 @@ impl Shared {
         done.await == Ok(true)
     }
 
-    /// Lets every server that is up take part in the recovery of a crashed one, so that none of them is a witness of its lease
-    /// any more (LEASE-1). False when one did not answer.
+    /// Lets the servers that are up take part in the recovery of a crashed one, so that none of them is a witness of its lease
+    /// any more (LEASE-1). False when too few answered.
     async fn fence(self: &Arc<Self>, crashed: ServerId) -> bool {
         let before = self.state();
+        let Some(record) = before.servers.get(&crashed) else {
+            return true;
+        };
+        if record.info.volatile {
+            // It has no witnesses, and had the coordinator's word for the last time before it crashed (LEASE-4).
+            return true;
+        }
         let inventories = self.collect(crashed).await;
+        if reconstruct(&inventories, &record.epochs).is_ok() {
+            // As in a recovery: a witness is among those that answered (LEASE-2).
+            return true;
+        }
+        // Its logs may never have been open. A server that crashed meanwhile is not waited for.
         let answered: BTreeSet<ServerId> = inventories.iter().map(|i| i.backup).collect();
         let after = self.state();
-        // A server that crashed meanwhile vouches for nobody.
         let mut silent = before.up().filter(|s| !answered.contains(&s.id));
         silent.all(|server| !after.is_up(server.id))
     }

@@ -238,7 +238,7 @@ impl<'a, M: Lines> Locked<'a, M> {
     #[inline(always)]
     pub(crate) fn replace_likely(&mut self, likely: Likely<'_, M::Word>, new: EntryRef) {
         let Likely { word, value } = likely;
-        debug_assert_eq!(word.get(), value, "the slot's block is locked since");
+        assert_eq!(word.get(), value, "the slot's block is locked since");
         word.set(slot::pack(slot::tag_of(value), new, false));
     }
 

@@ -1,6 +1,6 @@
 //! How long this server's master may answer (MASTER-4; 003 §7.11).
 //!
-//! Writes need no care: backups that take part in a recovery refuse them. Reads need no backup, so a
+//! Where there are replicas, writes need no care: backups that take part in a recovery refuse them. Reads need no backup, so a
 //! server that was declared dead and does not know it would go on showing what others have changed. So:
 //!
 //! - LEASE-1: the master answers for [`LEASE`] from the moment when its witnesses were asked, if all of
@@ -64,8 +64,7 @@ impl Lease {
     async fn renew(&self) {
         let mut until = Moment::default();
         loop {
-            let asked = self.env.clock.now();
-            if self.round().await {
+            if let Some(asked) = self.round().await {
                 until = asked + LEASE;
                 self.master.serve_until(until);
             }
@@ -75,19 +74,21 @@ impl Lease {
         }
     }
 
-    /// Whether all witnesses stand by this server, or else the coordinator does (LEASE-3).
-    async fn round(&self) -> bool {
+    /// When those were asked who stand by this server: all witnesses, or else the coordinator (LEASE-3).
+    async fn round(&self) -> Option<Moment> {
         if let Some(witnesses) = self.replication().witnesses() {
+            let asked = self.env.clock.now();
             let answers = witnesses.into_iter().map(|witness| self.ask(witness));
             if join_all(answers).await.into_iter().all(|yes| yes) {
-                return true;
+                return Some(asked);
             }
         }
+        let asked = self.env.clock.now();
         let stands = self.ask_leader().await;
         if stands {
             pluvio_units::mark("lease-by-coordinator");
         }
-        stands
+        stands.then_some(asked)
     }
 
     /// Whether the leading coordinator says that this server is up.

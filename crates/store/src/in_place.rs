@@ -123,8 +123,8 @@ impl Engine {
         self.read_in_place(table, key, into)
     }
 
-    /// [`Self::read_in_place`] for who has the key's hash, has approached it in the one index if there is one, and holds a guard: the short way, in one piece of code, for nearly every
-    /// read. [`Self::copy_away`] finds what this does not.
+    /// [`Self::read_in_place`] for who has the key's hash, has approached it in the one index if there is one, and holds a
+    /// guard: the short way, in one piece of code, for nearly every read. [`Self::copy_away`] finds what this does not.
     #[inline(always)]
     pub(crate) fn copy_value(
         &self,

@@ -17,13 +17,14 @@ mod steps;
 
 pub(crate) use attempts::Attempts;
 pub(crate) use history::History;
+pub(crate) use plan::reconstruct;
 
 use crate::shared::Shared;
 use crate::state::State;
 use attempts::{Attempt, Partition};
 use core::time::Duration;
 use partition::{Experience, partition};
-use plan::{Inventory, LogMap, reconstruct};
+use plan::{Inventory, LogMap};
 use pluvio_env::{Moment, Rng, timeout};
 use pluvio_units::{KeyHash, RecoveryId, ServerId};
 use pluvio_wire::{Recover, RecoverySegment, TabletSpec, TabletState};
@@ -179,7 +180,7 @@ impl Shared {
         self.memory().history.begin(crashed, address, began);
         if record.info.volatile {
             // No backup fences it. It serves by the coordinator's word, which it has had no more since it was declared dead (LEASE-4).
-            self.phase(crashed, "waiting for its read lease to end".into());
+            self.phase(crashed, "waiting for its lease to end".into());
             self.env.clock.sleep(self.options.zombie_grace).await;
         }
         let mut trouble = Trouble::default();

@@ -72,6 +72,12 @@ impl Candidate {
         self.seglets.saturating_sub(needed.max(1))
     }
 
+    /// Seglets that it takes at most when it is cleaned alone: never more than it has.
+    fn seglets_alone_max(&self) -> usize {
+        let needed = (self.live_bytes as usize).div_ceil(SEGLET_BYTES);
+        (needed + 1).min(self.seglets)
+    }
+
     /// Cleaned alone it gained nothing, and nothing in it has died since.
     fn is_barren(&self) -> bool {
         self.live_bytes >= u64::from(self.segment.barren_at())
@@ -192,6 +198,9 @@ impl Cleaner {
     /// A combined pass, over segments of one log: that with the best segment, if some of its segments gain together.
     fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
         let in_vain = state.barren.contains(&Some(self.fingerprint(goal)));
+        if in_vain && !self.cleans_alone(goal) {
+            return None;
+        }
         let poorest = self.space.pool.poorest();
         let mut logs: Vec<(f64, &LogState, Vec<Candidate>)> = Vec::new();
         for log in self.space.log_states() {
@@ -364,7 +373,16 @@ impl Cleaner {
         self.seem_to_gain(&by_dead, goal).then_some(by_dead)
     }
 
-    /// The candidate that frees most memory alone, where compaction does not see to that. What lives may not fit where its bytes
+    /// Whether segments that free memory alone are for passes: there is no compaction that would see to them.
+    pub(super) fn cleans_alone(&self, goal: Goal) -> bool {
+        let is_for_memory = match goal {
+            Goal::Memory => true,
+            Goal::Disk | Goal::Slots => false,
+        };
+        is_for_memory && !self.has_two_levels()
+    }
+
+    /// The candidate that frees most memory alone, if that is for passes. What lives may not fit where its bytes
     /// would, so each that gains nothing is remembered, and another one is next.
     fn best_alone<'c>(
         &self,
@@ -372,20 +390,16 @@ impl Cleaner {
         goal: Goal,
         percent: u32,
     ) -> Option<&'c Candidate> {
-        let is_for_memory = match goal {
-            Goal::Memory => true,
-            Goal::Disk | Goal::Slots => false,
-        };
-        if !is_for_memory || self.has_two_levels() {
+        if !self.cleans_alone(goal) {
             return None;
         }
-        let budget = (self.survivor_budget() * SEGLET_BYTES) as u64;
+        let budget = self.survivor_budget();
         let least = self.least_gain();
         candidates
             .iter()
             .filter(|c| {
                 c.is_worthwhile(goal, percent)
-                    && c.live_bytes <= budget
+                    && c.seglets_alone_max() <= budget
                     && c.gain_alone() >= least
                     && !c.is_barren()
             })
@@ -419,7 +433,8 @@ impl Cleaner {
 
     /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more closely.
     fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
-        if let (Goal::Memory, [one]) = (goal, chosen)
+        if let [one] = chosen
+            && self.cleans_alone(goal)
             && one.is_barren()
         {
             return false;

@@ -268,15 +268,18 @@ impl Cleaner {
         let capacity = self.space.geometry.segment_bytes();
         let least = self.least_gain();
         let mut is_refused = false;
+        // With a segment that is known to be barren, the next choice is another one.
+        let mut pace = CleanerPace::Idle;
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity);
             let fits = layout.seglets <= self.survivor_budget();
             let gains = pass.gains(&layout, least);
-            if let (Goal::Memory, [last]) = (pass.goal, pass.victims.as_slice())
+            if let [last] = pass.victims.as_slice()
                 && !gains
-                && !self.has_two_levels()
+                && self.cleans_alone(pass.goal)
             {
                 last.set_barren();
+                pace = CleanerPace::Again;
             }
             let is_useful = gains && fits;
             if is_useful && self.stock_up(&mut pass, &layout) {
@@ -297,7 +300,7 @@ impl Cleaner {
             barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
         }
         self.publish();
-        (Stage::Choose, CleanerPace::Idle)
+        (Stage::Choose, pace)
     }
 
     fn stock_up(&self, pass: &mut Pass, layout: &Layout) -> bool {

@@ -31,7 +31,7 @@ enum Load {
     /// Memory that lies idle is going to be used.
     #[default]
     Busy,
-    /// No log took more than [`LIGHT_BYTES`] in the last window.
+    /// The logs took no more than [`LIGHT_BYTES`] each, on average, in the last window.
     Light,
     /// Nothing was appended in the last window.
     Still,
@@ -64,13 +64,36 @@ impl PagePolicy {
     }
 }
 
-/// What was given back of the memory, and is not in use again.
+/// What went back of the memory and is not in use again.
 #[derive(Default)]
 pub(super) struct GivenBack {
-    /// Seglets given back since huge pages were asked for last; 0: none were.
+    /// Seglets that went back since huge pages were asked for last, without those that were taken again.
     seglets: u64,
-    /// Seglets without pages when the last of them were.
+    /// The most that this was.
+    most: u64,
+    /// Seglets without pages when it was counted.
     blank: u64,
+}
+
+impl GivenBack {
+    /// Takes into account what was taken since the last count; `blank` seglets have no pages.
+    fn count_taken(&mut self, blank: u64) {
+        let taken = self.blank.saturating_sub(blank);
+        self.seglets = self.seglets.saturating_sub(taken);
+        self.blank = blank;
+    }
+
+    /// So many seglets went back, after which `blank` have no pages.
+    fn add(&mut self, seglets: u64, blank: u64) {
+        self.count_taken(blank.saturating_sub(seglets));
+        self.seglets += seglets;
+        self.most = self.most.max(self.seglets);
+        self.blank = blank;
+    }
+
+    fn is_half_in_use(&self) -> bool {
+        self.seglets < self.most.div_ceil(2)
+    }
 }
 
 /// Bytes of memory for which an action begins or ends.
@@ -124,7 +147,7 @@ impl Cleaner {
         let pages = u64::from(space.pool.free_with_pages()) * SEGLET_BYTES as u64;
         let spare = pages.saturating_sub(limits.keep) as usize / SEGLET_BYTES;
         let mut given = space.give_pages_back(spare.min(SEGLETS_PER_STEP));
-        if policy.load == Load::Still && !policy.shrinking {
+        if policy.load == Load::Still && !policy.is_shrinking(space.newest_s()) {
             given += space.give_reserve_pages_back(RESERVE_SEGLETS_PER_STEP);
         }
         if given > 0 {
@@ -174,11 +197,10 @@ impl Cleaner {
             .given_back
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if back.seglets == 0 {
+        if back.most == 0 {
             self.space.memory.prefer_small_pages();
         }
-        back.seglets += seglets as u64;
-        back.blank = blank;
+        back.add(seglets as u64, blank);
     }
 
     /// Asks for huge pages again when half of what was given back is in use.
@@ -187,15 +209,45 @@ impl Cleaner {
             .given_back
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if back.seglets == 0 {
+        if back.most == 0 {
             return;
         }
-        let blank = u64::from(self.space.pool.blank());
-        if blank + back.seglets / 2 < back.blank {
+        back.count_taken(u64::from(self.space.pool.blank()));
+        if back.is_half_in_use() {
             *back = GivenBack::default();
             if self.space.options.huge_pages {
                 self.space.memory.prefer_huge_pages();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GivenBack;
+
+    #[test]
+    fn what_went_back_and_was_taken_again_does_not_count() {
+        let mut back = GivenBack::default();
+        let mut blank = 100;
+        for _ in 0..50 {
+            blank += 60;
+            back.add(60, blank);
+            blank -= 60;
+            back.count_taken(blank);
+        }
+        assert_eq!((back.seglets, back.most), (0, 60));
+    }
+
+    #[test]
+    fn half_of_what_went_back_is_in_use() {
+        let mut back = GivenBack::default();
+        back.add(60, 100);
+        back.add(40, 130);
+        assert_eq!(back.seglets, 90, "ten were taken in between");
+        back.count_taken(85);
+        assert!(!back.is_half_in_use());
+        back.count_taken(84);
+        assert!(back.is_half_in_use());
     }
 }
