@@ -62,7 +62,7 @@ pub struct LogOptions {
     pub cleaners: u16,
     /// Ask for huge pages.
     pub huge_pages: bool,
-    /// Values of objects may be overwritten where they lie ([`LogSpace::overwrite`](crate::LogSpace::overwrite)).
+    /// Values of objects may be overwritten where they lie ([`MutableObject::overwrite`](crate::MutableObject::overwrite)).
     /// Only without replicas.
     pub in_place: bool,
     /// Threads that can be inside the log at once without sharing an epoch slot.
