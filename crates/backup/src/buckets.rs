@@ -168,7 +168,8 @@ pub(crate) fn sort(
     Ok(Buckets(sorted.into_iter().map(bucket).collect()))
 }
 
-/// Reads the first entries of a head: everything up to the first object or tombstone.
+/// Reads the first entries of a head: everything up to the first object or tombstone. `copies` is how many replicas of it
+/// recovery must find ([`HeadInfo::copies`]).
 ///
 /// # Errors
 /// When digest or statistics are missing or damaged.
@@ -176,6 +177,7 @@ pub(crate) fn head_info(
     image: &[u8],
     frame: &FrameHeader,
     seglet_bytes: usize,
+    copies: u8,
 ) -> Result<HeadInfo, Damage> {
     let mut digest = None;
     let mut stats = None;
@@ -210,6 +212,7 @@ pub(crate) fn head_info(
                 other_bytes: stats.other_bytes,
                 other_entries: stats.other_entries,
                 has_data: groups.next().is_some(),
+                copies,
             });
         }
     }

@@ -103,6 +103,10 @@ pub(crate) struct FrameState {
     pub(crate) sequence: u64,
     /// Something written was not synced.
     pub(crate) unsynced: bool,
+    /// The start of the machine in which the newest header was written without being synced, otherwise 0.
+    pub(crate) boot: u64,
+    /// Replicas that the master needs for an acknowledgement.
+    pub(crate) needed: u8,
     /// From a former life of this server.
     pub(crate) found: bool,
 }
@@ -127,6 +131,17 @@ impl FrameState {
             replication_epoch: self.epoch,
             certified_length: self.certified,
             sequence: self.sequence,
+            boot: self.boot,
+            needed: self.needed,
+        }
+    }
+
+    /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11).
+    pub(crate) fn copies(&self, boot: u64) -> u8 {
+        if self.boot == 0 || self.boot == boot {
+            1
+        } else {
+            self.needed.max(1)
         }
     }
 }

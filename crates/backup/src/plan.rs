@@ -40,6 +40,8 @@ pub(crate) fn created(request: &WriteReplica) -> FrameState {
         written: 0,
         sequence: 0,
         unsynced: false,
+        boot: 0,
+        needed: request.needed,
         found: false,
     }
 }
@@ -169,6 +171,7 @@ fn write(state: &FrameState, request: &WriteReplica, data_len: u32, end: u32) ->
     let complete = !request.rewriting && state.stage == Stage::Rewriting;
     let mut next = state.clone();
     next.epoch = request.epoch;
+    next.needed = request.needed;
     next.written = end.max(state.written);
     if request.rewriting {
         // Nothing counts yet, so there is nothing for a header to say (BACKUP-2).
@@ -223,6 +226,7 @@ mod tests {
             certified,
             close: false,
             synced: true,
+            needed: 1,
             data: Bytes::from(vec![1; data]),
         }
     }

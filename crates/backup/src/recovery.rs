@@ -406,10 +406,10 @@ impl Inner {
         }
         let mut head = None;
         if state.kind == SegmentKind::Head && !state.closed {
-            let parsed = self
-                .read(frame)
-                .await
-                .and_then(|(image, header)| head_info(&image, &header, self.options.seglet_bytes));
+            let parsed = self.read(frame).await.and_then(|(image, header)| {
+                let copies = state.copies(self.env.disk.boot());
+                head_info(&image, &header, self.options.seglet_bytes, copies)
+            });
             match parsed {
                 Ok(info) => head = Some(info),
                 Err(damage) => {

@@ -181,6 +181,8 @@ fn state_of(header: &FrameHeader, stage: Stage) -> FrameState {
         written: header.certified_length,
         sequence: header.sequence,
         unsynced: true,
+        boot: header.boot,
+        needed: header.needed,
         found: true,
     }
 }
@@ -198,6 +200,8 @@ fn useless(why: String) -> FrameState {
         written: 0,
         sequence: 0,
         unsynced: false,
+        boot: 0,
+        needed: 0,
         found: true,
     }
 }

@@ -119,6 +119,12 @@ impl Inner {
         }
         let mut next = plan.next.clone();
         if plan.header {
+            // BACKUP-11
+            next.boot = if request.synced {
+                0
+            } else {
+                self.env.disk.boot()
+            };
             let header = next.header(self.cluster(), frame.key);
             let at = (header.slot() * FRAME_SLOT_BYTES) as u64;
             file.write_at(at, Bytes::copy_from_slice(&header.encode()))

@@ -132,6 +132,43 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
+/// How many replicas of an open head are asked for, after its process died or its machine lost power; `None` when it was lost.
+fn copies_after(seed: u64, synced: bool, power: bool) -> Option<u8> {
+    let mut node = Node::new(seed);
+    let backup = node.start();
+    let image = Image::new(2, Head, 3);
+    let request = WriteReplica {
+        synced,
+        ..image.request(2, Head, 0, 3)
+    };
+    node.write(&backup, request).expect("is written");
+    if power {
+        node.sim.power_loss(node.process);
+    } else {
+        node.sim.crash(node.process);
+    }
+    node.restart();
+    let backup = node.start();
+    let found = replicas(&node, &backup);
+    let head = found.first()?.head.as_ref();
+    Some(head.expect("is open").copies)
+}
+
+#[test]
+fn an_open_head_that_was_not_synced_is_doubtful_after_a_power_loss() {
+    let (buffered, synced) = (false, true);
+    assert_eq!(copies_after(1, buffered, false), Some(1));
+    assert_eq!(copies_after(1, synced, true), Some(1));
+    let left: Vec<u8> = (0..40)
+        .filter_map(|seed| copies_after(seed, buffered, true))
+        .collect();
+    assert!(!left.is_empty(), "some survive");
+    assert!(
+        left.iter().all(|copies| *copies == 2),
+        "BACKUP-11: {left:?}"
+    );
+}
+
 #[test]
 fn a_full_disk_changes_nothing_that_counts() {
     let node = Node::new(3);

@@ -24,6 +24,8 @@
 //!   closed. See `recovery::plan`.
 //! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or others makes the log
 //!   incomplete, never another one.
+//! - COORD-10: a log does not end with a head of which every replica found was on a machine that lost power since, unless there are as many as
+//!   an acknowledgement needed.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -61,6 +61,9 @@ pub trait Disk: Send + Sync {
     fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>>;
     /// Makes creations, removals and renames in `directory` survive a power loss.
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Which start of the machine this is, a number that no other start has; 0 when that is not known. What was written in
+    /// an earlier one without being synced may be missing: in whole, or the newest of it.
+    fn boot(&self) -> u64;
 }
 
 /// An open file. Positions are absolute; concurrent calls are allowed where ranges do not overlap.

@@ -20,6 +20,8 @@ use tokio::runtime::Handle;
 
 /// The file whose lock says that the directory is in use. Not part of the data.
 const LOCK_NAME: &str = ".pluvio-lock";
+/// Where Linux tells the name of this start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A directory of the file system that this process holds alone.
 #[derive(Debug)]
@@ -27,6 +29,7 @@ pub struct OsDisk {
     root: Arc<Path>,
     lock: Arc<DirectoryLock>,
     fallback: Handle,
+    boot: u64,
 }
 
 /// Holds the lock as long as it lives; the kernel gives it back when the process dies.
@@ -69,6 +72,7 @@ impl OsDisk {
             root: root.into(),
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
+            boot: boot_number(),
         })
     }
 
@@ -139,6 +143,10 @@ impl Disk for OsDisk {
             sync_up_to(root, &full).map_err(|error| disk_error(directory, &error))
         })
     }
+
+    fn boot(&self) -> u64 {
+        self.boot
+    }
 }
 
 /// Runs `work` on a blocking thread of the current event loop. It runs to its end even when the
@@ -159,6 +167,24 @@ pub(crate) async fn blocking<T: Send + 'static>(
             message: "not done: the process is shutting down".to_owned(),
         }),
     })
+}
+
+/// A number made of the name that the kernel gives to each start of the machine, 0 where it gives none.
+fn boot_number() -> u64 {
+    match fs::read_to_string(BOOT_ID) {
+        Ok(name) => number_of(&name).unwrap_or(0),
+        Err(error) => {
+            tracing::warn!(%error, "{BOOT_ID} cannot be read: losses of power cannot be told from restarts");
+            0
+        }
+    }
+}
+
+/// Both halves of a UUID in one number.
+fn number_of(name: &str) -> Option<u64> {
+    let digits = name.trim().replace('-', "");
+    let both = u128::from_str_radix(&digits, 16).ok()?;
+    Some((both >> 64) as u64 ^ both as u64)
 }
 
 /// What the kernel says, in words that tell what to do.
@@ -283,5 +309,18 @@ fn sync_up_to(root: &Path, directory: &Path) -> io::Result<()> {
             Some(parent) if at != root => at = parent,
             Some(_) | None => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_start_of_the_machine_is_a_number() {
+        let name = "00000000-0000-0001-8000-0000000000ff\n";
+        assert_eq!(number_of(name), Some(0x8000_0000_0000_00fe));
+        assert_eq!(number_of(""), None);
+        assert_eq!(number_of("none"), None);
     }
 }

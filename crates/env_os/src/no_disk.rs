@@ -31,4 +31,7 @@ impl Disk for NoDisk {
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         refuse(directory)
     }
+    fn boot(&self) -> u64 {
+        0
+    }
 }

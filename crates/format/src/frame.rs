@@ -18,7 +18,7 @@ pub const FRAME_DATA_OFFSET: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"PLUVIOFR";
 /// Bytes of a slot in use, without the checksum.
-const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8;
+const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1;
 
 /// What a backup knows about the replica in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +44,11 @@ pub struct FrameHeader {
     pub certified_length: u32,
     /// Grows by one with every header written to this frame; the larger one is the newer.
     pub sequence: u64,
+    /// Which start of the machine this was written in without being synced; 0 when it was synced, and in frames of programs
+    /// that did not write it. After another start the newest writes to the frame may be missing.
+    pub boot: u64,
+    /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not write it.
+    pub needed: u8,
 }
 
 /// Why a slot holds no header.
@@ -90,6 +95,8 @@ impl FrameHeader {
         fields.extend_from_slice(&self.replication_epoch.0.to_le_bytes());
         fields.extend_from_slice(&self.certified_length.to_le_bytes());
         fields.extend_from_slice(&self.sequence.to_le_bytes());
+        fields.extend_from_slice(&self.boot.to_le_bytes());
+        fields.push(self.needed);
         let mut slot = [0; FRAME_SLOT_BYTES];
         slot[..FIELDS_BYTES].copy_from_slice(&fields);
         let crc = crc32c(&[&slot[..FRAME_SLOT_BYTES - 4]]);
@@ -141,6 +148,8 @@ impl FrameHeader {
             replication_epoch: ReplicationEpoch(fields.u32()?),
             certified_length: fields.u32()?,
             sequence: fields.u64()?,
+            boot: fields.u64()?,
+            needed: fields.u8()?,
         };
         fields.end()?;
         Some(header)
@@ -187,6 +196,8 @@ mod tests {
             replication_epoch: ReplicationEpoch(3),
             certified_length: 8 << 20,
             sequence,
+            boot: 0x1122_3344_5566_7788,
+            needed: 2,
         }
     }
 

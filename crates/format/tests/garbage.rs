@@ -324,6 +324,8 @@ fn damaged_frame_headers_with_right_checksums_are_errors_or_headers_never_panics
             replication_epoch: ReplicationEpoch(random.number() as u32),
             certified_length: random.number() as u32,
             sequence: random.number(),
+            boot: random.number(),
+            needed: random.number() as u8,
         };
         let mut area = header.encode().to_vec();
         assert_eq!(FrameHeader::decode(&area), Ok(header));

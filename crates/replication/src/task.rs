@@ -68,6 +68,8 @@ pub(crate) struct LogTask {
     alarm: Option<(Moment, BoxFuture<'static, ()>)>,
     /// When a backup that had no space is asked again.
     full_until: Option<Moment>,
+    /// Replicas needed for an acknowledgement, for what is sent.
+    needed: u8,
 }
 
 impl LogTask {
@@ -81,6 +83,7 @@ impl LogTask {
             copied: None,
             alarm: None,
             full_until: None,
+            needed: 1,
         }
     }
 
@@ -109,6 +112,7 @@ impl LogTask {
                 machine.retry_placement();
             }
             let actions = machine.step(&mut placement, now, &*self.inner.env.rng);
+            self.needed = machine.needed();
             self.full_until = placement.next_retry(now).map(|after| now + after);
             actions
         };
@@ -224,6 +228,7 @@ impl LogTask {
             certified: flight.certified,
             close: flight.close,
             synced: options.synced,
+            needed: self.needed,
             data,
         };
         let inner = Arc::clone(&self.inner);

@@ -4,6 +4,7 @@
 
 mod rig;
 
+use pluvio_env::OpenMode;
 use pluvio_format::SegmentKind;
 use pluvio_units::{SegmentId, ServerId};
 use rig::Rig;
@@ -134,4 +135,47 @@ fn both_backups_away(seed: u64) -> bool {
     rig.restart(away[0], 2);
     rig.check_large("t", 250);
     true
+}
+
+/// COORD-10: a master dies, the machine of one of its three backups loses power, and the other two are away. What the one has of the head may
+/// lack what was acknowledged last, so it is not taken for the end of the log; when the others are back, everything is.
+#[test]
+fn a_head_that_may_have_lost_its_end_is_waited_for() {
+    let replicas = 3;
+    let rig = Rig::of(80, 5, replicas);
+    rig.all_started();
+    let table = rig.fill("t", 40);
+    let master = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let id = rig.server(master).unwrap().id();
+    let has_head = |i: &usize| rig.frames(*i, id).iter().any(|f| !f.header.closed);
+    let weak = (0..5).filter(|i| *i != master).find(has_head);
+    let weak = weak.expect("somebody has a head");
+    for i in 0..5 {
+        rig.kill(i);
+    }
+    // The operating system has written some of it by then. Nobody can tell how much.
+    let process = rig.sim.restart(rig.servers[weak]);
+    let disk = process.env.disk.clone();
+    rig.run(&process, async move {
+        for name in disk.list("frames").await.unwrap() {
+            let path = format!("frames/{name}");
+            let file = disk.open(&path, OpenMode::Existing).await.unwrap();
+            file.sync().await.unwrap();
+        }
+        disk.sync_directory("frames").await.unwrap();
+    });
+    rig.sim.power_loss(rig.servers[weak]);
+    rig.restart(weak, replicas);
+    rig.sim.run_for(Duration::from_secs(30));
+    let now = rig.status();
+    let recovery = now.recoveries.iter().find(|r| r.crashed == id);
+    let recovery = recovery.expect("it is being recovered");
+    assert!(
+        !recovery.done && recovery.phase.contains("lost power"),
+        "{recovery:?}"
+    );
+    for i in (0..5).filter(|i| *i != weak && *i != master) {
+        rig.restart(i, replicas);
+    }
+    rig.check("t", 40);
 }

@@ -433,6 +433,14 @@ impl Disk for SimDisk {
         let request = Request::SyncDirectory { directory, upto: 0 };
         Box::pin(done(self.run(request)))
     }
+
+    fn boot(&self) -> u64 {
+        self.shared
+            .lock()
+            .process_mut(self.owner.process)
+            .storage
+            .boot()
+    }
 }
 
 struct SimFile {

@@ -187,9 +187,14 @@ impl Inode {
                 self.content[start..start + write.replaced.len()].copy_from_slice(&write.replaced);
             }
         }
-        for write in &writes {
-            if write.certainty == Certainty::Durable {
+        // Half of the files as a system leaves them that had time to write some of it: the newest writes are missing, no others.
+        let oldest = (random.below(2) == 0).then(|| random.below(writes.len() as u64 + 1));
+        for (number, write) in (0u64..).zip(&writes) {
+            if write.certainty == Certainty::Durable || oldest.is_some_and(|kept| number < kept) {
                 put(&mut self.content, write.offset, &write.data);
+                continue;
+            }
+            if oldest.is_some() {
                 continue;
             }
             match random.below(3) {
@@ -242,6 +247,7 @@ pub(crate) struct Storage {
     changes: VecDeque<Change>,
     change_last: u64,
     used: Arc<AtomicU64>,
+    power_losses: u64,
 }
 
 fn directory_of(path: &str) -> &str {
@@ -350,6 +356,11 @@ impl Storage {
             .collect()
     }
 
+    /// Which start of the machine this is.
+    pub(crate) fn boot(&self) -> u64 {
+        1 + self.power_losses
+    }
+
     pub(crate) fn change_last(&self) -> u64 {
         self.change_last
     }
@@ -371,6 +382,7 @@ impl Storage {
 
     /// The power fails: what is not durable survives as the seed wants.
     pub(crate) fn power_loss(&mut self, random: &mut Stream) {
+        self.power_losses += 1;
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for change in &self.changes {
             *counts.entry(change.directory.clone()).or_default() += 1;

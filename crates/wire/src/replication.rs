@@ -38,6 +38,8 @@ pub struct WriteReplica {
     pub close: bool,
     /// Reply only when the data is on the device (fdatasync).
     pub synced: bool,
+    /// Replicas that the master needs for an acknowledgement.
+    pub needed: u8,
     /// Bytes of the segment (the payload).
     #[serde(skip)]
     pub data: Bytes,

@@ -232,6 +232,7 @@ impl Image {
             certified: end,
             close: false,
             synced: true,
+            needed: 2,
             data: Bytes::copy_from_slice(&self.bytes[start as usize..end as usize]),
         }
     }

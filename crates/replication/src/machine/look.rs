@@ -116,6 +116,11 @@ impl Machine {
         }
     }
 
+    /// Replicas needed for an acknowledgement.
+    pub(crate) fn needed(&self) -> u8 {
+        u8::try_from(self.view.needed()).unwrap_or(u8::MAX)
+    }
+
     fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
         let head = self.heads.front().and_then(|id| self.segments.get(id))?;
         if head.durable(&self.view) == Some(head.appended) && self.digest == Some(head.id) {

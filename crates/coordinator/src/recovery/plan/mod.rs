@@ -11,6 +11,8 @@
 //!    the open one it was before.
 //! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no data yet.
 //! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
+//! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the log only when as many are there
+//!    as an acknowledgement needed; one that lost nothing ends it alone, and shorter ones are not read then (COORD-10).
 //!
 //! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says what no master has, heads of
 //! one segment with different digests, a segment that is of another log than its digest. Without them
@@ -74,6 +76,8 @@ pub(crate) struct Incomplete {
     headless: Option<Vec<LogId>>,
     /// Segments without a usable replica.
     missing: Vec<SegmentId>,
+    /// Heads of which all that was found may lack its newest writes.
+    doubtful: Vec<SegmentId>,
 }
 
 impl fmt::Display for Incomplete {
@@ -107,6 +111,13 @@ impl fmt::Display for Incomplete {
                 some(&self.missing)
             )?;
         }
+        if !self.doubtful.is_empty() {
+            write!(
+                f,
+                "the machines of all backups that have the head lost power since, and not all of its replicas are there (segment {}); ",
+                some(&self.doubtful)
+            )?;
+        }
         f.write_str("waiting for more backups")
     }
 }
@@ -127,19 +138,21 @@ fn may_be(log: LogId, head: &HeadInfo) -> bool {
 struct Head<'a> {
     segment: SegmentId,
     info: &'a HeadInfo,
+    /// COORD-10: the log may end here.
+    believed: bool,
 }
 
 /// What all backups together say about the heads of one log.
 #[derive(Default)]
 struct Heads<'a> {
-    /// Open replicas that are not stale.
-    open: BTreeMap<SegmentId, Vec<&'a HeadInfo>>,
+    /// Open replicas that are not stale, by the backups that have them.
+    open: BTreeMap<SegmentId, BTreeMap<ServerId, &'a HeadInfo>>,
     /// The last one that was closed on some backup.
     closed_last: Option<SegmentId>,
 }
 
 impl<'a> Heads<'a> {
-    fn add(&mut self, replica: &'a ReplicaInfo, epochs: &Epochs) {
+    fn add(&mut self, backup: ServerId, replica: &'a ReplicaInfo, epochs: &Epochs) {
         if replica.side {
             return;
         }
@@ -150,7 +163,8 @@ impl<'a> Heads<'a> {
         } else if let Some(info) = &replica.head
             && may_be(replica.log, info)
         {
-            self.open.entry(replica.segment).or_default().push(info);
+            let replicas = self.open.entry(replica.segment).or_default();
+            replicas.insert(backup, info);
         }
     }
 
@@ -162,7 +176,7 @@ impl<'a> Heads<'a> {
         let mut later = self.open.range((Excluded(head), Unbounded));
         self.closed_last >= Some(head)
             || later.clone().nth(1).is_some()
-            || later.any(|(_, replicas)| replicas.iter().any(shows))
+            || later.any(|(_, replicas)| replicas.values().any(shows))
     }
 
     /// The one that tells what belongs to the log.
@@ -175,15 +189,21 @@ impl<'a> Heads<'a> {
             }
             !was_closed
         })?;
-        let info = replicas.first()?;
+        let info = replicas.values().next()?;
         let same = |other: &&HeadInfo| other.digest == info.digest && other.logs == info.logs;
-        if !replicas.iter().all(same) {
+        if !replicas.values().all(same) {
             tracing::warn!(%segment, "backups contradict each other about an open head");
             return None;
+        }
+        let enough = |info: &&HeadInfo| usize::from(info.copies) <= replicas.len();
+        let believed = replicas.values().any(enough);
+        if !believed {
+            pluvio_units::mark("recovery-doubtful-head");
         }
         Some(Head {
             segment: *segment,
             info,
+            believed,
         })
     }
 }
@@ -191,8 +211,11 @@ impl<'a> Heads<'a> {
 /// The last head of each log, as far as there is one.
 fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, Head<'a>> {
     let mut logs: BTreeMap<LogId, Heads<'a>> = BTreeMap::new();
-    for replica in inventories.iter().flat_map(|i| &i.replicas) {
-        logs.entry(replica.log).or_default().add(replica, epochs);
+    for inventory in inventories {
+        for replica in &inventory.replicas {
+            let heads = logs.entry(replica.log).or_default();
+            heads.add(inventory.backup, replica, epochs);
+        }
     }
     let last = |(log, heads): (LogId, Heads<'a>)| Some((log, heads.last()?));
     logs.into_iter().filter_map(last).collect()
@@ -211,6 +234,7 @@ pub(crate) fn reconstruct(
         backups: inventories.len(),
         headless: None,
         missing: Vec::new(),
+        doubtful: Vec::new(),
     };
     let Some(logs) = heads.values().map(|h| h.info.logs).max() else {
         return Err(incomplete);
@@ -221,6 +245,9 @@ pub(crate) fn reconstruct(
         .collect();
     let mut sources = Sources::new(inventories);
     for (log, head) in &heads {
+        if !head.believed {
+            incomplete.doubtful.push(head.segment);
+        }
         let wanted: BTreeSet<SegmentId> = head
             .info
             .digest
@@ -228,18 +255,21 @@ pub(crate) fn reconstruct(
             .copied()
             .chain([head.segment])
             .collect();
+        let is_head = |r: &ReplicaInfo| {
+            let may_be = r.head.as_ref().is_some_and(|info| may_be(*log, info));
+            r.log == *log && r.segment == head.segment && may_be && !r.side && !is_stale(r, epochs)
+        };
+        let least = sources.least_certain(head.segment, is_head);
         for segment in wanted {
-            let open = |r: &ReplicaInfo| {
-                let is_head = r.head.as_ref().is_some_and(|info| may_be(*log, info));
-                segment == head.segment && is_head && !r.side && !is_stale(r, epochs)
-            };
+            let open = |r: &ReplicaInfo| is_head(r) && r.segment == segment && r.length >= least;
             let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
             if !sources.add(segment, usable) {
                 incomplete.missing.push(segment);
             }
         }
     }
-    if !headless.is_empty() || !incomplete.missing.is_empty() {
+    let found = incomplete.missing.is_empty() && incomplete.doubtful.is_empty();
+    if !headless.is_empty() || !found {
         incomplete.headless = Some(headless);
         return Err(incomplete);
     }
@@ -280,6 +310,17 @@ impl<'a> Sources<'a> {
             replicas,
             chosen: Vec::new(),
         }
+    }
+
+    /// What every open replica of a head has at least that holds all that was acknowledged (COORD-10): the length of the shortest that lost
+    /// nothing; 0 when each of them may have.
+    fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
+        let replicas = self.replicas.get(&head).into_iter().flatten();
+        let certain = |r: &ReplicaInfo| r.head.as_ref().is_some_and(|info| info.copies <= 1);
+        let lengths = replicas
+            .filter(|(_, _, r)| is_head(r) && certain(r))
+            .map(|(_, _, r)| r.length);
+        lengths.min().unwrap_or(0)
     }
 
     /// Takes a segment with its usable replicas; false when there is none.

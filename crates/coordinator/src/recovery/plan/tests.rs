@@ -30,6 +30,7 @@ fn head(segment: u64, digest: &[u64]) -> ReplicaInfo {
             other_bytes: 0,
             other_entries: 0,
             has_data: false,
+            copies: 1,
         }),
         ..replica(segment)
     }
@@ -41,6 +42,12 @@ fn filled(segment: u64, digest: &[u64]) -> ReplicaInfo {
     filled.length = 200;
     filled.head.as_mut().unwrap().has_data = true;
     filled
+}
+
+/// A replica of an open head whose backup's machine lost power, of a master that needed two for an acknowledgement.
+fn doubtful(mut replica: ReplicaInfo) -> ReplicaInfo {
+    replica.head.as_mut().unwrap().copies = 2;
+    replica
 }
 
 fn in_log(log: u16, logs: u16, mut replica: ReplicaInfo) -> ReplicaInfo {
@@ -343,6 +350,56 @@ fn the_longest_replica_of_a_head_is_read_first() {
     };
     let inventories = [backup(1, vec![shorter]), backup(2, vec![longer])];
     assert_eq!(complete(&inventories), [(2, vec![2, 1])]);
+}
+
+#[test]
+fn a_head_that_may_have_lost_its_end_does_not_end_the_log_alone() {
+    let weak = backup(1, vec![doubtful(head(3, &[2, 3])), replica(2)]);
+    let error = reconstruct(std::slice::from_ref(&weak), &Epochs::new()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("lost power") && text.contains("(segment 3)"),
+        "{text}"
+    );
+    // With one that lost nothing, and with as many as an acknowledgement needed.
+    for other in [filled(3, &[2, 3]), doubtful(filled(3, &[2, 3]))] {
+        let found = complete(&[weak.clone(), backup(2, vec![other])]);
+        assert_eq!(found.last().unwrap().0, 3);
+    }
+    // Those of one backup count once.
+    let twice = doubtful(head(3, &[2, 3]));
+    let twice = backup(1, vec![twice.clone(), twice, replica(2)]);
+    assert!(reconstruct(&[twice], &Epochs::new()).is_err());
+}
+
+#[test]
+fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
+    let short = doubtful(head(3, &[3]));
+    let found = complete(&[
+        backup(1, vec![short.clone()]),
+        backup(2, vec![filled(3, &[3])]),
+    ]);
+    assert_eq!(found, [(3, vec![2])]);
+    // As long as one that lost nothing: it has all that was acknowledged.
+    let long = doubtful(filled(3, &[3]));
+    let found = complete(&[
+        backup(1, vec![long.clone()]),
+        backup(2, vec![filled(3, &[3])]),
+    ]);
+    assert_eq!(found, [(3, vec![1, 2])]);
+    // All of them may lack something: the longest first.
+    let found = complete(&[backup(1, vec![short]), backup(2, vec![long])]);
+    assert_eq!(found, [(3, vec![2, 1])]);
+}
+
+#[test]
+fn a_head_that_lost_its_end_and_was_followed_by_another_is_waited_for() {
+    // Nothing but the replica that was closed would show that 3 is whole; 4 has no data yet.
+    let weak = backup(1, vec![doubtful(head(3, &[3]))]);
+    let next = backup(2, vec![head(4, &[3, 4])]);
+    assert!(reconstruct(&[weak.clone(), next.clone()], &Epochs::new()).is_err());
+    let found = complete(&[weak, next, backup(3, vec![replica(3)])]);
+    assert_eq!(found, [(3, vec![3]), (4, vec![2])]);
 }
 
 #[test]

@@ -16,6 +16,8 @@ struct Model {
     /// Backups that died and may come back with what they had.
     dead: Vec<u64>,
     last_epoch: u32,
+    /// The one that loses power.
+    weak: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,7 @@ impl Model {
             alive: vec![1, 2, 3, 4],
             dead: Vec::new(),
             last_epoch: 0,
+            weak: None,
         };
         model.open(1);
         model
@@ -169,18 +172,23 @@ impl Model {
         self.alive.append(&mut self.dead);
     }
 
-    /// The power of one that died fails: frames that were closed are as they were before. What open ones lost is seen by their length.
+    /// The power of one that died fails, always of the same one: frames are as they were opened.
     fn take_back(&mut self, which: usize) {
-        let Some(backup) = self.dead.get(which % self.dead.len().max(1)).copied() else {
+        let Some(drawn) = self.dead.get(which % self.dead.len().max(1)).copied() else {
             return;
         };
+        let backup = *self.weak.get_or_insert(drawn);
+        if !self.dead.contains(&backup) {
+            return;
+        }
         for stored in self.replicas.iter_mut().filter(|s| s.backup == backup) {
             let Stored {
                 replica, opened, ..
             } = stored;
-            if replica.closed {
-                *replica = opened.clone();
-            }
+            *replica = ReplicaInfo {
+                epoch: replica.epoch,
+                ..doubtful(opened.clone())
+            };
         }
     }
 
