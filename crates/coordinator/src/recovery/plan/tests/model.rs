@@ -172,6 +172,12 @@ impl Model {
         self.alive.append(&mut self.dead);
     }
 
+    fn weak_comes_back(&mut self) {
+        let weak = self.weak;
+        let back = self.dead.extract_if(.., |backup| Some(*backup) == weak);
+        self.alive.extend(back);
+    }
+
     /// The power of one that died fails, always of the same one: frames are as they were opened.
     fn take_back(&mut self, which: usize) {
         let Some(drawn) = self.dead.get(which % self.dead.len().max(1)).copied() else {
@@ -209,7 +215,9 @@ proptest! {
         steps in proptest::collection::vec((0u8..5, 0usize..4), 0..40),
         stop in 0u8..3,
         lost in 0usize..8,
-        come_back: bool,
+        more_lost in 0usize..8,
+        power in 0usize..4,
+        back in 0u8..3,
     ) {
         let mut model = Model::new();
         for (what, which) in steps {
@@ -224,12 +232,17 @@ proptest! {
         if stop > 0 {
             model.roll(stop);
         }
-        // The master crashes, perhaps with a backup that nobody replaces.
-        if lost < 4 {
-            model.lose(lost, false);
+        // The master crashes, perhaps with backups that nobody replaces, of which one may lose power.
+        for lost in [lost, more_lost] {
+            if lost < 4 {
+                model.lose(lost, false);
+            }
         }
-        if come_back {
-            model.come_back();
+        model.take_back(power);
+        match back {
+            0 => {}
+            1 => model.weak_comes_back(),
+            _ => model.come_back(),
         }
         if let Ok(map) = reconstruct(&model.inventories(), &model.recorded) {
             let found = segments(&map);
@@ -245,7 +258,7 @@ proptest! {
             }
         } else {
             // With all backups back, a log is always complete.
-            prop_assert!(!model.dead.is_empty() || !come_back);
+            prop_assert!(!model.dead.is_empty() || back < 2);
         }
     }
 }
