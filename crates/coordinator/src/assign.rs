@@ -3,12 +3,13 @@
 //! An owner may crash before it has confirmed. Nothing is lost then, because clients are sent to confirmed owners only; but it may
 //! have taken its tablets, its answer lost on the way, and not know that it was declared dead. So others get them as they
 //! get recovered ones: only after the crashed owner has lost its lease (LEASE-2; what remains is in the weaknesses of `docs/membership.md`).
+//! The other owners are asked meanwhile.
 
 use crate::recovery::reconstruct;
 use crate::shared::Shared;
 use crate::state::State;
 use core::time::Duration;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use pluvio_env::CallError;
 use pluvio_units::{HashRange, ServerId, TableId};
 use pluvio_wire::{
@@ -53,25 +54,22 @@ impl Shared {
     pub(crate) async fn assign(self: &Arc<Self>, table: TableId) {
         loop {
             let state = self.state();
-            let by_owner = unconfirmed(&state, table);
-            if by_owner.is_empty() {
+            let unconfirmed = unconfirmed(&state, table);
+            if unconfirmed.is_empty() {
                 self.memory().troubles.remove(&table);
                 return;
             }
-            let owners = by_owner.keys().copied();
-            let crashed: BTreeSet<ServerId> = owners.filter(|owner| !state.is_up(*owner)).collect();
-            if !crashed.is_empty() {
-                if !self.replace_owners(table, crashed).await {
-                    self.until(|state| state.up().next().is_some()).await;
-                    self.env.clock.sleep(RETRY).await;
-                }
-                continue;
-            }
-            let takings = by_owner.into_iter().map(|(owner, tablets)| {
+            let (living, crashed): (BTreeMap<_, _>, BTreeMap<_, _>) = unconfirmed
+                .into_iter()
+                .partition(|(owner, _)| state.is_up(*owner));
+            let takings = living.into_iter().map(|(owner, tablets)| {
                 let info = state.servers[&owner].info.clone();
                 self.take(table, info, tablets)
             });
-            if !join_all(takings).await.into_iter().all(|taken| taken) {
+            let replacing = self.replace_owners(table, crashed.into_keys().collect());
+            let (taken, replaced) = join(join_all(takings), replacing).await;
+            if !replaced || !taken.into_iter().all(|taken| taken) {
+                self.until(|state| state.up().next().is_some()).await;
                 self.env.clock.sleep(RETRY).await;
             }
         }
@@ -79,6 +77,9 @@ impl Shared {
 
     /// Gives the unconfirmed tablets of crashed owners to others. False when that must be tried again.
     async fn replace_owners(self: &Arc<Self>, table: TableId, crashed: BTreeSet<ServerId>) -> bool {
+        if crashed.is_empty() {
+            return true;
+        }
         let fences = crashed.iter().map(|owner| self.fence(*owner));
         if !join_all(fences).await.into_iter().all(|fenced| fenced) {
             return false;

@@ -316,6 +316,33 @@ fn what_a_crashed_owner_did_not_confirm_is_given_away_when_its_lease_is_over() {
 }
 
 #[test]
+fn living_owners_are_asked_while_a_crashed_one_is_replaced() {
+    let cluster = cluster(3);
+    let crashed = cluster.id(1);
+    cluster.sim.pause(cluster.machines[1].process);
+    cluster.server(2).behaviour.takes_put_off = 1;
+    let asked = cluster.try_once(CreateTable {
+        name: "t".into(),
+        span: None,
+    });
+    assert!(asked.is_err(), "two have not confirmed: {asked:?}");
+    assert!(cluster.server(2).owned.is_empty());
+    cluster.crash(1);
+    cluster.until("the survivors take part", |c| {
+        [0, 2]
+            .into_iter()
+            .all(|i| c.server(i).fenced.contains(&crashed))
+    });
+    let fenced = cluster.sim.now();
+    cluster.until("server 2 has its tablet", |c| !c.server(2).owned.is_empty());
+    let waited = cluster.sim.now() - fenced;
+    assert!(waited < Duration::from_millis(100), "{waited:?}");
+    let owned = cluster.server(0).owned.len() + cluster.server(2).owned.len();
+    assert_eq!(owned, 2, "before the lease of server 1 is over");
+    cluster.calm_down();
+}
+
+#[test]
 fn tablets_without_replicas_start_anew_after_a_crash() {
     let mut cluster = cluster(1);
     let index = cluster.add_machine();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::Cluster;
-use common::story::play_story;
+use common::story::{create, play_story};
 use pluvio_coordinator::{
     Candidate, Change, Condition, CoordinatorError, CoordinatorOptions, Limits, MemoryStore,
     MetadataStore, Outcome, Stop,
@@ -105,6 +105,53 @@ fn a_leader_that_only_another_coordinator_cannot_reach_stays() {
     );
     cluster.create_table("t");
     cluster.calm_down();
+}
+
+/// LEASE-2: the next leader cannot know how far the first one was, so it begins with the fence again.
+#[test]
+fn a_leader_that_dies_between_the_fence_and_the_next_owner_is_replaced_and_so_is_the_owner() {
+    const GRACE: Duration = Duration::from_millis(650);
+    for seed in 0..20 {
+        let cluster = cluster(seed, 2, 3);
+        let dead = cluster.id(1);
+        let survivors = [0, 2];
+        let fenced = |c: &Cluster| {
+            let has = |i: &usize| c.server(*i).fenced.contains(&dead);
+            survivors.iter().all(has)
+        };
+        let taken = |c: &Cluster| -> usize {
+            let owned = |i: &usize| c.server(*i).owned.len();
+            survivors.iter().map(owned).sum()
+        };
+        // It does not answer, and is not yet known to be dead.
+        cluster.sim.pause(cluster.machines[1].process);
+        while taken(&cluster) < 2 {
+            let asked = create(&cluster, "t");
+            assert!(!asked, "seed {seed}: server 1 cannot have confirmed");
+        }
+        cluster.crash(1);
+        cluster.until("the survivors take part", fenced);
+        // Anywhere in the time in which the lease may last.
+        cluster.sim.run_for(GRACE * seed as u32 / 20);
+        assert_eq!(taken(&cluster), 2, "seed {seed}: it has no other owner yet");
+        let first = cluster.leader();
+        cluster.sim.crash(cluster.coordinators[first]);
+        for index in survivors {
+            cluster.server(index).fenced.clear();
+        }
+        cluster.until("the survivors are asked again", fenced);
+        assert_eq!(cluster.leaders(), [1 - first], "seed {seed}");
+        let began = cluster.sim.now();
+        cluster.until("it has another owner", |c| taken(c) == 3);
+        let grace = cluster.sim.now() - began;
+        assert!(grace >= GRACE, "seed {seed}: {grace:?}");
+        // Served by that one alone, as the new leader names it, and for a client that asks again.
+        let table = cluster.create_table("t");
+        assert_eq!(table.tablets.len(), 3, "seed {seed}");
+        let status = cluster.calm_down();
+        assert_eq!(status.tables, [table], "seed {seed}");
+        assert_eq!(status.list.servers.len(), 2, "seed {seed}");
+    }
 }
 
 /// Cuts a process off from all servers.

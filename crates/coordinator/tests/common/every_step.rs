@@ -25,6 +25,8 @@ const CUT: KeyHash = KeyHash(1 << 40);
 pub enum Operation {
     /// A table is created.
     Create,
+    /// One is created while a server is dead of which nobody knows it yet: that one gets a tablet, and never confirms it.
+    Replace,
     /// One is dropped.
     Drop,
     /// A tablet is cut.
@@ -38,8 +40,9 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Create,
+        Self::Replace,
         Self::Drop,
         Self::Split,
         Self::Migrate,
@@ -51,6 +54,10 @@ impl Operation {
     fn begin(self, cluster: &Cluster, to: ServerId) {
         match self {
             Self::Create => drop(cluster.try_once(create())),
+            Self::Replace => {
+                cluster.crash(0);
+                drop(cluster.try_once(create()));
+            }
             Self::Drop => drop(cluster.try_once(drop_table())),
             Self::Split => drop(cluster.try_once(split())),
             Self::Migrate => drop(cluster.try_once(migrate(to))),
@@ -65,7 +72,9 @@ impl Operation {
     /// Asks until it is answered, as a client does; what was done already is not done twice.
     fn insist(self, cluster: &Cluster, to: ServerId) {
         match self {
-            Self::Create => drop(cluster.ask(create()).expect("nothing is wrong with it")),
+            Self::Create | Self::Replace => {
+                drop(cluster.ask(create()).expect("nothing is wrong with it"));
+            }
             Self::Drop => match cluster.ask(drop_table()) {
                 Ok(()) => {}
                 Err(RpcError::Refused(refusal)) if refusal.fatal_kind().is_some() => {}
@@ -91,7 +100,7 @@ impl Operation {
     fn is_done(self, cluster: &Cluster, status: &ClusterStatus, to: ServerId) -> bool {
         let names: Vec<&str> = status.tables.iter().map(|t| t.name.as_str()).collect();
         let expected: &[&[&str]] = match self {
-            Self::Create => &[&["new", "t"], &["t"]],
+            Self::Create | Self::Replace => &[&["new", "t"], &["t"]],
             Self::Drop => &[&[], &["t"]],
             Self::Split | Self::Migrate | Self::Recover | Self::Return => &[&["t"]],
         };
@@ -115,6 +124,7 @@ impl Operation {
         let up: Vec<ServerId> = up.map(|s| s.id).collect();
         match self {
             Self::Create => names.len() == 2,
+            Self::Replace => names.len() == 2 && up.len() == SERVERS - 1,
             Self::Drop => t.is_none(),
             Self::Split => {
                 let tablets = t.map_or(0, |t| t.tablets.len());
@@ -216,6 +226,15 @@ fn play(
     assert_eq!((&again.tables, &again.list), (&status.tables, &status.list));
     assert_eq!(stored, cluster.stored());
     assert!(cluster.leaders().len() == 1);
+    let new = again.tables.iter().find(|t| t.name == "new");
+    if operation == Operation::Replace && steps.deaths() == 0 {
+        let tablets = new.map(|new| new.tablets.len());
+        assert_eq!(
+            tablets,
+            Some(SERVERS),
+            "the dead server was to get one, too"
+        );
+    }
     steps
 }
 

@@ -11,9 +11,9 @@ use pluvio_wire::{
     Coordinators, DropTablets, EndMigration, Enlist, FatalKind, GetServerStatus, GetTabletData,
     GetTabletDataReply, HeadInfo, Header, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping,
     PingReply, ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo,
-    Request, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal,
-    StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets,
-    UpdateServerList, call, decode, reply,
+    Request, RetryReason, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions,
+    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec,
+    TakeTablets, UpdateServerList, call, decode, reply,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,8 @@ use std::time::Duration;
 pub struct Behaviour {
     /// What it does with the next requests to recover.
     pub on_recover: Vec<OnRecover>,
+    /// So many of the next requests to take tablets are put off.
+    pub takes_put_off: u32,
     /// Its objects have no replicas.
     pub volatile: bool,
     /// Its disk was lost: it has no replicas of others.
@@ -433,6 +435,11 @@ impl Service for Handler {
                 })
             }
             Opcode::TakeTablets => self.answer::<TakeTablets>(&frame, |server, take| {
+                if let Some(left) = server.behaviour.takes_put_off.checked_sub(1) {
+                    server.behaviour.takes_put_off = left;
+                    let after = Duration::from_millis(100);
+                    return Err(Refusal::retry(after, RetryReason::TabletNotReady));
+                }
                 server.take(take.tablets);
                 Ok(())
             }),
