@@ -318,10 +318,31 @@ impl Store {
     }
 }
 
+/// The cells that say what was run: no two rows of an experiment agree in all of them.
+const RUN: [&str; 6] = [
+    "value_size",
+    "distribution",
+    "disk_mb_per_s",
+    "cleaning",
+    "tombstones",
+    "utilization_percent",
+];
+
+/// The rows of what was run as `row` but for `column`, itself among them.
+fn counterparts<'a>(
+    rows: &'a [Row],
+    row: &'a Row,
+    column: &'static str,
+) -> impl Iterator<Item = &'a Row> {
+    debug_assert!(RUN.contains(&column), "{column}");
+    let others = RUN.into_iter().filter(move |name| *name != column);
+    rows.iter()
+        .filter(move |other| others.clone().all(|name| row.get(name) == other.get(name)))
+}
+
 /// High utilizations over the lowest, two-level over one-level, and tombstones for deletes alone over those for all.
 fn compare(experiment: &mut Experiment) {
     let rows = experiment.rows.clone();
-    let same = |a: &Row, b: &Row, fields: &[&str]| fields.iter().all(|f| a.get(f) == b.get(f));
     let cell = |row: &Row, name| row.number(name).unwrap_or(f64::NAN);
     let percent = |row: &Row| cell(row, "utilization_percent");
     for row in &rows {
@@ -340,51 +361,74 @@ fn compare(experiment: &mut Experiment) {
             row.text("cleaning"),
             row.text("utilization_percent")
         );
-        let group = [
-            "value_size",
-            "distribution",
-            "disk_mb_per_s",
-            "cleaning",
-            "tombstones",
-        ];
-        let peers = rows.iter().filter(|other| same(row, other, &group));
-        let lowest = peers.min_by(|a, b| percent(a).total_cmp(&percent(b)));
         let rate = cell(row, "puts_per_s");
-        if let Some(lowest) = lowest.filter(|lowest| percent(lowest) < percent(row)) {
+        let lowest = counterparts(&rows, row, "utilization_percent")
+            .min_by(|a, b| percent(a).total_cmp(&percent(b)))
+            .filter(|lowest| percent(lowest) < percent(row));
+        if let Some(lowest) = lowest {
             let at = lowest.text("utilization_percent");
             let name = format!("{name} / at {at} %");
             experiment.ratio(name, rate, cell(lowest, "puts_per_s"));
         }
-        let group = [
-            "value_size",
-            "distribution",
-            "disk_mb_per_s",
-            "utilization_percent",
-            "cleaning",
-        ];
-        let every = rows
-            .iter()
-            .find(|other| same(row, other, &group) && other.text("tombstones") == "every");
-        if let Some(every) = every.filter(|_| row.text("tombstones") == "deletes") {
+        // The row with `theirs` in that column, for one that has `ours` there.
+        let against = |column, ours: &str, theirs: &str| {
+            counterparts(&rows, row, column)
+                .find(|other| other.text(column) == theirs)
+                .filter(|_| row.text(column) == ours)
+        };
+        if let Some(every) = against("tombstones", "deletes", "every") {
             let ratio = format!("{name} / a tombstone for every overwrite");
             experiment.ratio(ratio, rate, cell(every, "puts_per_s"));
         }
-        let group = [
-            "value_size",
-            "distribution",
-            "disk_mb_per_s",
-            "utilization_percent",
-            "tombstones",
-        ];
-        let one = rows
-            .iter()
-            .find(|other| same(row, other, &group) && other.text("cleaning") == "one-level");
-        if let Some(one) = one.filter(|_| row.text("cleaning") == "two-level") {
+        if let Some(one) = against("cleaning", "two-level", "one-level") {
             let ratio = format!("{name} / one-level");
             experiment.ratio(ratio, rate, cell(one, "puts_per_s"));
             let bytes = "to_backups_over_new";
             let ratio = format!("{name}: cleaner's bytes to the disk / one-level");
             experiment.ratio(ratio, cell(row, bytes), cell(one, bytes));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cleaning: &str, tombstones: &str, utilization: u8, puts_per_s: f64) -> Row {
+        Row::new()
+            .with("value_size", 100)
+            .with("distribution", "uniform")
+            .with("disk_mb_per_s", "500")
+            .with("cleaning", cleaning)
+            .with("tombstones", tombstones)
+            .with("utilization_percent", utilization)
+            .with("puts_per_s", puts_per_s)
+            .with("to_backups_over_new", puts_per_s / 10.0)
+    }
+
+    #[test]
+    fn what_was_run_is_compared_with_what_differs_in_one_thing_alone() {
+        let mut experiment = Experiment::new("cleaner", Row::new());
+        experiment.rows = vec![
+            row("two-level", "deletes", 90, 60.0),
+            row("two-level", "deletes", 30, 120.0),
+            row("one-level", "deletes", 90, 40.0),
+            row("two-level", "every", 90, 20.0),
+            row("one-level", "every", 30, 10.0),
+            row("two-level", "deletes", 50, 100.0).with("value_size", 1000),
+        ];
+        compare(&mut experiment);
+        let ratios: Vec<(String, f64)> = experiment.ratios.into_iter().collect();
+        let two = "100 B uniform two-level disk 500 at 90 %";
+        let expected = [
+            (format!("{two} / a tombstone for every overwrite"), 3.0),
+            (format!("{two} / at 30 %"), 0.5),
+            (format!("{two} / one-level"), 1.5),
+            (
+                format!("{two}: cleaner's bytes to the disk / one-level"),
+                1.5,
+            ),
+        ];
+        assert_eq!(ratios, expected);
     }
 }
