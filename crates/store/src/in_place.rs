@@ -107,8 +107,7 @@ impl Engine {
         into: &mut Vec<u8>,
     ) -> Option<ObjectVersion> {
         let hash = table.hash(key);
-        let whole = table.indexes.whole();
-        let approach = whole.map(|whole| whole.index().approach(hash));
+        let approach = table.indexes.approach(hash);
         self.copy_value(table, (hash, approach), key, into, &self.space.pin())
     }
 

@@ -8,7 +8,7 @@
 use arc_swap::{ArcSwap, Guard};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering};
-use pluvio_index::{Index, IndexError, IndexOptions, Slot};
+use pluvio_index::{Approach, Index, IndexError, IndexOptions, Slot};
 use pluvio_units::{HashRange, KeyHash};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -164,6 +164,14 @@ impl Indexes {
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<&Whole> {
         self.whole.as_ref()
+    }
+
+    /// Asks for the home of `hash` in the one index for all hashes, if the table has one: for who goes there, by [`Self::of_all`], as
+    /// soon as it has a guard.
+    #[inline(always)]
+    pub(crate) fn approach(&self, hash: KeyHash) -> Option<Approach> {
+        let whole = self.whole.as_ref()?;
+        Some(whole.index.approach(hash))
     }
 
     /// The one index for all hashes, if the table has one that was not closed: [`Self::of`] without the other case.

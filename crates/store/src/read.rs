@@ -235,8 +235,7 @@ impl Engine {
             if self.space.is_in_place() {
                 with_buffer(|value| {
                     for (key, (hash, _)) in chunk.iter().zip(batch) {
-                        let whole = table.indexes.whole();
-                        let to = (hash, whole.map(|whole| whole.index().approach(hash)));
+                        let to = (hash, table.indexes.approach(hash));
                         let version = self.copy_value(table, to, key, value, &guard);
                         see(at, version.map(|version| (version, &value[..])));
                         at += 1;
