@@ -117,6 +117,9 @@ pub enum Command {
     Torture(torture::Torture),
 }
 
+/// Most replicas of a write: far more than anybody wants to pay for.
+const REPLICAS_MAX: i64 = 16;
+
 /// When a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Durability {
@@ -162,7 +165,7 @@ pub struct Dev {
     #[arg(long, value_name = "N", env = "PLUVIO_SERVERS", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub servers: Option<u32>,
     /// Replicas of every write on other servers' disks; 0 keeps none
-    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2)]
+    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
     /// Replicas without which writes wait [default: one less than --replicas, at least 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
@@ -226,7 +229,8 @@ pub struct Server {
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
-        default_value = "127.0.0.1:0"
+        default_value = "127.0.0.1:0",
+        value_parser = address
     )]
     pub listen: String,
     /// Where to keep replicas of other servers' data
@@ -244,16 +248,16 @@ pub struct Server {
     #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::No)]
     pub huge_pages: HugePages,
     /// Where to listen for Redis clients [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS")]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = address)]
     pub redis: Option<String>,
     /// Where to answer HTTP for metrics and health [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN")]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = address)]
     pub admin: Option<String>,
     /// The rack or power domain of this machine: replicas go to other ones first
-    #[arg(long, value_name = "NAME", env = "PLUVIO_RACK")]
+    #[arg(long, value_name = "NAME", env = "PLUVIO_RACK", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub rack: Option<String>,
     /// Replicas of every write on other servers' disks; 0 keeps none
-    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 3)]
+    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
     /// Replicas without which writes wait [default: one less than --replicas, at least 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
@@ -269,9 +273,10 @@ pub struct Server {
         long,
         value_name = "N",
         env = "PLUVIO_REDIS_CONNECTIONS_MAX",
-        default_value_t = 10_000
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..)
     )]
-    pub redis_connections_max: usize,
+    pub redis_connections_max: u32,
     /// What both kinds of processes have.
     #[command(flatten)]
     pub process: Process,
@@ -301,7 +306,8 @@ pub struct Coordinator {
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
-        default_value = "127.0.0.1:7700"
+        default_value = "127.0.0.1:7700",
+        value_parser = address
     )]
     pub listen: String,
     /// Where to keep the cluster's metadata: short for --metadata embedded:DIR
@@ -319,7 +325,7 @@ pub struct Coordinator {
     #[arg(long)]
     pub standby: bool,
     /// Where to answer HTTP for metrics and health [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN")]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = address)]
     pub admin: Option<String>,
     /// How long a server may be silent before it is declared crashed
     #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = duration)]
@@ -357,6 +363,18 @@ pub struct Place {
     /// KEY is given in hexadecimal digits
     #[arg(long)]
     pub key_hex: bool,
+}
+
+/// Reads `HOST:PORT`. Whether there is such a host is found out by whoever listens there.
+///
+/// # Errors
+/// Anything else.
+pub fn address(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    if host.is_empty() || port.parse::<u16>().is_err() {
+        return Err("write host:port, for example 127.0.0.1:7000".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// A duration as people write it: `500ms`, `10s`, `2m`; a bare number means seconds.
@@ -422,6 +440,16 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_are_host_and_port() {
+        for text in ["127.0.0.1:0", "[::1]:7000", "host:65535"] {
+            assert_eq!(address(text), Ok(text.to_owned()));
+        }
+        for text in ["", "host", ":7000", "host:", "host:65536", "host:-1"] {
+            assert!(address(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
         Tombstones::Deletes => pluvio_server::Tombstones::Deletes,
     };
     options.rack = arguments.rack.clone();
-    options.redis_connections_max = arguments.redis_connections_max;
+    options.redis_connections_max = arguments.redis_connections_max as usize;
     options.pid = std::process::id();
     options
 }

@@ -49,6 +49,13 @@ impl OsDisk {
         let shown = root.display().to_string();
         let fail = |error: io::Error| disk_error(&shown, &error);
         if !root.is_dir() {
+            if root.exists() {
+                let message = "it is no directory; choose another data directory".to_owned();
+                return Err(DiskError::Other {
+                    path: shown,
+                    message,
+                });
+            }
             fs::create_dir_all(root).map_err(fail)?;
             if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
                 sync_one(parent).map_err(fail)?;

@@ -158,3 +158,13 @@ fn a_process_without_directory_says_so() {
         "{error}"
     );
 }
+
+#[test]
+fn a_file_is_no_data_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, b"x").unwrap();
+    let runtime = OsRuntime::start(&OsOptions::with_cores(1)).unwrap();
+    let error = runtime.open_disk(&path).err().unwrap().to_string();
+    assert!(error.contains("no directory"), "{error}");
+}

@@ -205,12 +205,25 @@ fn value_of(argument: &OsString) -> Result<Bytes, Failure> {
                 "cannot read the value from standard input: {error}"
             ))
         })?;
+    if value.len() > VALUE_MAX {
+        return Err(Failure::new(format!(
+            "the value on standard input has more than the {VALUE_MAX} bytes that a value may have"
+        )));
+    }
     Ok(value.into())
 }
 
 fn number(text: &str) -> Result<Number, Failure> {
     if let Ok(n) = text.parse::<i64>() {
         return Ok(Number::Integer(n));
+    }
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(Failure::usage(format!(
+            "{text} is no integer from {} to {}",
+            i64::MIN,
+            i64::MAX
+        )));
     }
     match text.parse::<f64>() {
         Ok(n) if n.is_finite() => Ok(Number::Float(n)),
@@ -250,6 +263,11 @@ mod tests {
         assert!(matches!(number("-3"), Ok(Number::Integer(-3))));
         assert!(matches!(number("0.5"), Ok(Number::Float(_))));
         assert!(number("1e400").is_err());
+        assert!(
+            number("99999999999999999999").is_err(),
+            "no integer becomes another kind of number"
+        );
+        assert!(number("-9223372036854775809").is_err());
         assert!(number("nan").is_err());
         assert!(number("one").is_err());
     }

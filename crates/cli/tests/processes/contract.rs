@@ -360,6 +360,21 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
             "--redis-port",
         ),
         (&["server"], "--data"),
+        (&["server", "--data", "x", "--listen", "foo"], "host:port"),
+        (
+            &["server", "--data", "x", "--redis", "127.0.0.1:99999"],
+            "host:port",
+        ),
+        (
+            &["server", "--data", "x", "--replicas", "99999999"],
+            "0..=16",
+        ),
+        (&["server", "--data", "x", "--rack", ""], "--rack"),
+        (
+            &["server", "--data", "x", "--redis-connections-max", "0"],
+            "--redis-connections-max",
+        ),
+        (&["incr", "t", "k", "99999999999999999999"], "no integer"),
         (&["get", "table"], "<KEY>"),
         (&["import", "t", "f"], "--format"),
         (&["import", "t", "f", "--format", "xml"], "xml"),

@@ -30,9 +30,23 @@ struct File {
 fn failed(path: &Path, error: impl Into<redb::Error>) -> StoreError {
     let error = match error.into() {
         redb::Error::DatabaseAlreadyOpen => "it is in use by another process".to_owned(),
+        // A file that is none of redb's is told by the kind of an I/O error.
+        corrupted if is_damage(&corrupted) => {
+            format!(
+                "{corrupted}; restore a copy of it, or choose an empty directory for a new cluster"
+            )
+        }
         other => other.to_string(),
     };
     StoreError(format!("{}: {error}", path.display()))
+}
+
+fn is_damage(error: &redb::Error) -> bool {
+    match error {
+        redb::Error::Corrupted(_) => true,
+        redb::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+        _ => false,
+    }
 }
 
 impl RedbStore {

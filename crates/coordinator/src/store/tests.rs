@@ -49,7 +49,11 @@ fn redb_refuses_a_file_that_is_something_else() {
     in_simulation(|env| {
         Box::pin(async move {
             let error = RedbStore::open(path, env.tasks).err().unwrap();
-            assert!(error.to_string().contains("metadata"), "{error}");
+            let error = error.to_string();
+            assert!(
+                error.contains("metadata") && error.contains("restore"),
+                "{error}"
+            );
         })
     });
 }
