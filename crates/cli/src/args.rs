@@ -117,6 +117,7 @@ pub enum Command {
     Torture(torture::Torture),
 }
 
+const NO_ADDRESS: &str = "not an address: write host:port, for example 127.0.0.1:7700";
 /// Most replicas of a write: far more than anybody wants to pay for.
 const REPLICAS_MAX: i64 = 16;
 
@@ -230,7 +231,7 @@ pub struct Server {
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:0",
-        value_parser = address
+        value_parser = listen_address
     )]
     pub listen: String,
     /// Where to keep replicas of other servers' data
@@ -248,10 +249,10 @@ pub struct Server {
     #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::No)]
     pub huge_pages: HugePages,
     /// Where to listen for Redis clients [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = address)]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = listen_address)]
     pub redis: Option<String>,
     /// Where to answer HTTP for metrics and health [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = address)]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = listen_address)]
     pub admin: Option<String>,
     /// The rack or power domain of this machine: replicas go to other ones first
     #[arg(long, value_name = "NAME", env = "PLUVIO_RACK", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -307,7 +308,7 @@ pub struct Coordinator {
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:7700",
-        value_parser = address
+        value_parser = listen_address
     )]
     pub listen: String,
     /// Where to keep the cluster's metadata: short for --metadata embedded:DIR
@@ -325,7 +326,7 @@ pub struct Coordinator {
     #[arg(long)]
     pub standby: bool,
     /// Where to answer HTTP for metrics and health [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = address)]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = listen_address)]
     pub admin: Option<String>,
     /// How long a server may be silent before it is declared crashed
     #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = duration)]
@@ -363,18 +364,6 @@ pub struct Place {
     /// KEY is given in hexadecimal digits
     #[arg(long)]
     pub key_hex: bool,
-}
-
-/// Reads `HOST:PORT`. Whether there is such a host is found out by whoever listens there.
-///
-/// # Errors
-/// Anything else.
-pub fn address(text: &str) -> Result<String, String> {
-    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
-    if host.is_empty() || port.parse::<u16>().is_err() {
-        return Err("write host:port, for example 127.0.0.1:7000".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 /// A duration as people write it: `500ms`, `10s`, `2m`; a bare number means seconds.
@@ -423,13 +412,25 @@ fn address(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("it is empty; give the address of the cluster's coordinator".into());
     }
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    match port.map(|(_, port)| port.parse::<u16>()) {
-        Some(Ok(1..)) => Ok(text.to_owned()),
-        Some(Ok(0) | Err(_)) | None => {
-            Err("not an address: write host:port, for example 127.0.0.1:7700".into())
-        }
+    match port_of(text) {
+        Some(1..) => Ok(text.to_owned()),
+        Some(0) | None => Err(NO_ADDRESS.into()),
     }
+}
+
+/// An address to listen at: port 0 is any free one.
+fn listen_address(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match port_of(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(NO_ADDRESS.into()),
+    }
+}
+
+/// What follows the colon, when something is before it.
+fn port_of(address: &str) -> Option<u16> {
+    let (host, port) = address.rsplit_once(':')?;
+    port.parse().ok().filter(|_| !host.is_empty())
 }
 
 #[cfg(test)]
@@ -444,11 +445,15 @@ mod tests {
 
     #[test]
     fn addresses_are_host_and_port() {
-        for text in ["127.0.0.1:0", "[::1]:7000", "host:65535"] {
+        for text in ["127.0.0.1:7000", "[::1]:7000", "host:65535"] {
             assert_eq!(address(text), Ok(text.to_owned()));
+            assert_eq!(listen_address(text), Ok(text.to_owned()));
         }
+        assert!(address("host:0").is_err());
+        assert!(listen_address("host:0").is_ok());
         for text in ["", "host", ":7000", "host:", "host:65536", "host:-1"] {
             assert!(address(text).is_err(), "{text}");
+            assert!(listen_address(text).is_err(), "{text}");
         }
     }
 
