@@ -270,13 +270,26 @@ impl LogSpace {
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop. Only the layout is checked
-    /// here, the cleaner compares checksums.
+    /// here; the cleaner and [`Self::entry_checked`] compare checksums.
     pub fn entry<'g>(
         &'g self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Result<EntryView<'g>, Corruption> {
         self.memory.view(entry, Check::Structure, guard)
+    }
+
+    /// [`Self::entry`] for who writes down elsewhere what it reads, with a checksum of its own: compares the checksum too,
+    /// where entries have one (not without replicas).
+    ///
+    /// # Errors
+    /// [`Corruption`]: log memory is broken; the process must stop.
+    pub fn entry_checked<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Result<EntryView<'g>, Corruption> {
+        self.memory.view(entry, Check::Checksum, guard)
     }
 
     /// The object at `entry`, which was found or appended under `guard`, and its length in the log: the short

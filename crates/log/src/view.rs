@@ -390,10 +390,7 @@ mod tests {
             space.entry(entry, &guard).is_ok(),
             "reads check the layout only"
         );
-        let corruption = space
-            .memory
-            .view(entry, Check::Checksum, &guard)
-            .unwrap_err();
+        let corruption = space.entry_checked(entry, &guard).unwrap_err();
         assert_eq!(
             (corruption.segment, corruption.offset),
             (position.segment, position.offset)

@@ -3,16 +3,20 @@
 //! - LEAVE-1: an object that is there all along while its range is copied, part after part, is in one of the parts; what
 //!   changes meanwhile is the caller's business.
 //! - LEAVE-2: what is copied need not be durable here. Who takes it over makes it durable before anybody is told.
+//! - LEAVE-3: what is copied is compared with its checksum first, and what stands for a key that is not found as well: the
+//!   copy gets a checksum of its own, and the replicas of the original are freed.
 //!
-//! LEAVE-1 is shown by `objects_that_the_cleaner_moves_leave_exactly_once`; LEAVE-2 is the receiver's part, which
+//! LEAVE-1 is shown by `objects_that_the_cleaner_moves_leave_exactly_once`, LEAVE-3 by
+//! `corrupt_memory_stops_the_process_and_says_where`; LEAVE-2 is the receiver's part, which
 //! `the_receiver_is_killed_at_every_message` (crate `sim`) tries.
 //!
 //! Stores whose values are overwritten in place are not moved: only embedded stores are such.
 
-use crate::engine::{Engine, unreachable_kind};
+use crate::engine::{Engine, Fatal, key_of, unreachable_kind};
 use crate::table::EngineTable;
 use core::time::Duration;
 use pluvio_format::{Completion, Encoded, Entry, Graves, Object, Tombstone};
+use pluvio_log::EntryView;
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, HashRange, KeyHash, ObjectVersion, SegmentId};
 
@@ -35,20 +39,19 @@ impl Engine {
             let guard = self.space.pin();
             let mut slots = Vec::new();
             let covered = table.indexes.scan(from, &mut slots).min(range.last);
-            let hashes = slots
-                .iter()
-                .map(|slot| (self.hash_of(table, slot.entry, &guard), slot.entry));
+            let views = slots.iter().map(|slot| self.checked(slot.entry, &guard));
+            let hashes = views.map(|view| (table.hash(key_of(&view.entry())), view));
             let mut hashes: Vec<_> = hashes
                 .filter(|(hash, _)| (from..=covered).contains(hash))
                 .collect();
-            hashes.sort_unstable();
+            hashes.sort_by_key(|(hash, _)| *hash);
             let mut last = from;
-            for (hash, entry) in hashes {
+            for (hash, view) in hashes {
                 if hash != last && copied.data.len() >= bytes {
                     copied.next = Some(hash);
                     return copied;
                 }
-                self.copy_entry(entry, &mut copied.data, &guard);
+                copy_entry(&view, &mut copied.data);
                 last = hash;
             }
             if covered == range.last {
@@ -58,13 +61,11 @@ impl Engine {
         }
     }
 
-    fn copy_entry(&self, entry: EntryRef, to: &mut Vec<u8>, guard: &EpochGuard<'_>) {
-        match self.view(entry, guard).entry() {
-            Entry::Object(object) => encode(&as_it_travels(object), to),
-            // A deleted key whose deletion is not durable yet.
-            Entry::Tombstone(_) => {}
-            other => unreachable_kind(&other),
-        }
+    /// What an entry is, compared with its checksum (LEAVE-3).
+    fn checked<'g>(&'g self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> EntryView<'g> {
+        self.space
+            .entry_checked(entry, guard)
+            .unwrap_or_else(|corruption| Fatal::corrupt(&corruption))
     }
 
     /// Copies the object with this key, or says that there is none; then `deleted`, the version of the one that was
@@ -80,11 +81,13 @@ impl Engine {
         let hash = table.hash(key);
         let guard = self.space.pin();
         let index = table.indexes.of(hash);
-        let found = index
-            .as_ref()
-            .and_then(|index| self.lookup(index, hash, key, &guard));
-        let object = found.as_ref().and_then(|(_, seen)| seen.object());
-        if let Some(object) = object {
+        let found = index.as_ref().and_then(|index| {
+            index.lookup_with(hash, |slot| {
+                let view = self.checked(slot.entry, &guard);
+                (view.key() == key).then_some(view)
+            })
+        });
+        if let Some(object) = found.as_ref().and_then(EntryView::object) {
             encode(&as_it_travels(object), to);
         } else if let Some(version) = deleted {
             let tombstone = Tombstone {
@@ -116,6 +119,15 @@ impl Engine {
         now: Duration,
     ) -> Vec<Completion> {
         self.completions().of_range(table.id(), range, now)
+    }
+}
+
+/// A key that was deleted, but not durably yet, leaves nothing.
+fn copy_entry(view: &EntryView<'_>, to: &mut Vec<u8>) {
+    match view.entry() {
+        Entry::Object(object) => encode(&as_it_travels(object), to),
+        Entry::Tombstone(_) => {}
+        other => unreachable_kind(&other),
     }
 }
 

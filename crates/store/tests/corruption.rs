@@ -1,18 +1,22 @@
-//! Memory that changes by itself: whoever finds it, a reader or the cleaner in its thread, stops the whole process with a
-//! message that says where.
+//! Memory that changes by itself: whoever finds it, a reader, the cleaner in its thread, or who copies a tablet that moves,
+//! stops the whole process with a message that says where.
 //!
 //! Each case runs in a process of its own, which flips its bits through the file of its own memory.
 
 #![allow(clippy::unwrap_used)]
 
+use pluvio_format::Entry;
+use pluvio_log::{AppendClass, Durability, LogOptions};
 use pluvio_store::{
-    LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreBuilder,
-    StoreError, Table,
+    Change, Engine, EngineOptions, EngineTable, LogId, ReplicaSink, SegmentId, SinkAnswer,
+    SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Update,
 };
+use pluvio_units::{HashRange, ObjectVersion, TableId};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::sync::Arc;
 
 const CASE: &str = "PLUVIO_TEST_CORRUPTION";
 const SIGABRT: i32 = 6;
@@ -85,6 +89,47 @@ fn break_header(address: usize) {
     overwrite(address - 4 - 16, &[0xff; 16]);
 }
 
+const LEAVING_KEY: &[u8] = b"leaving";
+
+/// An engine whose entries have checksums, with one object, and where its key lies in memory; its value of 1000 bytes
+/// comes behind the key.
+fn with_one_object() -> (Arc<Engine>, Arc<EngineTable>, usize) {
+    let log = LogOptions {
+        durability: Durability::Replicated,
+        ..LogOptions::new(Size::mib(48))
+    };
+    let engine = Engine::open(EngineOptions { log }).unwrap();
+    let table = engine.table(TableId(1), 7, HashRange::ALL).unwrap();
+    let update = engine.update(LogId(0), &table, LEAVING_KEY, 1, |_| {
+        Ok::<_, ()>(Change::Put(vec![7; 1000].into()))
+    });
+    assert!(matches!(update, Ok(Update::Done(_))));
+    // The next entry of the same log lies behind it.
+    let guard = engine.space().pin();
+    let behind = Entry::SafeVersion(ObjectVersion(1));
+    let appended = engine
+        .space()
+        .append(LogId(0), &[behind], AppendClass::Normal, &guard)
+        .unwrap();
+    let view = engine.space().entry(appended.pending()[0], &guard).unwrap();
+    let end = view.bytes().as_ptr() as usize;
+    drop(guard);
+    let key = end - 1000 - LEAVING_KEY.len();
+    (engine, table, key)
+}
+
+/// A tablet is copied, or a change of it, after a byte of its one object was overwritten.
+fn leaves_with(offset: usize, change: bool) {
+    let (engine, table, key) = with_one_object();
+    overwrite(key + offset, &[6]);
+    if change {
+        let mut copied = Vec::new();
+        engine.copy_change(&table, LEAVING_KEY, None, 1, &mut copied);
+    } else {
+        let _copied = engine.copy_objects(&table, HashRange::ALL, 1 << 20);
+    }
+}
+
 fn in_child(case: &str) {
     match case {
         "reader" => {
@@ -115,6 +160,11 @@ fn in_child(case: &str) {
             assert_eq!(read[500], 6, "reads compare no checksums");
             overwrite_others(&table, 100);
         }
+        "leave" => leaves_with(500, false),
+        "leave, key" => leaves_with(3, false),
+        "change" => leaves_with(500, true),
+        // It is not found by its key, and must not be taken for deleted.
+        "change, key" => leaves_with(3, true),
         other => panic!("no case {other}"),
     }
     panic!("the process went on");
@@ -130,6 +180,10 @@ fn corrupt_memory_stops_the_process_and_says_where() {
         ("thread", "): "),
         ("cleaner", "): "),
         ("checksum", "): the checksum is "),
+        ("leave", "): the checksum is "),
+        ("leave, key", "): the checksum is "),
+        ("change", "): the checksum is "),
+        ("change, key", "): the checksum is "),
     ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "corrupt_memory_stops_the_process_and_says_where"])
