@@ -10,6 +10,7 @@
 //!   is not needed is a finding.
 
 mod arrows;
+mod claims;
 mod commands;
 mod docs;
 mod invariants;
@@ -124,6 +125,7 @@ pub fn check(root: &Path) -> Result<Report> {
     matches::check(&tree, &mut report);
     words::check(&tree, &mut report);
     docs::check(&tree, &mut report);
+    claims::check(&tree, &mut report);
     invariants::check(&tree, &mut report);
     commands::check(&tree, &metadata.target, &mut report);
     report.findings.sort();
