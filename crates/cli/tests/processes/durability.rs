@@ -119,6 +119,25 @@ fn two_servers_killed_at_once_lose_nothing_with_three_replicas() {
     compare_all(&cluster, &mut journals, &redis);
 }
 
+/// What `synced` has over `buffered` only a loss of power shows, which the simulator has; here it must do all that `buffered` does.
+#[test]
+fn nothing_acknowledged_is_lost_with_synced_writes() {
+    let seed = Random::seed();
+    let mut cluster = Setup::servers(3).flags(&["--durability", "synced"]).start();
+    let load = Load::start(clients(&cluster, seed));
+    wait_for_changes(&load, MANY);
+    cluster.kill(2);
+    wait_for_changes(&load, MANY);
+    cluster.wait_settled(2);
+    let mut journals = load.finish().unwrap();
+    assert_masked(&journals);
+    let redis: Vec<String> = (0..2).map(|server| cluster.redis(server)).collect();
+    compare_all(&cluster, &mut journals, &redis);
+    cluster.kill_all();
+    cluster.restart();
+    compare_all(&cluster, &mut journals, &cluster.all_redis());
+}
+
 #[test]
 fn a_lone_server_comes_back_from_its_own_disk() {
     let seed = Random::seed();

@@ -35,6 +35,8 @@ pub struct Rig {
     pub other: ProcessEnv,
     pub servers: Vec<ProcessId>,
     started: Started,
+    /// Where each server stands, if that was said.
+    racks: Vec<Option<String>>,
 }
 
 impl Rig {
@@ -52,6 +54,7 @@ impl Rig {
             other,
             servers: Vec::new(),
             started: Started::default(),
+            racks: Vec::new(),
         };
         rig.start_coordinator();
         rig
@@ -81,6 +84,12 @@ impl Rig {
     }
 
     pub fn add(&mut self, replicas: u32, disk: DiskFaults) {
+        self.add_to(None, replicas, disk);
+    }
+
+    /// As [`Rig::add`], with the rack that the server says it stands in.
+    pub fn add_to(&mut self, rack: Option<&str>, replicas: u32, disk: DiskFaults) {
+        self.racks.push(rack.map(str::to_owned));
         let i = self.servers.len();
         let process = self.sim.process(&format!("server-{i}"));
         self.sim.set_disk(process.id, disk);
@@ -94,6 +103,12 @@ impl Rig {
         self.sim.crash(self.coordinator.id);
         self.coordinator = self.sim.restart(self.coordinator.id);
         self.start_coordinator();
+    }
+
+    /// Takes a server's machine its power.
+    pub fn power_loss(&self, i: usize) {
+        self.sim.power_loss(self.servers[i]);
+        self.started.lock().unwrap()[i] = None;
     }
 
     pub fn kill(&self, i: usize) {
@@ -128,6 +143,7 @@ impl Rig {
         );
         options.memory = Size::mib(48);
         options.replicas = replicas;
+        options.rack = self.racks[i].clone();
         let started = Arc::clone(&self.started);
         let env = process.env.clone();
         self.sim.spawn(process.id, "server", async move {
