@@ -1,7 +1,7 @@
 //! One scripted server.
 
 use super::{Net, Shared, lock};
-use pluvio_env::{Address, Clock, Env, Frame, Handled, Peer, Service};
+use pluvio_env::{Address, Clock, Env, Frame, Handled, Moment, Peer, Service};
 use pluvio_sim::{ProcessId, Sim};
 use pluvio_units::{
     HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
@@ -35,6 +35,8 @@ pub struct Behaviour {
     pub live_bytes: u64,
     /// The open replicas it has are of this epoch.
     pub epoch: u32,
+    /// It never answers who asks for its replicas.
+    pub silent_backup: bool,
 }
 
 /// What to do with a request to recover.
@@ -60,6 +62,10 @@ pub struct Server {
     pub partitions: Vec<SetPartitions>,
     /// Masters whose replicas it was asked for: it refuses their writes.
     pub fenced: BTreeSet<ServerId>,
+    /// When it was asked for replicas.
+    pub asked_for_replicas: Vec<Moment>,
+    /// When it was asked to recover.
+    pub asked_to_recover: Vec<Moment>,
     pub cuts: Vec<KeyHash>,
     /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more:
     /// not from a request that comes late, nor from a recovery that ends.
@@ -468,11 +474,16 @@ impl Service for Handler {
                     ..ServerStatus::default()
                 })
             }),
+            Opcode::StartRecovery if self.machine.state().behaviour.silent_backup => {
+                Handled::Later(Box::pin(std::future::pending()))
+            }
             Opcode::StartRecovery => {
+                let now = self.env.clock.now();
                 let replicas = decode::<StartRecovery>(&frame)
                     .map(|(_, start)| self.machine.replicas_of(start.crashed));
                 self.answer::<StartRecovery>(&frame, |server, start| {
                     server.fenced.insert(start.crashed);
+                    server.asked_for_replicas.push(now);
                     Ok(StartRecoveryReply {
                         replicas: replicas?,
                         damaged: Vec::new(),
@@ -483,7 +494,10 @@ impl Service for Handler {
                 server.partitions.push(set);
                 Ok(())
             }),
-            Opcode::Recover => self.answer::<Recover>(&frame, |s, r| self.recover(s, r)),
+            Opcode::Recover => self.answer::<Recover>(&frame, |server, request| {
+                server.asked_to_recover.push(self.env.clock.now());
+                self.recover(server, request)
+            }),
             other => panic!("the coordinator does not send {}", other.name()),
         }
     }

@@ -59,6 +59,8 @@ struct World {
     late: Vec<WriteOrder>,
     records: Vec<(SegmentId, ReplicationEpoch)>,
     frees: Vec<(ServerId, SegmentId)>,
+    /// Places that were asked to be freed.
+    freed: BTreeSet<(ServerId, SegmentId)>,
     /// No answer is lost any more.
     reliable: bool,
 }
@@ -93,6 +95,7 @@ impl World {
             late: Vec::new(),
             records: Vec::new(),
             frees: Vec::new(),
+            freed: BTreeSet::new(),
             reliable: false,
         };
         world.roll();
@@ -267,7 +270,10 @@ impl World {
                 match action {
                     Action::Write(order) => self.send(order),
                     Action::Record(segment, epoch) => self.records.push((segment, epoch)),
-                    Action::Free(server, segment) => self.frees.push((server, segment)),
+                    Action::Free(server, segment) => {
+                        self.freed.insert((server, segment));
+                        self.frees.push((server, segment));
+                    }
                     Action::DigestDurable(head) => self.digest_durable(head),
                     Action::Durable(position) => {
                         assert!(position > self.durable);
@@ -300,6 +306,8 @@ impl World {
         let Some(segment) = self.segments.get(&order.segment) else {
             return;
         };
+        let place = (order.server, order.segment);
+        assert!(!self.freed.contains(&place), "REP-8: {order:?}");
         assert!(order.flight.end <= segment.length && order.flight.certified <= order.flight.end);
         if order.offset < order.flight.end {
             assert!(
