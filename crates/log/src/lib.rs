@@ -49,7 +49,7 @@ pub use durable::{Appended, Durability, Durable};
 pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
 pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
 pub use log_state::Hook;
-pub use options::{LogOptions, MemoryPart};
+pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segment::Segment;
 pub use side_log::{CommitRefused, SideLog};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};

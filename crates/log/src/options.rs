@@ -30,6 +30,9 @@ const EPOCH_SLOTS: u32 = 512;
 /// Largest share of live objects in percent: 2 % is the least that is left for dead data (000 §7).
 const LIVE_PERCENT_LIMIT: u32 = 98;
 
+/// Most log memory: seglets are counted in 32 bits, and with the unused first one they still fit a region.
+pub const LOG_MEMORY_MAX: Size = Size(u32::MAX as u64 * SEGLET_BYTES as u64);
+
 /// How a log space is made.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -37,7 +40,7 @@ pub struct LogOptions {
     pub cluster: ClusterId,
     /// The master; written to every segment.
     pub server: ServerId,
-    /// Log memory. At least 32 MiB for one log; [`OpenError::TooSmall`] tells the need.
+    /// Log memory. At least 32 MiB for one log; [`OpenError::TooSmall`] tells the need. At most [`LOG_MEMORY_MAX`].
     pub memory: Size,
     /// The time at which the log begins, in seconds of the cluster. Later times are told by appends and by
     /// [`LogSpace::set_time`](crate::LogSpace::set_time).
@@ -293,6 +296,11 @@ fn overwrite_seglets(options: &LogOptions, full: usize) -> usize {
 
 fn check(options: &LogOptions) -> Result<(), OpenError> {
     let bad = |name, problem: String| Err(OpenError::BadOption { name, problem });
+    let (memory, limit) = (options.memory.bytes(), LOG_MEMORY_MAX.bytes());
+    if memory > limit {
+        let problem = format!("{memory} bytes are more than {limit}");
+        return bad("memory", problem);
+    }
     if options.logs == 0 || options.logs > LOGS_PER_MASTER_MAX {
         return bad(
             "logs",
@@ -415,6 +423,8 @@ mod tests {
             }
         };
         assert_eq!(with(|o| o.logs = 0), "logs");
+        assert_eq!(with(|o| o.memory = Size(1 << 48)), "memory");
+        assert_eq!(with(|o| o.memory = Size(u64::MAX)), "memory");
         assert_eq!(with(|o| o.live_percent_max = 99), "live_percent_max");
         assert_eq!(with(|o| o.segment_seglets = Some(39)), "segment_seglets");
         assert_eq!(
@@ -422,5 +432,17 @@ mod tests {
             "disk_expansion_percent"
         );
         assert_eq!(with(|o| o.cleaners = 0), "cleaners");
+    }
+
+    #[test]
+    fn the_largest_memory_is_one_whose_seglets_can_be_counted() {
+        for logs in [1, 256] {
+            let options = LogOptions {
+                logs,
+                ..LogOptions::new(LOG_MEMORY_MAX)
+            };
+            let geometry = Geometry::of(&options).unwrap();
+            assert_eq!(part_seglets(&options, geometry.seglets), [u32::MAX]);
+        }
     }
 }

@@ -191,6 +191,9 @@ fn senseless_options_are_named_with_their_limits() {
         other => panic!("{other}"),
     };
     let builder = || Store::builder().memory(Size::mib(64));
+    let of_bytes = |bytes| refused(Store::builder().memory(Size(bytes)));
+    named(of_bytes(1 << 48), "memory");
+    named(of_bytes(u64::MAX), "memory");
     named(refused(builder().heads(0)), "heads");
     named(refused(builder().heads(1000)), "heads");
     named(refused(builder().expansion(0.9)), "expansion");
@@ -311,6 +314,10 @@ fn refusals_name_option_and_limit() {
     let large = text(Store::builder().memory(Size(1 << 47)));
     let expected = "option memory: cannot reserve ";
     assert!(large.starts_with(expected), "{large}");
+    assert_eq!(
+        text(Store::builder().memory(Size(1 << 48))),
+        "option memory: 281474976710656 bytes; at most 281474976645120 are possible"
+    );
 }
 
 #[test]

@@ -165,6 +165,10 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
         ),
         (&["--replicas", "2", "--min-replicas", "0"], "min-replicas"),
         (&["--memory", "1KiB"], "memory"),
+        (
+            &["--memory", "256TiB"],
+            "log option memory: 281474976710656 bytes are more than 281474976645120",
+        ),
     ] {
         let output = server(cluster, data, flags);
         assert!(matches!(output.code, Some(1 | 2)), "{output:?}");

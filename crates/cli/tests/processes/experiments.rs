@@ -278,6 +278,17 @@ fn nonsense_is_refused_with_a_reason() {
         ("bench cleaner --memory 1MiB", 1, "option memory: 1048576"),
         ("bench cleaner --memory 200TiB", 1, "option memory: cannot"),
         (
+            "bench cleaner --memory 256TiB",
+            1,
+            "option memory: 281474976710656 bytes; at most 281474976645120",
+        ),
+        ("bench cleaner --memory 512TiB", 1, "option memory: 5629"),
+        (
+            "bench cleaner --memory 18446744073709551615",
+            1,
+            "option memory: 18446744073709551615 bytes; at most",
+        ),
+        (
             "bench cleaner --cleaner-threads 65",
             1,
             "option cleaner_threads: 65; 0 to 64",

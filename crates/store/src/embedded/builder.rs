@@ -7,8 +7,8 @@ use crate::engine::Engine;
 use crate::options::EngineOptions;
 use pluvio_host::{Host, Nodes, ThisMachine};
 use pluvio_log::{
-    CleanerOptions, CopyMethod, Durability, EpochClock, LogOptions, OpenError, ReplicaSink,
-    Tombstones, VALUE_HEAD_BYTES,
+    CleanerOptions, CopyMethod, Durability, EpochClock, LOG_MEMORY_MAX, LogOptions, OpenError,
+    ReplicaSink, Tombstones, VALUE_HEAD_BYTES,
 };
 use pluvio_units::{
     KEY_MAX, LOGS_PER_MASTER_MAX, ObjectVersion, SEGLET_BYTES, SEGMENT_BYTES, Size, VALUE_MAX,
@@ -434,6 +434,14 @@ impl StoreBuilder {
                 limit: format!("{first} to {last} are possible"),
             })
         };
+        let memory = self.memory.bytes();
+        if memory > LOG_MEMORY_MAX.bytes() {
+            return Err(BuildError::OutOfRange {
+                option: "memory",
+                value: format!("{memory} bytes"),
+                limit: format!("at most {} are possible", LOG_MEMORY_MAX.bytes()),
+            });
+        }
         let heads = usize::from(self.heads.unwrap_or(1));
         within("heads", heads, 1, usize::from(LOGS_PER_MASTER_MAX))?;
         let cleaners = usize::from(self.cleaner_threads);
