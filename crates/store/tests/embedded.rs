@@ -204,6 +204,12 @@ fn senseless_options_are_named_with_their_limits() {
     let own_threads = || builder().cleaner_threads(3);
     named(refused(own_threads().threads_max(3)), "threads_max");
     assert!(own_threads().threads_max(4).build().is_ok());
+    let begins_at = |version| builder().first_version(Version(version));
+    named(refused(begins_at(u64::MAX)), "first_version");
+    named(refused(begins_at(0)), "first_version");
+    let late = table(&begins_at(1 << 63).build().unwrap());
+    assert_eq!(late.put(b"k", b"first").unwrap(), Version(1 << 63));
+    assert_eq!(late.put(b"k", b"next").unwrap(), Version((1 << 63) + 1));
     named(refused(builder().limits(0, 10)), "limits (key)");
     named(refused(builder().limits(10, 2 << 20)), "limits (value)");
     named(refused(builder().live_percent_max(99)), "live_percent_max");

@@ -157,6 +157,8 @@ const LIVE_PERCENT_LIMIT: usize = 98;
 const SEGMENT_MIN: usize = 40 * SEGLET_BYTES;
 /// Most epoch slots; one takes a cache line, and each look at all of them reads those in use.
 const THREADS_MAX: usize = 1 << 16;
+/// Half of all versions are left for those that follow.
+const FIRST_VERSION_MAX: usize = 1 << 63;
 
 impl Default for StoreBuilder {
     fn default() -> Self {
@@ -306,7 +308,7 @@ impl StoreBuilder {
     }
 
     /// Versions begin here: above those of a former life of the same objects
-    /// ([`Kept::next_version`](crate::Kept::next_version)). Default 1.
+    /// ([`Kept::next_version`](crate::Kept::next_version)). 1 to 2^63. Default 1.
     pub fn first_version(mut self, version: ObjectVersion) -> Self {
         self.first_version = version;
         self
@@ -454,6 +456,8 @@ impl StoreBuilder {
         // A slot for each thread of the store's own, and one for a caller.
         let threads = cleaners + usize::from(self.sink.is_some()) + 1;
         within("threads_max", self.threads_max, threads, THREADS_MAX)?;
+        let version = usize::try_from(self.first_version.0).unwrap_or(usize::MAX);
+        within("first_version", version, 1, FIRST_VERSION_MAX)?;
         within("limits (key)", self.key_max, 1, KEY_MAX)?;
         within("limits (value)", self.value_max(), 0, self.value_limit())?;
         let percent = self.live_percent_max as usize;
