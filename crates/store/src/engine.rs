@@ -361,6 +361,9 @@ impl Engine {
             seen = self.see_key(entry, key, &guard);
             seen.is_some()
         });
+        if let Some((slot, seen)) = slot.zip(seen.as_ref()) {
+            self.check_seen(slot.entry, seen, &guard);
+        }
         let current = seen.as_ref().and_then(Seen::object).map(|object| Current {
             version: object.version,
             value: object.value,
@@ -619,6 +622,7 @@ impl Engine {
     ) {
         if let Entry::Object(object) = view.entry() {
             let object = if self.space.is_in_place() {
+                self.check_head(entry, view, guard);
                 ValueHead::strip(object)
             } else {
                 object

@@ -10,16 +10,19 @@
 //!
 //! A writer changes head and value under the bucket's lock and between two versions of the bucket
 //! ([`BucketGuard::begin_change`]). A reader copies them, and copies again if the bucket's version has changed.
+//!
+//! A head that is torn may say any length. One that is not, because the bucket is locked or its version has not changed, and
+//! says more than there is room for, is corrupt (STORE-4).
 
-use crate::engine::{Engine, Old, Place};
-use crate::read::PREFETCH_LINES;
+use crate::engine::{Engine, Fatal, Old, Place};
+use crate::read::{PREFETCH_LINES, Seen};
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
-use pluvio_format::Object;
+use pluvio_format::{EntryKind, Object, ParseErrorKind};
 use pluvio_index::{Approach, BucketGuard};
-use pluvio_log::{MutableObject, VALUE_HEAD_BYTES};
+use pluvio_log::{Corruption, EntryView, MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{KeyHash, LogId, ObjectVersion};
+use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
@@ -90,6 +93,12 @@ impl ValueHead {
         }
     }
 
+    /// Whether an object as it lies in the log has a head, and room for what that says.
+    fn is_sound(object: &Object<'_>) -> bool {
+        let head = object.value.split_first_chunk();
+        head.is_some_and(|(head, rest)| Self::read(*head).len <= rest.len())
+    }
+
     #[inline(always)]
     fn of(object: &MutableObject<'_>) -> Self {
         Self::read(object.load_head())
@@ -143,8 +152,8 @@ impl Engine {
                 let object = space.plain_mutable_object(slot.entry, key, guard);
                 let Some(object) = object else { continue };
                 let version = self.copy_object(&object, into);
-                if home.is_stable() {
-                    return Some(version);
+                if version.is_some() && home.is_stable() {
+                    return version;
                 }
                 break;
             }
@@ -152,14 +161,44 @@ impl Engine {
         self.copy_away(table, hash, key, into, guard)
     }
 
-    /// Lets `into` hold the value; gives its version. Both may be torn, as [`MutableObject::load_head`] says.
+    /// Lets `into` hold the value; gives its version. Both may be torn, as [`MutableObject::load_head`] says. `None` when there is
+    /// no room for a value so long: the head is torn, or corrupt.
     #[inline(always)]
-    fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> ObjectVersion {
+    fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> Option<ObjectVersion> {
         let head = ValueHead::of(object);
-        // Torn, it may say anything.
-        let len = head.len.min(object.room());
-        object.load_rest(len, into);
-        head.version
+        if head.len > object.room() {
+            return None;
+        }
+        object.load_rest(head.len, into);
+        Some(head.version)
+    }
+
+    /// Stops the process: the head of this value, which nobody writes meanwhile, says what cannot be.
+    #[cold]
+    #[inline(never)]
+    fn corrupt_head(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> ! {
+        let (_, at) = self.space.position_of(entry, guard);
+        Fatal::corrupt(&Corruption {
+            entry,
+            segment: at.segment,
+            offset: at.offset,
+            what: ParseErrorKind::BadBody(EntryKind::Object),
+        })
+    }
+
+    /// Looks at the head of a value that nobody writes meanwhile, if it has one.
+    pub(crate) fn check_head(&self, entry: EntryRef, view: &EntryView<'_>, guard: &EpochGuard<'_>) {
+        if view.object().is_some_and(|o| !ValueHead::is_sound(&o)) {
+            self.corrupt_head(entry, guard);
+        }
+    }
+
+    /// [`Self::check_head`] of what was found in a locked bucket.
+    pub(crate) fn check_seen(&self, entry: EntryRef, seen: &Seen<'_>, guard: &EpochGuard<'_>) {
+        match seen {
+            Seen::Mutable(view) => self.check_head(entry, view, guard),
+            Seen::Object(..) | Seen::Other(_) => {}
+        }
     }
 
     /// [`Self::copy_value`] for what is not where nearly everything is, not as nearly everything is, or not at rest.
@@ -173,18 +212,25 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {
         let index = table.indexes.of(hash)?;
-        index.lookup_stable(hash, |entry| {
+        let found = index.lookup_stable(hash, |entry| {
             self.space.prefetch(entry, PREFETCH_LINES);
             if let Some(object) = self.space.mutable_object(entry, guard) {
-                return object.has_key(key).then(|| self.copy_object(&object, into));
+                if !object.has_key(key) {
+                    return None;
+                }
+                return Some(self.copy_object(&object, into).ok_or(entry));
             }
             // A large one: such a value does not change.
             let view = self.view(entry, guard);
-            let object = ValueHead::strip(view.object().filter(|o| o.key == key)?);
+            let object = view.object().filter(|o| o.key == key)?;
+            self.check_head(entry, &view, guard);
+            let object = ValueHead::strip(object);
             into.clear();
             into.extend_from_slice(object.value);
-            Some(object.version)
-        })
+            Some(Ok(object.version))
+        })?;
+        // The bucket did not change while it was read.
+        Some(found.unwrap_or_else(|entry| self.corrupt_head(entry, guard)))
     }
 
     /// Overwrites an object if it is there and the value fits; gives the new version. `by` gives the log that the
@@ -212,7 +258,8 @@ impl Engine {
         if let Some(likely) = likely
             && let Some(object) = space.plain_mutable_object(likely.entry(), key, &guard)
         {
-            let (before, now) = self.overwrite(&mut bucket, &object, value)?;
+            let at = (likely.entry(), &guard);
+            let (before, now) = self.overwrite(&mut bucket, at, &object, value)?;
             drop(bucket);
             count_overwrite(table, by, before, now);
             return Some(now.version);
@@ -238,23 +285,25 @@ impl Engine {
             return None;
         }
         let mut found = None;
-        bucket.find(|entry| {
+        let slot = bucket.find(|entry| {
             let object = self.space.mutable_object(entry, guard);
             found = object.filter(|object| object.has_key(key));
             found.is_some()
         })?;
-        let (before, now) = self.overwrite(&mut bucket, &found?, value)?;
+        let at = (slot.entry, guard);
+        let (before, now) = self.overwrite(&mut bucket, at, &found?, value)?;
         drop(bucket);
         count_overwrite(table, || by, before, now);
         Some(now.version)
     }
 
-    /// Overwrites the object if the value fits. Gives the value's head before
+    /// Overwrites the object, found where `at` says, if the value fits. Gives the value's head before
     /// and after, to be counted ([`count_overwrite`]).
     #[inline(always)]
     fn overwrite(
         &self,
         bucket: &mut BucketGuard<'_>,
+        at: (EntryRef, &EpochGuard<'_>),
         object: &MutableObject<'_>,
         value: &[u8],
     ) -> Option<(ValueHead, ValueHead)> {
@@ -262,6 +311,9 @@ impl Engine {
             return None;
         }
         let before = ValueHead::of(object);
+        if before.len > object.room() {
+            self.corrupt_head(at.0, at.1);
+        }
         let now = ValueHead {
             version: before.version.next(),
             len: value.len(),
@@ -282,7 +334,7 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {
         let object = self.space.mutable_object(old.entry, guard)?;
-        let (before, now) = self.overwrite(bucket, &object, value)?;
+        let (before, now) = self.overwrite(bucket, (old.entry, guard), &object, value)?;
         debug_assert_eq!(before.version, old.version, "read under the same lock");
         count_overwrite(at.table, || at.log, before, now);
         Some(now.version)

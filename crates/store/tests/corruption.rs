@@ -2,6 +2,8 @@
 //! stops the whole process with a message that says where.
 //!
 //! Each case runs in a process of its own, which flips its bits through the file of its own memory.
+//!
+//! Where values are overwritten in place there is nothing to borrow: they are found by looking for them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,10 +11,10 @@ use pluvio_format::Entry;
 use pluvio_log::{AppendClass, Durability, LogOptions};
 use pluvio_store::{
     Change, Engine, EngineOptions, EngineTable, LogId, ReplicaSink, SegmentId, SinkAnswer,
-    SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Update,
+    SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Update, UpdatePolicy,
 };
 use pluvio_units::{HashRange, ObjectVersion, TableId};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -21,6 +23,8 @@ use std::sync::Arc;
 const CASE: &str = "PLUVIO_TEST_CORRUPTION";
 const SIGABRT: i32 = 6;
 const KEYS: u32 = 20_000;
+/// What is said of an object whose value cannot be so long.
+const NO_LAYOUT: &str = "): the body does not have the layout of a Object";
 
 /// Writes to this process's memory behind the compiler's back.
 fn overwrite(address: usize, bytes: &[u8]) {
@@ -130,6 +134,75 @@ fn leaves_with(offset: usize, change: bool) {
     }
 }
 
+/// Where bytes lie in one of this process's large mappings; nowhere else are there such bytes.
+fn find_in_memory(bytes: &[u8]) -> usize {
+    const PIECE: usize = 1 << 20;
+    let memory = File::open("/proc/self/mem").unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut piece = vec![0; PIECE];
+    for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
+        let (first, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let border = |text| u64::from_str_radix(text, 16).unwrap();
+        let (first, end) = (border(first), border(end));
+        if end - first < 48 << 20 {
+            continue;
+        }
+        // Pieces overlap, so that nothing is cut in two.
+        for at in (first..end).step_by(PIECE - bytes.len()) {
+            let len = PIECE.min((end - at) as usize);
+            if memory.read_exact_at(&mut piece[..len], at).is_err() {
+                break;
+            }
+            let found = piece[..len].windows(bytes.len()).position(|w| w == bytes);
+            if let Some(found) = found {
+                return at as usize + found;
+            }
+        }
+    }
+    panic!("nowhere")
+}
+
+/// A store that overwrites in place, with one object of so many bytes, whose length in memory says more than fits.
+fn with_an_overlong_value(len: usize) -> Table {
+    let builder = Store::builder().memory(Size::mib(48)).heads(1);
+    let builder = builder.cleaner_threads(0).update(UpdatePolicy::InPlace);
+    let table = builder.build().unwrap().create_table("t").unwrap();
+    let key = KEYS;
+    let version = table.put(&key.to_le_bytes(), &vec![9; len]).unwrap();
+    let mut head = key.to_le_bytes().to_vec();
+    head.extend_from_slice(&version.0.to_le_bytes());
+    let len_at = head.len();
+    head.extend_from_slice(&(len as u32).to_le_bytes());
+    head.extend_from_slice(&[9; 16]);
+    overwrite(
+        find_in_memory(&head) + len_at,
+        &(len as u32 + 1).to_le_bytes(),
+    );
+    table
+}
+
+/// Calls on the object of [`with_an_overlong_value`].
+fn in_place(case: &str) {
+    let key = KEYS.to_le_bytes();
+    let small = || with_an_overlong_value(1000);
+    match case {
+        "in-place get" => drop(small().get(&key)),
+        "in-place get of a large value" => drop(with_an_overlong_value(5000).get(&key)),
+        "in-place batch" => small().get_batch(&[&key[..]], |_, _| ()),
+        "in-place iteration" => small().iter().for_each(drop),
+        "in-place put" => drop(small().put(&key, b"short")),
+        "in-place update" => drop(small().increment(&key, 1)),
+        "in-place delete" => drop(small().delete(&key)),
+        "in-place header" => {
+            let table = small();
+            let head = [&key[..], &[1, 0, 0, 0, 0, 0, 0, 0, 0xe9, 3]].concat();
+            overwrite(find_in_memory(&head) - 16, &[0xff; 16]);
+            drop(table.get(&key));
+        }
+        other => panic!("no case {other}"),
+    }
+}
+
 fn in_child(case: &str) {
     match case {
         "reader" => {
@@ -165,7 +238,7 @@ fn in_child(case: &str) {
         "change" => leaves_with(500, true),
         // It is not found by its key, and must not be taken for deleted.
         "change, key" => leaves_with(3, true),
-        other => panic!("no case {other}"),
+        other => in_place(other),
     }
     panic!("the process went on");
 }
@@ -184,6 +257,14 @@ fn corrupt_memory_stops_the_process_and_says_where() {
         ("leave, key", "): the checksum is "),
         ("change", "): the checksum is "),
         ("change, key", "): the checksum is "),
+        ("in-place get", NO_LAYOUT),
+        ("in-place get of a large value", NO_LAYOUT),
+        ("in-place batch", NO_LAYOUT),
+        ("in-place iteration", NO_LAYOUT),
+        ("in-place put", NO_LAYOUT),
+        ("in-place update", NO_LAYOUT),
+        ("in-place delete", NO_LAYOUT),
+        ("in-place header", "): "),
     ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "corrupt_memory_stops_the_process_and_says_where"])
