@@ -40,7 +40,7 @@ pub trait Host: Send + Sync {
     /// See [`TopologyError`].
     fn nodes(&self) -> Result<Nodes, TopologyError>;
 
-    /// Whether the system gives huge pages to those who ask.
+    /// Whether the system gives huge pages to those of this process who ask.
     ///
     /// # Errors
     /// It does not, and why, for people.

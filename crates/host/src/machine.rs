@@ -38,7 +38,12 @@ impl Host for ThisMachine {
 
     fn huge_pages(&self) -> Result<(), String> {
         let path = Path::new(HUGE_PAGES);
-        granted(path, &std::fs::read_to_string(path))
+        granted(path, &std::fs::read_to_string(path))?;
+        // A kernel that cannot be asked cannot have been told.
+        match rustix::thread::transparent_huge_pages_are_disabled() {
+            Ok(true) => Err("they are disabled for this process (PR_SET_THP_DISABLE)".into()),
+            Ok(false) | Err(_) => Ok(()),
+        }
     }
 
     fn processor(&self) -> usize {
@@ -81,6 +86,21 @@ mod tests {
             refused.starts_with("the system has none (enabled: "),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn huge_pages_that_are_disabled_for_the_process_are_not_granted() {
+        let disable = rustix::thread::disable_transparent_huge_pages;
+        let before = ThisMachine.huge_pages();
+        disable(true).unwrap();
+        let disabled = ThisMachine.huge_pages();
+        disable(false).unwrap();
+        assert!(disabled.is_err());
+        if before.is_ok() {
+            let why = "they are disabled for this process (PR_SET_THP_DISABLE)";
+            assert_eq!(disabled, Err(why.into()));
+        }
+        assert_eq!(ThisMachine.huge_pages(), before);
     }
 
     #[test]

@@ -268,8 +268,8 @@ impl LogMemory {
     }
 
     /// Asks for huge pages.
-    pub(crate) fn prefer_huge_pages(&self) {
-        self.region.prefer_huge_pages(0, self.region.len());
+    pub(crate) fn prefer_huge_pages(&self) -> Result<(), RegionError> {
+        self.region.prefer_huge_pages(0, self.region.len())
     }
 
     #[inline]

@@ -22,7 +22,8 @@ use crate::view::EntryView;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use pluvio_format::{Check, Object, TableStats};
 use pluvio_memory::{
-    EpochGuard, PartIndex, ReclaimStamp, Reserves, SegletClass, SegletIndex, SegletPool,
+    EpochGuard, PartIndex, ReclaimStamp, RegionError, Reserves, SegletClass, SegletIndex,
+    SegletPool,
 };
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
@@ -328,6 +329,14 @@ impl LogSpace {
     pub fn position_of(&self, entry: EntryRef, _guard: &EpochGuard<'_>) -> (LogId, LogPosition) {
         let (place, position) = self.memory.locate(entry);
         (place.log, position)
+    }
+
+    /// Asks the system for huge pages for all of the log memory; once more, if the options did.
+    ///
+    /// # Errors
+    /// It refuses. The log works without, slower.
+    pub fn prefer_huge_pages(&self) -> Result<(), RegionError> {
+        self.memory.prefer_huge_pages()
     }
 
     /// The memory node on which the page of an entry lies that was found under `guard`, if the system tells. A system

@@ -58,10 +58,10 @@ pub enum RegionError {
         /// What the system said.
         source: io::Error,
     },
-    /// The system refused to take pages back or to fill them in. The bytes are unchanged.
+    /// The system refused to take pages back, to fill them in, or to make them huge. The bytes are unchanged.
     #[error("cannot {what} {len} bytes at offset {offset}: {source}")]
     AdviceFailed {
-        /// What was asked for: "discard" or "populate".
+        /// What was asked for: "discard", "populate", or "use huge pages for".
         what: &'static str,
         /// Where the range begins.
         offset: u64,
@@ -153,17 +153,22 @@ impl Region {
             "R2: a region of {rounded} bytes"
         );
         if huge {
-            region.prefer_huge_pages(0, rounded);
+            let _works_without = region.prefer_huge_pages(0, rounded);
         }
         Ok(region)
     }
 
     /// Asks for transparent huge pages in `len` bytes from `offset` on, where the system has them.
     ///
+    /// # Errors
+    /// [`RegionError::AdviceFailed`] when the kernel was built without them. The region works the same, with more TLB misses.
+    /// One that has them and was told not to give any refuses nothing here.
+    ///
     /// # Panics
     /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
-    pub fn prefer_huge_pages(&self, offset: u64, len: u64) {
-        self.prefer(offset, len, Advice::LinuxHugepage);
+    pub fn prefer_huge_pages(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.prefer(offset, len, Advice::LinuxHugepage)
+            .map_err(|errno| advice_failed("use huge pages for", offset, len, errno))
     }
 
     /// Asks for no more transparent huge pages in `len` bytes from `offset` on. Those that are there stay.
@@ -171,15 +176,14 @@ impl Region {
     /// # Panics
     /// As of [`Self::prefer_huge_pages`].
     pub fn prefer_small_pages(&self, offset: u64, len: u64) {
-        self.prefer(offset, len, Advice::LinuxNoHugepage);
+        // A kernel that refuses has no huge pages.
+        let _there_are_none = self.prefer(offset, len, Advice::LinuxNoHugepage);
     }
 
-    fn prefer(&self, offset: u64, len: u64, pages: Advice) {
+    fn prefer(&self, offset: u64, len: u64, pages: Advice) -> Result<(), rustix::io::Errno> {
         self.check_granules(offset, len);
-        // SAFETY: advice about our own mapping (R1, checked above); it changes no content. A kernel without huge
-        // pages refuses, which costs speed only.
-        let _refusal_is_harmless =
-            unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), pages) };
+        // SAFETY: advice about our own mapping (R1, checked above); it changes no content.
+        unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), pages) }
     }
 
     /// Bytes in the region: what was asked for, rounded up.
@@ -553,6 +557,15 @@ mod tests {
         let second = Region::map(1, false, Some(file)).unwrap();
         assert_eq!(second.word(8).load(Ordering::Relaxed), 42);
         assert!(Region::anonymous(1, false).unwrap().memfd().is_none());
+    }
+
+    #[test]
+    fn huge_pages_are_refused_where_the_kernel_has_none() {
+        let has_some = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        for region in both() {
+            let asked = region.prefer_huge_pages(0, region.len());
+            assert_eq!(asked.is_ok(), has_some, "{asked:?}");
+        }
     }
 
     #[test]

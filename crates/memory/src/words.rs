@@ -16,12 +16,12 @@ impl WordRegion {
         Region::anonymous(len, false).map(Self)
     }
 
-    /// See [`Region::prefer_huge_pages`].
+    /// See [`Region::prefer_huge_pages`]; a refusal costs speed only.
     ///
     /// # Panics
     /// As there.
     pub fn prefer_huge_pages(&self, offset: u64, len: u64) {
-        self.0.prefer_huge_pages(offset, len);
+        let _works_without = self.0.prefer_huge_pages(offset, len);
     }
 
     /// See [`Region::prefer_small_pages`].

@@ -216,7 +216,7 @@ impl Cleaner {
         if back.is_half_in_use() {
             *back = GivenBack::default();
             if self.space.options.huge_pages {
-                self.space.memory.prefer_huge_pages();
+                let _works_without = self.space.memory.prefer_huge_pages();
             }
         }
     }

@@ -110,7 +110,7 @@ pub enum HugePages {
     /// Where the system has them.
     #[default]
     IfPossible,
-    /// A store is refused where the system has none.
+    /// A store is refused where the system has none, or has been told to give this process none.
     Required,
 }
 
@@ -385,6 +385,10 @@ impl StoreBuilder {
             log.parts = memory_parts(&nodes, heads);
         }
         let engine = Engine::open(EngineOptions { log }).map_err(|why| self.refused(why, heads))?;
+        if self.huge_pages == HugePages::Required {
+            let asked = engine.space().prefer_huge_pages();
+            asked.map_err(|why| BuildError::NoHugePages(why.to_string()))?;
+        }
         let limits = Limits {
             key_max: self.key_max,
             value_max: self.value_max(),
