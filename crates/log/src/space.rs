@@ -720,6 +720,7 @@ impl LogSpace {
             memory_parts: self.options.parts.len().max(1) as u16,
             binding: self.memory.binding(),
             seglets_away: self.pool.taken_away(),
+            pins_without_slot: self.memory.epochs().pins_without_slot(),
             cleaner: self.cleaner_counters.read(),
         }
     }

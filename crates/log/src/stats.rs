@@ -59,6 +59,8 @@ pub struct LogStats {
     pub binding: MemoryBinding,
     /// Seglets that a log took from another node's part since the start, because its own had none.
     pub seglets_away: u64,
+    /// Guards made since the start by threads beyond the epoch slots ([`LogOptions::epoch_slots`](crate::LogOptions)); each waits for a mutex.
+    pub pins_without_slot: u64,
     /// The cleaner's work.
     pub cleaner: CleanerStats,
 }

@@ -108,6 +108,8 @@ struct Table {
     slots: u32,
     /// Guards of threads without a slot: epoch to their number.
     overflow: Mutex<BTreeMap<u64, u32>>,
+    /// How many of these were made.
+    overflow_pins: AtomicU64,
 }
 
 impl ReclaimEpochs {
@@ -157,6 +159,7 @@ impl ReclaimEpochs {
             offset,
             slots,
             overflow: Mutex::new(BTreeMap::new()),
+            overflow_pins: AtomicU64::new(0),
         };
         let fresh = table.counter().swap(IDLE + 1, Ordering::SeqCst) == 0;
         assert!(fresh, "the epoch table's memory is used already");
@@ -174,6 +177,13 @@ impl ReclaimEpochs {
     #[must_use]
     pub fn bytes(slots: u32) -> u64 {
         (u64::from(slots) + 1) * CACHE_LINE_BYTES
+    }
+
+    /// Guards that were made since the start by threads without a slot: each took the mutex. Those that a thread makes while it
+    /// exits are among them.
+    #[must_use]
+    pub fn pins_without_slot(&self) -> u64 {
+        self.table.overflow_pins.load(Ordering::Relaxed)
     }
 
     /// From now until the guard is dropped, what this thread can reach is not used again. Guards may
@@ -336,6 +346,7 @@ impl Table {
         let mut guards = self.lock_overflow();
         let epoch = clock.stamp(self.counter());
         *guards.entry(epoch).or_insert(0) += 1;
+        self.overflow_pins.fetch_add(1, Ordering::Relaxed);
         epoch
     }
 

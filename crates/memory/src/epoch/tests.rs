@@ -97,6 +97,8 @@ fn threads_beyond_the_slots_are_protected_too() {
             drop(overflow);
             assert!(epochs.is_quiesced(later));
         });
+        // The first thread keeps its slot, if there is one.
+        assert_eq!(epochs.pins_without_slot(), 4 - u64::from(slots));
     }
 }
 

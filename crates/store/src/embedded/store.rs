@@ -88,6 +88,9 @@ pub struct StoreStats {
     pub binding: MemoryBinding,
     /// Bytes of log memory that heads of one node took from another one's part since the start, because their own had none.
     pub away_bytes: u64,
+    /// Guards made since the start by threads that found no epoch slot free: each call of such a thread makes one or two, and waits
+    /// for a mutex to do it. If it grows while the program runs, [`StoreBuilder::threads_max`] is too small.
+    pub pins_without_slot: u64,
     /// Bytes of the log at the sink, open segments counted as full; 0 without a sink.
     pub sink_bytes: u64,
     /// The cleaner's work.
@@ -242,6 +245,7 @@ impl Store {
             memory_nodes: log.memory_parts,
             binding: log.binding,
             away_bytes: log.seglets_away * SEGLET_BYTES as u64,
+            pins_without_slot: log.pins_without_slot,
             sink_bytes: match &self.shared.sink {
                 Some(_) => log.disk_bytes,
                 None => 0,
