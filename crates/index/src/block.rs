@@ -43,6 +43,16 @@ impl<W: Word> Likely<'_, W> {
     }
 }
 
+/// The end of a block's chain.
+struct ChainEnd {
+    /// The overflow line before the last one (0 = the head).
+    before: u64,
+    /// The last one.
+    last: u64,
+    /// All of them.
+    lines: u64,
+}
+
 /// Where an entry was found.
 struct Found<'a, W> {
     word: &'a W,
@@ -315,9 +325,10 @@ impl<'a, M: Lines> Locked<'a, M> {
                 self.head = with_next(self.head, number);
                 self.head_word.set(self.head | LOCKED);
             }
-            Some((_, last)) => {
-                let next = &self.table.overflow_line(last)[0];
+            Some(chain) => {
+                let next = &self.table.overflow_line(chain.last)[0];
                 next.set(with_next(next.get(), number));
+                self.table.note_chain(chain.lines + 1);
             }
         }
         Ok(())
@@ -399,7 +410,7 @@ impl<'a, M: Lines> Locked<'a, M> {
     /// Moves the last entry of the chain to `hole`, a slot of a line; or, when there is none, to `in_chain`, a slot of
     /// the chain that has become empty.
     fn take_from_chain(&mut self, hole: Option<(u64, &'a M::Word)>, in_chain: &'a M::Word) {
-        let (before, last) = self
+        let ChainEnd { before, last, .. } = self
             .last_overflow()
             .expect("asked only when there is a chain");
         let slots = self.table.overflow_slots(last);
@@ -494,16 +505,26 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
-    /// The last overflow line and the one before it (0 = the head).
-    fn last_overflow(&self) -> Option<(u64, u64)> {
-        let (mut before, mut last) = (0, next_of(self.head));
-        if last == 0 {
+    /// Where the chain ends, if there is one.
+    fn last_overflow(&self) -> Option<ChainEnd> {
+        let mut chain = ChainEnd {
+            before: 0,
+            last: next_of(self.head),
+            lines: 1,
+        };
+        if chain.last == 0 {
             return None;
         }
         loop {
-            match next_of(self.table.overflow_line(last)[0].get()) {
-                0 => return Some((before, last)),
-                next => (before, last) = (last, next),
+            match next_of(self.table.overflow_line(chain.last)[0].get()) {
+                0 => return Some(chain),
+                next => {
+                    chain = ChainEnd {
+                        before: chain.last,
+                        last: next,
+                        lines: chain.lines + 1,
+                    }
+                }
             }
         }
     }

@@ -282,6 +282,13 @@ impl Index {
         self.table.lines() * <WordRegion as crate::words::Lines>::SLOTS as u64
     }
 
+    /// Overflow lines of the longest chain there ever was, seven entries each. With hashes that are spread evenly a few; an
+    /// operation on a key in a longer one looks at all of them, so many say that somebody chooses keys whose hashes collide.
+    #[must_use]
+    pub fn longest_chain(&self) -> u64 {
+        self.table.longest_chain()
+    }
+
     /// Appends to `slots` what the bucket that covers `from` holds, in no order and also hashes below
     /// `from`, and returns the last hash the bucket covers: the walk goes on behind it. An entry that
     /// is in the index during the whole walk is met, at least once, however the index grows

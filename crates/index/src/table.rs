@@ -94,6 +94,8 @@ pub(crate) struct Table<M> {
     overflow: Mutex<Overflow>,
     /// Overflow lines in chains; a copy for those who do not want the mutex.
     overflow_used: AtomicU64,
+    /// Lines of the longest chain there ever was.
+    longest_chain: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -205,6 +207,7 @@ impl<M: Lines> Table<M> {
                 grown: false,
             }),
             overflow_used: AtomicU64::new(0),
+            longest_chain: AtomicU64::new(0),
         }
     }
 
@@ -612,6 +615,7 @@ impl<M: Lines> Table<M> {
             self.overflow_line(number)[0].set(with_next(0, first));
             first = number;
         }
+        self.note_chain(words.len().div_ceil(M::OVERFLOW_SLOTS) as u64);
         Some(first)
     }
 
@@ -635,6 +639,18 @@ impl<M: Lines> Table<M> {
             overflow.fresh -= 1;
             overflow.free.pop_last();
         }
+    }
+
+    /// There is a chain of so many lines.
+    pub(crate) fn note_chain(&self, lines: u64) {
+        // Relaxed: a statistic.
+        if lines > self.longest_chain.load(Ordering::Relaxed) {
+            self.longest_chain.fetch_max(lines, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn longest_chain(&self) -> u64 {
+        self.longest_chain.load(Ordering::Relaxed)
     }
 
     pub(crate) fn overflow_used(&self) -> u64 {

@@ -448,6 +448,11 @@ fn colliding_keys_cost_memory_in_proportion_and_others_nothing() {
         from = KeyHash(next);
     }
     assert_eq!(long, 1, "lines with many entries");
+    let longest = index.longest_chain();
+    assert!(
+        (400..440).contains(&longest),
+        "{longest} lines for 3000 keys of one hash"
+    );
     for key in (0..40_000).rev() {
         assert!(index.remove(key, 0, hash_of));
     }
@@ -469,6 +474,11 @@ fn tags_spare_nearly_all_looks_at_the_log() {
         assert_eq!(found, None);
         lookups += 1;
     }
+    let longest = index.longest_chain();
+    assert!(
+        longest <= 4,
+        "{longest} lines though hashes are spread evenly"
+    );
     assert!(
         needless * 50 < lookups,
         "{needless} needless looks in {lookups} lookups"

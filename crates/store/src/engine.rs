@@ -148,6 +148,8 @@ pub struct EngineStats {
     pub index_entries: u64,
     /// Entries the indexes have slots for.
     pub index_slots: u64,
+    /// See [`Index::longest_chain`](pluvio_index::Index::longest_chain); the largest of the indexes.
+    pub index_longest_chain: u64,
 }
 
 /// The storage engine; see the crate's text.
@@ -312,6 +314,7 @@ impl Engine {
             stats.index_bytes += index.bytes;
             stats.index_entries += index.entries;
             stats.index_slots += index.slots;
+            stats.index_longest_chain = stats.index_longest_chain.max(index.longest_chain);
         }
         stats
     }

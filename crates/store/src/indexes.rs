@@ -45,6 +45,8 @@ pub(crate) struct IndexSizes {
     pub(crate) entries: u64,
     /// Entries there are slots for.
     pub(crate) slots: u64,
+    /// Lines of the longest chain that one of them ever had.
+    pub(crate) longest_chain: u64,
 }
 
 /// An index that cannot go away while this is held.
@@ -241,6 +243,7 @@ impl Indexes {
             sizes.bytes += index.memory_bytes();
             sizes.entries += index.len();
             sizes.slots += index.slots();
+            sizes.longest_chain = sizes.longest_chain.max(index.longest_chain());
         }
         sizes
     }

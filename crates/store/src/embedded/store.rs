@@ -74,6 +74,9 @@ pub struct StoreStats {
     pub index_bytes: u64,
     /// Entries the indexes have slots for.
     pub index_slots: u64,
+    /// Overflow lines of the longest chain that an index of a present table ever had. A few while keys are spread evenly; many
+    /// say that keys were chosen to collide (see [`KeyHashing::Keyed`]), and make operations on these slow.
+    pub index_longest_chain: u64,
     /// Memory that was ever touched and not given back: log, indexes and tables.
     pub resident_bytes: u64,
     /// Log memory that is free for appends.
@@ -238,6 +241,7 @@ impl Store {
             log_resident_bytes: log.resident_bytes,
             index_bytes: engine.index_bytes,
             index_slots: engine.index_slots,
+            index_longest_chain: engine.index_longest_chain,
             resident_bytes: log.resident_bytes + engine.index_bytes + log.table_bytes,
             free_bytes: log.free_bytes,
             memory_bytes: log.memory_bytes,
