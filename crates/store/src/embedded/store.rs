@@ -227,6 +227,19 @@ impl Store {
     }
 
     /// Sizes and counts.
+    ///
+    /// ```
+    /// # use pluvio_store::{Size, Store};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let towns = store.create_table("towns")?;
+    /// towns.put(b"Bern", b"134794")?;
+    /// let stats = store.stats();
+    /// assert_eq!((stats.objects, stats.object_bytes), (1, 10));
+    /// assert_eq!(stats.memory_bytes, 64 << 20);
+    /// assert!(stats.live_bytes > stats.object_bytes, "headers are included");
+    /// assert!(stats.live_bytes < stats.live_bytes_max);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         let engine = self.shared.engine.stats();

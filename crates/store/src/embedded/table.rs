@@ -159,6 +159,19 @@ impl Table {
 
     /// The value where it lies, for as long as the guard lives. No copy is made, unless the value is large and
     /// cut in two in memory, or the store overwrites values in place.
+    ///
+    /// ```
+    /// # use pluvio_store::{Size, Store};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let towns = store.create_table("towns")?;
+    /// towns.put(b"Bern", b"134794")?;
+    /// let guard = store.pin();
+    /// let bern = towns.get_ref(&guard, b"Bern").ok_or("no Bern")?;
+    /// towns.put(b"Bern", b"137000")?;
+    /// assert_eq!(&bern[..], b"134794", "what was borrowed stays as it was");
+    /// assert_eq!(towns.get(b"Bern").as_deref(), Some(&b"137000"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn get_ref<'g>(&'g self, guard: &'g StoreGuard<'_>, key: &[u8]) -> Option<Borrowed<'g>> {
         let engine = &self.shared.engine;
@@ -209,6 +222,21 @@ impl Table {
     }
 
     /// Stores a value if the condition holds.
+    ///
+    /// ```
+    /// # use pluvio_store::{Condition, Size, Store};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let towns = store.create_table("towns")?;
+    /// let first = towns.put_if(b"Bern", b"134794", Condition::Absent)?;
+    /// let second = towns.put_if(b"Bern", b"137000", Condition::VersionIs(first))?;
+    /// assert!(second > first);
+    /// let late = towns.put_if(b"Bern", b"1", Condition::VersionIs(first));
+    /// assert_eq!(
+    ///     late.unwrap_err().to_string(),
+    ///     format!("the condition does not hold: the object has version {second}")
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`StoreError::Condition`], or as [`Self::put`]; nothing changed.
@@ -289,6 +317,19 @@ impl Table {
     /// Shows `see` the value of each key, by its place in `keys`, in that order. The keys' places in
     /// index and log are asked for together, so that the waits for memory overlap. Each value is that of some moment of the
     /// call: what `see` writes, the rest of its batch may or may not show.
+    ///
+    /// ```
+    /// # use pluvio_store::{Size, Store};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let towns = store.create_table("towns")?;
+    /// towns.put(b"Bern", b"134794")?;
+    /// let mut found = Vec::new();
+    /// towns.get_batch(&[b"Bern", b"Atlantis"], |at, value| {
+    ///     found.push((at, value.map(|value| value.to_vec())));
+    /// });
+    /// assert_eq!(found, [(0, Some(b"134794".to_vec())), (1, None)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_batch(&self, keys: &[&[u8]], mut see: impl FnMut(usize, Option<&[u8]>)) {
         let engine = &self.shared.engine;
         engine.read_batch(&self.table, keys, |at, found| {
@@ -296,7 +337,17 @@ impl Table {
         });
     }
 
-    /// Stores each pair as [`Self::put`] would, in their order. Gives how many were stored: all of them.
+    /// Stores each pair as [`Self::put`] would, in their order: all of them, if there is no error.
+    ///
+    /// ```
+    /// # use pluvio_store::{Size, Store};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let towns = store.create_table("towns")?;
+    /// let pairs: [(&[u8], &[u8]); 2] = [(b"Bern", b"134794"), (b"Thun", b"43734")];
+    /// towns.put_batch(&pairs).map_err(|(_stored, why)| why)?;
+    /// assert_eq!(towns.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The first error and how many pairs were stored before it; those stay.
@@ -317,6 +368,19 @@ impl Table {
 
     /// All pairs of key and value, in no useful order. An object that is there all the time comes exactly
     /// once; one that is written or deleted meanwhile may or may not come.
+    ///
+    /// ```
+    /// # use pluvio_store::{Size, Store};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let towns = store.create_table("towns")?;
+    /// towns.put(b"Bern", b"134794")?;
+    /// towns.put(b"Thun", b"43734")?;
+    /// let mut all: Vec<(Vec<u8>, Vec<u8>)> = towns.iter().collect();
+    /// all.sort();
+    /// assert_eq!(all[0], (b"Bern".to_vec(), b"134794".to_vec()));
+    /// assert_eq!(all[1], (b"Thun".to_vec(), b"43734".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn iter(&self) -> Iter {
         Iter::new(self.clone())
