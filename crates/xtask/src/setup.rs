@@ -10,8 +10,10 @@
 
 use crate::porcupine;
 use crate::process::{succeeds, succeeds_quietly};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The Python client the tests talk to; one version, so that a run can be repeated.
 const REDIS_PY: &str = "redis==8.1.0";
@@ -94,7 +96,7 @@ struct Grant {
     given: fn(&Path, &Path) -> Result<(), String>,
 }
 
-const GRANTS: [Grant; 5] = [
+const GRANTS: [Grant; 6] = [
     Grant {
         what: "a small disk",
         tests: "needs_small_disk",
@@ -104,6 +106,11 @@ const GRANTS: [Grant; 5] = [
         what: "many open files",
         tests: "needs_many_files",
         given: |_, _| many_files(),
+    },
+    Grant {
+        what: "access to the memory of other processes",
+        tests: "needs_process_memory",
+        given: |_, _| process_memory(),
     },
     Grant {
         what: "an invariant time stamp counter",
@@ -337,6 +344,35 @@ fn many_files() -> Result<(), String> {
         // Unknown: the tests will see.
         Some(_) | None => Ok(()),
     }
+}
+
+/// Whether this user may write to the memory of a process that it has started.
+fn process_memory() -> Result<(), String> {
+    let refused = |error: std::io::Error| {
+        format!("this user may not write to the memory of another process: {error}")
+    };
+    // It reads, and so lives, until its input ends.
+    let mut cat = Command::new("cat");
+    let child = cat.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let mut child = child.map_err(refused)?;
+    let given = rewrite_byte(child.id());
+    drop(child.stdin.take());
+    child.wait().map_err(refused)?;
+    given.map_err(refused)
+}
+
+/// Writes a byte of a process's stack that is not in use, as it is.
+fn rewrite_byte(pid: u32) -> std::io::Result<()> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let stack = maps.lines().find(|line| line.ends_with("[stack]"));
+    let first = stack
+        .and_then(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok())
+        .ok_or(std::io::ErrorKind::NotFound)?;
+    let mut options = OpenOptions::new();
+    let memory = { options.read(true).write(true) }.open(format!("/proc/{pid}/mem"))?;
+    let mut byte = [0];
+    memory.read_exact_at(&mut byte, first)?;
+    memory.write_all_at(&byte, first)
 }
 
 /// Whether the processor counts time stamps at one pace and never stops, and lets its users see that.
