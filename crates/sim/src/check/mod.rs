@@ -1,6 +1,6 @@
 //! What must hold, each thing in a checker of its own.
 //!
-//! [`check_history`] judges what clients did and saw; [`ownership`] and [`expected`] judge what
+//! [`check_history`] judges what clients did and saw; [`ownership`], [`accounts`], [`running`] and [`expected`] judge what
 //! the cluster says of itself. Every checker reads its material by itself and knows no other, so
 //! that an error in one does not hide what another would find. The linearizability checker alone
 //! would find most of it; the others say in plain words what is wrong.
@@ -9,6 +9,7 @@
 //! - CHECK-1: a history that some correct cluster could give has no violations.
 //! - CHECK-2: every checker has a test in which a planted error makes it, by name, complain.
 
+pub mod accounts;
 mod conditional;
 mod counters;
 mod enumeration;
@@ -18,6 +19,7 @@ mod linear;
 mod not_done;
 pub mod ownership;
 mod register;
+pub mod running;
 #[cfg(test)]
 mod tests;
 mod versions;

@@ -1,12 +1,13 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
-use super::ownership::{Served, one_server_each, table_is_whole};
+use super::accounts::{Account, Allowed, not_accounted_for};
+use super::ownership::{Served, not_healthy, one_server_each, table_is_whole};
 use super::*;
 use crate::history::{Action, Content, KeyKind, Outcome, Plain, Scan};
 use crate::random::Stream;
 use core::time::Duration;
 use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
-use pluvio_wire::{TableInfo, TabletInfo, TabletState};
+use pluvio_wire::{ServerInfo, ServerList, ServerState, TableInfo, TabletInfo, TabletState};
 use std::collections::BTreeSet;
 
 const READ: Action = Action::Read;
@@ -607,4 +608,90 @@ fn an_increment_that_is_done_twice_is_found_also_without_versions() {
     let unknown = (Action::Add { by: 1 }, Outcome::Unknown, 0);
     assert_eq!(counter(&[add(1), unknown, add(3)]), BTreeSet::new());
     assert!(!counter(&[add(1), unknown, add(4)]).is_empty());
+}
+
+fn account(server: u64) -> Account {
+    Account {
+        server: ServerId(server),
+        memory_total: 64 << 20,
+        memory_log: 16 << 20,
+        memory_live: 5 << 20,
+        frames: 4,
+        replicas_wanted: 4,
+        places: 4,
+    }
+}
+
+#[test]
+fn memory_and_frames_that_nobody_accounts_for_are_found() {
+    let wrong = |change: fn(&mut Account), allowed| {
+        let mut accounts = [account(1), account(2)];
+        change(&mut accounts[1]);
+        not_accounted_for(&accounts, allowed)
+    };
+    let nothing = Allowed::default();
+    let lacking = Allowed {
+        lacking_replicas: true,
+        ..nothing
+    };
+    let damaged = Allowed {
+        damaged_frames: true,
+        ..nothing
+    };
+    assert_eq!(wrong(|_| (), nothing), None);
+    // More alive than there are segments; more segments than there is memory.
+    assert!(wrong(|a| a.memory_live = a.memory_log + 1, nothing).is_some());
+    assert!(wrong(|a| a.memory_log = a.memory_total + 1, nothing).is_some());
+    // A frame that is missing; one that nobody knows.
+    assert!(wrong(|a| a.frames -= 1, nothing).is_some());
+    assert!(wrong(|a| a.frames -= 1, damaged).is_some());
+    assert_eq!(wrong(|a| a.frames -= 1, lacking), None);
+    assert!(wrong(|a| a.frames += 1, nothing).is_some());
+    assert!(wrong(|a| a.frames += 1, lacking).is_some());
+    assert_eq!(wrong(|a| a.frames += 1, damaged), None);
+}
+
+#[test]
+fn a_cluster_that_is_not_healthy_is_found() {
+    let info = |id, state| ServerInfo {
+        id: ServerId(id),
+        address: format!("server-{id}:1"),
+        redis: None,
+        admin: None,
+        rack: None,
+        pid: 1,
+        cores: 1,
+        volatile: false,
+        disk_mb_per_s: 0,
+        state,
+    };
+    let list = |states: &[ServerState]| ServerList {
+        servers: (1..)
+            .zip(states)
+            .map(|(id, state)| info(id, *state))
+            .collect(),
+        ..ServerList::default()
+    };
+    let table = |owner, state| TableInfo {
+        id: TableId(1),
+        name: "t".into(),
+        seed: 0,
+        tablets: vec![TabletInfo {
+            range: range(0, u64::MAX),
+            owner: ServerId(owner),
+            state,
+        }],
+        addresses: Vec::new(),
+    };
+    use ServerState::{Crashed, Up};
+    use TabletState::{Normal, Recovering};
+    let problem = |servers, states: &[ServerState], owner, state| {
+        not_healthy(servers, &list(states), &[table(owner, state)])
+    };
+    assert_eq!(problem(2, &[Up, Up], 2, Normal), None);
+    assert!(problem(3, &[Up, Up], 2, Normal).is_some());
+    assert!(problem(2, &[Up, Up, Crashed], 2, Normal).is_some());
+    assert!(problem(1, &[Up, Crashed], 1, Normal).is_some());
+    assert!(problem(2, &[Up, Up], 2, Recovering).is_some());
+    assert!(problem(2, &[Up, Up], 3, Normal).is_some());
 }

@@ -248,7 +248,11 @@ impl Journal {
 
     /// Takes everything out, the history in its order.
     pub(super) fn close(&self) -> Closed {
-        let mut pages = std::mem::take(&mut *self.pages());
+        let mut open = self.pages();
+        let mut pages = std::mem::take(&mut *open);
+        // Workers that hang are counted down when the simulation ends.
+        open.workers = pages.workers;
+        drop(open);
         pages.history.settle();
         Closed {
             history: pages.history,

@@ -1,8 +1,9 @@
 //! The processes of a cluster: the only place that names the crates under test (beside the
 //! client, in `workload`).
 
+use crate::check::accounts::Account;
 use crate::check::ownership::Served;
-use crate::check::{Check, Violation};
+use crate::check::running::not_running;
 use crate::cluster::journal::Journal;
 use crate::cluster::plan::Plan;
 use crate::sim::{ProcessEnv, Sim};
@@ -148,7 +149,7 @@ impl Nodes {
                 Err(_) if disk_trouble || view(&slot).disk_trouble => {}
                 Err(error) => {
                     let name = format!("server {number}");
-                    journal.violation(not_running(&name, error.to_string()));
+                    journal.violation(not_running(&name, error));
                 }
             }
             view(&slot).ended = true;
@@ -251,33 +252,23 @@ impl Nodes {
         }
     }
 
-    /// What does not add up: frames that are no replica of any segment, missing ones, or memory in use that nobody has. Holds
-    /// only when nothing is under way.
-    pub(super) fn not_accounted_for(&self) -> Option<String> {
-        let (mut frames, mut replicas, mut places) = (0, 0, 0);
-        for (_, slot) in &self.servers {
+    /// What every server has and uses; `None` while one of them has no master.
+    pub(super) fn accounts(&self) -> Option<Vec<Account>> {
+        let account = |(_, slot): &(Node, Arc<Mutex<View>>)| {
             let server = view(slot).server.upgrade()?;
             let status = server.status();
-            let in_order =
-                status.memory_live <= status.memory_log && status.memory_log <= status.memory_total;
-            if !in_order {
-                return Some(format!(
-                    "server {}: {} bytes live, {} in segments, {} in all",
-                    status.id, status.memory_live, status.memory_log, status.memory_total
-                ));
-            }
-            frames += status.frames;
             let replication = server.master()?.replication().status();
-            replicas += replication.segments * u64::from(replication.replicas_wanted);
-            places += replication.places;
-        }
-        // A frame that was damaged is kept, so that people can look at it.
-        let kept = self.plan.weak_server.is_some();
-        let enough = replicas <= frames || self.plan.may_lack_replicas();
-        let add_up = enough && (frames <= places || kept);
-        (!add_up).then(|| {
-            format!("{frames} frames for {replicas} replicas that are wanted, at {places} places")
-        })
+            Some(Account {
+                server: status.id,
+                memory_total: status.memory_total,
+                memory_log: status.memory_log,
+                memory_live: status.memory_live,
+                frames: status.frames,
+                replicas_wanted: replication.segments * u64::from(replication.replicas_wanted),
+                places: replication.places,
+            })
+        };
+        self.servers.iter().map(account).collect()
     }
 
     /// Every tablet that a server would serve now.
@@ -303,14 +294,6 @@ impl Nodes {
             }
         }
         served
-    }
-}
-
-fn not_running(what: &str, problem: String) -> Violation {
-    Violation {
-        check: Check::KeepsRunning,
-        message: format!("{what} does not run: {problem}"),
-        evidence: Vec::new(),
     }
 }
 

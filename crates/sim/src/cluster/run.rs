@@ -1,6 +1,7 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
-use crate::check::{Check, Violation, check_history, expected, ownership};
+use crate::check::accounts::{Allowed, not_accounted_for};
+use crate::check::{Check, Violation, check_history, expected, ownership, running};
 use crate::cluster::clients::Clients;
 use crate::cluster::faults::{Fault, Faults};
 use crate::cluster::journal::{Journal, Keys};
@@ -129,26 +130,25 @@ pub fn run_traced(
     let mut nemesis = Nemesis::new(options.seed, &plan, &options.keep);
     let mut expelled = 0;
     let marks = Marks::count();
-    let ended = catch_unwind(AssertUnwindSafe(|| {
+    guarded(&journal, || {
         let mut cluster = Cluster::start(&sim, &plan, &journal);
         cluster.work(&mut nemesis);
         cluster.quiet(&mut nemesis);
         expelled = cluster.nodes.expelled;
-    }));
-    if let Err(panic) = ended {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        let text = text.unwrap_or_else(|| "a panic without words".to_owned());
-        journal.violation(violation(Check::KeepsRunning, text));
-    }
+    });
     let mut report = report(options, &plan, &sim, &journal, &nemesis, expelled);
     let reached = marks.reached().into_iter();
     report.marks = reached
         .map(|(name, times)| (name.to_owned(), times))
         .collect();
     report
+}
+
+/// Does `work`; a panic becomes a violation.
+fn guarded(journal: &Journal, work: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        journal.violation(running::panicked(&*panic));
+    }
 }
 
 fn violation(check: Check, message: impl Into<String>) -> Violation {
@@ -338,8 +338,9 @@ impl<'s> Cluster<'s> {
         if self.shared.journal.workers() > 0 {
             let stuck = self.sim.run_until(|| false, Duration::ZERO);
             let stuck = stuck.err().map_or(String::new(), |s| s.to_string());
-            let message = format!("clients do not end within {longest:?}: {stuck}");
-            self.complain(Check::KeepsRunning, message);
+            let problem = format!("{longest:?}: {stuck}");
+            let found = running::hangs("clients", problem);
+            self.shared.journal.violation(found);
             return;
         }
         let mut problem = self.until_healthy();
@@ -411,7 +412,16 @@ impl<'s> Cluster<'s> {
                 )
             })
         });
-        lacking.or_else(|| self.nodes.not_accounted_for())
+        lacking.or_else(|| {
+            let allowed = Allowed {
+                lacking_replicas: self.shared.plan.may_lack_replicas(),
+                damaged_frames: self.shared.plan.weak_server.is_some(),
+            };
+            match self.nodes.accounts() {
+                Some(accounts) => not_accounted_for(&accounts, allowed),
+                None => Some("a server does not serve".to_owned()),
+            }
+        })
     }
 
     /// Reads every key, goes through every table, counts it, and writes once more.
@@ -491,3 +501,6 @@ async fn observe(env: Env, shared: Shared) {
         }
     }
 }
+
+#[cfg(test)]
+mod planted;
