@@ -57,6 +57,8 @@ pub enum Check {
     Linearizable,
     /// Each key has one owner at any time.
     OneOwner,
+    /// What servers hold is what clients find.
+    Accounts,
     /// Only expected WARN and ERROR traces.
     OnlyExpectedTraces,
     /// When faults have stopped, the cluster is healthy again in time.
@@ -79,6 +81,7 @@ impl fmt::Display for Check {
             Self::EnumerationFindsEachOnce => "an enumeration finds each stable key exactly once",
             Self::Linearizable => "operations on a key are linearizable",
             Self::OneOwner => "each key has one owner",
+            Self::Accounts => "servers hold what is found, and nothing else",
             Self::OnlyExpectedTraces => "only expected warnings are traced",
             Self::Progress => "the cluster recovers when faults stop",
             Self::KeepsRunning => "nothing panics or hangs",

@@ -1,6 +1,6 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
-use super::accounts::{Account, Allowed, not_accounted_for};
+use super::accounts::{Account, Allowed, Contents, not_accounted_for, not_found};
 use super::ownership::{Served, not_healthy, one_server_each, table_is_whole};
 use super::*;
 use crate::history::{Action, Content, KeyKind, Outcome, Plain, Scan};
@@ -616,6 +616,8 @@ fn account(server: u64) -> Account {
         memory_total: 64 << 20,
         memory_log: 16 << 20,
         memory_live: 5 << 20,
+        objects: 10,
+        object_bytes: 4 << 20,
         frames: 4,
         replicas_wanted: 4,
         places: 4,
@@ -642,6 +644,7 @@ fn memory_and_frames_that_nobody_accounts_for_are_found() {
     // More alive than there are segments; more segments than there is memory.
     assert!(wrong(|a| a.memory_live = a.memory_log + 1, nothing).is_some());
     assert!(wrong(|a| a.memory_log = a.memory_total + 1, nothing).is_some());
+    assert!(wrong(|a| a.object_bytes = a.memory_live + 1, nothing).is_some());
     // A frame that is missing; one that nobody knows.
     assert!(wrong(|a| a.frames -= 1, nothing).is_some());
     assert!(wrong(|a| a.frames -= 1, damaged).is_some());
@@ -649,6 +652,16 @@ fn memory_and_frames_that_nobody_accounts_for_are_found() {
     assert!(wrong(|a| a.frames += 1, nothing).is_some());
     assert!(wrong(|a| a.frames += 1, lacking).is_some());
     assert_eq!(wrong(|a| a.frames += 1, damaged), None);
+}
+
+#[test]
+fn objects_that_servers_hold_and_nobody_finds_are_found() {
+    let accounts = [account(1), account(2)];
+    let found = |objects, bytes| not_found(&accounts, Contents { objects, bytes });
+    assert_eq!(found(20, 8 << 20), None);
+    assert!(found(19, 8 << 20).is_some());
+    assert!(found(21, 8 << 20).is_some());
+    assert!(found(20, (8 << 20) - 1).is_some());
 }
 
 #[test]

@@ -263,6 +263,8 @@ impl Nodes {
                 memory_total: status.memory_total,
                 memory_log: status.memory_log,
                 memory_live: status.memory_live,
+                objects: status.objects,
+                object_bytes: status.object_bytes,
                 frames: status.frames,
                 replicas_wanted: replication.segments * u64::from(replication.replicas_wanted),
                 places: replication.places,

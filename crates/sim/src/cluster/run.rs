@@ -1,6 +1,6 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
-use crate::check::accounts::{Allowed, not_accounted_for};
+use crate::check::accounts::{Allowed, Contents, not_accounted_for, not_found};
 use crate::check::{Check, Violation, check_history, expected, ownership, running};
 use crate::cluster::clients::Clients;
 use crate::cluster::faults::{Fault, Faults};
@@ -34,6 +34,8 @@ const SETUP_MAX: Duration = Duration::from_secs(60);
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Virtual time for the last reads.
 const LAST_MAX: Duration = Duration::from_secs(300);
+/// Virtual time in which servers have cleared away what is not theirs: tablets that moved, tables that were dropped.
+const CLEARING_MAX: Duration = Duration::from_secs(10);
 /// Steps of the search for an order, per key: far more than any key with one needed so far.
 const LINEAR_STEPS_MAX: u64 = 200_000;
 /// How often the coordinator is asked for its tables and recoveries.
@@ -349,11 +351,16 @@ impl<'s> Cluster<'s> {
             self.nodes.add_server(self.sim);
             problem = self.until_healthy();
         }
+        let healthy = problem.is_none();
         if let Some(problem) = problem {
             let message = format!("{QUIET_MAX:?} after the last fault: {problem}");
             self.complain(Check::Progress, message);
         }
-        self.read_everything();
+        let found = self.read_everything();
+        if let Some(found) = found.filter(|_| healthy) {
+            self.compare(found);
+        }
+        self.write_once_more();
     }
 
     /// Waits until the cluster is healthy; what is missing when it is not in time.
@@ -424,45 +431,92 @@ impl<'s> Cluster<'s> {
         })
     }
 
-    /// Reads every key, goes through every table, counts it, and writes once more.
-    fn read_everything(&self) {
+    /// Reads every key, goes through every table and counts it. Gives what there is; `None` after a complaint.
+    fn read_everything(&self) -> Option<Contents> {
         let mut worker = self.worker(u16::MAX - 1);
         let keys = Arc::clone(&self.shared.keys);
         let journal = self.shared.journal.clone();
         let work = async move {
             if !worker.open_tables().await {
-                return Some("the tables cannot be opened".to_owned());
+                return Err("the tables cannot be opened".to_owned());
             }
             for key in keys.all() {
                 if worker.read(OperationKind::Read, key).await == Outcome::NotDone {
-                    return Some(format!("key {} cannot be read", journal.name_of(key)));
+                    return Err(format!("key {} cannot be read", journal.name_of(key)));
                 }
             }
+            let others = worker.contents_of_others().await;
+            let mut all = others.map_err(|error| format!("other tables: {error}"))?;
             for table in 0..keys.tables.len() {
                 let Some(found) = worker.enumerate(OperationKind::Enumerate, table).await else {
-                    return Some("a table cannot be enumerated".to_owned());
+                    return Err("a table cannot be enumerated".to_owned());
                 };
                 match worker.count(table).await {
-                    Ok(count) if count == found => {}
+                    Ok(count) if count == found.objects => {}
                     Ok(count) => {
-                        return Some(format!("{found} objects are found and {count} counted"));
+                        let found = found.objects;
+                        return Err(format!("{found} objects are found and {count} counted"));
                     }
-                    Err(error) => return Some(format!("a table cannot be counted: {error}")),
+                    Err(error) => return Err(format!("a table cannot be counted: {error}")),
                 }
+                all.objects += found.objects;
+                all.bytes += found.bytes;
             }
-            let register = keys.all().find(|k| keys.kind(*k) == KeyKind::Register)?;
+            Ok(all)
+        };
+        self.last("last reads", work)
+    }
+
+    /// What servers hold is what was found.
+    fn compare(&mut self, found: Contents) {
+        let until = self.sim.now() + CLEARING_MAX;
+        loop {
+            let accounts = self.nodes.accounts();
+            let Some(problem) = accounts.and_then(|accounts| not_found(&accounts, found)) else {
+                return;
+            };
+            if self.sim.now() > until {
+                return self.complain(Check::Accounts, problem);
+            }
+            self.look(true);
+        }
+    }
+
+    /// Writes once more.
+    fn write_once_more(&self) {
+        let mut worker = self.worker(u16::MAX - 3);
+        let keys = Arc::clone(&self.shared.keys);
+        let work = async move {
+            let register = keys.all().find(|k| keys.kind(*k) == KeyKind::Register);
+            let Some(register) = register else {
+                return Ok(());
+            };
+            if !worker.open_tables().await {
+                return Err("the tables cannot be opened".to_owned());
+            }
             match worker.probe(register).await {
                 Err(error) if error.retry_reason() != Some(RetryReason::MemoryFull) => {
-                    Some(format!("nothing can be written: {error}"))
+                    Err(format!("nothing can be written: {error}"))
                 }
-                Ok(()) | Err(_) => None,
+                Ok(()) | Err(_) => Ok(()),
             }
         };
-        match self.sim.block_on(self.observer.id, work, LAST_MAX) {
-            Ok(None) => {}
-            Ok(Some(problem)) => self.complain(Check::Progress, problem),
-            Err(stuck) => self.complain(Check::Progress, format!("last reads: {stuck}")),
-        }
+        self.last("last write", work);
+    }
+
+    /// Does the last things; `None` after a complaint.
+    fn last<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Option<T> {
+        let problem = match self.sim.block_on(self.observer.id, work, LAST_MAX) {
+            Ok(Ok(done)) => return Some(done),
+            Ok(Err(problem)) => problem,
+            Err(stuck) => format!("{what}: {stuck}"),
+        };
+        self.complain(Check::Progress, problem);
+        None
     }
 }
 

@@ -1,5 +1,6 @@
 //! What clients do: operations drawn from the plan, each recorded in the history.
 
+use crate::check::accounts::Contents;
 use crate::cluster::attempts::Attempts;
 use crate::cluster::journal::{Journal, Keys};
 use crate::cluster::plan::{OperationKind, Plan};
@@ -462,7 +463,11 @@ impl Worker {
     }
 
     /// Goes through a whole table; `None` when that failed.
-    pub(super) async fn enumerate(&mut self, kind: OperationKind, table: usize) -> Option<u64> {
+    pub(super) async fn enumerate(
+        &mut self,
+        kind: OperationKind,
+        table: usize,
+    ) -> Option<Contents> {
         let journal = self.shared.journal.clone();
         let keys = Arc::clone(&self.shared.keys);
         let items = 1 + self.draw.below(64) as usize;
@@ -472,6 +477,7 @@ impl Worker {
             .batch_items(items);
         let invoked = journal.tick();
         let (mut found, mut strangers) = (Vec::new(), Vec::new());
+        let mut contents = Contents::default();
         let mut records = Vec::new();
         loop {
             let (began, at) = (journal.tick(), self.shared.sim.now());
@@ -485,6 +491,7 @@ impl Worker {
             };
             let (returned, until) = (journal.tick(), self.shared.sim.now());
             for object in batch {
+                contents.add(object.key.len() + object.value.len());
                 let Some(key) = keys.find(table, &object.key) else {
                     strangers.push(format!("{:?}", Bytes::from(object.key)));
                     continue;
@@ -507,7 +514,6 @@ impl Worker {
                 records.push((key, record));
             }
         }
-        let count = (found.len() + strangers.len()) as u64;
         let scan = Scan {
             invoked,
             returned: journal.tick(),
@@ -516,7 +522,24 @@ impl Worker {
             strangers,
         };
         journal.scanned(kind, scan, records);
-        Some(count)
+        Some(contents)
+    }
+
+    /// What is in tables that are not the run's, such as those of clients that died while they used one.
+    pub(super) async fn contents_of_others(&self) -> Result<Contents, ClientError> {
+        let mut contents = Contents::default();
+        for info in self.client.list_tables().await? {
+            if self.shared.keys.tables.contains(&info.name) {
+                continue;
+            }
+            let table = self.client.table(&info.name).await?;
+            let mut enumeration = self.client.enumerate(&table);
+            while let Some(batch) = enumeration.next_batch().await? {
+                let sizes = batch.iter().map(|o| o.key.len() + o.value.len());
+                sizes.for_each(|bytes| contents.add(bytes));
+            }
+        }
+        Ok(contents)
     }
 
     /// Number of objects of a table.
