@@ -2,7 +2,7 @@
 
 use crate::catalogue::{Catalogue, Room};
 use crate::error::BackupError;
-use crate::frame::DIRECTORY;
+use crate::frame::{DIRECTORY, Frame, ReplicaKey, Stage};
 use crate::options::BackupOptions;
 use crate::recovery::Recoveries;
 use crate::scan::scan;
@@ -10,8 +10,9 @@ use crate::speed::disk_speed;
 use crate::stats::{BackupStats, Counters, read};
 use crate::syncer::Syncer;
 use pluvio_env::Env;
-use pluvio_units::{ClusterId, CoreId, ServerId};
+use pluvio_units::{ClusterId, CoreId, SegmentId, ServerId};
 use pluvio_wire::{Refusal, RetryReason, ServerList};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -142,6 +143,21 @@ impl Backup {
             recovery_evicted: read(&counters.recovery_evicted),
             recovery_buffer_bytes,
         }
+    }
+
+    /// Every frame, by master and segment, with whether it is of any use; for checkers.
+    #[must_use]
+    pub fn frames(&self) -> BTreeMap<(ServerId, SegmentId), bool> {
+        let catalogue = self.0.catalogue();
+        let all = catalogue.rewrites.iter().chain(&catalogue.frames);
+        let frame = |(key, frame): (&ReplicaKey, &Arc<Frame>)| {
+            let useful = match frame.state().stage {
+                Stage::Creating | Stage::Rewriting | Stage::Usable => true,
+                Stage::Damaged(_) | Stage::Gone => false,
+            };
+            ((key.master, key.segment), useful)
+        };
+        all.map(frame).collect()
     }
 
     /// Runs `work` as a task of its own, so that it ends even when whoever asked has gone: an

@@ -39,6 +39,11 @@ impl Frees {
         self.wanted.len()
     }
 
+    /// What is to be freed.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (ServerId, SegmentId)> {
+        self.wanted.keys().copied()
+    }
+
     /// Servers that are gone have nothing to free.
     pub(crate) fn keep_up(&mut self, list: &ServerList) {
         self.wanted.retain(|(server, _), _| list.is_up(*server));

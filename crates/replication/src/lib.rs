@@ -48,5 +48,5 @@ mod waiters;
 pub use options::ReplicationOptions;
 pub use replication::Replication;
 pub use segment::WRITE_BYTES_MAX;
-pub use status::ReplicationStatus;
+pub use status::{Places, ReplicationStatus};
 pub use waiters::Synced;

@@ -3,7 +3,7 @@
 use crate::machine::Machine;
 use crate::options::ReplicationOptions;
 use crate::placement::{Placement, View};
-use crate::status::ReplicationStatus;
+use crate::status::{Places, ReplicationStatus};
 use crate::task::{LogShare, LogTask};
 use crate::waiters::Synced;
 use pluvio_env::{Env, TaskHandle, watch};
@@ -175,6 +175,16 @@ impl Replication {
             all.add(machine.status(&self.inner.placement(), now));
         }
         all
+    }
+
+    /// Every place that may have a replica, for checkers.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        let mut places = Places::new();
+        for share in self.logs.iter() {
+            share.machine().places(&mut places);
+        }
+        places
     }
 
     /// The backups of which every recovery of this master needs at least one; `None` while that cannot be

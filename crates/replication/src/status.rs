@@ -1,4 +1,11 @@
-//! Numbers for status and metrics.
+//! Numbers for status and metrics, and places for checkers.
+
+use pluvio_units::{SegmentId, ServerId};
+use std::collections::BTreeMap;
+
+/// The places at backups that may have a replica of a segment: those of the segments' replicas, those that were given up and are kept
+/// until the segment is closed everywhere (REP-9), and those that are to be freed. And whether there is a replica that counts.
+pub type Places = BTreeMap<(ServerId, SegmentId), bool>;
 
 /// How the replication of a master stands.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,9 +22,6 @@ pub struct ReplicationStatus {
     pub backups_up: u32,
     /// Of these, left in peace because they had no space.
     pub backups_full: u32,
-    /// Places at backups that may have a replica of a segment, those that are to be freed included: those of the segments' replicas,
-    /// those that were given up and are kept until the segment is closed everywhere (REP-9), and `frees_pending`.
-    pub places: u64,
     /// Replicas that are to be freed and are not yet.
     pub frees_pending: u64,
     /// Why writes wait, if they do, for people.
@@ -41,7 +45,6 @@ impl ReplicationStatus {
         self.replicas_needed = other.replicas_needed;
         self.backups_up = other.backups_up;
         self.backups_full = self.backups_full.max(other.backups_full);
-        self.places += other.places;
         self.frees_pending += other.frees_pending;
         self.writes_wait = self.writes_wait.take().or(other.writes_wait);
         self.writes += other.writes;

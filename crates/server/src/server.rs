@@ -164,6 +164,12 @@ impl Server {
         self.local.0.get().cloned()
     }
 
+    /// Its backup, for tests and checkers.
+    #[must_use]
+    pub fn backup(&self) -> &Backup {
+        &self.status.backup
+    }
+
     /// The server list as this server knows it.
     #[must_use]
     pub fn server_list(&self) -> Arc<ServerList> {

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use crate::placement::Placement;
-use crate::status::ReplicationStatus;
+use crate::status::{Places, ReplicationStatus};
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_units::{SegmentId, ServerId};
@@ -97,11 +97,6 @@ impl Machine {
             .count();
         let backups_up = self.view.usable().count() as u32;
         let frees_pending = self.frees.pending();
-        let places = self
-            .segments
-            .values()
-            .map(|s| s.replicas.len() + s.given_up.len());
-        let places = places.sum::<usize>() + frees_pending;
         ReplicationStatus {
             segments: self.segments.len() as u64,
             segments_under_replicated: incomplete as u64,
@@ -109,11 +104,21 @@ impl Machine {
             replicas_needed: self.view.needed() as u32,
             backups_up,
             backups_full: placement.count_full(&self.view, now),
-            places: places as u64,
             frees_pending: frees_pending as u64,
             writes_wait: self.why_wait(placement, now),
             ..self.counters.clone()
         }
+    }
+
+    /// Adds every place that may have a replica, and whether it has one that counts.
+    pub(crate) fn places(&self, places: &mut Places) {
+        for (id, segment) in &self.segments {
+            let replicas = segment.replicas.iter();
+            places.extend(replicas.map(|r| ((r.server, *id), r.is_current())));
+            let given_up = segment.given_up.iter();
+            places.extend(given_up.map(|server| ((*server, *id), false)));
+        }
+        places.extend(self.frees.places().map(|place| (place, false)));
     }
 
     /// Replicas needed for an acknowledgement.

@@ -1,6 +1,7 @@
 //! Accounts: what servers have is what somebody uses.
 
-use pluvio_units::ServerId;
+use pluvio_units::{SegmentId, ServerId};
+use std::collections::BTreeMap;
 
 /// What one server says that it has, and that its master uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,12 +18,14 @@ pub struct Account {
     pub objects: u64,
     /// Keys' and values' bytes of those.
     pub object_bytes: u64,
-    /// Frames that its backup holds.
-    pub frames: u64,
+    /// Frames that its backup holds, by master and segment, and whether they are of any use.
+    pub frames: BTreeMap<(ServerId, SegmentId), bool>,
+    /// Whether some may be damaged. Those are kept, so that people can look at them.
+    pub may_be_damaged: bool,
     /// Replicas that its master wants, of all segments.
     pub replicas_wanted: u64,
-    /// Places at backups that may have a replica of one of its master's segments.
-    pub places: u64,
+    /// Places at backups that may have a replica of one of its master's segments, and whether it counts.
+    pub places: BTreeMap<(ServerId, SegmentId), bool>,
 }
 
 /// What clients find when they go through all tables.
@@ -42,19 +45,10 @@ impl Contents {
     }
 }
 
-/// What need not add up, for a reason that the harness knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Allowed {
-    /// Segments may lack replicas for good.
-    pub lacking_replicas: bool,
-    /// Frames that were damaged are kept, so that people can look at them.
-    pub damaged_frames: bool,
-}
-
-/// What does not add up: frames that are no replica of any segment, missing ones, or more memory in use than there is. Holds only when
-/// nothing is under way.
+/// What does not add up: frames that are no replica of any segment, replicas without a frame, missing ones, or more memory in use than
+/// there is. Segments may lack replicas where `may_lack_replicas`. Holds only when nothing is under way.
 #[must_use]
-pub fn not_accounted_for(accounts: &[Account], allowed: Allowed) -> Option<String> {
+pub fn not_accounted_for(accounts: &[Account], may_lack_replicas: bool) -> Option<String> {
     let in_order = |a: &Account| {
         let bytes = [a.object_bytes, a.memory_live, a.memory_log, a.memory_total];
         bytes.is_sorted()
@@ -65,14 +59,43 @@ pub fn not_accounted_for(accounts: &[Account], allowed: Allowed) -> Option<Strin
             a.server, a.object_bytes, a.memory_live, a.memory_log, a.memory_total
         ));
     }
-    let sum = |what: fn(&Account) -> u64| accounts.iter().map(what).sum::<u64>();
-    let (frames, replicas) = (sum(|a| a.frames), sum(|a| a.replicas_wanted));
-    let places = sum(|a| a.places);
-    let enough = replicas <= frames || allowed.lacking_replicas;
-    let add_up = enough && (frames <= places || allowed.damaged_frames);
-    (!add_up).then(|| {
-        format!("{frames} frames for {replicas} replicas that are wanted, at {places} places")
-    })
+    let of = |server| accounts.iter().find(|a| a.server == server);
+    for backup in accounts {
+        for ((master, segment), useful) in &backup.frames {
+            let place = (backup.server, *segment);
+            let wanted = of(*master).is_some_and(|m| m.places.contains_key(&place));
+            let problem = match (useful, wanted) {
+                (true, true) => continue,
+                (true, false) => "is no replica of any segment",
+                (false, _) if backup.may_be_damaged => continue,
+                (false, _) => "is damaged",
+            };
+            return Some(format!(
+                "the frame of segment {segment} of server {master} on server {} {problem}",
+                backup.server
+            ));
+        }
+    }
+    for master in accounts {
+        let replicas = { master.places.iter() }.filter(|(_, counts)| **counts);
+        let number = replicas.clone().count() as u64;
+        if number < master.replicas_wanted && !may_lack_replicas {
+            return Some(format!(
+                "server {} has {number} replicas and wants {}",
+                master.server, master.replicas_wanted
+            ));
+        }
+        for ((backup, segment), _) in replicas {
+            let frame = of(*backup).and_then(|b| b.frames.get(&(master.server, *segment)));
+            if frame != Some(&true) {
+                return Some(format!(
+                    "server {} takes server {backup} for one that has segment {segment}, and it has none",
+                    master.server
+                ));
+            }
+        }
+    }
+    None
 }
 
 /// What servers hold and nobody finds, or the other way round. Holds only when nothing is under way, and nothing has changed since `found`.

@@ -1,12 +1,12 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
-use super::accounts::{Account, Allowed, Contents, not_accounted_for, not_found};
+use super::accounts::{Account, Contents, not_accounted_for, not_found};
 use super::ownership::{Served, not_healthy, one_server_each, table_is_whole};
 use super::*;
 use crate::history::{Action, Content, KeyKind, Outcome, Plain, Scan};
 use crate::random::Stream;
 use core::time::Duration;
-use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
+use pluvio_units::{HashRange, KeyHash, SegmentId, ServerId, TableId};
 use pluvio_wire::{ServerInfo, ServerList, ServerState, TableInfo, TabletInfo, TabletState};
 use std::collections::BTreeSet;
 
@@ -610,7 +610,10 @@ fn an_increment_that_is_done_twice_is_found_also_without_versions() {
     assert!(!counter(&[add(1), unknown, add(4)]).is_empty());
 }
 
+/// One of two servers, each with segments 1 and 2, of which the other one has the replicas.
 fn account(server: u64) -> Account {
+    let other = ServerId(3 - server);
+    let of_other = |segment| ((other, SegmentId(segment)), true);
     Account {
         server: ServerId(server),
         memory_total: 64 << 20,
@@ -618,40 +621,52 @@ fn account(server: u64) -> Account {
         memory_live: 5 << 20,
         objects: 10,
         object_bytes: 4 << 20,
-        frames: 4,
-        replicas_wanted: 4,
-        places: 4,
+        frames: [1, 2].map(of_other).into(),
+        may_be_damaged: false,
+        replicas_wanted: 2,
+        places: [1, 2].map(of_other).into(),
     }
 }
 
 #[test]
 fn memory_and_frames_that_nobody_accounts_for_are_found() {
-    let wrong = |change: fn(&mut Account), allowed| {
+    let wrong = |change: &dyn Fn(&mut Account), may_lack| {
         let mut accounts = [account(1), account(2)];
         change(&mut accounts[1]);
-        not_accounted_for(&accounts, allowed)
+        not_accounted_for(&accounts, may_lack)
     };
-    let nothing = Allowed::default();
-    let lacking = Allowed {
-        lacking_replicas: true,
-        ..nothing
+    let found = |change: &dyn Fn(&mut Account)| {
+        wrong(change, false).is_some() && wrong(change, true).is_some()
     };
-    let damaged = Allowed {
-        damaged_frames: true,
-        ..nothing
+    const FIRST: (ServerId, SegmentId) = (ServerId(1), SegmentId(1));
+    const OTHER: (ServerId, SegmentId) = (ServerId(1), SegmentId(9));
+    const NOBODYS: (ServerId, SegmentId) = (ServerId(7), SegmentId(1));
+    assert_eq!(wrong(&|_| (), false), None);
+    // More objects than live bytes; more alive than there are segments; more segments than there is memory.
+    assert!(found(&|a| a.object_bytes = a.memory_live + 1));
+    assert!(found(&|a| a.memory_live = a.memory_log + 1));
+    assert!(found(&|a| a.memory_log = a.memory_total + 1));
+    // A frame that nobody knows, of a member or of nobody; one that is missing; one that is damaged.
+    for (frame, useful) in [
+        (OTHER, true),
+        (NOBODYS, true),
+        (FIRST, false),
+        (OTHER, false),
+    ] {
+        let change = |a: &mut Account| a.frames.extend([(frame, useful)]);
+        assert!(found(&change), "{frame:?}");
+    }
+    assert!(found(&|a| a.frames.retain(|frame, _| *frame != FIRST)));
+    // A place that is freed is none; one that is given up needs no frame.
+    assert!(found(&|a| a.places.retain(|place, _| *place != FIRST)));
+    let given_up = |a: &mut Account| a.places.extend([(FIRST, false)]);
+    assert!(wrong(&given_up, false).is_some());
+    assert_eq!(wrong(&given_up, true), None);
+    let weak = |a: &mut Account| {
+        a.may_be_damaged = true;
+        a.frames.extend([(OTHER, false)]);
     };
-    assert_eq!(wrong(|_| (), nothing), None);
-    // More alive than there are segments; more segments than there is memory.
-    assert!(wrong(|a| a.memory_live = a.memory_log + 1, nothing).is_some());
-    assert!(wrong(|a| a.memory_log = a.memory_total + 1, nothing).is_some());
-    assert!(wrong(|a| a.object_bytes = a.memory_live + 1, nothing).is_some());
-    // A frame that is missing; one that nobody knows.
-    assert!(wrong(|a| a.frames -= 1, nothing).is_some());
-    assert!(wrong(|a| a.frames -= 1, damaged).is_some());
-    assert_eq!(wrong(|a| a.frames -= 1, lacking), None);
-    assert!(wrong(|a| a.frames += 1, nothing).is_some());
-    assert!(wrong(|a| a.frames += 1, lacking).is_some());
-    assert_eq!(wrong(|a| a.frames += 1, damaged), None);
+    assert_eq!(wrong(&weak, false), None);
 }
 
 #[test]

@@ -254,10 +254,12 @@ impl Nodes {
 
     /// What every server has and uses; `None` while one of them has no master.
     pub(super) fn accounts(&self) -> Option<Vec<Account>> {
-        let account = |(_, slot): &(Node, Arc<Mutex<View>>)| {
+        let weak = self.plan.weak_server.map(|weak| weak as usize);
+        let account = |(number, (_, slot)): (usize, &(Node, Arc<Mutex<View>>))| {
             let server = view(slot).server.upgrade()?;
             let status = server.status();
-            let replication = server.master()?.replication().status();
+            let master = server.master()?;
+            let replication = master.replication().status();
             Some(Account {
                 server: status.id,
                 memory_total: status.memory_total,
@@ -265,12 +267,13 @@ impl Nodes {
                 memory_live: status.memory_live,
                 objects: status.objects,
                 object_bytes: status.object_bytes,
-                frames: status.frames,
+                frames: server.backup().frames(),
+                may_be_damaged: weak == Some(number),
                 replicas_wanted: replication.segments * u64::from(replication.replicas_wanted),
-                places: replication.places,
+                places: master.replication().places(),
             })
         };
-        self.servers.iter().map(account).collect()
+        self.servers.iter().enumerate().map(account).collect()
     }
 
     /// Every tablet that a server would serve now.

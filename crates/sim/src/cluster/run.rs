@@ -1,6 +1,6 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
-use crate::check::accounts::{Allowed, Contents, not_accounted_for, not_found};
+use crate::check::accounts::{Contents, not_accounted_for, not_found};
 use crate::check::{Check, Violation, check_history, expected, ownership, running};
 use crate::cluster::clients::Clients;
 use crate::cluster::faults::{Fault, Faults};
@@ -419,15 +419,9 @@ impl<'s> Cluster<'s> {
                 )
             })
         });
-        lacking.or_else(|| {
-            let allowed = Allowed {
-                lacking_replicas: self.shared.plan.may_lack_replicas(),
-                damaged_frames: self.shared.plan.weak_server.is_some(),
-            };
-            match self.nodes.accounts() {
-                Some(accounts) => not_accounted_for(&accounts, allowed),
-                None => Some("a server does not serve".to_owned()),
-            }
+        lacking.or_else(|| match self.nodes.accounts() {
+            Some(accounts) => not_accounted_for(&accounts, self.shared.plan.may_lack_replicas()),
+            None => Some("a server does not serve".to_owned()),
         })
     }
 
