@@ -205,23 +205,26 @@ impl Backup {
         &self,
         request: StartRecovery,
     ) -> Result<StartRecoveryReply, Refusal> {
-        let (_, rewrites) = {
-            let mut catalogue = self.0.catalogue();
-            catalogue.fence(request.crashed);
-            catalogue.frames_of(request.crashed)
-        };
-        // Whatever is being completed is complete, or never will be, once we have had its turn.
+        self.0.catalogue().fence(request.crashed);
+        let reply = self.would_offer(request.crashed).await;
+        let (usable, damaged) = (reply.replicas.len(), reply.damaged.len());
+        tracing::info!(crashed = %request.crashed, usable, damaged, "listed the replicas of a crashed server");
+        Ok(reply)
+    }
+
+    /// What it would list if `master` had crashed. By itself it is for checkers: the master may go on writing meanwhile.
+    pub async fn would_offer(&self, master: ServerId) -> StartRecoveryReply {
+        let (_, rewrites) = self.0.catalogue().frames_of(master);
+        // Whatever is being completed is complete, or, behind a fence, never will be, once we have had its turn.
         for frame in rewrites {
             drop(frame.turn.lock().await);
         }
-        let (frames, _) = self.0.catalogue().frames_of(request.crashed);
+        let (frames, _) = self.0.catalogue().frames_of(master);
         let mut reply = StartRecoveryReply::default();
         for frame in frames {
             self.0.describe(&frame, &mut reply).await;
         }
-        let (usable, damaged) = (reply.replicas.len(), reply.damaged.len());
-        tracing::info!(crashed = %request.crashed, usable, damaged, "listed the replicas of a crashed server");
-        Ok(reply)
+        reply
     }
 
     /// How the crashed master's tablets are partitioned. Begins to read primary replicas, whenever there

@@ -2,6 +2,7 @@
 
 use crate::lead::{Campaign, CampaignError, Tenure};
 use crate::options::CoordinatorOptions;
+use crate::recovery::{Inventory, reconstruct};
 use crate::shared::{Shared, not_leader, stopping};
 use crate::state::{LoadError, State};
 use crate::store::{MetadataStore, StoreError};
@@ -12,8 +13,8 @@ use pluvio_wire::{
     Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader, GetLeaderReply,
     GetMigration, GetServerList, GetServerStatus, GetTable, HintServerCrashed, ListTables,
     ListTablesReply, MigrateTablet, Opcode, Ping, PingReply, RecoveryMasterFinished, Refusal,
-    Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet, TabletReceived, decode,
-    handled, reply,
+    Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply,
+    TabletReceived, decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -188,6 +189,29 @@ impl Coordinator {
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         self.shared.state().globals.cluster
+    }
+
+    /// Whether the log of a member would be found complete if it had crashed and backups offered this. For checkers.
+    ///
+    /// # Errors
+    /// What would be missing, for people.
+    pub fn would_recover(
+        &self,
+        master: ServerId,
+        offers: Vec<(ServerId, StartRecoveryReply)>,
+    ) -> Result<(), String> {
+        let state = self.shared.state();
+        let Some(record) = state.servers.get(&master) else {
+            return Err(format!("server {master} is no member"));
+        };
+        let inventory = |(backup, offer): (ServerId, StartRecoveryReply)| Inventory {
+            backup,
+            disk_mb_per_s: 0,
+            replicas: offer.replicas,
+        };
+        let inventories: Vec<_> = offers.into_iter().map(inventory).collect();
+        let map = reconstruct(&inventories, &record.epochs);
+        map.map(drop).map_err(|incomplete| incomplete.to_string())
     }
 
     /// Decodes a request and answers it at once.

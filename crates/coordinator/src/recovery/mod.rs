@@ -17,14 +17,14 @@ mod steps;
 
 pub(crate) use attempts::Attempts;
 pub(crate) use history::History;
-pub(crate) use plan::reconstruct;
+pub(crate) use plan::{Inventory, reconstruct};
 
 use crate::shared::Shared;
 use crate::state::State;
 use attempts::{Attempt, Partition};
 use core::time::Duration;
 use partition::{Experience, partition};
-use plan::{Inventory, LogMap};
+use plan::LogMap;
 use pluvio_env::{Moment, Rng, timeout};
 use pluvio_units::{KeyHash, RecoveryId, ServerId};
 use pluvio_wire::{Recover, RecoverySegment, TabletSpec, TabletState};

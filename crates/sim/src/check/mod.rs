@@ -57,6 +57,8 @@ pub enum Check {
     Linearizable,
     /// Each key has one owner at any time.
     OneOwner,
+    /// The log of every living master is complete on the backups.
+    LogsComplete,
     /// What servers hold is what clients find.
     Accounts,
     /// Only expected WARN and ERROR traces.
@@ -81,6 +83,7 @@ impl fmt::Display for Check {
             Self::EnumerationFindsEachOnce => "an enumeration finds each stable key exactly once",
             Self::Linearizable => "operations on a key are linearizable",
             Self::OneOwner => "each key has one owner",
+            Self::LogsComplete => "every log could be recovered",
             Self::Accounts => "servers hold what is found, and nothing else",
             Self::OnlyExpectedTraces => "only expected warnings are traced",
             Self::Progress => "the cluster recovers when faults stop",

@@ -9,11 +9,14 @@ use crate::cluster::plan::Plan;
 use crate::sim::{ProcessEnv, Sim};
 use crate::state::ProcessId;
 use core::time::Duration;
-use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
+use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Env};
 use pluvio_server::{Server, ServerOptions, Tombstones};
 use pluvio_units::Size;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Virtual time in which a backup lists what it has of a master.
+const OFFER_MAX: Duration = Duration::from_secs(30);
 
 /// Where the coordinator with this number listens.
 fn coordinator_address(number: u32) -> String {
@@ -274,6 +277,45 @@ impl Nodes {
             })
         };
         self.servers.iter().enumerate().map(account).collect()
+    }
+
+    /// Runs the coordinator's reconstruction over what all backups would offer of each master's log; the first one that is not
+    /// complete.
+    pub(super) fn incomplete_log(&self, sim: &Sim) -> Option<String> {
+        let running: Option<Vec<_>> = { self.servers.iter() }
+            .map(|(node, slot)| Some((node.process, view(slot).server.upgrade()?)))
+            .collect();
+        let (Some(running), Some(leader)) = (running, self.leader()) else {
+            return Some("somebody does not run".to_owned());
+        };
+        for (_, master) in &running {
+            let mut offers = Vec::new();
+            for (process, server) in &running {
+                let (backup, master) = (server.backup().clone(), master.id());
+                let work = async move { backup.would_offer(master).await };
+                match sim.block_on(*process, work, OFFER_MAX) {
+                    Ok(offer) => offers.push((server.id(), offer)),
+                    Err(stuck) => return Some(format!("no list of replicas: {stuck}")),
+                }
+            }
+            if let Err(problem) = leader.would_recover(master.id(), offers) {
+                return Some(format!("server {}: {problem}", master.id()));
+            }
+        }
+        None
+    }
+
+    /// The coordinator that leads.
+    fn leader(&self) -> Option<Arc<Coordinator>> {
+        let standings = self.coordinators.iter().filter_map(|(_, slot)| {
+            let candidate = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(candidate.upgrade()?.standing())
+        });
+        let mut leaders = standings.filter_map(|standing| match standing {
+            Standing::Leading(coordinator) => Some(coordinator),
+            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => None,
+        });
+        leaders.next()
     }
 
     /// Every tablet that a server would serve now.

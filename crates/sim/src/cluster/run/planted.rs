@@ -4,6 +4,15 @@ use super::*;
 
 /// A calm cluster, with which `plant` does something; the checks that complain by the end.
 fn complaints(change: fn(&mut Plan), plant: fn(&mut Cluster<'_>)) -> Vec<Check> {
+    complaints_late(change, plant, |_| ())
+}
+
+/// The same with something that `plant_late` does when the cluster was found healthy.
+fn complaints_late(
+    change: fn(&mut Plan),
+    plant: fn(&mut Cluster<'_>),
+    plant_late: fn(&mut Cluster<'_>),
+) -> Vec<Check> {
     let mut plan = Plan::draw(1, Some(2), &Faults::none(), 20);
     plan.coordinators = 1;
     plan.clients = 1;
@@ -20,7 +29,10 @@ fn complaints(change: fn(&mut Plan), plant: fn(&mut Cluster<'_>)) -> Vec<Check> 
         let mut cluster = Cluster::start(&sim, &plan, &journal);
         cluster.work(&mut nemesis);
         plant(&mut cluster);
-        cluster.quiet(&mut nemesis);
+        if cluster.quiet(&mut nemesis) {
+            plant_late(&mut cluster);
+            cluster.reconstruct_logs();
+        }
     });
     let violations = journal.close().violations;
     violations.into_iter().map(|found| found.check).collect()
@@ -65,4 +77,17 @@ fn a_client_that_does_not_end_is_found() {
 fn a_server_that_does_not_start_is_found() {
     let found = complaints(|plan| plan.memory_mib = 1, |_| ());
     assert!(found.contains(&Check::KeepsRunning), "{found:?}");
+}
+
+#[test]
+fn a_log_whose_replicas_are_gone_is_found() {
+    let found = complaints_late(
+        |_| (),
+        |_| (),
+        |cluster| {
+            let server = cluster.nodes.server_processes()[0];
+            cluster.sim.wipe_disk(server);
+        },
+    );
+    assert_eq!(found, [Check::LogsComplete]);
 }
