@@ -32,6 +32,8 @@ const SETUP_MAX: Duration = Duration::from_secs(60);
 /// declared dead after some 30 s at most, a log that is not complete is looked at again every half second,
 /// what could not be recovered is tried again after two; several rounds of all that.
 const QUIET_MAX: Duration = Duration::from_secs(60);
+/// From the last ping that a server does not answer until it is declared crashed: that ping and another one, 250 ms each, and what is stored.
+const CONVICTION_MAX: Duration = Duration::from_secs(1);
 /// Virtual time for the last reads.
 const LAST_MAX: Duration = Duration::from_secs(300);
 /// Virtual time in which servers have cleared away what is not theirs: tablets that moved, tables that were dropped.
@@ -352,6 +354,11 @@ impl<'s> Cluster<'s> {
             let found = running::hangs("clients", problem);
             self.shared.journal.violation(found);
             return false;
+        }
+        // A ping that was lost just before the last fault ended may still convict somebody.
+        let until = self.sim.now() + CONVICTION_MAX;
+        while self.sim.now() < until {
+            self.look(true);
         }
         let mut problem = self.until_healthy();
         if problem.is_some() && self.shared.plan.is_heavy() {
