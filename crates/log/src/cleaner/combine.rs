@@ -261,9 +261,10 @@ impl Cleaner {
     fn plan(&self, mut pass: Pass, barren: &mut Barren) -> (Stage, CleanerPace) {
         pass.forget_gone();
         if pass.victims.len() > 1 {
-            // The sort is stable: equal seconds stay in the order of the segments, which is that of
-            // writing, because the victims are in the order of their ids.
-            pass.live.sort_by_key(|s| s.timestamp_s);
+            // Equal seconds stay in the order of the segments, which is that of writing, because the victims are in the order
+            // of their ids. In place: a sort that needs memory leaves it to the heap.
+            pass.live
+                .sort_unstable_by_key(|s| (s.timestamp_s, s.source, s.offset));
         }
         let capacity = self.space.geometry.segment_bytes();
         let least = self.least_gain();
