@@ -87,12 +87,12 @@ pub(super) struct Survivor {
     kind: Kind,
     /// See [`Asked::away`].
     away: bool,
+    /// A tombstone that lives as long as the segment that it names is on disk, and no longer.
+    while_named: bool,
     entry: EntryRef,
     hash: KeyHash,
     /// The segment that a tombstone names.
     named: SegmentId,
-    /// That segment, if the tombstone lives as long as it is on disk, and no longer.
-    only_while: SegmentId,
 }
 
 impl Survivor {
@@ -106,16 +106,16 @@ impl Survivor {
             table: NO_TABLE,
             kind,
             away: false,
+            while_named: false,
             entry,
             hash: KeyHash(0),
             named: NO_SEGMENT,
-            only_while: NO_SEGMENT,
         }
     }
 
     /// For a tombstone that is not in the index: it lives as long as this segment is on disk.
     pub(super) fn only_while(&self) -> Option<SegmentId> {
-        (self.only_while != NO_SEGMENT).then_some(self.only_while)
+        self.while_named.then_some(self.named)
     }
 }
 
@@ -262,7 +262,7 @@ impl Cleaner {
             Entry::Tombstone(tombstone) => {
                 let found = Survivor {
                     named: tombstone.segment,
-                    only_while: tombstone.segment,
+                    while_named: true,
                     ..Survivor::new(Kind::Tombstone, tombstone.timestamp_s, entry)
                 };
                 Some(self.look_up(found, tombstone.table, tombstone.key, tables))
@@ -551,7 +551,7 @@ fn keep_living(
             }
             Kind::Tombstone => {
                 if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
-                    found.only_while = NO_SEGMENT;
+                    found.while_named = false;
                 }
                 found.only_while().is_none_or(scan.needed_for)
             }
