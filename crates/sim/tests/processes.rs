@@ -232,7 +232,7 @@ async fn half_synced(env: pluvio_env::Env) -> Result<(), DiskError> {
 #[test]
 fn a_crash_keeps_what_was_written_and_a_power_loss_only_what_was_synced() {
     let (mut torn, mut unnamed) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..120 {
         let sim = Sim::new(seed, quiet());
         let process = sim.process("p");
         let work = half_synced(process.env.clone());
