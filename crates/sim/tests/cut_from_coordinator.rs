@@ -3,21 +3,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/lost_answers.rs"]
+mod lost_answers;
 #[path = "support/cluster.rs"]
 mod support;
 
 use bytes::Bytes;
 use core::time::Duration;
+use lost_answers::{Armed, table};
 use pluvio_client::{Client, Number, Table};
-use pluvio_coordinator::MemoryStore;
-use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
-use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimHandle, SimOptions};
-use pluvio_units::{ServerId, Size};
+use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_units::ServerId;
 use pluvio_wire::Opcode;
 use std::sync::{Arc, Mutex};
-use support::{LIMIT, run_coordinator, run_server};
+use support::LIMIT;
 
-const SERVERS: u32 = 5;
 /// How long the client does not reach the coordinator: much longer than a recovery takes, and shorter than the client tries.
 const CUT: Duration = Duration::from_secs(30);
 /// Keys that are written before, so many that each server has some.
@@ -25,69 +25,25 @@ const KEYS: usize = 50;
 
 type Shared<T> = Arc<Mutex<T>>;
 
-/// Crashes the server that has done an increment, when it is armed, and keeps its answer.
-struct Saboteur {
-    sim: SimHandle,
-    armed: Shared<bool>,
-}
-
-impl Interceptor for Saboteur {
-    fn call<'a>(
-        &'a self,
-        network: &'a dyn Network,
-        to: &'a Address,
-        request: Frame,
-        limit: Duration,
-    ) -> BoxFuture<'a, Result<Frame, CallError>> {
-        Box::pin(async move {
-            let is_increment = request.opcode == Opcode::Increment as u16;
-            let answer = network.call(to, request, limit).await?;
-            // The first byte of an answer says whether it is a result.
-            let done = is_increment && answer.meta.first() == Some(&0);
-            if done && core::mem::take(&mut *self.armed.lock().unwrap()) {
-                let name = to.0.split(':').next().unwrap();
-                let processes = self.sim.processes();
-                let (process, _) = processes.iter().find(|(_, n)| n == name).unwrap();
-                self.sim.crash(*process);
-                return Err(CallError::Lost(to.clone()));
-            }
-            Ok(answer)
-        })
-    }
-}
-
 struct Scene {
     sim: Sim,
     coordinator: ProcessId,
     worker: ProcessEnv,
-    /// Of the worker; what it sends passes the saboteur.
+    /// Of the worker; its answers are lost once `armed` says so.
     client: Client,
     observer: ProcessEnv,
-    armed: Shared<bool>,
+    armed: Armed,
 }
 
 impl Scene {
     fn new(seed: u64) -> Self {
         let sim = Sim::new(seed, SimOptions::default());
-        let coordinator = sim.process("coordinator");
-        let serving = run_coordinator(coordinator.env.clone(), MemoryStore::new());
-        sim.spawn(coordinator.id, "coordinator", serving);
-        for number in 0..SERVERS {
-            let name = format!("server-{number}");
-            let process = sim.process(&name);
-            let serving = run_server(process.env.clone(), name, Size::mib(40), |_| ());
-            sim.spawn(process.id, "server", serving);
-        }
+        let coordinator = lost_answers::start(&sim);
         let (worker, observer) = (sim.process("worker"), sim.process("observer"));
-        let armed = Shared::default();
-        let saboteur = Saboteur {
-            sim: sim.handle(),
-            armed: Arc::clone(&armed),
-        };
-        let network = Intercepted::new(worker.env.network.clone(), saboteur);
+        let (client, armed) = lost_answers::client(&sim, &worker);
         Self {
-            client: support::client(&worker.env, network),
-            coordinator: coordinator.id,
+            client,
+            coordinator,
             sim,
             worker,
             observer,
@@ -116,13 +72,7 @@ impl Scene {
     fn fill(&self) -> (Table, Vec<(String, ServerId)>) {
         let client = self.client.clone();
         self.run(async move {
-            let table = loop {
-                // Not before all servers have joined.
-                match client.create_table("t", Some(SERVERS)).await {
-                    Ok(table) => break table,
-                    Err(error) => assert!(error.is_retryable(), "{error}"),
-                }
-            };
+            let table = table(&client).await;
             let added = client.increment(&table, b"n", Number::Integer(5)).await;
             assert_eq!(added.unwrap().value, Number::Integer(5));
             let info = client.table_info(&table).await.unwrap();
@@ -158,7 +108,7 @@ fn a_client_cut_off_from_the_coordinator_has_its_retry_answered_after_the_owner_
         let (table, keys) = scene.fill();
         let victim = keys[0].1;
         scene.cut(true);
-        *scene.armed.lock().unwrap() = true;
+        *scene.armed.lock().unwrap() = Some((Opcode::Increment, 1));
 
         let added = Shared::<Option<Number>>::default();
         let (client, all, told) = (scene.client.clone(), table.clone(), Arc::clone(&added));
@@ -167,7 +117,8 @@ fn a_client_cut_off_from_the_coordinator_has_its_retry_answered_after_the_owner_
             *told.lock().unwrap() = Some(done.unwrap().value);
         });
         scene.sim.run_for(CUT);
-        assert!(!*scene.armed.lock().unwrap(), "the owner was struck");
+        let struck = Some((Opcode::Increment, 0));
+        assert_eq!(*scene.armed.lock().unwrap(), struck, "the owner");
         assert_eq!(scene.recovered(), 1);
         // Only the coordinator could say who has the number now.
         assert_eq!(*added.lock().unwrap(), None);

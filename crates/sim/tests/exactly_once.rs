@@ -3,103 +3,26 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/lost_answers.rs"]
+mod lost_answers;
 #[path = "support/cluster.rs"]
 mod support;
 
 use bytes::Bytes;
-use core::time::Duration;
-use pluvio_client::{Client, Key, Number, RejectRules, Table};
-use pluvio_coordinator::MemoryStore;
-use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
-use pluvio_sim::{Intercepted, Interceptor, ProcessId, Sim, SimHandle, SimOptions};
-use pluvio_units::{ObjectVersion, Size};
+use lost_answers::{Armed, table};
+use pluvio_client::{Client, Key, Number, RejectRules};
+use pluvio_sim::{ProcessId, Sim, SimOptions};
+use pluvio_units::ObjectVersion;
 use pluvio_wire::Opcode;
-use std::sync::{Arc, Mutex};
-use support::{LIMIT, run_coordinator, run_server};
+use support::LIMIT;
 
-const SERVERS: u32 = 5;
-
-/// The kind of request to strike at, and how often.
-type Armed = Arc<Mutex<Option<(Opcode, u32)>>>;
-
-/// Crashes the server that answered a request of one kind, and keeps its answer.
-struct Saboteur {
-    sim: SimHandle,
-    armed: Armed,
-}
-
-impl Saboteur {
-    fn strikes(&self, opcode: u16) -> bool {
-        let mut armed = self.armed.lock().unwrap();
-        match &mut *armed {
-            Some((wanted, times)) if *wanted as u16 == opcode && *times > 0 => {
-                *times -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-}
-
-impl Interceptor for Saboteur {
-    fn call<'a>(
-        &'a self,
-        network: &'a dyn Network,
-        to: &'a Address,
-        request: Frame,
-        limit: Duration,
-    ) -> BoxFuture<'a, Result<Frame, CallError>> {
-        Box::pin(async move {
-            let opcode = request.opcode;
-            let answer = network.call(to, request, limit).await?;
-            // The first byte of an answer says whether it is a result.
-            if answer.meta.first() == Some(&0) && self.strikes(opcode) {
-                let name = to.0.split(':').next().unwrap();
-                let processes = self.sim.processes();
-                let (process, _) = processes.iter().find(|(_, n)| n == name).unwrap();
-                self.sim.crash(*process);
-                return Err(CallError::Lost(to.clone()));
-            }
-            Ok(answer)
-        })
-    }
-}
-
-/// A cluster with a client process and what arms the saboteur.
+/// A cluster with a client process and what arms the loss of its answers.
 fn cluster(seed: u64) -> (Sim, ProcessId, Client, Armed) {
     let sim = Sim::new(seed, SimOptions::default());
-    let process = sim.process("coordinator");
-    let serving = run_coordinator(process.env.clone(), MemoryStore::new());
-    sim.spawn(process.id, "coordinator", serving);
-    for number in 0..SERVERS {
-        let name = format!("server-{number}");
-        let process = sim.process(&name);
-        let serving = run_server(process.env.clone(), name, Size::mib(40), |_| ());
-        sim.spawn(process.id, "server", serving);
-    }
+    lost_answers::start(&sim);
     let process = sim.process("client");
-    let armed = Arc::new(Mutex::new(None));
-    let saboteur = Saboteur {
-        sim: sim.handle(),
-        armed: Arc::clone(&armed),
-    };
-    let network = Intercepted::new(process.env.network.clone(), saboteur);
-    (
-        sim,
-        process.id,
-        support::client(&process.env, network),
-        armed,
-    )
-}
-
-async fn table(client: &Client) -> Table {
-    loop {
-        // Not before all servers have joined.
-        match client.create_table("t", Some(SERVERS)).await {
-            Ok(table) => return table,
-            Err(error) => assert!(error.is_retryable(), "{error}"),
-        }
-    }
+    let (client, armed) = lost_answers::client(&sim, &process);
+    (sim, process.id, client, armed)
 }
 
 #[test]
