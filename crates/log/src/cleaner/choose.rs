@@ -237,7 +237,8 @@ impl Cleaner {
         let victims = chosen.iter().map(victim).collect();
         // Looked at again: what was opened while we chose may be named in what was closed meanwhile.
         let on_disk = self.space.on_disk();
-        Some(Stage::Scan(Pass::new(log.id, goal, victims, on_disk)))
+        let live = self.lists.take();
+        Some(Stage::Scan(Pass::new(log.id, goal, victims, on_disk, live)))
     }
 
     /// A compaction of the segment, of all logs, that gives most memory for what is copied.
@@ -270,7 +271,8 @@ impl Cleaner {
         self.check_cleanable(self.space.log(chosen.segment.log()), &chosen.segment);
         let on_disk = self.space.on_disk();
         let source = Source::new(chosen.segment, chosen.live_bytes);
-        Some(Stage::CompactScan(Compaction::new(source, on_disk)))
+        let live = self.lists.take();
+        Some(Stage::CompactScan(Compaction::new(source, on_disk, live)))
     }
 
     /// By how much segments of a log are preferred: what they free is mostly of the log's part of the memory.

@@ -63,12 +63,13 @@ struct Layout {
 }
 
 impl Pass {
-    /// A pass over segments that were claimed.
+    /// A pass over segments that were claimed, with an empty list for what lives in them.
     pub(super) fn new(
         log: LogId,
         goal: Goal,
         victims: Vec<Source>,
         on_disk: BTreeMap<SegmentId, Arc<Segment>>,
+        live: Vec<Survivor>,
     ) -> Self {
         // What a closed segment's tombstones name was opened before that segment was closed, so
         // it is in `on_disk` unless it is gone for good.
@@ -78,7 +79,7 @@ impl Pass {
             victims,
             on_disk,
             tables: TableCache::default(),
-            live: Vec::new(),
+            live,
             moved: 0,
             moved_bytes: Moved::default(),
             starts: Vec::new(),
@@ -301,6 +302,7 @@ impl Cleaner {
             barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
         }
         self.publish();
+        self.lists.give_back(pass.live);
         (Stage::Choose, pace)
     }
 
@@ -371,7 +373,7 @@ impl Cleaner {
             "CLEAN-4: survivors of {} seglets take {taken}",
             pass.seglets()
         );
-        pass.live = Vec::new();
+        self.lists.give_back(core::mem::take(&mut pass.live));
         LogState::call(&self.space.log(pass.log).append_hook);
         Ok((Stage::AwaitDurable(pass), CleanerPace::Again))
     }

@@ -33,13 +33,17 @@ pub(super) struct Compaction {
 }
 
 impl Compaction {
-    /// A compaction of a segment that was claimed for it.
-    pub(super) fn new(source: Source, on_disk: BTreeMap<SegmentId, Arc<Segment>>) -> Self {
+    /// A compaction of a segment that was claimed for it, with an empty list for what lives there.
+    pub(super) fn new(
+        source: Source,
+        on_disk: BTreeMap<SegmentId, Arc<Segment>>,
+        live: Vec<Survivor>,
+    ) -> Self {
         Self {
             source,
             on_disk,
             tables: TableCache::default(),
-            live: Vec::new(),
+            live,
             moved: 0,
             writer: None,
             tombstones: TombstoneTargets::default(),
@@ -95,6 +99,7 @@ impl Cleaner {
                 self.publish();
             }
             source.segment.end_pass();
+            self.lists.give_back(compaction.live);
             let pace = if gain == 0 {
                 CleanerPace::Again
             } else {
@@ -158,7 +163,7 @@ impl Cleaner {
         if compaction.moved < compaction.live.len() {
             return Ok((Stage::CompactCopy(compaction), CleanerPace::Again));
         }
-        compaction.live = Vec::new();
+        self.lists.give_back(core::mem::take(&mut compaction.live));
         compaction.await_positions = self.end_positions();
         finished.push(compaction);
         self.exchange_finished(finished);

@@ -33,6 +33,7 @@ mod choose;
 mod combine;
 mod compact;
 mod entries;
+mod lists;
 mod pages;
 
 use crate::error::Corruption;
@@ -42,6 +43,7 @@ use choose::Fingerprint;
 use combine::Pass;
 use compact::Compaction;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use lists::Lists;
 use pages::{GivenBack, PagePolicy};
 use pluvio_format::Completion;
 use pluvio_units::{EntryRef, KeyHash, TableId};
@@ -242,6 +244,7 @@ pub struct Cleaner {
     /// Which state is stepped next, so that none is left in the middle of a pass.
     next: AtomicUsize,
     given_back: Mutex<GivenBack>,
+    lists: Lists,
 }
 
 impl Cleaner {
@@ -253,6 +256,7 @@ impl Cleaner {
             states: states.map(|_| Mutex::new(State::new())).collect(),
             next: AtomicUsize::new(0),
             given_back: Mutex::default(),
+            lists: Lists::new(usize::from(space.options.cleaners)),
             space,
             liveness,
             options,

@@ -133,6 +133,7 @@ impl Cleaner {
             // One that has more dead data is closed.
             Load::Still => ((HEAD_DEAD_SEGLETS + 1) * SEGLET_BYTES) as u64,
         };
+        self.lists.free();
         let heads = u64::from(space.options.logs) * of_head;
         let Some(limits) = Limits::of(&self.options, space.live_bytes(), heads) else {
             return;
