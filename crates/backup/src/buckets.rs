@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 use core::fmt;
+use core::ops::Range;
+use pluvio_env::buffers::Buffer;
 use pluvio_format::{Check, Entry, FrameHeader, Parsed, SegmentIter};
 use pluvio_units::{KeyHash, SegmentId, TableId};
 use pluvio_wire::{HeadInfo, TableLoad, TabletSpec};
@@ -118,11 +120,8 @@ pub(crate) fn sort(
     router: &Router,
     seglet_bytes: usize,
 ) -> Result<Buckets, Damage> {
-    let mut sorted: Vec<(u32, Vec<u8>)> = vec![(0, Vec::new()); router.partitions()];
-    let mut put = |partition: usize, bytes: &[u8]| {
-        sorted[partition].0 += 1;
-        sorted[partition].1.extend_from_slice(bytes);
-    };
+    let mut sorted = Pieces::new(router.partitions());
+    let mut put = |partition: usize, bytes: Range<usize>| sorted.put(partition, bytes);
     let mut first = true;
     for group in SegmentIter::new(image, seglet_bytes) {
         let group = group.map_err(|e| Damage(e.to_string()))?;
@@ -134,7 +133,7 @@ pub(crate) fn sort(
                 let head = Parsed::read(&image[at..], Check::Structure)
                     .expect("it was just read")
                     .head;
-                &image[at..at + head.total_len()]
+                at..at + head.total_len()
             };
             match &entry {
                 Entry::Object(object) => {
@@ -161,11 +160,51 @@ pub(crate) fn sort(
             }
         }
     }
-    let bucket = |(entries, data): (u32, Vec<u8>)| Bucket {
-        entries,
-        data: Bytes::from(data),
-    };
-    Ok(Buckets(sorted.into_iter().map(bucket).collect()))
+    Ok(Buckets(sorted.copy(image)))
+}
+
+/// Which bytes of an image go where. Copied when all of them are known: into buffers of the right size.
+struct Pieces {
+    /// Number of entries and of bytes of each partition.
+    sizes: Vec<(u32, usize)>,
+    /// In their order; those that stand one after the other for the same partition are one.
+    pieces: Vec<(usize, Range<usize>)>,
+}
+
+impl Pieces {
+    fn new(partitions: usize) -> Self {
+        Self {
+            sizes: vec![(0, 0); partitions],
+            pieces: Vec::new(),
+        }
+    }
+
+    fn put(&mut self, partition: usize, bytes: Range<usize>) {
+        let (entries, size) = &mut self.sizes[partition];
+        *entries += 1;
+        *size += bytes.len();
+        match self.pieces.last_mut() {
+            Some((to, last)) if *to == partition && last.end == bytes.start => last.end = bytes.end,
+            Some(_) | None => self.pieces.push((partition, bytes)),
+        }
+    }
+
+    fn copy(self, image: &[u8]) -> Vec<Bucket> {
+        let with_room = self
+            .sizes
+            .iter()
+            .map(|(_, bytes)| Buffer::with_capacity(*bytes));
+        let mut data: Vec<Buffer> = with_room.collect();
+        for (partition, bytes) in self.pieces {
+            data[partition].extend_from_slice(&image[bytes]);
+        }
+        let sizes = self.sizes.into_iter().zip(data);
+        let bucket = |((entries, _), data): (_, Buffer)| Bucket {
+            entries,
+            data: data.freeze(),
+        };
+        sizes.map(bucket).collect()
+    }
 }
 
 /// Reads the first entries of a head: everything up to the first object or tombstone. `copies` is how many replicas of it

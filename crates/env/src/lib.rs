@@ -11,6 +11,7 @@
 //! Every future is `Send`. That is not for moving work between cores (rule D: it stays on its
 //! core) but so that the compiler refuses to hold a reclaim guard over an await point.
 
+pub mod buffers;
 mod clock;
 mod disk;
 mod network;
