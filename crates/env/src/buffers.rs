@@ -22,8 +22,10 @@ pub const POOLED_BYTES_MAX: usize = 16 << 20;
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Between two looks (BUF-2): far longer than a buffer lies here while a recovery goes on.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Sizes of buffers: powers of two.
-const SIZES: usize = (POOLED_BYTES_MAX / POOLED_BYTES_MIN).ilog2() as usize + 1;
+/// Sizes of buffers from one power of two to the next. So a buffer has at most a fourth more room than was asked for.
+const STEPS: usize = 4;
+/// All sizes of buffers.
+const SIZES: usize = STEPS * (POOLED_BYTES_MAX / POOLED_BYTES_MIN).ilog2() as usize + 1;
 
 static STORE: Mutex<Store> = Mutex::new(Store::new());
 /// Something was put into the store.
@@ -140,12 +142,25 @@ fn size_for(bytes: usize) -> Option<usize> {
     if !(POOLED_BYTES_MIN..=POOLED_BYTES_MAX).contains(&bytes) {
         return None;
     }
-    let rounded = bytes.next_power_of_two();
-    Some((rounded / POOLED_BYTES_MIN).ilog2() as usize)
+    let (doublings, step, beyond) = place(bytes);
+    Some(STEPS * doublings + beyond.div_ceil(step))
+}
+
+/// The largest size that so many bytes, which are not too few, have room for.
+fn size_within(bytes: usize) -> usize {
+    let (doublings, step, beyond) = place(bytes);
+    (STEPS * doublings + beyond / step).min(SIZES - 1)
+}
+
+/// The power of two below, how far its sizes are apart, and how much there is beyond it.
+fn place(bytes: usize) -> (usize, usize, usize) {
+    let doublings = (bytes / POOLED_BYTES_MIN).ilog2() as usize;
+    let power = POOLED_BYTES_MIN << doublings;
+    (doublings, power / STEPS, bytes - power)
 }
 
 fn bytes_of(size: usize) -> usize {
-    POOLED_BYTES_MIN << size
+    (POOLED_BYTES_MIN << (size / STEPS)) / STEPS * (STEPS + size % STEPS)
 }
 
 /// Buffers that nobody uses.
@@ -184,7 +199,7 @@ impl Store {
         }
         self.bytes += capacity;
         // It may have grown: the size that it has room for.
-        let size = (capacity / POOLED_BYTES_MIN).ilog2() as usize;
+        let size = size_within(capacity);
         self.free[size].push(buffer);
         None
     }
@@ -219,13 +234,13 @@ mod tests {
         let other = Buffer::with_capacity(3 << 20);
         assert_ne!(other.as_ptr(), place, "a part of it still lives");
         drop(part);
-        let again = Buffer::with_capacity(4 << 20);
+        let again = Buffer::with_capacity((3 << 20) - 5);
         assert!(again.is_empty());
         assert_eq!(again.as_ptr(), place);
         drop(again);
-        let anything = Buffer::of_anything((3 << 20) + 1);
+        let anything = Buffer::of_anything((3 << 20) - 1);
         assert_eq!(anything.as_ptr(), place);
-        assert_eq!(anything.len(), (3 << 20) + 1);
+        assert_eq!(anything.len(), (3 << 20) - 1);
     }
 
     #[test]
@@ -261,13 +276,32 @@ mod tests {
     #[test]
     fn a_buffer_that_grew_counts_as_what_it_became() {
         let mut store = Store::new();
-        store.put(Vec::with_capacity(3 * POOLED_BYTES_MIN));
-        assert!(store.take(2).is_none(), "it has no room for four");
-        let buffer = store.take(1).expect("it has room for two");
-        assert_eq!(buffer.capacity(), 3 * POOLED_BYTES_MIN);
+        let grown = 2 * POOLED_BYTES_MIN + 1000;
+        store.put(Vec::with_capacity(grown));
+        assert!(
+            store.take(STEPS + 1).is_none(),
+            "it has no room for as much"
+        );
+        let buffer = store.take(STEPS).expect("it has room for two");
+        assert_eq!(buffer.capacity(), grown);
         assert_eq!(store.bytes, 0);
-        assert_eq!(size_for(POOLED_BYTES_MIN + 1), Some(1));
+    }
+
+    #[test]
+    fn every_size_has_room_and_little_more() {
+        for bytes in (POOLED_BYTES_MIN..=POOLED_BYTES_MAX).step_by(1000) {
+            let size = size_for(bytes).expect("such buffers are kept");
+            let room = bytes_of(size);
+            assert!(
+                bytes <= room && room - bytes <= bytes / STEPS,
+                "{bytes} {room}"
+            );
+            assert_eq!(size_within(room), size);
+            assert_eq!(size_for(room), Some(size));
+        }
+        assert_eq!(bytes_of(SIZES - 1), POOLED_BYTES_MAX);
         assert_eq!(size_for(POOLED_BYTES_MAX), Some(SIZES - 1));
         assert_eq!(size_for(POOLED_BYTES_MAX + 1), None);
+        assert_eq!(size_for(POOLED_BYTES_MIN - 1), None);
     }
 }
