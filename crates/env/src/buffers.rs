@@ -110,27 +110,29 @@ impl Drop for Buffer {
         // Those that find no place are freed here, when the lock is not held any more.
         let refused = lock(&STORE).put(buffer);
         if refused.is_none() {
-            FILLED.notify_one();
+            FILLED.notify_waiters();
         }
     }
 }
 
-/// Gives memory back that is not used again (BUF-2). To run as long as the process; several do no harm.
+/// Gives memory back that is not used again (BUF-2). To run as long as the process; with several of them it goes back earlier.
 pub async fn keep(clock: Arc<dyn Clock>) {
     loop {
-        FILLED.notified().await;
-        loop {
-            clock.sleep(LOOK_PAUSE).await;
-            let (unused, left) = {
-                let mut store = lock(&STORE);
-                (store.take_unused(), store.bytes)
-            };
-            drop(unused);
-            if left == 0 {
-                break;
-            }
+        // Made before the look, so that it hears of whatever comes after.
+        let filled = FILLED.notified();
+        if kept_bytes() == 0 {
+            filled.await;
         }
+        clock.sleep(LOOK_PAUSE).await;
+        let unused = lock(&STORE).take_unused();
+        drop(unused);
     }
+}
+
+/// Bytes of buffers that nobody uses.
+#[must_use]
+pub fn kept_bytes() -> usize {
+    lock(&STORE).bytes
 }
 
 fn lock(store: &Mutex<Store>) -> std::sync::MutexGuard<'_, Store> {
