@@ -255,7 +255,7 @@ mod tests {
         for at in 0..2 * places {
             assert_eq!(kept(&mut store, POOLED_BYTES_MAX), at < places, "{at}");
         }
-        assert_eq!(store.bytes, KEPT_BYTES_MAX);
+        assert_eq!(store.bytes, KEPT_BYTES_MAX, "BUF-1");
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         store.put(used);
         store.put(also);
         assert_eq!(store.take_unused().len(), 1);
-        assert_eq!(store.take_unused().len(), 2);
+        assert_eq!(store.take_unused().len(), 2, "BUF-2");
         assert_eq!(store.bytes, 0);
         assert!(store.take(0).is_none());
     }

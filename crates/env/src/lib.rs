@@ -1,6 +1,6 @@
 //! The only door to the operating system (rule A): clock, randomness, disk, network and tasks
 //! behind small traits. `env_os` and `net` implement them for production, `sim` for whole
-//! clusters in one thread from one seed.
+//! clusters in one thread from one seed. Beside them lie [`buffers`], which all of these fill.
 //!
 //! Invariants
 //! - ENV-1: code outside the implementations reaches time, randomness, files, sockets and threads
