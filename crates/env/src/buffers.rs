@@ -22,8 +22,7 @@ pub const POOLED_BYTES_MAX: usize = 16 << 20;
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Between two looks (BUF-2): far longer than a buffer lies here while a recovery goes on.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Sizes of buffers from one power of two to the next. So a fresh buffer has at most a fourth more room than was asked for; one
-/// that lay here has little more than twice as much at most.
+/// Sizes of buffers from one power of two to the next. So a buffer has at most a fourth more room than was asked for.
 const STEPS: usize = 4;
 /// All sizes of buffers.
 const SIZES: usize = STEPS * (POOLED_BYTES_MAX / POOLED_BYTES_MIN).ilog2() as usize + 1;
@@ -185,10 +184,7 @@ impl Store {
         }
     }
 
-    /// A buffer of this size, or of one below its double.
     fn take(&mut self, size: usize) -> Option<Vec<u8>> {
-        let mut fitting = size..SIZES.min(size + STEPS);
-        let size = fitting.find(|size| !self.free[*size].is_empty())?;
         let buffer = self.free[size].pop()?;
         self.bytes -= buffer.capacity();
         self.fewest[size] = self.fewest[size].min(self.free[size].len());
@@ -288,7 +284,6 @@ mod tests {
             store.take(STEPS + 1).is_none(),
             "it has no room for as much"
         );
-        assert!(store.take(0).is_none(), "half of it would be wasted");
         let buffer = store.take(STEPS).expect("it has room for two");
         assert_eq!(buffer.capacity(), grown);
         assert_eq!(store.bytes, 0);
