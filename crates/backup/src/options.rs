@@ -17,9 +17,6 @@ pub struct BackupOptions {
     /// Most bytes of recovery data kept for recovery masters. A segment takes up to
     /// `segment_bytes`.
     pub recovery_buffer_bytes: u64,
-    /// Of these, most that are read before a recovery master asks: enough for the disk to stay ahead, few enough for their
-    /// memory to be used again soon. One replica is read ahead, however large.
-    pub recovery_ahead_bytes: u64,
     /// Most replicas read and sorted at the same time, each of which takes up to twice
     /// `segment_bytes` more.
     pub recovery_reads_max: usize,
@@ -38,7 +35,6 @@ impl Default for BackupOptions {
             frame_bytes_max: u64::MAX,
             open_frames_max: 1024,
             recovery_buffer_bytes: 128 << 20,
-            recovery_ahead_bytes: 32 << 20,
             recovery_reads_max: 4,
             garbage_interval: Duration::from_secs(1),
             segment_bytes: SEGMENT_BYTES,

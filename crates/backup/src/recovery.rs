@@ -31,7 +31,6 @@ pub(crate) struct Recoveries {
     state: Mutex<State>,
     reads: Semaphore,
     buffer_max: u64,
-    ahead_max: u64,
     /// Whoever reads ahead looks again: a replica in the buffer is wanted no more, or an attempt is over.
     room: Notify,
 }
@@ -85,7 +84,6 @@ impl Recoveries {
             state: Mutex::default(),
             reads: Semaphore::new(options.recovery_reads_max.max(1)),
             buffer_max: options.recovery_buffer_bytes,
-            ahead_max: options.recovery_ahead_bytes,
             room: Notify::new(),
         }
     }
@@ -118,7 +116,7 @@ impl Recoveries {
         }
     }
 
-    /// Waits until a replica of so many bytes may be read ahead beside all that is wanted in the buffer. `None` when
+    /// Waits until a replica of so many bytes fits the buffer beside all that is wanted there. `None` when
     /// every partition has it, when it fits no buffer, or when the attempt is over.
     async fn room_for(&self, key: ReplicaKey, recovery: RecoveryId, bytes: u64) -> Option<Plan> {
         loop {
@@ -133,8 +131,7 @@ impl Recoveries {
                 {
                     return None;
                 }
-                let wanted = state.wanted_bytes();
-                if wanted + bytes <= self.buffer_max.min(self.ahead_max.max(bytes)) {
+                if state.wanted_bytes() + bytes <= self.buffer_max {
                     return Some(attempt.plan.clone());
                 }
             }
@@ -370,8 +367,8 @@ impl Backup {
         outcome
     }
 
-    /// Reads primary replicas, newest first, which is the order in which recovery masters ask for them. Waits until little
-    /// that is wanted is in the buffer: never at the expense of it.
+    /// Reads primary replicas, newest first, which is the order in which recovery masters ask for them. Waits for room in
+    /// the buffer: never at the expense of something that is wanted.
     async fn read_ahead(&self, core: CoreId, request: &SetPartitions) {
         let (frames, _) = self.0.catalogue().frames_of(request.crashed);
         for frame in frames.iter().rev() {

@@ -391,29 +391,3 @@ fn primaries_are_read_ahead_while_there_is_room() {
         "the newest primary was read already"
     );
 }
-
-#[test]
-fn no_more_is_read_ahead_than_is_soon_asked_for() {
-    let node = Node::new(7);
-    let image = |segment| Image::new(segment, Side, 40);
-    let backup = node.start_with(BackupOptions {
-        recovery_ahead_bytes: u64::from(image(1).len()) * 2,
-        ..BackupOptions::default()
-    });
-    for segment in 1..=10 {
-        node.write(&backup, image(segment).whole(segment, Side))
-            .expect("is written");
-    }
-    set(&node, &backup, 1, halves()).expect("is set");
-    let reads = || {
-        node.sim.run_for(std::time::Duration::from_secs(1));
-        backup.stats().recovery_reads
-    };
-    assert_eq!(reads(), 2);
-    get(&node, &backup, fetch(1, 10, 0)).expect("is there");
-    assert_eq!(reads(), 2, "the other partition wants it still");
-    get(&node, &backup, fetch(1, 10, 1)).expect("is there");
-    assert_eq!(reads(), 3);
-    get(&node, &backup, fetch(1, 1, 0)).expect("whoever asks does not wait for that");
-    assert_eq!((reads(), backup.stats().recovery_evicted), (4, 0));
-}

@@ -262,14 +262,6 @@ impl LogMemory {
         let _stays_resident = done;
     }
 
-    /// Has the system fetch the pages of a seglet that is going to be filled at once: cheaper than one by one.
-    pub(crate) fn populate(&self, seglet: u32) {
-        // Refused, they come with their first use.
-        let _come_later = self
-            .region
-            .populate(Self::base(seglet), SEGLET_BYTES as u64);
-    }
-
     /// Has the system not join what is resident with what was given back to huge pages: it would give all of it pages again.
     pub(crate) fn prefer_small_pages(&self) {
         self.region.prefer_small_pages(0, self.region.len());

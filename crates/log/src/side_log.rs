@@ -95,8 +95,6 @@ impl SideLog {
                 let seglets = space
                     .take_default(self.log, missing, leave)
                     .ok_or_else(|| space.full(FullReason::Seglets))?;
-                // What is replayed comes in large pieces, into memory that was mostly never used.
-                seglets.iter().for_each(|&s| space.memory.populate(s));
                 writer.extend(seglets);
             }
             let refs = space.put_group(writer, entries, encoded);
