@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use core::fmt;
-use pluvio_format::{Check, Entry, FrameHeader, Parsed, SegmentIter};
+use core::ops::Range;
+use pluvio_env::buffers::Buffer;
+use pluvio_format::{Entry, FrameHeader, SegmentIter};
 use pluvio_units::{KeyHash, SegmentId, TableId};
 use pluvio_wire::{HeadInfo, TableLoad, TabletSpec};
 use std::collections::BTreeMap;
@@ -50,19 +52,23 @@ impl Router {
     }
 
     fn route(&self, from: SegmentId, table: TableId, key: &[u8]) -> Option<usize> {
+        let tablets = self.tables.get(&table)?;
         // All tablets of a table have its seed.
-        let seed = self.tables.get(&table)?.first()?.0.seed;
-        self.route_hash(from, table, KeyHash::of(seed, key))
+        let seed = tablets.first()?.0.seed;
+        route_within(tablets, from, KeyHash::of(seed, key))
     }
 
-    /// None also for an entry that lies in a segment of before the tablet came to its owner (e8).
     fn route_hash(&self, from: SegmentId, table: TableId, hash: KeyHash) -> Option<usize> {
-        let tablets = self.tables.get(&table)?;
-        let after = tablets.partition_point(|(tablet, _)| tablet.range.first <= hash);
-        let (tablet, partition) = tablets.get(after.checked_sub(1)?)?;
-        let is_its_own = tablet.range.contains(hash) && from >= tablet.since;
-        is_its_own.then_some(*partition)
+        route_within(self.tables.get(&table)?, from, hash)
     }
+}
+
+/// None also for an entry that lies in a segment of before the tablet came to its owner (e8).
+fn route_within(tablets: &[(TabletSpec, usize)], from: SegmentId, hash: KeyHash) -> Option<usize> {
+    let after = tablets.partition_point(|(tablet, _)| tablet.range.first <= hash);
+    let (tablet, partition) = tablets.get(after.checked_sub(1)?)?;
+    let is_its_own = tablet.range.contains(hash) && from >= tablet.since;
+    is_its_own.then_some(*partition)
 }
 
 /// The entries of one replica for one partition.
@@ -70,6 +76,8 @@ impl Router {
 pub(crate) struct Bucket {
     pub(crate) entries: u32,
     pub(crate) data: Bytes,
+    /// Bytes of memory that `data` keeps alive.
+    pub(crate) kept: usize,
 }
 
 /// The entries of one replica, by partition.
@@ -79,7 +87,7 @@ pub(crate) struct Buckets(pub(crate) Vec<Bucket>);
 impl Buckets {
     /// Bytes that they keep alive.
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.iter().map(|b| b.data.len() as u64).sum()
+        self.0.iter().map(|b| b.kept as u64).sum()
     }
 }
 
@@ -118,54 +126,99 @@ pub(crate) fn sort(
     router: &Router,
     seglet_bytes: usize,
 ) -> Result<Buckets, Damage> {
-    let mut sorted: Vec<(u32, Vec<u8>)> = vec![(0, Vec::new()); router.partitions()];
-    let mut put = |partition: usize, bytes: &[u8]| {
-        sorted[partition].0 += 1;
-        sorted[partition].1.extend_from_slice(bytes);
-    };
+    let mut sorted = Pieces::new(router.partitions());
+    let mut put = |partition: usize, bytes: Range<usize>| sorted.put(partition, bytes);
     let mut first = true;
     for group in SegmentIter::new(image, seglet_bytes) {
         let group = group.map_err(|e| Damage(e.to_string()))?;
-        for (at, entry) in group.entries() {
+        for (bytes, entry) in group.entries().with_ends() {
             if std::mem::take(&mut first) {
                 check_identity(&entry, frame)?;
             }
-            let bytes = || {
-                let head = Parsed::read(&image[at..], Check::Structure)
-                    .expect("it was just read")
-                    .head;
-                &image[at..at + head.total_len()]
-            };
             match &entry {
                 Entry::Object(object) => {
                     if let Some(partition) = router.route(frame.segment, object.table, object.key) {
-                        put(partition, bytes());
+                        put(partition, bytes);
                     }
                 }
                 Entry::Tombstone(tombstone) => {
                     if let Some(partition) =
                         router.route(frame.segment, tombstone.table, tombstone.key)
                     {
-                        put(partition, bytes());
+                        put(partition, bytes);
                     }
                 }
                 Entry::Completion(completion) => {
                     if let Some(partition) =
                         router.route_hash(frame.segment, completion.table, completion.hash)
                     {
-                        put(partition, bytes());
+                        put(partition, bytes);
                     }
                 }
-                Entry::SafeVersion(_) => (0..router.partitions()).for_each(|p| put(p, bytes())),
+                Entry::SafeVersion(_) => {
+                    (0..router.partitions()).for_each(|p| put(p, bytes.clone()))
+                }
                 Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
             }
         }
     }
-    let bucket = |(entries, data): (u32, Vec<u8>)| Bucket {
-        entries,
-        data: Bytes::from(data),
-    };
-    Ok(Buckets(sorted.into_iter().map(bucket).collect()))
+    Ok(Buckets(sorted.copy(image)))
+}
+
+/// Which bytes of an image go where. Copied when all of them are known: into buffers of the right size.
+struct Pieces {
+    /// Number of entries and of bytes of each partition.
+    sizes: Vec<(u32, usize)>,
+    /// In their order; those that stand one after the other for the same partition are one.
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    partition: u32,
+    start: u32,
+    end: u32,
+}
+
+impl Pieces {
+    fn new(partitions: usize) -> Self {
+        Self {
+            sizes: vec![(0, 0); partitions],
+            pieces: Vec::new(),
+        }
+    }
+
+    fn put(&mut self, partition: usize, bytes: Range<usize>) {
+        let (entries, size) = &mut self.sizes[partition];
+        *entries += 1;
+        *size += bytes.len();
+        let small = |n: usize| u32::try_from(n).expect("a replica's length is a u32");
+        let piece = Piece {
+            partition: small(partition),
+            start: small(bytes.start),
+            end: small(bytes.end),
+        };
+        match self.pieces.last_mut() {
+            Some(last) if last.partition == piece.partition && last.end == piece.start => {
+                last.end = piece.end;
+            }
+            Some(_) | None => self.pieces.push(piece),
+        }
+    }
+
+    fn copy(self, image: &[u8]) -> Vec<Bucket> {
+        let room = |(_, bytes): &(u32, usize)| Buffer::with_capacity(*bytes);
+        let mut data: Vec<Buffer> = self.sizes.iter().map(room).collect();
+        for piece in self.pieces {
+            let bytes = &image[piece.start as usize..piece.end as usize];
+            data[piece.partition as usize].extend_from_slice(bytes);
+        }
+        let bucket = |((entries, _), data): ((u32, usize), Buffer)| Bucket {
+            entries,
+            kept: data.capacity(),
+            data: data.freeze(),
+        };
+        self.sizes.into_iter().zip(data).map(bucket).collect()
+    }
 }
 
 /// Reads the first entries of a head: everything up to the first object or tombstone. `copies` is how many replicas of it

@@ -15,7 +15,7 @@ pub struct BackupOptions {
     /// heads per core here in the worst case, and the survivors of its cleaner.
     pub open_frames_max: usize,
     /// Most bytes of recovery data kept for recovery masters. A segment takes up to
-    /// `segment_bytes`.
+    /// `segment_bytes` and a fourth, the room that its buffers have.
     pub recovery_buffer_bytes: u64,
     /// Most replicas read and sorted at the same time, each of which takes up to twice
     /// `segment_bytes` more.

@@ -1,6 +1,6 @@
 //! The only door to the operating system (rule A): clock, randomness, disk, network and tasks
 //! behind small traits. `env_os` and `net` implement them for production, `sim` for whole
-//! clusters in one thread from one seed.
+//! clusters in one thread from one seed. Beside them lie [`buffers`], which all of these fill.
 //!
 //! Invariants
 //! - ENV-1: code outside the implementations reaches time, randomness, files, sockets and threads
@@ -11,6 +11,7 @@
 //! Every future is `Send`. That is not for moving work between cores (rule D: it stays on its
 //! core) but so that the compiler refuses to hold a reclaim guard over an await point.
 
+pub mod buffers;
 mod clock;
 mod disk;
 mod network;

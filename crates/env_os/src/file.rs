@@ -13,6 +13,7 @@
 use crate::disk::{DirectoryLock, blocking, disk_error};
 use bytes::{Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use pluvio_env::buffers::Buffer;
 use pluvio_env::{BoxFuture, DiskError, File};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs;
@@ -91,7 +92,7 @@ impl Inner {
         // A length from a damaged header must not become an allocation: never more than is there.
         let there = self.size()?.saturating_sub(offset);
         let length = usize::try_from(there).map_or(length, |there| length.min(there));
-        let mut buffer = BytesMut::zeroed(length);
+        let mut buffer = Buffer::of_anything(length);
         let mut filled = 0;
         while filled < length {
             match self

@@ -15,7 +15,7 @@ use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use futures_util::FutureExt;
-use pluvio_env::{Clock, Disk, DiskError, Env, Network, Rng, Tasks};
+use pluvio_env::{Clock, Disk, DiskError, Env, Network, Rng, Tasks, buffers};
 use pluvio_units::CoreId;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -145,6 +145,10 @@ impl OsRuntime {
                 let spinner = keep_awake(Arc::clone(activity), clock, options.spin);
                 core.handle.spawn(spinner);
             }
+        }
+        if let Some(first) = cores.first() {
+            let clock: Arc<dyn Clock> = Arc::<OsClock>::clone(&clock);
+            first.handle.spawn(buffers::keep(clock));
         }
         let mut this = Self {
             tasks: Arc::new(OsTasks::new(cores)),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // of the helpers too
 
 use core::time::Duration;
+use pluvio_env::buffers::{self, Buffer};
 use pluvio_env::{Clock, Pace};
 use pluvio_env_os::{OsOptions, OsRuntime, StopSignal, StopSignals, current_core};
 use pluvio_units::CoreId;
@@ -212,4 +213,21 @@ fn stop_signals_are_received_again_and_again() {
             assert_eq!(signals.next().await, expected);
         }
     });
+}
+
+#[test]
+fn unused_memory_goes_back_to_the_system() {
+    let runtime = start(1);
+    let clock = runtime.clock();
+    drop(Buffer::with_capacity(5 << 20));
+    let empty = runtime.block_on(async move {
+        for _look in 0..600 {
+            if buffers::kept_bytes() == 0 {
+                return true;
+            }
+            clock.sleep(Duration::from_millis(100)).await;
+        }
+        false
+    });
+    assert!(empty, "{} bytes are kept", buffers::kept_bytes());
 }

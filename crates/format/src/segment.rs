@@ -4,6 +4,7 @@
 //! another; a zero kind byte says that the rest of the seglet is padding.
 
 use crate::entry::{Check, Entry, ParseError, ParseErrorKind, Parsed};
+use core::ops::Range;
 
 /// Iterates the groups of a segment image, oldest first. Every entry of a group has been read and
 /// its checksum compared before the group is given out (FORMAT-4). After an error there is nothing
@@ -141,6 +142,16 @@ impl<'a> Group<'a> {
 pub struct GroupEntries<'a> {
     group: Group<'a>,
     at: usize,
+}
+
+impl<'a> GroupEntries<'a> {
+    /// The same, with where each entry ends.
+    pub fn with_ends(mut self) -> impl Iterator<Item = (Range<usize>, Entry<'a>)> {
+        core::iter::from_fn(move || {
+            let (start, entry) = self.next()?;
+            Some((start..self.at, entry))
+        })
+    }
 }
 
 impl<'a> Iterator for GroupEntries<'a> {

@@ -264,11 +264,22 @@ impl Segment {
     /// When the range is not below [`Self::appended_len`].
     #[must_use]
     pub fn copy_out(&self, range: Range<u32>) -> Option<Vec<u8>> {
+        let mut copy = Vec::new();
+        self.copy_into(range, &mut copy).then_some(copy)
+    }
+
+    /// As [`Self::copy_out`], behind what is in `into`. False when the segment was freed meanwhile: then nobody
+    /// needs them any more, and nothing was copied.
+    ///
+    /// # Panics
+    /// When the range is not below [`Self::appended_len`].
+    #[must_use]
+    pub fn copy_into(&self, range: Range<u32>, into: &mut Vec<u8>) -> bool {
         let guard = self.memory.epochs().pin();
         // SeqCst: the flag was set before the epoch was retired; a guard that does not see it was
         // taken before, so the memory stays while the guard lives.
         if self.freed.load(Ordering::SeqCst) {
-            return None;
+            return false;
         }
         let seglets = self.seglets_locked();
         assert!(
@@ -276,7 +287,7 @@ impl Segment {
             "{range:?} of segment {} is not appended yet",
             self.id
         );
-        let mut copy = Vec::with_capacity((range.end - range.start) as usize);
+        into.reserve((range.end - range.start) as usize);
         let mut at = range.start as usize;
         while at < range.end as usize {
             let within = at % SEGLET_BYTES;
@@ -286,10 +297,10 @@ impl Segment {
                 self.memory
                     .bytes(seglets[at / SEGLET_BYTES], within, len, &guard)
             };
-            copy.extend_from_slice(bytes);
+            into.extend_from_slice(bytes);
             at += len;
         }
-        Some(copy)
+        true
     }
 
     pub(crate) fn is_marked_durable(&self) -> bool {
@@ -428,7 +439,7 @@ impl Segment {
         );
         *self.tombstones() = tombstones;
         let mut list = self.seglets.write().unwrap_or_else(PoisonError::into_inner);
-        // Under the list's lock, so that `copy_out` finds a length and a list that belong together.
+        // Under the list's lock, so that `copy_into` finds a length and a list that belong together.
         self.appended.store(appended, Ordering::Release);
         debug_assert!(
             seglets.iter().all(|seglet| !list.contains(seglet)),

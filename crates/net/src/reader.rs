@@ -1,24 +1,29 @@
 //! Cuts the bytes of a socket into frames.
 //!
 //! Invariants
-//! - READ-1: room is made only in proportion to what has arrived: never for an announced length.
+//! - READ-1: memory is asked for only in proportion to what has arrived: never for an announced length. A buffer that
+//!   lies unused in the process may be taken for one: those are bounded together, and a frame's time is.
 //! - READ-2: between frames an idle reader holds no buffer; within a small piece of a frame it
 //!   holds a small one.
 
 use crate::frame::{FrameFault, HEADER_BYTES, Header};
 use crate::spare::{self, BUFFER_BYTES};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use core::task::{Context, Poll};
 use pluvio_env::Frame;
+use pluvio_env::buffers::Buffer;
 use std::io;
 use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Frames up to this size are copied out of the buffer, so that the buffer can be used again and a
-/// small value that is kept does not keep a big buffer alive. Larger ones are slices of it.
+/// small value that is kept does not keep a big buffer alive. Larger ones are slices of it, up to its size; beyond that
+/// a frame gets a buffer of its own.
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// Least room for a read.
 const ROOM_BYTES_MIN: usize = BUFFER_BYTES / 2;
+/// A large body's buffer grows by this when it is full.
+const LARGE_GROWTH: usize = 4;
 /// A piece of a frame below this is moved to a buffer of its size when the wait for more begins.
 const SMALL_PIECE_BYTES: usize = BUFFER_BYTES / 8;
 
@@ -26,6 +31,8 @@ pub(crate) struct FrameReader {
     buffer: BytesMut,
     /// The header of the frame whose body is awaited, taken off the buffer.
     header: Option<Header>,
+    /// What has come of a large body; `buffer` is empty meanwhile.
+    body: Option<Buffer>,
     body_bytes_max: usize,
 }
 
@@ -34,6 +41,7 @@ impl FrameReader {
         Self {
             buffer: BytesMut::new(),
             header: None,
+            body: None,
             body_bytes_max,
         }
     }
@@ -61,12 +69,16 @@ impl FrameReader {
             }
         };
         let meta_bytes = header.meta_bytes as usize;
-        let body_bytes = meta_bytes + header.payload_bytes as usize;
-        if self.buffer.len() < body_bytes {
+        let body_bytes = body_bytes(&header);
+        if self.here() < body_bytes {
             return Ok(None);
         }
         self.header = None;
-        let (meta, payload) = if body_bytes <= COPY_BYTES_MAX {
+        let (meta, payload) = if let Some(body) = self.body.take() {
+            let mut body = body.freeze();
+            let meta = body.split_to(meta_bytes);
+            (meta, body)
+        } else if body_bytes <= COPY_BYTES_MAX {
             let meta = Bytes::copy_from_slice(&self.buffer[..meta_bytes]);
             let payload = Bytes::copy_from_slice(&self.buffer[meta_bytes..body_bytes]);
             self.buffer.advance(body_bytes);
@@ -91,6 +103,12 @@ impl FrameReader {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.make_room();
+        if let (Some(header), Some(body)) = (self.header, &mut self.body) {
+            let missing = body_bytes(&header) - body.len();
+            debug_assert!(missing > 0, "a whole frame is taken before more is read");
+            let mut room = BufMut::limit(&mut **body, missing);
+            return pin!(stream.read_buf(&mut room)).poll(cx);
+        }
         // The future holds nothing but borrows; making it anew for each poll loses nothing.
         let read = pin!(stream.read_buf(&mut self.buffer)).poll(cx);
         if read.is_pending() {
@@ -99,24 +117,18 @@ impl FrameReader {
         read
     }
 
-    /// Bytes that are missing for the next step: a header or a body.
-    fn missing(&self) -> usize {
-        let wanted = match self.header {
-            Some(header) => header.meta_bytes as usize + header.payload_bytes as usize,
-            None => HEADER_BYTES,
-        };
-        wanted.saturating_sub(self.buffer.len())
+    /// Bytes that have come of a header or a body.
+    fn here(&self) -> usize {
+        self.body.as_ref().map_or(self.buffer.len(), |b| b.len())
     }
 
     fn make_room(&mut self) {
-        let here = self.buffer.len();
-        let missing = self.missing();
-        if here + missing > BUFFER_BYTES {
-            // A large frame: doubles with what has come, up to its end (READ-1).
-            if self.buffer.capacity() - here < missing.min(ROOM_BYTES_MIN) {
-                self.buffer.reserve(missing.min(here.max(BUFFER_BYTES)));
-            }
-            return;
+        let here = self.here();
+        if let Some(header) = self.header
+            && body_bytes(&header) > BUFFER_BYTES
+            && here >= ROOM_BYTES_MIN
+        {
+            return self.make_room_for_large(body_bytes(&header));
         }
         if self.buffer.capacity() < ROOM_BYTES_MIN {
             let piece = core::mem::replace(&mut self.buffer, spare::take());
@@ -125,6 +137,31 @@ impl FrameReader {
         if self.buffer.capacity() - here < ROOM_BYTES_MIN {
             self.buffer.reserve(ROOM_BYTES_MIN);
         }
+    }
+
+    /// A body that has a buffer of its own: one that fits it, if such a one lies unused, otherwise one that is filled to
+    /// a fourth (READ-1).
+    fn make_room_for_large(&mut self, body_bytes: usize) {
+        let here = self.here();
+        if self
+            .body
+            .as_ref()
+            .is_some_and(|body| body.capacity() > here)
+        {
+            return;
+        }
+        let enough = body_bytes.min(LARGE_GROWTH * here.next_power_of_two().max(ROOM_BYTES_MIN));
+        let fits = Buffer::recycled(body_bytes);
+        let mut room = fits.unwrap_or_else(|| Buffer::with_capacity(enough));
+        match &self.body {
+            Some(body) => room.extend_from_slice(body),
+            None => {
+                room.extend_from_slice(&self.buffer);
+                self.buffer.clear();
+                spare::give(core::mem::take(&mut self.buffer));
+            }
+        }
+        self.body = Some(room);
     }
 
     /// Gives up room that is not needed while waiting.
@@ -138,6 +175,10 @@ impl FrameReader {
             spare::give(core::mem::replace(&mut self.buffer, piece));
         }
     }
+}
+
+fn body_bytes(header: &Header) -> usize {
+    header.meta_bytes as usize + header.payload_bytes as usize
 }
 
 #[cfg(test)]
@@ -212,7 +253,8 @@ mod tests {
     fn room_follows_what_has_come_not_what_was_announced() {
         let input = bytes_of(1, 12 << 20);
         feed(&input, 10_000, |reader| {
-            let (here, room) = (reader.buffer.len(), reader.buffer.capacity());
+            let own = reader.body.as_ref().map_or(0, |body| body.capacity());
+            let (here, room) = (reader.here(), reader.buffer.capacity() + own);
             assert!(room <= 4 * here + 2 * BUFFER_BYTES, "{room} for {here}");
         });
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use pluvio_env::buffers::Buffer;
 use pluvio_env::{Address, BoxFuture, CallError, Moment};
 use pluvio_format::SegmentKind;
 use pluvio_log::Segment;
@@ -199,7 +200,11 @@ impl LogTask {
         {
             return Some(bytes.clone());
         }
-        let bytes = Bytes::from(self.segments.get(&id)?.copy_out(range.clone())?);
+        let mut copy = Buffer::with_capacity(range.len());
+        if !self.segments.get(&id)?.copy_into(range.clone(), &mut copy) {
+            return None;
+        }
+        let bytes = copy.freeze();
         self.copied = Some((id, range, bytes.clone()));
         Some(bytes)
     }
