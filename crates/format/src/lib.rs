@@ -43,7 +43,7 @@ pub use frame::{
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
 pub use plain::{PlainFront, PlainStart};
-pub use segment::{Group, GroupEntries, SegmentIter};
+pub use segment::{Group, GroupEntries, SegmentIter, check_piece};
 pub use stats::{TableStat, TableStats};
 
 /// The version of everything this crate lays out. Written to every segment and frame; a reader

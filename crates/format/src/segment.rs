@@ -97,6 +97,37 @@ impl<'a> Iterator for SegmentIter<'a> {
     }
 }
 
+/// Compares the checksums of what lies whole in a piece of a segment. `bytes` begin at `offset` of the segment, where an
+/// entry or padding begins, and end anywhere, be it inside of an entry. Gives the offset in the segment behind the last
+/// whole entry: the end of the piece, or where the next piece has to begin.
+///
+/// # Errors
+/// The first entry that is broken, or padding that is not zero; the offset is the one in the segment.
+///
+/// # Panics
+/// When `seglet_bytes` is zero.
+pub fn check_piece(bytes: &[u8], offset: usize, seglet_bytes: usize) -> Result<usize, ParseError> {
+    assert!(seglet_bytes > 0, "a seglet has bytes");
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] == 0 {
+            let within = (offset + at) % seglet_bytes;
+            let end = (at + seglet_bytes - within).min(bytes.len());
+            if within == 0 || bytes[at..end].iter().any(|&b| b != 0) {
+                return Err(ParseError::new(offset + at, ParseErrorKind::BadPadding));
+            }
+            at = end;
+            continue;
+        }
+        match Parsed::read(&bytes[at..], Check::Checksum) {
+            Ok(parsed) => at += parsed.head.total_len(),
+            Err(e) if e.kind == ParseErrorKind::Truncated => break,
+            Err(e) => return Err(e.shifted_by(offset + at)),
+        }
+    }
+    Ok(offset + at)
+}
+
 /// Entries that were appended together and must be replayed together.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {

@@ -3,8 +3,8 @@
 
 use pluvio_format::{
     Check, Completion, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION,
-    GraveList, Graves, LogDigest, Object, Outcome, ParseErrorKind, Parsed, SegmentHeader,
-    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone,
+    GraveList, Graves, LogDigest, Object, Outcome, ParseError, ParseErrorKind, Parsed,
+    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, check_piece,
 };
 use pluvio_units::{
     ClientId, ClusterId, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId, SequenceNumber,
@@ -426,6 +426,38 @@ fn a_kind_byte_that_rotted_to_zero_is_not_taken_for_padding() {
         (error.offset, error.kind),
         (ends[0], ParseErrorKind::BadPadding)
     );
+}
+
+/// Compares a segment piece by piece: each begins where the last one left an entry cut off.
+fn compare_in_pieces(image: &[u8], piece: usize) -> Result<usize, ParseError> {
+    let mut next = 0;
+    let mut end = 0;
+    while end < image.len() {
+        end = (end + piece).min(image.len());
+        next = check_piece(&image[next..end], next, SEGLET)?;
+    }
+    Ok(next)
+}
+
+#[test]
+fn no_flipped_bit_of_a_segment_passes_in_whatever_pieces_it_is_compared() {
+    let groups = [
+        vec![object(b"a")],
+        vec![object(&[3; 100]), object(b"b")],
+        vec![object(&[4; 300]), object(&[5; 90])],
+        vec![object(&[6; 100]), object(b"c")],
+    ];
+    let (image, _) = lay_out(&groups);
+    assert!(image.len() > 2 * SEGLET && image.contains(&0));
+    for piece in [1, 7, 100, SEGLET, image.len()] {
+        assert_eq!(compare_in_pieces(&image, piece), Ok(image.len()));
+        for bit in 0..image.len() * 8 {
+            let mut flipped = image.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let passed = compare_in_pieces(&flipped, piece);
+            assert_ne!(passed, Ok(image.len()), "bit {bit}, pieces of {piece}");
+        }
+    }
 }
 
 proptest! {

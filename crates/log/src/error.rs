@@ -71,6 +71,31 @@ pub struct Corruption {
     pub what: ParseErrorKind,
 }
 
+/// What is done when memory does not hold what was written to it, in the place of [`Fatal::corrupt`]: see
+/// [`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook).
+pub type CorruptionHook = Box<dyn Fn(&Corruption) + Send + Sync>;
+
+/// Memory does not hold what was written to it. Stops the process.
+pub struct Fatal;
+
+impl Fatal {
+    /// Stops the process with a message that says where: through the panic hook, which whoever embeds the store may have
+    /// set, and then for good, also where panics unwind. A thread that ended alone would leave others to serve what is
+    /// corrupt.
+    pub fn corrupt(corruption: &Corruption) -> ! {
+        let _no_further = StopsProcess;
+        panic!("{corruption}; stopping, so that the data is recovered from its replicas");
+    }
+}
+
+struct StopsProcess;
+
+impl Drop for StopsProcess {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
 /// Why a log space cannot be made. Not retryable; nothing was kept.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

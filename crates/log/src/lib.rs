@@ -23,6 +23,7 @@ mod cleaner;
 mod dead;
 mod durable;
 mod error;
+mod faults;
 #[allow(unsafe_code)] // reads what lies before a value
 mod in_place;
 mod log_state;
@@ -46,7 +47,9 @@ pub use append::{AppendClass, EntryRefs};
 pub use cleaner::{Asked, Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};
-pub use error::{AppendError, CommitError, Corruption, FullReason, OpenError};
+pub use error::{
+    AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
+};
 pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
 pub use log_state::Hook;
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};

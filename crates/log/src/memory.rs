@@ -253,6 +253,15 @@ impl LogMemory {
         }
     }
 
+    /// Turns a bit over, counted from the first byte of an entry on. Nobody has a view of the entry.
+    pub(crate) fn flip_bit(&self, entry: EntryRef, bit: u32) {
+        let at = entry.offset() + u64::from(bit / 8);
+        let mut mask = [0; 8];
+        mask[(at % 8) as usize] = 1 << (bit % 8);
+        let word = self.region.word(at - at % 8);
+        word.fetch_xor(u64::from_ne_bytes(mask), Ordering::Relaxed);
+    }
+
     /// Gives the pages of a seglet back to the system, which nobody has: it was taken from the pool for
     /// this, and no guard that could see what it held is left (LOG-5).
     pub(crate) fn discard(&self, seglet: u32) {

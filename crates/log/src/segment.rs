@@ -9,12 +9,13 @@
 //! ([`Segment::hold_bytes`]).
 
 use crate::durable::Durability;
+use crate::error::Corruption;
 use crate::memory::LogMemory;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use pluvio_format::SegmentKind;
+use pluvio_format::{ParseErrorKind, SegmentKind, check_piece};
 use pluvio_memory::ReclaimStamp;
-use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
+use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// Tombstones of a segment are counted exactly for up to this many segments that they name; what
@@ -301,6 +302,47 @@ impl Segment {
             at += len;
         }
         true
+    }
+
+    /// [`Self::copy_out`] for a replica that is written anew, of what others may have had for long: the checksum of every
+    /// entry is compared. `from`, not behind the range, is where an entry or padding begins. Gives the bytes, and where the next copy has
+    /// to begin to look: an entry that the range cuts off is compared by the next copy, and one that was cut off by the
+    /// last by this.
+    ///
+    /// # Errors
+    /// [`Corruption`]: log memory is broken; the process must stop. Nothing of the copy may be used.
+    ///
+    /// # Panics
+    /// When the range is not below [`Self::appended_len`], or `from` is behind its start.
+    pub fn copy_checked(
+        &self,
+        from: u32,
+        range: Range<u32>,
+    ) -> Option<Result<(Vec<u8>, u32), Corruption>> {
+        let mut bytes = self.copy_out(from..range.end)?;
+        let checked = check_piece(&bytes, from as usize, SEGLET_BYTES);
+        Some(match checked {
+            Ok(next) => {
+                bytes.drain(..(range.start - from) as usize);
+                Ok((bytes, next as u32))
+            }
+            Err(error) => Err(self.corruption(error.offset as u32, error.kind)),
+        })
+    }
+
+    /// That the entry at `offset` is broken.
+    #[must_use]
+    pub fn corruption(&self, offset: u32, what: ParseErrorKind) -> Corruption {
+        let seglets = self.seglets_locked();
+        // Freed meanwhile: the process stops all the same.
+        let seglet = seglets.get(offset as usize / SEGLET_BYTES);
+        let base = seglet.map_or(0, |seglet| LogMemory::base(*seglet));
+        Corruption {
+            entry: EntryRef::new(base + u64::from(offset) % SEGLET_BYTES as u64),
+            segment: self.id,
+            offset,
+            what,
+        }
     }
 
     pub(crate) fn is_marked_durable(&self) -> bool {

@@ -11,7 +11,7 @@
 use crate::append::current;
 use crate::cleaner::CleanerCounters;
 use crate::durable::{Appended, Durability, Durable};
-use crate::error::{Corruption, OpenError};
+use crate::error::{Corruption, CorruptionHook, OpenError};
 use crate::log_state::{Hook, LogState, Members};
 use crate::memory::LogMemory;
 use crate::options::{Geometry, LogOptions, part_seglets};
@@ -85,6 +85,7 @@ pub struct LogSpace {
     clock_behind_s: AtomicU32,
     table_stats: OnceLock<TableStatsSource>,
     seglet_gate: OnceLock<SegletGate>,
+    pub(crate) corruption_hook: OnceLock<CorruptionHook>,
     /// For so many seglets more that other appends take, memory is kept free for those that make live data more.
     growth_seglets: AtomicUsize,
     /// An append failed for want of seglets or slots since the last pass began.
@@ -130,6 +131,7 @@ impl LogSpace {
             clock_behind_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
             seglet_gate: OnceLock::new(),
+            corruption_hook: OnceLock::new(),
             growth_seglets: AtomicUsize::new(0),
             cleaning_wanted: AtomicBool::new(false),
             cleaner_counters: CleanerCounters::default(),

@@ -3,10 +3,11 @@
 use crate::error::Corruption;
 use crate::memory::LogMemory;
 use pluvio_format::{
-    Check, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed, PlainFront,
+    Check, Encoded, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed, PlainFront,
+    Tombstone,
 };
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, TableId};
+use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SegmentId, TableId};
 
 /// An entry in log memory: borrowed where it lies in one piece, which all small ones do; copied
 /// where it crosses a seglet border.
@@ -23,6 +24,26 @@ enum Content<'g> {
 }
 
 impl EntryView<'_> {
+    /// A tombstone of no table with an empty key and version 0: what is seen in the place of a corrupt entry, by who goes
+    /// on because its process only seems to run ([`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook)).
+    #[must_use]
+    pub fn nothing() -> Self {
+        let tombstone = Entry::Tombstone(Tombstone {
+            table: TableId(0),
+            version: ObjectVersion(0),
+            segment: SegmentId(0),
+            timestamp_s: 0,
+            key: &[],
+        });
+        let encoded = Encoded::new(&tombstone, false).expect("an empty key is short");
+        let bytes = encoded.parts().concat();
+        let head = EntryHead::read(&bytes).expect("it was just encoded");
+        Self {
+            head,
+            content: Content::Copied(bytes),
+        }
+    }
+
     /// The kind.
     #[must_use]
     pub fn kind(&self) -> EntryKind {
@@ -115,6 +136,14 @@ impl LogMemory {
         // SAFETY: a closed segment is not written; the cleaner, the only caller, keeps the segment
         // from being freed.
         unsafe { self.bytes(seglet, within, 1, guard) == [0] }
+    }
+
+    /// Whether all bytes from there to the end of the seglet are zero; as [`Self::is_padding`].
+    pub(crate) fn is_blank(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
+        // SAFETY: as in `is_padding`; what is behind an entry in a closed segment is padding or other entries, up to the
+        // border.
+        let bytes = unsafe { self.bytes(seglet, within, SEGLET_BYTES - within, guard) };
+        within > 0 && bytes.iter().all(|byte| *byte == 0)
     }
 
     /// The bytes of an entry of a known length, when they lie in one piece and cannot change. `entry` was found under

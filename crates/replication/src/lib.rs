@@ -25,6 +25,8 @@
 //! - REP-10: one write at a time is under way to each replica, of at most [`WRITE_BYTES_MAX`]; all
 //!   that is appended meanwhile goes into the next one.
 //! - REP-11: a wait for a position ends when the position is durable, also when that happens while the wait begins.
+//! - REP-13: a replica that is written anew counts only when every entry that it was sent has been compared with its
+//!   checksum. A bit that turned over in memory stops the server, and reaches no replica beside those that are right.
 //!
 //! Threads: what to do is decided by code that touches nothing (the machine); it stands behind a
 //! lock that its log's task takes for short, and others to look. The task does the rest.

@@ -29,6 +29,9 @@ pub(crate) struct WriteOrder {
     /// The replica is written from bytes of this length, which took the place of what the log had
     /// appended (REP-12); `None`: from what it appended.
     pub(crate) image: Option<u32>,
+    /// The replica was not among the first ones, or was behind them: what it is sent may have been acknowledged long ago
+    /// (REP-13).
+    pub(crate) anew: bool,
     /// It brings a lagging replica the rest.
     completes_lagging: bool,
 }
@@ -355,6 +358,12 @@ impl ReplicatedSegment {
             offset: replica.acked,
             flight,
             image: self.image,
+            anew: match replica.stage {
+                ReplicaStage::Opening | ReplicaStage::Current => false,
+                ReplicaStage::Rewriting
+                | ReplicaStage::Completing(_)
+                | ReplicaStage::Lagging(_) => true,
+            },
             completes_lagging,
         }
     }

@@ -10,7 +10,7 @@ use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use pluvio_env::buffers::Buffer;
 use pluvio_env::{Address, BoxFuture, CallError, Moment};
-use pluvio_format::SegmentKind;
+use pluvio_format::{ParseErrorKind, SegmentKind};
 use pluvio_log::Segment;
 use pluvio_units::{LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
@@ -66,6 +66,9 @@ pub(crate) struct LogTask {
     calls: FuturesUnordered<BoxFuture<'static, Ended>>,
     /// The last copy made: all replicas of a segment are mostly sent the same bytes.
     copied: Option<(SegmentId, Range<u32>, Bytes)>,
+    /// How far replicas that are written anew were compared with the checksums of their entries (REP-13): the beginning of an
+    /// entry, or the end. Forgotten when the segment's bytes may be exchanged.
+    compared: BTreeMap<(SegmentId, ServerId), u32>,
     alarm: Option<(Moment, BoxFuture<'static, ()>)>,
     /// When a backup that had no space is asked again.
     full_until: Option<Moment>,
@@ -82,6 +85,7 @@ impl LogTask {
             segments: BTreeMap::new(),
             calls: FuturesUnordered::new(),
             copied: None,
+            compared: BTreeMap::new(),
             alarm: None,
             full_until: None,
             needed: 1,
@@ -106,6 +110,7 @@ impl LogTask {
             self.look(&mut machine);
             for id in self.inner.space.take_freeable(self.log) {
                 self.segments.remove(&id);
+                self.compared.retain(|(segment, _), _| *segment != id);
                 machine.left(id, &mut placement);
                 self.inner.progress.notify_waiters();
             }
@@ -169,6 +174,7 @@ impl LogTask {
                 self.inner.progress.notify_waiters();
             }
             Action::Release(id) => {
+                self.compared.retain(|(segment, _), _| *segment != id);
                 if let Some(segment) = self.segments.get(&id) {
                     segment.release_bytes();
                 }
@@ -209,10 +215,42 @@ impl LogTask {
         Some(bytes)
     }
 
+    /// The bytes for a write to a replica that is written anew. Every entry is compared with its checksum, at the latest
+    /// before the write that makes the replica count (REP-13). `None` also when memory is corrupt.
+    fn copy_anew(&mut self, order: &WriteOrder) -> Option<Bytes> {
+        let (id, flight) = (order.segment, order.flight);
+        let range = order.offset..flight.end;
+        let replica = (id, order.server);
+        let compared = self.compared.get(&replica).copied().unwrap_or(0);
+        let from = if compared <= range.start { compared } else { 0 };
+        let segment = self.segments.get(&id)?;
+        let result = match segment.copy_checked(from, range)? {
+            // What is certified ends behind an entry.
+            Ok((_, next)) if flight.certified == flight.end && next != flight.end => {
+                Err(segment.corruption(next, ParseErrorKind::Truncated))
+            }
+            other => other,
+        };
+        match result {
+            Ok((bytes, next)) => {
+                self.compared.insert(replica, next);
+                Some(Bytes::from(bytes))
+            }
+            Err(corruption) => {
+                self.inner.space.found_corrupt(&corruption);
+                None
+            }
+        }
+    }
+
     fn write(&mut self, order: &WriteOrder) -> BoxFuture<'static, Ended> {
         let (segment, server, flight) = (order.segment, order.server, order.flight);
         let address = self.inner.address_of(server);
-        let bytes = self.copy(segment, order.offset..flight.end);
+        let bytes = if order.anew {
+            self.copy_anew(order)
+        } else {
+            self.copy(segment, order.offset..flight.end)
+        };
         let (Some(address), Some(data)) = (address, bytes) else {
             // The next look at the log or the server list shows that nobody wants it any more.
             let later = WriteOutcome::Later(None);

@@ -25,7 +25,7 @@ mod status;
 pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
 pub use membership::{Membership, PingOptions, Standing};
-pub use options::ServerOptions;
+pub use options::{OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
 pub use server::{Server, ServerError};
 pub use status::Readiness;

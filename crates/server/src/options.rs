@@ -2,8 +2,9 @@
 
 use crate::membership::PingOptions;
 use pluvio_env::Address;
-use pluvio_log::Tombstones;
+use pluvio_log::{Corruption, Tombstones};
 use pluvio_units::Size;
+use std::sync::Arc;
 
 /// How a server runs.
 #[derive(Clone, Debug)]
@@ -37,6 +38,31 @@ pub struct ServerOptions {
     pub pings: PingOptions,
     /// Process id, for the server list.
     pub pid: u32,
+    /// What is done when memory is found to be corrupt; `None`: the process stops at once, with a message that says where.
+    pub on_corruption: Option<OnCorruption>,
+}
+
+/// What ends a server whose memory is corrupt, where servers share a process: in simulations. It is called by whoever finds
+/// the corruption, in the middle of anything: from there on nothing of the server may run, and what still runs must not
+/// be heard of.
+#[derive(Clone)]
+pub struct OnCorruption(Arc<dyn Fn(&Corruption) + Send + Sync>);
+
+impl OnCorruption {
+    /// Calls `end`.
+    pub fn new(end: impl Fn(&Corruption) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(end))
+    }
+
+    pub(crate) fn call(&self, corruption: &Corruption) {
+        (self.0)(corruption);
+    }
+}
+
+impl core::fmt::Debug for OnCorruption {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("OnCorruption")
+    }
 }
 
 impl ServerOptions {
@@ -58,6 +84,7 @@ impl ServerOptions {
             redis_connections_max: 10_000,
             pings: PingOptions::default(),
             pid: 0,
+            on_corruption: None,
         }
     }
 

@@ -12,13 +12,13 @@ use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
 use pluvio_log::{
-    Cleaner, CleanerOptions, CleanerPace, Durability, LogOptions, LogStats, MemoryBinding,
-    MemoryPart, OpenError,
+    Cleaner, CleanerOptions, CleanerPace, Corruption, Durability, LogOptions, LogSpace, LogStats,
+    MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
 use pluvio_replication::{Replication, ReplicationOptions};
-use pluvio_store::{Engine, EngineOptions, Fatal};
+use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion};
 use pluvio_wire::{
     Coordinators, Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, RpcError, ServerInfo,
@@ -440,6 +440,10 @@ impl Starting {
         let (env, options) = (&self.env, &self.options);
         self.backup.enlisted(reply.server, reply.cluster)?;
         let store = Engine::open(store_options(env, options, reply.server, reply.cluster))?;
+        if let Some(hook) = options.on_corruption.clone() {
+            let hook = Box::new(move |corruption: &Corruption| hook.call(corruption));
+            store.space().set_corruption_hook(hook);
+        }
         tell_binding(&store.space().stats());
         let replication_options = ReplicationOptions {
             rack: options.rack.clone(),
@@ -482,7 +486,10 @@ impl Starting {
         ];
         let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
         let threads = cleaners(self.env.tasks.cores());
-        tasks.extend((0..threads).map(|_| self.start_cleaner(Arc::clone(&cleaner))));
+        let space = store.space();
+        tasks.extend(
+            (0..threads).map(|_| self.start_cleaner(Arc::clone(&cleaner), Arc::clone(space))),
+        );
         self.membership
             .enlisted(reply.server, reply.cluster, reply.list.clone());
         let watcher = Watcher {
@@ -543,14 +550,17 @@ impl Starting {
     }
 
     /// A thread that steps the cleaner.
-    fn start_cleaner(&self, cleaner: Arc<Cleaner>) -> TaskHandle {
+    fn start_cleaner(&self, cleaner: Arc<Cleaner>, space: Arc<LogSpace>) -> TaskHandle {
         let clock = Arc::clone(&self.env.clock);
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
             match cleaner.step(now_s) {
                 Ok(CleanerPace::Again) => Pace::Again,
                 Ok(CleanerPace::Idle) => Pace::After(CLEANER_SLEEP),
-                Err(corruption) => Fatal::corrupt(&corruption),
+                Err(corruption) => {
+                    space.found_corrupt(&corruption);
+                    Pace::Done
+                }
             }
         };
         self.env.tasks.background("cleaner", Box::new(step))

@@ -219,6 +219,7 @@ impl Shared {
 
     /// Polls one ready task; false when there is none.
     fn poll_one(&self) -> bool {
+        self.drop_remains();
         let mut guard = self.lock();
         let state = &mut *guard;
         let shuffle = state.options.shuffle_ready;
@@ -266,6 +267,12 @@ impl Shared {
         drop((task, future));
         self.lock().current = None;
         true
+    }
+
+    /// Drops what abandoned processes left, without the lock (SIM-3).
+    fn drop_remains(&self) {
+        let remains = std::mem::take(&mut self.lock().remains);
+        drop(remains);
     }
 
     fn perform(self: &Arc<Self>, action: Action) {
@@ -332,6 +339,7 @@ impl Shared {
         let workers: Vec<(Key, Worker)> = state.workers.drain_where(|_| true);
         let jobs = state.jobs.drain_where(|_| true);
         let ports = std::mem::take(&mut state.ports);
+        let remains = std::mem::take(&mut state.remains);
         let events = state.queue.take_all();
         let held: Vec<Vec<Event>> = state
             .processes
@@ -341,7 +349,8 @@ impl Shared {
         let operations = state.disk_operations.drain_where(|_| true);
         let sink = state.trace.sink.take();
         drop(state);
-        drop((tasks, workers, jobs, ports, events, held, operations, sink));
+        drop((tasks, workers, jobs, ports, remains));
+        drop((events, held, operations, sink));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::storage::Storage;
 use crate::stuck::{Stuck, StuckWhy};
 use crate::tasks::SimTasks;
 use crate::trace::Fact;
+use core::any::Any;
 use core::ops::Deref;
 use core::time::Duration;
 use pluvio_env::{Address, Env, TaskHandle};
@@ -293,14 +294,33 @@ impl SimHandle {
         storage.power_loss(&mut state.random_disk);
     }
 
+    /// The process dies in the middle of what its code does, which calls this and may hold locks of its own: as
+    /// [`Self::crash`], but what it leaves is dropped only when that code has returned. Until then it runs on, and nothing
+    /// that it does is seen by anybody.
+    pub fn abandon(&self, id: ProcessId) {
+        let left = self.take_apart(id, "abandon", |state, owner| state.break_connections(owner));
+        self.shared.lock().remains.extend(left);
+    }
+
     fn end(&self, id: ProcessId, what: &'static str, tell: impl FnOnce(&mut State, Owner)) {
+        // Destructors of simulated code run here, without the lock (SIM-3).
+        drop(self.take_apart(id, what, tell));
+    }
+
+    /// Ends a process; gives what it leaves, to be dropped without the lock.
+    fn take_apart(
+        &self,
+        id: ProcessId,
+        what: &'static str,
+        tell: impl FnOnce(&mut State, Owner),
+    ) -> Option<Box<dyn Any + Send>> {
         let owner = self.owner(id);
         let mut guard = self.shared.lock();
         let state = &mut *guard;
         state.record(&Fact::Process { what, owner });
         let process = state.process_mut(id);
         if process.life == Life::Down {
-            return;
+            return None;
         }
         process.life = Life::Down;
         process.held_tasks.clear();
@@ -320,9 +340,7 @@ impl SimHandle {
             .filter_map(|address| state.ports.remove(address))
             .collect();
         tell(state, owner);
-        drop(guard);
-        // Destructors of simulated code run here, without the lock (SIM-3).
-        drop((held, tasks, workers, jobs, operations, ports));
+        Some(Box::new((held, tasks, workers, jobs, operations, ports)))
     }
 
     /// The process stands still, as under a debugger or a long swap: nothing of it runs, what

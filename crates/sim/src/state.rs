@@ -12,6 +12,7 @@ use crate::slab::{Key, Slab};
 use crate::storage::Storage;
 use crate::tasks::{Job, Worker};
 use crate::trace::{Fact, Trace, names};
+use core::any::Any;
 use core::fmt;
 use pluvio_env::Address;
 use pluvio_units::FixedMap;
@@ -84,6 +85,8 @@ pub(crate) struct State {
     pub(crate) now: u64,
     pub(crate) queue: EventQueue,
     pub(crate) current: Option<Current>,
+    /// What processes left that were abandoned: dropped as soon as no code of theirs runs.
+    pub(crate) remains: Vec<Box<dyn Any + Send>>,
 
     pub(crate) tasks: Slab<Task>,
     pub(crate) timers: Slab<Timer>,
@@ -129,6 +132,7 @@ impl State {
             now: 0,
             queue: EventQueue::new(),
             current: None,
+            remains: Vec::new(),
             tasks: Slab::new(),
             timers: Slab::new(),
             workers: Slab::new(),

@@ -60,6 +60,25 @@ fn every_fault_is_injected_and_survived_alone() {
     }
 }
 
+/// Bits of objects turn over in the memory of a server; whoever meets them ends it, and others have what it had.
+#[test]
+fn a_server_whose_memory_is_corrupt_ends_and_nothing_is_lost() {
+    let faults: Faults = [Fault::Memory].into_iter().collect();
+    let (mut ended, mut recovered) = (0, 0);
+    for seed in 0..20 {
+        if ended > 1 {
+            break;
+        }
+        let report = run(&options(seed, 150, faults.clone()));
+        expect_ok(&report);
+        let times = report.marks.get("memory-corrupt-server-ends");
+        ended += times.copied().unwrap_or(0);
+        recovered += report.recoveries;
+    }
+    assert!(ended > 1, "no server met a bit that had turned over");
+    assert!(recovered > 0, "nobody was recovered");
+}
+
 /// A third of the clusters have two coordinators on one store, and the one that leads dies.
 #[test]
 fn clusters_survive_the_deaths_of_leaders() {

@@ -9,8 +9,8 @@ use core::time::Duration;
 use pluvio_env::{DiskError, OpenMode, Pace, TimedOut, timeout};
 use pluvio_sim::{DiskFaults, Sim, SimOptions, StuckWhy};
 use pluvio_units::CoreId;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use support::{Echo, MILLI, SECOND, call, listen, quiet};
 
 fn counter() -> (Arc<AtomicU64>, Arc<AtomicU64>) {
@@ -93,6 +93,52 @@ fn a_task_may_crash_its_own_process() {
     };
     let stuck = sim.block_on(id, work, SECOND).unwrap_err();
     assert_eq!(stuck.why, StuckWhy::Gone);
+}
+
+#[test]
+fn a_process_that_is_abandoned_runs_on_unheard_and_leaves_its_things_later() {
+    /// Takes the lock when it is dropped.
+    struct Locker(Arc<Mutex<u32>>);
+    impl Drop for Locker {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap() += 1;
+        }
+    }
+    let sim = Sim::new(3, quiet());
+    let (process, other) = (sim.process("p"), sim.process("other"));
+    let (ticks, count) = counter();
+    let env = other.env.clone();
+    sim.spawn(other.id, "serve", async move {
+        let _port = listen(&env, "other:1", Echo::new(&env, MILLI)).await;
+        std::future::pending::<()>().await;
+    });
+    let lock = Arc::new(Mutex::new(0));
+    let locker = Locker(Arc::clone(&lock));
+    sim.spawn(process.id, "waits", async move {
+        let _locker = locker;
+        std::future::pending::<()>().await;
+    });
+    let (handle, id, env) = (sim.handle(), process.id, process.env.clone());
+    let inner = Arc::clone(&lock);
+    let work = async move {
+        {
+            let locked = inner.lock().unwrap();
+            handle.abandon(id);
+            handle.abandon(id);
+            assert_eq!(*locked, 0, "what it left is dropped later");
+        }
+        let task = async move { ticks.fetch_add(1, Ordering::Relaxed) };
+        env.tasks.spawn(CoreId(0), "late", async move {
+            task.await;
+        });
+        call(&env, "other:1", b"hello", SECOND).await.map(drop)
+    };
+    let stuck = sim.block_on(id, work, SECOND).unwrap_err();
+    assert_eq!(stuck.why, StuckWhy::Gone);
+    assert_eq!(*lock.lock().unwrap(), 1);
+    assert_eq!(count.load(Ordering::Relaxed), 0, "nothing new was begun");
+    assert!(!sim.is_up(id));
+    assert!(sim.is_up(sim.restart(id).id));
 }
 
 #[test]

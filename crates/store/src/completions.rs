@@ -25,7 +25,6 @@
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
-use crate::engine::Fatal;
 use crate::read::Pending;
 use core::time::Duration;
 use pluvio_format::{Completion, Entry, Outcome};
@@ -261,8 +260,13 @@ impl Completions {
                 entry: Some(entry), ..
             }) = record
             {
-                let view = self.space.entry(entry, guard);
-                let view = view.unwrap_or_else(|corruption| Fatal::corrupt(&corruption));
+                let view = match self.space.entry(entry, guard) {
+                    Ok(view) => view,
+                    Err(corruption) => {
+                        self.space.found_corrupt(&corruption);
+                        return;
+                    }
+                };
                 debug_assert!(
                     matches!(view.entry(), Entry::Completion(_)),
                     "COMP-5: the table points to {:?}",

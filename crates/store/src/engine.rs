@@ -114,27 +114,6 @@ pub enum EngineError {
     ValueTooLong(usize),
 }
 
-/// Memory does not hold what was written to it (STORE-4). Stops the process.
-pub struct Fatal;
-
-impl Fatal {
-    /// Stops the process with a message that says where: through the panic hook, which whoever embeds the store may have
-    /// set, and then for good, also where panics unwind. A thread that ended alone would leave others to serve what is
-    /// corrupt.
-    pub fn corrupt(corruption: &Corruption) -> ! {
-        let _no_further = StopsProcess;
-        panic!("{corruption}; stopping, so that the data is recovered from its replicas");
-    }
-}
-
-struct StopsProcess;
-
-impl Drop for StopsProcess {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
-}
-
 /// Sizes and counts. Bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EngineStats {
@@ -168,6 +147,11 @@ pub(crate) struct Tables(RwLock<BTreeMap<TableId, Arc<EngineTable>>>);
 impl Tables {
     pub(crate) fn get(&self, id: TableId) -> Option<Arc<EngineTable>> {
         self.read().get(&id).cloned()
+    }
+
+    /// All of them, by their ids.
+    pub(crate) fn all(&self) -> Vec<Arc<EngineTable>> {
+        self.read().values().cloned().collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<TableId, Arc<EngineTable>>> {
@@ -637,9 +621,17 @@ impl Engine {
     }
 
     pub(crate) fn view<'g>(&'g self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> EntryView<'g> {
-        self.space
-            .entry(entry, guard)
-            .unwrap_or_else(|corruption| Fatal::corrupt(&corruption))
+        match self.space.entry(entry, guard) {
+            Ok(view) => view,
+            Err(corruption) => self.corrupt(&corruption),
+        }
+    }
+
+    /// What is seen in the place of a corrupt entry, by a process that is over (STORE-4).
+    #[cold]
+    pub(crate) fn corrupt<'g>(&self, corruption: &Corruption) -> EntryView<'g> {
+        self.space.found_corrupt(corruption);
+        EntryView::nothing()
     }
 
     pub(crate) fn key_is(&self, entry: EntryRef, key: &[u8], guard: &EpochGuard<'_>) -> bool {

@@ -14,13 +14,13 @@
 //! A head that is torn may say any length. One that is not, because the bucket is locked or its version has not changed, and
 //! says more than there is room for, is corrupt (STORE-4).
 
-use crate::engine::{Engine, Fatal, Old, Place};
+use crate::engine::{Engine, Old, Place};
 use crate::read::{PREFETCH_LINES, Seen};
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{EntryKind, Object, ParseErrorKind};
 use pluvio_index::{Approach, BucketGuard};
-use pluvio_log::{Corruption, EntryView, MutableObject, VALUE_HEAD_BYTES};
+use pluvio_log::{Corruption, EntryView, Fatal, MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 

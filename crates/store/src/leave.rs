@@ -12,7 +12,7 @@
 //!
 //! Stores whose values are overwritten in place are not moved: only embedded stores are such.
 
-use crate::engine::{Engine, Fatal, key_of, unreachable_kind};
+use crate::engine::{Engine, key_of, unreachable_kind};
 use crate::table::EngineTable;
 use core::time::Duration;
 use pluvio_format::{Completion, Encoded, Entry, Graves, Object, Tombstone};
@@ -63,9 +63,10 @@ impl Engine {
 
     /// What an entry is, compared with its checksum (LEAVE-3).
     fn checked<'g>(&'g self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> EntryView<'g> {
-        self.space
-            .entry_checked(entry, guard)
-            .unwrap_or_else(|corruption| Fatal::corrupt(&corruption))
+        match self.space.entry_checked(entry, guard) {
+            Ok(view) => view,
+            Err(corruption) => self.corrupt(&corruption),
+        }
     }
 
     /// Copies the object with this key, or says that there is none; then `deleted`, the version of the one that was

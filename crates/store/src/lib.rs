@@ -14,7 +14,7 @@
 //!   its group, in which segments on disk dead versions of its key lie, under the lock of the key's bucket; the
 //!   cleaner relocates under the same lock. So each dead copy on disk has a newer version that lives, or a tombstone
 //!   that lives as long as the copy's segment (LOG-14 in crate `log`).
-//! - STORE-4: bytes found corrupt stop the process ([`Fatal`]): the replicas are right, and another
+//! - STORE-4: bytes found corrupt stop the process ([`Fatal`], or what a simulation has set in its place): the replicas are right, and another
 //!   server recovers from them (003 §6).
 //! - STORE-5: what a change rests on is never durable later than the change: while an entry is pending, the
 //!   next entry of its key is appended behind it, to the same log. Otherwise a crash could keep an
@@ -35,6 +35,7 @@ mod bury;
 mod completions;
 mod embedded;
 mod engine;
+mod flip;
 mod in_place;
 mod indexes;
 mod leave;
@@ -55,15 +56,13 @@ pub use embedded::{
     Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
     StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{
-    Change, Current, Engine, EngineError, EngineStats, Fatal, Settle, Update, Updated,
-};
+pub use engine::{Change, Current, Engine, EngineError, EngineStats, Settle, Update, Updated};
 pub use leave::Copied;
 pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
-    BindRefused, CopyMethod, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
+    BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkPace, SinkWrite, Tombstones,
 };
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};

@@ -88,6 +88,19 @@ impl ReplicaSink for Nowhere {
     }
 }
 
+/// In front of a key of four bytes and a value of 1000: kind, length, checksum, table, version, timestamp, length of the key.
+const HEADER_BYTES: usize = 1 + 2 + 4 + 1 + 1 + 4 + 1;
+
+/// A store with replicas cleans all it has after a byte of one object was overwritten; `at` tells where, by the
+/// address of the value.
+fn cleaner_meets(at: fn(usize) -> usize, byte: u8) {
+    let (store, table) = filled(Store::builder().cleaner_threads(1).sink(Nowhere));
+    store.sync().unwrap();
+    let address = address_of(&store, &table, 100);
+    overwrite(at(address), &[byte]);
+    overwrite_others(&table, 100);
+}
+
 /// A header that is none: in front of the value lie its key of four bytes and, before that, the header.
 fn break_header(address: usize) {
     overwrite(address - 4 - 16, &[0xff; 16]);
@@ -233,6 +246,10 @@ fn in_child(case: &str) {
             assert_eq!(read[500], 6, "reads compare no checksums");
             overwrite_others(&table, 100);
         }
+        // What the index is not asked about is taken for dead, and must not be left behind.
+        "cleaner, key" => cleaner_meets(|address| address - 3, 9),
+        // As if the rest of the seglet were padding.
+        "cleaner, kind" => cleaner_meets(|address| address - 4 - HEADER_BYTES, 0),
         "leave" => leaves_with(500, false),
         "leave, key" => leaves_with(3, false),
         "change" => leaves_with(500, true),
@@ -253,6 +270,8 @@ fn corrupt_memory_stops_the_process_and_says_where() {
         ("thread", "): "),
         ("cleaner", "): "),
         ("checksum", "): the checksum is "),
+        ("cleaner, key", "): the checksum is "),
+        ("cleaner, kind", "): bad padding"),
         ("leave", "): the checksum is "),
         ("leave, key", "): the checksum is "),
         ("change", "): the checksum is "),

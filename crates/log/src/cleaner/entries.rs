@@ -9,7 +9,7 @@ use crate::memory::LogMemory;
 use crate::segment::{Segment, TombstoneTargets};
 use crate::view::EntryView;
 use crate::writer::{SegmentWriter, end_after};
-use pluvio_format::{Check, Encoded, Entry, EntryHead, ParseErrorKind};
+use pluvio_format::{Check, Encoded, Entry, EntryHead, EntryKind, ParseErrorKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,6 +200,9 @@ impl Cleaner {
             let seglet = source.seglets[at as usize / SEGLET_BYTES];
             let within = at as usize % SEGLET_BYTES;
             if memory.is_padding(seglet, within, &guard) {
+                if !memory.is_blank(seglet, within, &guard) {
+                    return Err(source.segment.corruption(at, ParseErrorKind::BadPadding));
+                }
                 at += (SEGLET_BYTES - within) as u32;
                 continue;
             }
@@ -217,6 +220,10 @@ impl Cleaner {
                 }
                 None => {
                     let view = memory.view(entry, scan.check, &guard)?;
+                    if scan.check == Check::Structure && view.kind() != EntryKind::Object {
+                        // They are small, and what they say decides what is left behind (CLEAN-9).
+                        memory.view(entry, Check::Checksum, &guard)?;
+                    }
                     (view.total_len(), self.look_at(&view, entry, tables))
                 }
             };
@@ -230,7 +237,7 @@ impl Cleaner {
                 } else if batch.len() == 2 * BATCH {
                     prefetch_each(&batch[BATCH..], tables);
                     let older = batch.drain(..BATCH);
-                    keep_living(older, tables, live, dropped, scan);
+                    self.keep_living(older, tables, live, dropped, scan, &guard)?;
                 }
             }
             at += len;
@@ -241,10 +248,67 @@ impl Cleaner {
         // Those behind the last full batch were not asked for.
         let rest = batch.split_off(batch.len() / BATCH * BATCH);
         prefetch_each(&rest, tables);
-        keep_living(batch.drain(..), tables, live, dropped, scan);
-        keep_living(rest.into_iter(), tables, live, dropped, scan);
+        self.keep_living(batch.drain(..), tables, live, dropped, scan, &guard)?;
+        self.keep_living(rest.into_iter(), tables, live, dropped, scan, &guard)?;
         source.scanned = at;
         Ok(scan.bytes.saturating_sub((at - start) as usize))
+    }
+
+    /// Asks the index about a batch, or less, and keeps what lives. What is left behind is compared with its checksum, unless
+    /// that was done already: its key or its table may have changed, and the index was asked about another object (CLEAN-9).
+    fn keep_living(
+        &self,
+        batch: impl Iterator<Item = Survivor> + AsRef<[Survivor]>,
+        tables: &TableCache,
+        live: &mut Vec<Survivor>,
+        dropped: &mut Dropped,
+        scan: &Scan<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Result<(), Corruption> {
+        let asked = by_table(&batch, tables, |table, asked| table.points_to_each(asked));
+        for (mut found, asked) in batch.zip(asked) {
+            let table = tables.get(found.table);
+            let lives = match found.kind {
+                Kind::Object => {
+                    found.away = asked.away;
+                    asked.lives
+                }
+                Kind::Tombstone => {
+                    if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
+                        found.while_named = false;
+                    }
+                    found.only_while().is_none_or(scan.needed_for)
+                }
+                // Asked when it was found.
+                Kind::Completion => true,
+            };
+            if lives {
+                live.push(found);
+                continue;
+            }
+            match (scan.check, found.kind) {
+                (Check::Structure, Kind::Object) => self.check_dead(&found, guard)?,
+                // Compared when they were scanned.
+                (Check::Structure, Kind::Tombstone | Kind::Completion) | (Check::Checksum, _) => {}
+            }
+            dropped.note(&found);
+        }
+        Ok(())
+    }
+
+    fn check_dead(&self, found: &Survivor, guard: &EpochGuard<'_>) -> Result<(), Corruption> {
+        let memory = &self.space.memory;
+        let intact = match memory.possible(Check::Checksum) {
+            Check::Structure => true,
+            Check::Checksum => memory
+                .whole_entry(found.entry, found.len, guard)
+                .is_some_and(is_intact),
+        };
+        if !intact {
+            // What is not whole, or what is wrong with it.
+            memory.view(found.entry, Check::Checksum, guard)?;
+        }
+        Ok(())
     }
 
     /// An entry that the index has to be asked about, a tombstone, or a record that lives.
@@ -422,11 +486,7 @@ impl Cleaner {
                 && !head.group_continues
                 && match check {
                     Check::Structure => true,
-                    Check::Checksum => {
-                        let (header, body) = bytes.split_at(head.header_len);
-                        let covered = &header[..head.header_len - size_of::<u32>()];
-                        crc32c(&[covered, body]) == head.crc
-                    }
+                    Check::Checksum => is_intact(bytes),
                 }
         });
         // Whatever is wrong, or only unusual, is found out by the long way.
@@ -443,13 +503,28 @@ impl Cleaner {
     ) -> Result<EntryRef, Corruption> {
         let view = self.space.memory.view(survivor.entry, check, guard)?;
         Ok(if view.head().group_continues {
-            // The copy stands alone; its group was complete.
+            // The copy stands alone, under a checksum of its own; its group was complete.
+            let view = self
+                .space
+                .memory
+                .view(survivor.entry, Check::Checksum, guard)?;
             let encoded = Encoded::new(&view.entry(), false).expect("it was encoded before");
             writer.put(&encoded.parts())
         } else {
             writer.put(&[view.bytes()])
         })
     }
+}
+
+/// Whether these are the bytes of one entry with its checksum.
+fn is_intact(bytes: &[u8]) -> bool {
+    EntryHead::read(bytes).is_ok_and(|head| {
+        head.total_len() == bytes.len() && {
+            let (header, body) = bytes.split_at(head.header_len);
+            let covered = &header[..head.header_len - size_of::<u32>()];
+            crc32c(&[covered, body]) == head.crc
+        }
+    })
 }
 
 /// One copy was added, and nothing else.
@@ -531,39 +606,6 @@ fn by_table<T: AsRef<[Survivor]>>(
 /// Asks for the buckets of a batch, or less.
 fn prefetch_each(entries: &[Survivor], tables: &TableCache) {
     by_table(entries, tables, |table, asked| table.prefetch_each(asked));
-}
-
-/// Asks the index about a batch, or less, and keeps what lives.
-fn keep_living(
-    batch: impl Iterator<Item = Survivor> + AsRef<[Survivor]>,
-    tables: &TableCache,
-    live: &mut Vec<Survivor>,
-    dropped: &mut Dropped,
-    scan: &Scan<'_>,
-) {
-    let asked = by_table(&batch, tables, |table, asked| table.points_to_each(asked));
-    for (mut found, asked) in batch.zip(asked) {
-        let table = tables.get(found.table);
-        let lives = match found.kind {
-            Kind::Object => {
-                found.away = asked.away;
-                asked.lives
-            }
-            Kind::Tombstone => {
-                if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
-                    found.while_named = false;
-                }
-                found.only_while().is_none_or(scan.needed_for)
-            }
-            // Asked when it was found.
-            Kind::Completion => true,
-        };
-        if lives {
-            live.push(found);
-        } else {
-            dropped.note(&found);
-        }
-    }
 }
 
 /// An entry that reaches beyond its segment's end.

@@ -27,6 +27,8 @@
 //! - CLEAN-7: when the memory of a cleaned segment is used again, nothing in it counts as live.
 //! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in the
 //!   place of any replica, recovery finds the same.
+//! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared with its checksum, where
+//!   entries have one: a bit that turned over in a key makes a live object look dead, and its replicas would be freed.
 
 mod balance;
 mod choose;

@@ -7,7 +7,7 @@ use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, Env};
 use pluvio_format::{FrameHeader, newest_frame_header};
-use pluvio_server::{Server, ServerOptions};
+use pluvio_server::{OnCorruption, Server, ServerOptions};
 use pluvio_sim::{DiskFaults, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
 use pluvio_wire::ClusterStatus;
@@ -35,6 +35,8 @@ pub struct Rig {
     pub other: ProcessEnv,
     pub servers: Vec<ProcessId>,
     started: Started,
+    /// Servers that have ended because their memory was corrupt.
+    corrupt: Arc<Mutex<Vec<usize>>>,
     /// Where each server stands, if that was said.
     racks: Vec<Option<String>>,
 }
@@ -54,6 +56,7 @@ impl Rig {
             other,
             servers: Vec::new(),
             started: Started::default(),
+            corrupt: Arc::default(),
             racks: Vec::new(),
         };
         rig.start_coordinator();
@@ -144,6 +147,11 @@ impl Rig {
         options.memory = Size::mib(48);
         options.replicas = replicas;
         options.rack = self.racks[i].clone();
+        let (handle, id, corrupt) = (self.sim.handle(), process.id, Arc::clone(&self.corrupt));
+        options.on_corruption = Some(OnCorruption::new(move |_| {
+            handle.abandon(id);
+            corrupt.lock().unwrap().push(i);
+        }));
         let started = Arc::clone(&self.started);
         let env = process.env.clone();
         self.sim.spawn(process.id, "server", async move {
@@ -158,6 +166,13 @@ impl Rig {
 
     pub fn server(&self, i: usize) -> Option<Arc<Server>> {
         self.started.lock().unwrap()[i].clone()
+    }
+
+    /// The servers that have ended because their memory was corrupt.
+    pub fn corrupt(&self) -> Vec<usize> {
+        let mut corrupt = self.corrupt.lock().unwrap().clone();
+        corrupt.dedup();
+        corrupt
     }
 
     /// Waits until all servers have started.

@@ -43,11 +43,13 @@ pub enum Fault {
     Disk,
     /// Bits of closed frames turn over on the disk of one server, where every write needs two replicas.
     Bitrot,
+    /// Bits of objects turn over in the memory of one server, where every write needs two replicas.
+    Memory,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Delay,
         Self::Loss,
         Self::Duplication,
@@ -62,6 +64,7 @@ impl Fault {
         Self::Client,
         Self::Disk,
         Self::Bitrot,
+        Self::Memory,
     ];
 
     /// Its name, as in `--faults`.
@@ -82,6 +85,7 @@ impl Fault {
             Self::Client => "client",
             Self::Disk => "disk",
             Self::Bitrot => "bitrot",
+            Self::Memory => "memory",
         }
     }
 }
@@ -115,6 +119,13 @@ impl Faults {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// With one more kind.
+    #[must_use]
+    pub(super) fn with(mut self, fault: Fault) -> Self {
+        self.0.insert(fault);
+        self
     }
 
     /// The kinds, in their order.

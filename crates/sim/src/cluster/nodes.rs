@@ -6,12 +6,13 @@ use crate::check::ownership::Served;
 use crate::check::running::not_running;
 use crate::cluster::journal::Journal;
 use crate::cluster::plan::Plan;
+use crate::random::Stream;
 use crate::sim::{ProcessEnv, Sim};
 use crate::state::ProcessId;
 use core::time::Duration;
 use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Env};
-use pluvio_server::{Server, ServerOptions, Tombstones};
+use pluvio_server::{OnCorruption, Server, ServerOptions, Tombstones};
 use pluvio_units::Size;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -38,6 +39,8 @@ struct View {
     server: Weak<Server>,
     /// The server's code has ended: the process is to be started again.
     ended: bool,
+    /// It has ended because its memory was corrupt.
+    corrupt: bool,
     /// Its disk is full or gives errors: it may be unable to start.
     disk_trouble: bool,
 }
@@ -141,6 +144,13 @@ impl Nodes {
             ..View::default()
         };
         let journal = self.journal.clone();
+        let (handle, id, corrupt) = (sim.handle(), process.id, Arc::clone(&slot));
+        options.on_corruption = Some(OnCorruption::new(move |_| {
+            // Who finds it may hold locks, and go on for a while.
+            handle.abandon(id);
+            let mut view = view(&corrupt);
+            (view.ended, view.corrupt) = (true, true);
+        }));
         sim.spawn(process.id, "server", async move {
             match Server::start(env, options).await {
                 Ok(server) => {
@@ -220,6 +230,25 @@ impl Nodes {
         node.starts_at = Some(sim.now() + downtime);
     }
 
+    /// Turns over a bit of an object in the memory of a server, if it runs and has one.
+    pub(super) fn flip_in_memory(&self, server: usize, draw: &mut Stream) -> bool {
+        let running = self.running(server).and_then(|server| server.master());
+        running.is_some_and(|master| master.store().flip_bit(|limit| draw.below(limit)))
+    }
+
+    /// Compares all objects in the memory of all servers with their checksums.
+    pub(super) fn compare_memory(&self) {
+        let running = (0..self.servers()).filter_map(|server| self.running(server));
+        for master in running.filter_map(|server| server.master()) {
+            master.store().compare_checksums();
+        }
+    }
+
+    fn running(&self, server: usize) -> Option<Arc<Server>> {
+        let server = view(&self.servers[server].1);
+        server.server.upgrade().filter(|_| !server.ended)
+    }
+
     /// Ends a coordinator's process; it starts again after `downtime`.
     pub(super) fn crash_coordinator(&mut self, sim: &Sim, number: usize, downtime: Duration) {
         let node = &mut self.coordinators[number].0;
@@ -244,7 +273,7 @@ impl Nodes {
         }
         for number in 0..self.servers.len() {
             if self.is_up(number) && view(&self.servers[number].1).ended {
-                self.expelled += 1;
+                self.expelled += u64::from(!view(&self.servers[number].1).corrupt);
                 self.crash(sim, number, RESPAWN);
             }
             if is_due(&self.servers[number].0) {

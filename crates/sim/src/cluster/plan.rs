@@ -116,7 +116,7 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
-    /// The server whose disk may fail and rot, and lose what was not synced, in clusters that keep two replicas of all that is
+    /// The server whose disk may fail and rot, and lose what was not synced, and whose memory may rot, in clusters that keep two replicas of all that is
     /// acknowledged.
     pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
@@ -215,6 +215,7 @@ impl Plan {
             let drawn = Stream::new(seed, "clocks").below(drifts.len() as u64) as usize;
             plan.clock_drift_ppm_max = drifts[drawn];
         }
+        plan.faults = Self::with_memory(seed, plan.faults, allowed);
         plan.choose_weak_server(seed);
         // Where all servers may lose power, only what is synced survives; where one may, the others have what it loses.
         let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
@@ -224,7 +225,7 @@ impl Plan {
 
     /// One copy of everything may be lost where two are always there.
     fn choose_weak_server(&mut self, seed: u64) {
-        let wanted = [Fault::Disk, Fault::Bitrot, Fault::Power];
+        let wanted = [Fault::Disk, Fault::Bitrot, Fault::Power, Fault::Memory];
         let wanted = wanted.into_iter().any(|fault| self.faults.has(fault));
         let replicas_max = 3.min(self.servers.saturating_sub(1));
         if !wanted || replicas_max < 2 {
@@ -277,7 +278,8 @@ impl Plan {
 
     /// Every other kind of those that are allowed, at least one.
     fn draw_faults(draw: &mut Stream, allowed: &Faults) -> Faults {
-        let all: Vec<Fault> = allowed.iter().collect();
+        let all = allowed.iter().filter(|fault| *fault != Fault::Memory);
+        let all: Vec<Fault> = all.collect();
         if all.is_empty() {
             return Faults::none();
         }
@@ -286,6 +288,17 @@ impl Plan {
         all.into_iter()
             .filter(|f| draw.below(2) == 0 || *f == sure || everything)
             .collect()
+    }
+
+    /// Bits turn over in memory in one run of four, or wherever nothing else may happen. Drawn apart, so that it changes
+    /// nothing else.
+    fn with_memory(seed: u64, faults: Faults, allowed: &Faults) -> Faults {
+        let alone = faults.is_empty();
+        if allowed.has(Fault::Memory) && (alone || Stream::new(seed, "memory").below(4) == 0) {
+            faults.with(Fault::Memory)
+        } else {
+            faults
+        }
     }
 
     fn draw_operations(draw: &mut Stream, heavy: bool) -> Vec<(OperationKind, u32)> {

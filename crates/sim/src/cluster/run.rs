@@ -248,7 +248,8 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 | Fault::Clock
                 | Fault::Client
                 | Fault::Disk
-                | Fault::Bitrot => *count,
+                | Fault::Bitrot
+                | Fault::Memory => *count,
             };
             (fault.name().to_owned(), count)
         })
@@ -366,6 +367,10 @@ impl<'s> Cluster<'s> {
             self.nodes.add_server(self.sim);
             problem = self.until_healthy();
         }
+        if problem.is_none() && self.shared.plan.faults.has(Fault::Memory) {
+            self.find_turned_bits();
+            problem = self.until_healthy();
+        }
         let healthy = problem.is_none();
         if let Some(problem) = problem {
             let message = format!("{QUIET_MAX:?} after the last fault: {problem}");
@@ -377,6 +382,14 @@ impl<'s> Cluster<'s> {
         }
         self.write_once_more();
         healthy
+    }
+
+    /// Reads every key, and then compares what nobody reads: servers whose memory is corrupt end.
+    fn find_turned_bits(&mut self) {
+        // What cannot be read is complained of.
+        let _read = self.read_everything();
+        self.nodes.compare_memory();
+        self.look(true);
     }
 
     /// Every log could be recovered if its master crashed now.

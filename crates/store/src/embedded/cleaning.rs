@@ -1,10 +1,9 @@
 //! The worker threads that clean.
 
 use crate::embedded::error::BuildError;
-use crate::engine::Fatal;
 use core::time::Duration;
 use pluvio_host::{Host, Pace, Worker};
-use pluvio_log::{Cleaner, CleanerPace};
+use pluvio_log::{Cleaner, CleanerPace, Fatal};
 use std::sync::Arc;
 
 /// Pause of a cleaner that has just had work. An append that is refused for want of memory ends it.

@@ -201,6 +201,9 @@ impl Nemesis {
                 let process = targets.nodes.server_processes()[weak as usize];
                 disks::rot(draw, sim, process)
             }),
+            Fault::Memory => self.plan.weak_server.map_or(0, |weak| {
+                u64::from(targets.nodes.flip_in_memory(weak as usize, draw))
+            }),
         }
     }
 
@@ -258,7 +261,8 @@ impl Nemesis {
             | Fault::Clock
             | Fault::Client
             | Fault::Disk
-            | Fault::Bitrot => {}
+            | Fault::Bitrot
+            | Fault::Memory => {}
         }
         sim.set_network(self.network.clone());
     }
