@@ -148,7 +148,6 @@ impl World {
             left_at: None,
             durable: false,
             image: None,
-            anew: false,
             held: true,
         };
         self.segments.insert(id, segment);
