@@ -127,11 +127,11 @@ fn a_process_that_is_abandoned_runs_on_unheard_and_leaves_its_things_later() {
             handle.abandon(id);
             assert_eq!(*locked, 0, "what it left is dropped later");
         }
-        let task = async move { ticks.fetch_add(1, Ordering::Relaxed) };
-        env.tasks.spawn(CoreId(0), "late", async move {
-            task.await;
-        });
-        call(&env, "other:1", b"hello", SECOND).await.map(drop)
+        let late = async move {
+            ticks.fetch_add(1, Ordering::Relaxed);
+        };
+        env.tasks.spawn(CoreId(0), "late", late);
+        call(&env, "other:1", 1, SECOND).await.map(drop)
     };
     let stuck = sim.block_on(id, work, SECOND).unwrap_err();
     assert_eq!(stuck.why, StuckWhy::Gone);
