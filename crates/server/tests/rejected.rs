@@ -1,0 +1,342 @@
+//! A recovery master whose coordinator decides otherwise. The test is the coordinator: it asks backups and master, and hears
+//! the report.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod rig;
+
+use bytes::Bytes;
+use pluvio_client::{Client, Table};
+use pluvio_env::{Address, Frame, Handled, Peer, Service};
+use pluvio_format::SegmentKind;
+use pluvio_master::Master;
+use pluvio_sim::DiskFaults;
+use pluvio_units::{HashRange, RecoveryId, SegmentId, ServerId};
+use pluvio_wire::{
+    GetRecoveryData, Header, Opcode, Ping, Recover, RecoveryMasterFinished,
+    RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplicaInfo, Request,
+    RetryReason, RpcError, SetPartitions, SetReplicationEpoch, StartRecovery, TabletSpec, Write,
+    call, decode, reply,
+};
+use rig::{LONG, Rig};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const VALUE: usize = 100_000;
+
+/// A coordinator that hears reports, and answers them when it has decided.
+#[derive(Clone, Default)]
+struct Desk {
+    reports: Arc<Mutex<Vec<RecoveryMasterFinished>>>,
+    rejects: Arc<Mutex<bool>>,
+    answered: Arc<Mutex<bool>>,
+}
+
+impl Service for Desk {
+    fn handle(&self, _: Peer, frame: Frame) -> Handled {
+        let later = || Refusal::retry(SECOND / 10, RetryReason::Busy);
+        let answer = match Opcode::from_number(frame.opcode) {
+            Some(Opcode::RecoveryMasterFinished) => {
+                let (_, report) = decode::<RecoveryMasterFinished>(&frame).unwrap();
+                self.reports.lock().unwrap().push(report);
+                let decided = *self.rejects.lock().unwrap();
+                *self.answered.lock().unwrap() |= decided;
+                let answer = RecoveryMasterFinishedReply { accepted: false };
+                let answer = if decided { Ok(answer) } else { Err(later()) };
+                reply::<RecoveryMasterFinished>(&answer)
+            }
+            Some(Opcode::SetReplicationEpoch) => reply::<SetReplicationEpoch>(&Ok(())),
+            _ => Frame {
+                opcode: frame.opcode,
+                ..reply::<Ping>(&Err(later()))
+            },
+        };
+        Handled::Now(answer)
+    }
+}
+
+/// A server is dead, the other one has replayed its tablet and waits for the decision.
+struct Scene {
+    rig: Rig,
+    desk: Desk,
+    crashed: ServerId,
+    master: usize,
+    /// Servers that keep replicas.
+    backups: Vec<usize>,
+    /// What is recovered.
+    table: Table,
+    /// A table of the master, and a client that knows where it is.
+    own: Table,
+}
+
+impl Scene {
+    fn ask<R: Request + Sync + 'static>(&self, of: usize, request: R) -> Result<R::Reply, RpcError>
+    where
+        R::Reply: 'static,
+    {
+        let env = self.rig.client.env.clone();
+        let id = self.rig.server(of).expect("it has started").id();
+        self.rig.run(&self.rig.client, async move {
+            let to = Address::from(&*format!("server-{of}"));
+            call(&*env.network, &to, Header::to(id), &request, 5 * SECOND).await
+        })
+    }
+
+    fn work(&self) -> Arc<Master> {
+        let server = self.rig.server(self.master).expect("it has started");
+        server.master().expect("it is a member")
+    }
+
+    fn tablet(&self) -> TabletSpec {
+        TabletSpec {
+            table: self.table.id(),
+            seed: self.table.seed(),
+            range: HashRange::ALL,
+            since: SegmentId(0),
+        }
+    }
+
+    /// What all backups have of a server, which they refuse writes of from now on.
+    fn replicas(&self, of: ServerId) -> BTreeMap<SegmentId, Vec<(usize, ReplicaInfo)>> {
+        let mut found: BTreeMap<SegmentId, Vec<(usize, ReplicaInfo)>> = BTreeMap::new();
+        for backup in &self.backups {
+            let listed = self.ask(*backup, StartRecovery { crashed: of }).unwrap();
+            for replica in listed.replicas {
+                let places = found.entry(replica.segment).or_default();
+                places.push((*backup, replica));
+            }
+        }
+        found
+    }
+
+    fn recover(&self, number: u64, segments: Vec<RecoverySegment>) -> Result<(), RpcError> {
+        let request = Recover {
+            recovery: RecoveryId(number),
+            crashed: self.crashed,
+            partition: 0,
+            tablets: vec![self.tablet()],
+            segments,
+        };
+        self.ask(self.master, request)
+    }
+
+    /// The master's side segments: what it replayed, once that is part of its log.
+    fn side_segments(&self) -> BTreeSet<SegmentId> {
+        let work = self.work();
+        let space = work.store().space();
+        let all = space.logs().flat_map(|log| space.segments(log));
+        let sides = all.filter(|segment| segment.kind() == SegmentKind::Side);
+        sides.map(|segment| segment.id()).collect()
+    }
+
+    fn cut_from_backups(&self) {
+        let master = self.rig.servers[self.master];
+        for backup in self.backups.iter().filter(|i| **i != self.master) {
+            self.rig.sim.cut(master, self.rig.servers[*backup]);
+        }
+    }
+}
+
+/// Half of what the crashed server wrote is dead, and is replayed all the same.
+fn replayed(seed: u64) -> Scene {
+    let mut rig = Rig::of(seed, 2, 1);
+    rig.all_started();
+    rig.sim.run_for(2 * SECOND);
+    for _ in 0..2 {
+        rig.add(0, DiskFaults::default());
+    }
+    rig.all_started();
+    let client = rig.connect(&rig.client);
+    let mut tables: [Option<Table>; 2] = [None, None];
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let client = client.clone();
+        let table = rig.run(&rig.client, async move {
+            client.create_table(name, Some(1)).await.unwrap()
+        });
+        let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
+        tables[owner] = Some(table);
+    }
+    let [own, table] = tables.map(|table| table.expect("each of them has one"));
+    for _ in 0..2 {
+        overwrite(&rig, &client, &table, 80);
+    }
+    overwrite(&rig, &client, &own, 10);
+    let desk = Desk::default();
+    rig.sim.crash(rig.coordinator.id);
+    let process = rig.sim.restart(rig.coordinator.id);
+    let (env, service) = (process.env.clone(), Arc::new(desk.clone()));
+    rig.sim.spawn(process.id, "desk", async move {
+        let at = Address::from("coordinator");
+        let _open = env.network.listen(&at, service).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let crashed = rig.server(1).expect("it has started").id();
+    rig.kill(1);
+    let scene = Scene {
+        rig,
+        desk,
+        crashed,
+        master: 0,
+        backups: vec![0, 2, 3],
+        table,
+        own,
+    };
+    let replicas = scene.replicas(crashed);
+    for backup in &scene.backups {
+        let partitions = SetPartitions {
+            recovery: RecoveryId(1001),
+            crashed,
+            partitions: vec![vec![scene.tablet()]],
+        };
+        scene.ask(*backup, partitions).unwrap();
+    }
+    let id = |of: usize| scene.rig.server(of).unwrap().id();
+    let segments = replicas.iter().map(|(segment, places)| RecoverySegment {
+        segment: *segment,
+        backups: places.iter().map(|(backup, _)| id(*backup)).collect(),
+    });
+    assert_eq!(scene.side_segments(), BTreeSet::new());
+    scene.recover(1001, segments.collect()).unwrap();
+    let reported = || !scene.desk.reports.lock().unwrap().is_empty();
+    scene.rig.sim.run_until(reported, LONG).unwrap();
+    let report = scene.desk.reports.lock().unwrap()[0].clone();
+    let stats = report.result.expect("it has everything");
+    assert!(stats.bytes > 160 * VALUE as u64, "{stats:?}");
+    scene
+}
+
+fn overwrite(rig: &Rig, client: &Client, table: &Table, count: u32) {
+    let (client, table) = (client.clone(), table.clone());
+    rig.run(&rig.client, async move {
+        for i in 0..count {
+            let value = Bytes::from(vec![1; VALUE]);
+            let key = format!("key {i}");
+            let written = client.write(&table, key.as_bytes(), value);
+            written.await.expect("it is written");
+        }
+    });
+}
+
+impl Scene {
+    fn until_rejected(&self) {
+        *self.desk.rejects.lock().unwrap() = true;
+        let answered = || *self.desk.answered.lock().unwrap();
+        self.rig.sim.run_until(answered, LONG).unwrap();
+    }
+
+    /// What another one would find in the master's log, if it crashed now: its segments, and entries of the table.
+    fn left_on_backups(&self) -> (BTreeSet<SegmentId>, usize) {
+        let id = self.rig.server(self.master).unwrap().id();
+        let replicas = self.replicas(id);
+        let heads = replicas
+            .values()
+            .flatten()
+            .filter(|(_, r)| !r.closed && !r.side);
+        let mut first: BTreeMap<_, &ReplicaInfo> = BTreeMap::new();
+        for (_, head) in heads {
+            let lowest = first.entry(head.log).or_insert(head);
+            if head.segment < lowest.segment {
+                *lowest = head;
+            }
+        }
+        let heads = first.values().map(|head| head.head.as_ref().unwrap());
+        let digest: BTreeSet<SegmentId> = heads.flat_map(|head| head.digest.clone()).collect();
+        let recovery = RecoveryId(2001);
+        let mut bytes = 0;
+        for backup in &self.backups {
+            let partitions = SetPartitions {
+                recovery,
+                crashed: id,
+                partitions: vec![vec![self.tablet()]],
+            };
+            self.ask(*backup, partitions).unwrap();
+        }
+        for segment in &digest {
+            let (backup, _) = replicas[segment][0];
+            bytes += loop {
+                let get = GetRecoveryData {
+                    recovery,
+                    crashed: id,
+                    segment: *segment,
+                    partition: 0,
+                };
+                match self.ask(backup, get) {
+                    Ok(data) => break data.data.len(),
+                    Err(RpcError::Refused(Refusal::Retry { .. })) => {
+                        self.rig.sim.run_for(SECOND / 100);
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            };
+        }
+        (digest, bytes)
+    }
+}
+
+fn put_off(answer: &Result<(), RpcError>) -> bool {
+    matches!(answer, Err(RpcError::Refused(Refusal::Retry { why, .. })) if *why == RetryReason::TabletNotReady)
+}
+
+/// REC-3: otherwise a recovery of this master would find what was rejected.
+#[test]
+fn rejected_tablets_come_back_only_after_a_digest_without_them() {
+    let scene = replayed(11);
+    let replayed = scene.side_segments();
+    assert!(replayed.len() > 1, "{replayed:?}");
+    let again = || scene.recover(1002, Vec::new());
+    assert!(put_off(&again()), "nothing is decided");
+    scene.cut_from_backups();
+    scene.until_rejected();
+    scene.rig.sim.run_for(3 * SECOND);
+    let answer = again();
+    assert!(put_off(&answer), "the digest is not durable: {answer:?}");
+    scene.rig.sim.heal_all();
+    let taken = (0..100).find(|_| {
+        scene.rig.sim.run_for(SECOND / 50);
+        again().is_ok()
+    });
+    assert!(taken.is_some(), "{:?}", again());
+    let (digest, bytes) = scene.left_on_backups();
+    assert!(digest.is_disjoint(&replayed), "{digest:?}, {replayed:?}");
+    assert_eq!(bytes, 0, "entries of the table are left");
+}
+
+/// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.
+#[test]
+fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
+    let scene = replayed(12);
+    let replayed = scene.side_segments();
+    fill_memory(&scene);
+    scene.rig.sim.run_for(5 * SECOND);
+    assert_eq!(scene.side_segments(), replayed);
+    scene.until_rejected();
+    let gone = || scene.side_segments().is_disjoint(&replayed);
+    scene.rig.sim.run_until(gone, LONG).unwrap();
+    scene.rig.sim.run_for(5 * SECOND);
+    let (digest, bytes) = scene.left_on_backups();
+    assert!(digest.is_disjoint(&replayed), "{digest:?}, {replayed:?}");
+    assert_eq!(bytes, 0, "entries of the table are left");
+}
+
+/// Writes to the master until it has no memory for more.
+fn fill_memory(scene: &Scene) {
+    for i in 0.. {
+        assert!(i < 1000, "memory has an end");
+        let write = Write {
+            table: scene.own.id(),
+            key: format!("more {i}").into_bytes(),
+            rules: RejectRules::default(),
+            value: Bytes::from(vec![2; VALUE]),
+        };
+        match scene.ask(scene.master, write) {
+            Ok(_) => {}
+            Err(RpcError::Refused(Refusal::Retry { why, .. })) => {
+                assert_eq!(why, RetryReason::MemoryFull, "write {i}");
+                return;
+            }
+            Err(other) => panic!("write {i}: {other}"),
+        }
+    }
+}
