@@ -26,10 +26,10 @@ struct Scene {
 
 /// A table of one tablet with this many objects on `owner`.
 fn fill_on(rig: &Rig, owner: usize, count: u32) -> Table {
-    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+    for name in 'a'..='z' {
         let client = rig.connect(&rig.client);
         let table = rig.run(&rig.client, async move {
-            let made = client.create_table(name, Some(1)).await;
+            let made = client.create_table(&name.to_string(), Some(1)).await;
             made.expect("a table can be made")
         });
         if rig.owner(&table, b"key 0") == Some(owner) {
@@ -37,7 +37,7 @@ fn fill_on(rig: &Rig, owner: usize, count: u32) -> Table {
             return table;
         }
     }
-    panic!("all tables went to the other server");
+    panic!("all tables went to other servers");
 }
 
 /// Writes `key 0` to `key count - 1`, which shows the round.

@@ -150,13 +150,16 @@ fn replayed(seed: u64) -> Scene {
     rig.all_started();
     let client = rig.connect(&rig.client);
     let mut tables: [Option<Table>; 2] = [None, None];
-    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+    for name in 'a'..='z' {
         let client = client.clone();
         let table = rig.run(&rig.client, async move {
-            client.create_table(name, Some(1)).await.unwrap()
+            let name = name.to_string();
+            client.create_table(&name, Some(1)).await.unwrap()
         });
         let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
-        tables[owner] = Some(table);
+        if let Some(place) = tables.get_mut(owner) {
+            *place = Some(table);
+        }
     }
     let [own, table] = tables.map(|table| table.expect("each of them has one"));
     for _ in 0..2 {
