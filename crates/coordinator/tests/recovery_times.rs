@@ -83,7 +83,8 @@ fn a_log_that_is_not_complete_is_looked_at_at_once_when_a_server_comes_or_goes()
     });
     let soon = Duration::from_millis(250);
     let pause = look_after(&mut cluster, |cluster| {
-        cluster.add_machine();
+        let index = cluster.add_machine();
+        cluster.server(index).behaviour.disk_lost = true;
     });
     assert!(
         pause < soon,

@@ -33,33 +33,35 @@ fn fill_on(rig: &Rig, owner: usize, count: u32) -> Table {
             made.expect("a table can be made")
         });
         if rig.owner(&table, b"key 0") == Some(owner) {
-            write(rig, &table, count, 1);
+            write(rig, &table, count, &[1]);
             return table;
         }
     }
     panic!("all tables went to other servers");
 }
 
-/// Writes `key 0` to `key count - 1`, which shows the round.
-fn write(rig: &Rig, table: &Table, count: u32, round: u8) {
+/// Gives `key 0` to `key count - 1` these values, one after the other, before the next key has its turn.
+fn write(rig: &Rig, table: &Table, count: u32, values: &'static [u8]) {
     let (client, table) = (rig.connect(&rig.client), table.clone());
     rig.run(&rig.client, async move {
         for i in 0..count {
-            let value = Bytes::from(vec![round; VALUE]);
             let key = format!("key {i}");
-            let written = client.write(&table, key.as_bytes(), value);
-            written.await.expect("it is written");
+            for value in values {
+                let value = Bytes::from(vec![*value; VALUE]);
+                let written = client.write(&table, key.as_bytes(), value);
+                written.await.expect("it is written");
+            }
         }
     });
 }
 
-fn check(rig: &Rig, table: &Table, count: u32, round: u8) {
+fn check(rig: &Rig, table: &Table, count: u32, last: u8) {
     let (client, table) = (rig.connect(&rig.client), table.clone());
     rig.run(&rig.client, async move {
         for i in 0..count {
             let found = client.read(&table, format!("key {i}").as_bytes()).await;
             let value = found.expect("it can be read").expect("it is there").value;
-            assert!(value == vec![round; VALUE], "key {i}");
+            assert!(value == vec![last; VALUE], "key {i}");
         }
     });
 }
@@ -108,15 +110,14 @@ fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap()
 }
 
-/// The log has twice as much dead data as lives; all of it together does not fit.
+/// The log has three times as much dead data as lives, each object before its successor; all of it together does not fit.
 #[test]
 fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
     let marks = Marks::count();
     let scene = Scene::new(1);
     let rig = &scene.rig;
     let table = fill_on(rig, scene.crashed, 100);
-    write(rig, &table, 100, 2);
-    write(rig, &table, 100, 3);
+    write(rig, &table, 100, &[2, 3]);
     let own = fill_on(rig, scene.master, 220);
     rig.kill(scene.crashed);
     check(rig, &table, 100, 3);
@@ -135,7 +136,7 @@ fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_on
 
 /// What lives does not fit, however it is replayed.
 #[test]
-fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_leaves_the_partition_to_another() {
+fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_tried_again() {
     let mut scene = Scene::new(2);
     let table = fill_on(&scene.rig, scene.crashed, 260);
     let own = fill_on(&scene.rig, scene.master, 260);
@@ -151,8 +152,10 @@ fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_leaves_the_partitio
     assert!((11 * SECOND..12 * SECOND).contains(&tried), "{tried:?}");
     check(&scene.rig, &table, 260, 1);
     check(&scene.rig, &own, 260, 1);
-    assert_eq!(scene.rig.owner(&table, b"key 0"), Some(4));
     assert_eq!(scene.recovery().attempts, 2);
+    let owner = |i: u32| scene.rig.owner(&table, format!("key {i}").as_bytes());
+    let elsewhere = (0..260).filter(|i| owner(*i) == Some(4)).count();
+    assert!(elsewhere > 100, "{elsewhere} of 260");
 }
 
 /// A partition of about two segments for each log, with requests of this kind kept back while it is recovered.

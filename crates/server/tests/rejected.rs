@@ -11,12 +11,12 @@ use pluvio_env::{Address, Frame, Handled, Peer, Service};
 use pluvio_format::SegmentKind;
 use pluvio_master::Master;
 use pluvio_sim::DiskFaults;
-use pluvio_units::{HashRange, RecoveryId, SegmentId, ServerId};
+use pluvio_units::{HashRange, RecoveryId, SegmentId, ServerId, ServerListVersion};
 use pluvio_wire::{
     GetRecoveryData, Header, Opcode, Ping, Recover, RecoveryMasterFinished,
     RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplicaInfo, Request,
-    RetryReason, RpcError, SetPartitions, SetReplicationEpoch, StartRecovery, TabletSpec, Write,
-    call, decode, reply,
+    RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
+    StartRecovery, TabletSpec, UpdateServerList, Write, call, decode, reply,
 };
 use rig::{LONG, Rig};
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,6 +87,23 @@ impl Scene {
     fn work(&self) -> Arc<Master> {
         let server = self.rig.server(self.master).expect("it has started");
         server.master().expect("it is a member")
+    }
+
+    /// Otherwise the master would wait for what the crashed server had of its log.
+    fn tell_of_the_crash(&self) {
+        let server = self.rig.server(self.master).expect("it has started");
+        let mut list = ServerList::clone(&server.server_list());
+        list.version = ServerListVersion(list.version.0 + 1);
+        let mut servers = list.servers.iter_mut();
+        let crashed = servers.find(|info| info.id == self.crashed);
+        crashed.expect("it is listed").state = ServerState::Crashed;
+        for backup in &self.backups {
+            let update = UpdateServerList {
+                cluster: server.cluster(),
+                list: list.clone(),
+            };
+            self.ask(*backup, update).unwrap();
+        }
     }
 
     fn tablet(&self) -> TabletSpec {
@@ -162,10 +179,9 @@ fn replayed(seed: u64) -> Scene {
         }
     }
     let [own, table] = tables.map(|table| table.expect("each of them has one"));
-    for _ in 0..2 {
-        overwrite(&rig, &client, &table, 80);
-    }
-    overwrite(&rig, &client, &own, 10);
+    // Each object lies before its successor.
+    overwrite(&rig, &client, &table, 80, 2);
+    overwrite(&rig, &client, &own, 10, 1);
     let desk = Desk::default();
     rig.sim.crash(rig.coordinator.id);
     let process = rig.sim.restart(rig.coordinator.id);
@@ -186,6 +202,7 @@ fn replayed(seed: u64) -> Scene {
         table,
         own,
     };
+    scene.tell_of_the_crash();
     let replicas = scene.replicas(crashed);
     for backup in &scene.backups {
         let partitions = SetPartitions {
@@ -210,14 +227,16 @@ fn replayed(seed: u64) -> Scene {
     scene
 }
 
-fn overwrite(rig: &Rig, client: &Client, table: &Table, count: u32) {
+fn overwrite(rig: &Rig, client: &Client, table: &Table, count: u32, times: u32) {
     let (client, table) = (client.clone(), table.clone());
     rig.run(&rig.client, async move {
         for i in 0..count {
-            let value = Bytes::from(vec![1; VALUE]);
             let key = format!("key {i}");
-            let written = client.write(&table, key.as_bytes(), value);
-            written.await.expect("it is written");
+            for _ in 0..times {
+                let value = Bytes::from(vec![1; VALUE]);
+                let written = client.write(&table, key.as_bytes(), value);
+                written.await.expect("it is written");
+            }
         }
     });
 }
