@@ -8,7 +8,6 @@ use bytes::Bytes;
 use pluvio_client::Table;
 use pluvio_master::{Master, TabletPhase};
 use pluvio_sim::DiskFaults;
-use pluvio_units::Marks;
 use pluvio_wire::{Opcode, RecoveryStatus};
 use rig::{LONG, Rig};
 use std::sync::Arc;
@@ -33,35 +32,33 @@ fn fill_on(rig: &Rig, owner: usize, count: u32) -> Table {
             made.expect("a table can be made")
         });
         if rig.owner(&table, b"key 0") == Some(owner) {
-            write(rig, &table, count, &[1]);
+            write(rig, &table, count);
             return table;
         }
     }
     panic!("all tables went to other servers");
 }
 
-/// Gives `key 0` to `key count - 1` these values, one after the other, before the next key has its turn.
-fn write(rig: &Rig, table: &Table, count: u32, values: &'static [u8]) {
+/// Writes `key 0` to `key count - 1`.
+fn write(rig: &Rig, table: &Table, count: u32) {
     let (client, table) = (rig.connect(&rig.client), table.clone());
     rig.run(&rig.client, async move {
         for i in 0..count {
+            let value = Bytes::from(vec![i as u8; VALUE]);
             let key = format!("key {i}");
-            for value in values {
-                let value = Bytes::from(vec![*value; VALUE]);
-                let written = client.write(&table, key.as_bytes(), value);
-                written.await.expect("it is written");
-            }
+            let written = client.write(&table, key.as_bytes(), value);
+            written.await.expect("it is written");
         }
     });
 }
 
-fn check(rig: &Rig, table: &Table, count: u32, last: u8) {
+fn check(rig: &Rig, table: &Table, count: u32) {
     let (client, table) = (rig.connect(&rig.client), table.clone());
     rig.run(&rig.client, async move {
         for i in 0..count {
             let found = client.read(&table, format!("key {i}").as_bytes()).await;
             let value = found.expect("it can be read").expect("it is there").value;
-            assert!(value == vec![last; VALUE], "key {i}");
+            assert!(value == vec![i as u8; VALUE], "key {i}");
         }
     });
 }
@@ -110,30 +107,6 @@ fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap()
 }
 
-/// The log has three times as much dead data as lives, each object before its successor; all of it together does not fit.
-#[test]
-fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
-    let marks = Marks::count();
-    let scene = Scene::new(1);
-    let rig = &scene.rig;
-    let table = fill_on(rig, scene.crashed, 100);
-    write(rig, &table, 100, &[2, 3]);
-    let own = fill_on(rig, scene.master, 220);
-    rig.kill(scene.crashed);
-    check(rig, &table, 100, 3);
-    check(rig, &own, 220, 1);
-    assert_eq!(marks.reached().get("recovery-memory-full"), Some(&1));
-    let recovery = scene.recovery();
-    assert_eq!(recovery.attempts, 1, "{recovery:?}");
-    let found = recovery.last_partition;
-    assert!(
-        (us(SECOND)..us(2 * SECOND)).contains(&found.replay_us),
-        "{found:?}"
-    );
-    // It waited for memory, not for data.
-    assert!(found.waiting_us < us(SECOND / 4), "{found:?}");
-}
-
 /// What lives does not fit, however it is replayed.
 #[test]
 fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_tried_again() {
@@ -150,8 +123,8 @@ fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_
     let tried = scene.rig.sim.now() - began;
     // A second in haste, ten with care.
     assert!((11 * SECOND..12 * SECOND).contains(&tried), "{tried:?}");
-    check(&scene.rig, &table, 260, 1);
-    check(&scene.rig, &own, 260, 1);
+    check(&scene.rig, &table, 260);
+    check(&scene.rig, &own, 260);
     assert_eq!(scene.recovery().attempts, 2);
     let owner = |i: u32| scene.rig.owner(&table, format!("key {i}").as_bytes());
     let elsewhere = (0..260).filter(|i| owner(*i) == Some(4)).count();
@@ -165,7 +138,7 @@ fn recovered_with_delayed(opcode: Opcode, delay: Duration) -> RecoveryStatus {
     let table = fill_on(rig, scene.crashed, 100);
     rig.kill(scene.crashed);
     rig.delays.set(opcode, delay);
-    check(rig, &table, 100, 1);
+    check(rig, &table, 100);
     scene.recovery()
 }
 

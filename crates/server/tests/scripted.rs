@@ -1,5 +1,4 @@
-//! A recovery master whose coordinator decides otherwise. The test is the coordinator: it asks backups and master, and hears
-//! the report.
+//! Recovery masters whose coordinator is the test: it asks backups and master, in which order it likes, hears the report and decides.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -11,11 +10,11 @@ use pluvio_env::{Address, Frame, Handled, Peer, Service};
 use pluvio_format::SegmentKind;
 use pluvio_master::Master;
 use pluvio_sim::DiskFaults;
-use pluvio_units::{HashRange, RecoveryId, SegmentId, ServerId, ServerListVersion};
+use pluvio_units::{HashRange, Marks, RecoveryId, SegmentId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    GetRecoveryData, Header, Opcode, Ping, Recover, RecoveryMasterFinished,
-    RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplicaInfo, Request,
-    RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
+    GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
+    RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplayStats, ReplicaInfo,
+    Request, RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
     StartRecovery, TabletSpec, UpdateServerList, Write, call, decode, reply,
 };
 use rig::{LONG, Rig};
@@ -25,12 +24,15 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const VALUE: usize = 100_000;
+/// Objects of the crashed server.
+const OBJECTS: u32 = 80;
 
 /// A coordinator that hears reports, and answers them when it has decided.
 #[derive(Clone, Default)]
 struct Desk {
     reports: Arc<Mutex<Vec<RecoveryMasterFinished>>>,
-    rejects: Arc<Mutex<bool>>,
+    /// Whether reports are accepted, once that is decided.
+    accepts: Arc<Mutex<Option<bool>>>,
     answered: Arc<Mutex<bool>>,
 }
 
@@ -41,11 +43,10 @@ impl Service for Desk {
             Some(Opcode::RecoveryMasterFinished) => {
                 let (_, report) = decode::<RecoveryMasterFinished>(&frame).unwrap();
                 self.reports.lock().unwrap().push(report);
-                let decided = *self.rejects.lock().unwrap();
-                *self.answered.lock().unwrap() |= decided;
-                let answer = RecoveryMasterFinishedReply { accepted: false };
-                let answer = if decided { Ok(answer) } else { Err(later()) };
-                reply::<RecoveryMasterFinished>(&answer)
+                let accepts = *self.accepts.lock().unwrap();
+                *self.answered.lock().unwrap() |= accepts.is_some();
+                let answer = accepts.map(|accepted| RecoveryMasterFinishedReply { accepted });
+                reply::<RecoveryMasterFinished>(&answer.ok_or_else(later))
             }
             Some(Opcode::SetReplicationEpoch) => reply::<SetReplicationEpoch>(&Ok(())),
             _ => Frame {
@@ -156,8 +157,9 @@ impl Scene {
     }
 }
 
-/// Half of what the crashed server wrote is dead, and is replayed all the same.
-fn replayed(seed: u64) -> Scene {
+/// The crashed server wrote [`OBJECTS`] so many times, and the oldest come first: all of that is replayed. The master has `own`
+/// objects of its own.
+fn replayed(seed: u64, times: u32, own_objects: u32) -> Scene {
     let mut rig = Rig::of(seed, 2, 1);
     rig.all_started();
     rig.sim.run_for(2 * SECOND);
@@ -179,9 +181,10 @@ fn replayed(seed: u64) -> Scene {
         }
     }
     let [own, table] = tables.map(|table| table.expect("each of them has one"));
-    // Each object lies before its successor.
-    overwrite(&rig, &client, &table, 80, 2);
-    overwrite(&rig, &client, &own, 10, 1);
+    for _ in 0..times {
+        write(&rig, &client, &table, OBJECTS);
+    }
+    write(&rig, &client, &own, own_objects);
     let desk = Desk::default();
     rig.sim.crash(rig.coordinator.id);
     let process = rig.sim.restart(rig.coordinator.id);
@@ -221,29 +224,34 @@ fn replayed(seed: u64) -> Scene {
     scene.recover(1001, segments.collect()).unwrap();
     let reported = || !scene.desk.reports.lock().unwrap().is_empty();
     scene.rig.sim.run_until(reported, LONG).unwrap();
-    let report = scene.desk.reports.lock().unwrap()[0].clone();
-    let stats = report.result.expect("it has everything");
-    assert!(stats.bytes > 160 * VALUE as u64, "{stats:?}");
+    let stats = scene.reported();
+    let written = u64::from(OBJECTS * times) * VALUE as u64;
+    assert!(stats.bytes > written * 9 / 10, "{stats:?}");
     scene
 }
 
-fn overwrite(rig: &Rig, client: &Client, table: &Table, count: u32, times: u32) {
+/// Writes each of the first so many keys once.
+fn write(rig: &Rig, client: &Client, table: &Table, count: u32) {
     let (client, table) = (client.clone(), table.clone());
     rig.run(&rig.client, async move {
         for i in 0..count {
             let key = format!("key {i}");
-            for _ in 0..times {
-                let value = Bytes::from(vec![1; VALUE]);
-                let written = client.write(&table, key.as_bytes(), value);
-                written.await.expect("it is written");
-            }
+            let value = Bytes::from(vec![1; VALUE]);
+            let written = client.write(&table, key.as_bytes(), value);
+            written.await.expect("it is written");
         }
     });
 }
 
 impl Scene {
-    fn until_rejected(&self) {
-        *self.desk.rejects.lock().unwrap() = true;
+    fn reported(&self) -> ReplayStats {
+        let report = self.desk.reports.lock().unwrap()[0].clone();
+        report.result.expect("it has everything")
+    }
+
+    /// The master hears what was decided.
+    fn decide(&self, accepts: bool) {
+        *self.desk.accepts.lock().unwrap() = Some(accepts);
         let answered = || *self.desk.answered.lock().unwrap();
         self.rig.sim.run_until(answered, LONG).unwrap();
     }
@@ -301,16 +309,44 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
     matches!(answer, Err(RpcError::Refused(Refusal::Retry { why, .. })) if *why == RetryReason::TabletNotReady)
 }
 
+/// Three times as much as lives does not fit.
+#[test]
+fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
+    let marks = Marks::count();
+    let scene = replayed(13, 3, 260);
+    assert_eq!(marks.reached().get("recovery-memory-full"), Some(&1));
+    let stats = scene.reported();
+    assert_eq!(stats.objects, u64::from(OBJECTS), "{stats:?}");
+    assert!(
+        (1_000_000..2_000_000).contains(&stats.replay_us),
+        "{stats:?}"
+    );
+    // It waited for memory, not for data.
+    assert!(stats.waiting_us < 250_000, "{stats:?}");
+    scene.decide(true);
+    let served = || scene.rig.owner(&scene.table, b"key 0") == Some(scene.master);
+    scene.rig.sim.run_until(served, LONG).unwrap();
+    for i in 0..OBJECTS {
+        let read = Read {
+            table: scene.table.id(),
+            key: format!("key {i}").into_bytes(),
+            rules: RejectRules::default(),
+        };
+        let found = scene.ask(scene.master, read).unwrap();
+        assert_eq!(found.value.len(), VALUE, "key {i}");
+    }
+}
+
 /// REC-3: otherwise a recovery of this master would find what was rejected.
 #[test]
 fn rejected_tablets_come_back_only_after_a_digest_without_them() {
-    let scene = replayed(11);
+    let scene = replayed(11, 1, 10);
     let replayed = scene.side_segments();
     assert!(replayed.len() > 1, "{replayed:?}");
     let again = || scene.recover(1002, Vec::new());
     assert!(put_off(&again()), "nothing is decided");
     scene.cut_from_backups();
-    scene.until_rejected();
+    scene.decide(false);
     scene.rig.sim.run_for(3 * SECOND);
     let answer = again();
     assert!(put_off(&answer), "the digest is not durable: {answer:?}");
@@ -328,12 +364,12 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
-    let scene = replayed(12);
+    let scene = replayed(12, 2, 10);
     let replayed = scene.side_segments();
     fill_memory(&scene);
     scene.rig.sim.run_for(5 * SECOND);
     assert_eq!(scene.side_segments(), replayed);
-    scene.until_rejected();
+    scene.decide(false);
     let gone = || scene.side_segments().is_disjoint(&replayed);
     scene.rig.sim.run_until(gone, LONG).unwrap();
     scene.rig.sim.run_for(5 * SECOND);
