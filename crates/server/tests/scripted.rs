@@ -25,7 +25,11 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const VALUE: usize = 100_000;
 /// Objects of the crashed server.
-const OBJECTS: u32 = 80;
+const OBJECTS: u32 = 30;
+/// So many rounds of overwriting all of them, with this pause, keep a cleaner from thinking that nothing goes on and that it may take
+/// what is dead: it judges every two seconds, and 8 MB in each of two logs are much.
+const ROUNDS: u32 = 14;
+const ROUND_PAUSE: Duration = Duration::from_millis(300);
 
 /// A coordinator that hears reports, and answers them when it has decided.
 #[derive(Clone, Default)]
@@ -157,9 +161,9 @@ impl Scene {
     }
 }
 
-/// The crashed server wrote [`OBJECTS`] so many times, and the oldest come first: all of that is replayed. The master has `own`
-/// objects of its own.
-fn replayed(seed: u64, times: u32, own_objects: u32) -> Scene {
+/// The crashed server wrote its objects in so many rounds, and the oldest come first, so what is dead is replayed too. The master has
+/// some of its own.
+fn replayed(seed: u64, rounds: u32, own_objects: u32) -> Scene {
     let mut rig = Rig::of(seed, 2, 1);
     rig.all_started();
     rig.sim.run_for(2 * SECOND);
@@ -182,8 +186,10 @@ fn replayed(seed: u64, times: u32, own_objects: u32) -> Scene {
     }
     let [own, table] = tables.map(|table| table.expect("each of them has one"));
     write(&rig, &client, &own, own_objects);
-    // Last of all: a cleaner that has nothing else to do takes what is dead.
-    for _ in 0..times {
+    for round in 0..rounds {
+        if round > 0 {
+            rig.sim.run_for(ROUND_PAUSE);
+        }
         write(&rig, &client, &table, OBJECTS);
     }
     let desk = Desk::default();
@@ -226,8 +232,9 @@ fn replayed(seed: u64, times: u32, own_objects: u32) -> Scene {
     let reported = || !scene.desk.reports.lock().unwrap().is_empty();
     scene.rig.sim.run_until(reported, LONG).unwrap();
     let stats = scene.reported();
-    let written = u64::from(OBJECTS * times) * VALUE as u64;
-    assert!(stats.bytes > written * 9 / 10, "{stats:?}");
+    let lives = u64::from(OBJECTS) * VALUE as u64;
+    let least = if rounds > 1 { 4 * lives } else { lives };
+    assert!(stats.bytes >= least, "{stats:?}");
     scene
 }
 
@@ -321,11 +328,11 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
     matches!(answer, Err(RpcError::Refused(Refusal::Retry { why, .. })) if *why == RetryReason::TabletNotReady)
 }
 
-/// Three times as much as lives does not fit.
+/// What lives fits, and what is dead does not.
 #[test]
 fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
     let marks = Marks::count();
-    let scene = replayed(13, 3, 260);
+    let scene = replayed(13, ROUNDS, 330);
     assert_eq!(marks.reached().get("recovery-memory-full"), Some(&1));
     let stats = scene.reported();
     assert_eq!(stats.objects, u64::from(OBJECTS), "{stats:?}");
@@ -354,7 +361,7 @@ fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_on
 fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     let scene = replayed(11, 1, 10);
     let replayed = scene.side_segments();
-    assert!(replayed.len() > 1, "{replayed:?}");
+    assert!(!replayed.is_empty());
     let again = || scene.recover(1002, Vec::new());
     assert!(put_off(&again()), "nothing is decided");
     scene.cut_from_backups();
@@ -376,7 +383,7 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
-    let scene = replayed(12, 2, 10);
+    let scene = replayed(12, ROUNDS, 10);
     let replayed = scene.side_segments();
     fill_memory(&scene);
     scene.rig.sim.run_for(5 * SECOND);
