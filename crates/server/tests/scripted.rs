@@ -329,7 +329,7 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
 #[test]
 fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
     let marks = Marks::count();
-    let scene = replayed(13, 8, 260);
+    let scene = replayed(13, 10, 330);
     assert_eq!(marks.reached().get("recovery-memory-full"), Some(&1));
     let stats = scene.reported();
     assert_eq!(stats.objects, u64::from(OBJECTS), "{stats:?}");
