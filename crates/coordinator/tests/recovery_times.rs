@@ -5,6 +5,7 @@ mod common;
 use common::{Cluster, OnRecover};
 use pluvio_env::Moment;
 use pluvio_sim::SimOptions;
+use pluvio_wire::HintServerCrashed;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,6 +54,48 @@ fn a_log_that_is_not_complete_is_looked_at_every_half_second() {
     for found in &pauses[1..] {
         assert!((pause..pause + WORK).contains(found), "{pauses:?}");
     }
+}
+
+/// When a server was last asked for replicas that are not enough.
+fn last_look(cluster: &Cluster) -> Option<Moment> {
+    cluster.server(1).asked_for_replicas.last().copied()
+}
+
+/// The next look at a log that is not complete after `happens`, and the one before it.
+fn look_after(cluster: &mut Cluster, happens: impl FnOnce(&mut Cluster)) -> Duration {
+    cluster.sim.run_for(3 * SECOND);
+    let before = last_look(cluster);
+    cluster.until("a look", |c| last_look(c) != before);
+    let before = last_look(cluster);
+    happens(cluster);
+    cluster.until("another look", |c| last_look(c) != before);
+    let pair = [before, last_look(cluster)].map(|look| look.expect("there was one"));
+    pair[1].since(pair[0])
+}
+
+/// What makes it complete may be there then.
+#[test]
+fn a_log_that_is_not_complete_is_looked_at_at_once_when_a_server_comes_or_goes() {
+    let mut cluster = crashed(4, |cluster| {
+        for index in [1, 2, 3] {
+            cluster.server(index).behaviour.disk_lost = true;
+        }
+    });
+    let soon = Duration::from_millis(250);
+    let pause = look_after(&mut cluster, |cluster| {
+        let index = cluster.add_machine();
+        cluster.server(index).behaviour.disk_lost = true;
+    });
+    assert!(
+        pause < soon,
+        "{pause:?} until it was looked at for a new server"
+    );
+    let pause = look_after(&mut cluster, |cluster| {
+        let suspect = cluster.id(3);
+        cluster.crash(3);
+        cluster.ask(HintServerCrashed { suspect }).unwrap();
+    });
+    assert!(pause < soon, "{pause:?} until it was looked at for a crash");
 }
 
 #[test]

@@ -263,6 +263,38 @@ fn the_only_server_is_its_own_backup_until_others_join() {
     check(&cluster, &acknowledged, 4);
 }
 
+/// All three replicas are needed, so nothing goes on before a useless one has a successor.
+#[test]
+fn a_backup_whose_disk_fails_is_replaced_by_another_one() {
+    for seed in 0..4 {
+        let mut cluster = Setup {
+            min_replicas: 3,
+            ..Setup::new(seed)
+        }
+        .start();
+        let acknowledged = start_writers(&cluster, 3, 2_000);
+        cluster.sim.run_for(Duration::from_millis(50));
+        let replication = cluster.replication.clone();
+        let status = || replication.status();
+        let process = cluster.nodes[0].process;
+        let failing = DiskFaults {
+            write_error_ppm: 1_000_000,
+            ..DiskFaults::default()
+        };
+        cluster.sim.set_disk(process, failing);
+        let met = || status().write_failures > 0;
+        let limit = Duration::from_secs(10);
+        cluster.sim.run_until(met, limit).expect("it is written to");
+        let before = count(&acknowledged);
+        cluster.sim.run_for(Duration::from_millis(500));
+        assert!(count(&acknowledged) > before + 10, "{:?}", status());
+        // The others have all of it.
+        cluster.sim.crash(cluster.master);
+        cluster.crash(0, true);
+        check(&cluster, &acknowledged, seed);
+    }
+}
+
 #[test]
 fn replicas_of_segments_that_left_the_log_are_freed() {
     let cluster = Setup::new(5).start();

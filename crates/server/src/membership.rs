@@ -304,6 +304,9 @@ pub(crate) async fn ask_coordinator(
 }
 
 #[cfg(test)]
+mod watching;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use pluvio_units::ServerListVersion;

@@ -211,3 +211,23 @@ fn tablets_without_replicas_start_anew() {
     assert_ne!(tablet.owner, ServerId(1));
     assert!(matches!(prepare(&mut state), Prepared::Removed));
 }
+
+#[test]
+fn partitions_double_with_attempts_in_vain_up_to_64_until_one_is_recovered() {
+    let attempt = |in_vain| Attempted {
+        outcome: Outcome::Again(Duration::ZERO),
+        failed: BTreeSet::new(),
+        in_vain,
+    };
+    let mut trouble = Trouble::default();
+    let mut least = Vec::new();
+    for _ in 0..10 {
+        least.push(trouble.experience().least);
+        trouble.learn(&attempt(true));
+    }
+    assert_eq!(least, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    trouble.learn(&attempt(false));
+    assert_eq!(trouble.experience().least, 1);
+    // What was too much once is not tried again as large.
+    assert!(!trouble.experience().may_crowd);
+}

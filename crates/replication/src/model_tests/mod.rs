@@ -6,6 +6,7 @@
 //! find the log incomplete, but must never take a wrong one for complete.
 
 mod backup;
+mod scenes;
 
 use crate::machine::{Action, Machine, WriteOutcome};
 use crate::placement::{Placement, View};
@@ -48,8 +49,15 @@ struct World {
     graves: Vec<BTreeMap<SegmentId, Frame>>,
     next_server: u64,
     version: u64,
+    replicas: u32,
     min_replicas: u32,
     segments: BTreeMap<SegmentId, ModelSegment>,
+    /// All heads that the log has opened, the oldest first.
+    heads: Vec<SegmentId>,
+    /// Heads of which something was sent.
+    begun: BTreeSet<SegmentId>,
+    /// Backups that have closed a replica, whatever became of it.
+    closed_on: BTreeMap<SegmentId, BTreeSet<ServerId>>,
     head: SegmentId,
     next_segment: u64,
     durable: LogPosition,
@@ -85,8 +93,12 @@ impl World {
             graves: Vec::new(),
             next_server: 2 + servers,
             version: 0,
+            replicas,
             min_replicas,
             segments: BTreeMap::new(),
+            heads: Vec::new(),
+            begun: BTreeSet::new(),
+            closed_on: BTreeMap::new(),
             head: SegmentId(0),
             next_segment: 1,
             durable: LogPosition::default(),
@@ -170,6 +182,7 @@ impl World {
         digest.insert(SegmentId(self.next_segment));
         let old = self.head;
         self.head = self.open(SegmentKind::Head, digest);
+        self.heads.push(self.head);
         for id in cleaned {
             self.segments.get_mut(&id).expect("is a member").left_at = Some(self.head);
         }
@@ -271,7 +284,9 @@ impl World {
                     Action::Write(order) => self.send(order),
                     Action::Record(segment, epoch) => self.records.push((segment, epoch)),
                     Action::Free(server, segment) => {
-                        self.freed.insert((server, segment));
+                        if self.freed.insert((server, segment)) {
+                            self.check_free(server, segment);
+                        }
                         self.frees.push((server, segment));
                     }
                     Action::DigestDurable(head) => self.digest_durable(head),
@@ -308,6 +323,9 @@ impl World {
         };
         let place = (order.server, order.segment);
         assert!(!self.freed.contains(&place), "REP-8: {order:?}");
+        if order.kind == SegmentKind::Head && self.begun.insert(order.segment) {
+            self.check_head_begun(order.segment);
+        }
         assert!(order.flight.end <= segment.length && order.flight.certified <= order.flight.end);
         if order.offset < order.flight.end {
             assert!(
@@ -316,6 +334,60 @@ impl World {
             );
         }
         self.writes.push(order);
+    }
+
+    /// REP-2: all heads but the predecessor of a new one are durably closed.
+    fn check_head_begun(&self, head: SegmentId) {
+        let older = self.heads.iter().take_while(|id| **id < head);
+        let older: Vec<SegmentId> = older.copied().collect();
+        for id in older.split_last().map_or(&[][..], |(_, before)| before) {
+            let closed = self.closed_on.get(id).map_or(0, BTreeSet::len);
+            let whole = self.segments.get(id).is_none_or(|s| {
+                self.durable
+                    >= LogPosition {
+                        segment: *id,
+                        offset: s.length,
+                    }
+            });
+            assert!(
+                whole && closed >= self.min_replicas as usize,
+                "REP-2: {head} is opened, and {id} is closed on {closed} backups\n{}",
+                self.describe()
+            );
+        }
+    }
+
+    /// REP-9: a place in a segment that belongs to the log is given back when as many others as wanted have all of it.
+    fn check_free(&self, server: ServerId, id: SegmentId) {
+        let Some(segment) = self.segments.get(&id) else {
+            return;
+        };
+        let whole = |frame: &Frame| {
+            frame.closed && frame.certified == frame.image.unwrap_or(segment.length)
+        };
+        let others = self.backups.iter().filter(|(other, _)| **other != server);
+        let count = others
+            .filter(|(_, b)| b.frames.get(&id).is_some_and(whole))
+            .count();
+        assert!(
+            count >= self.replicas as usize,
+            "REP-9: {id} is freed on {server}, and {count} others have it\n{}",
+            self.describe()
+        );
+    }
+
+    /// A write is executed.
+    fn arrive(&mut self, order: &WriteOrder) -> WriteOutcome {
+        let Some(backup) = self.backups.get_mut(&order.server) else {
+            return WriteOutcome::Unknown;
+        };
+        let outcome = backup.write(order, self.now);
+        let frame = backup.frames.get(&order.segment);
+        if frame.is_some_and(|frame| frame.closed) {
+            let closed_on = self.closed_on.entry(order.segment).or_default();
+            closed_on.insert(order.server);
+        }
+        outcome
     }
 
     fn digest_durable(&mut self, head: SegmentId) {
@@ -347,16 +419,19 @@ impl World {
                 WriteOutcome::Unknown
             }
             1 => {
-                self.backups
-                    .get_mut(&server)
-                    .map(|b| b.write(&order, self.now));
+                self.arrive(&order);
                 WriteOutcome::Unknown
             }
-            _ => self
-                .backups
-                .get_mut(&server)
-                .map_or(WriteOutcome::Unknown, |b| b.write(&order, self.now)),
+            _ => self.arrive(&order),
         };
+        self.machine
+            .written(id, server, outcome, &mut self.placement, self.now);
+    }
+
+    /// A write arrives, and its answer does.
+    fn deliver_surely(&mut self, order: &WriteOrder) {
+        let outcome = self.arrive(order);
+        let (id, server) = (order.segment, order.server);
         self.machine
             .written(id, server, outcome, &mut self.placement, self.now);
     }
@@ -368,9 +443,7 @@ impl World {
         let order = self
             .late
             .swap_remove(self.dice.below(self.late.len() as u64) as usize);
-        if let Some(backup) = self.backups.get_mut(&order.server) {
-            backup.write(&order, self.now);
-        }
+        self.arrive(&order);
     }
 
     fn control(&mut self) {
@@ -643,17 +716,7 @@ impl World {
             self.step();
             let writes = std::mem::take(&mut self.writes);
             for order in writes {
-                let outcome = self
-                    .backups
-                    .get_mut(&order.server)
-                    .map_or(WriteOutcome::Unknown, |b| b.write(&order, self.now));
-                self.machine.written(
-                    order.segment,
-                    order.server,
-                    outcome,
-                    &mut self.placement,
-                    self.now,
-                );
+                self.deliver_surely(&order);
             }
             while !self.records.is_empty() || !self.frees.is_empty() {
                 self.control();

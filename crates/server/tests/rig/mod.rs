@@ -5,12 +5,13 @@
 use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
-use pluvio_env::{Address, Env};
+use pluvio_env::{Address, BoxFuture, CallError, Clock, Env, Frame, Network};
 use pluvio_format::{FrameHeader, newest_frame_header};
 use pluvio_server::{OnCorruption, Server, ServerOptions};
-use pluvio_sim::{DiskFaults, ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_sim::{DiskFaults, Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
-use pluvio_wire::ClusterStatus;
+use pluvio_wire::{ClusterStatus, Opcode};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,41 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// Servers that have started, in the order of their processes.
 type Started = Arc<Mutex<Vec<Option<Arc<Server>>>>>;
+
+/// How long each server keeps a request of its own back before it sends it, by operation.
+#[derive(Clone, Default)]
+pub struct Delays(Arc<Mutex<BTreeMap<u16, Duration>>>);
+
+impl Delays {
+    /// Requests of this kind that servers make from here on are kept back for so long.
+    pub fn set(&self, opcode: Opcode, delay: Duration) {
+        self.0.lock().unwrap().insert(opcode as u16, delay);
+    }
+}
+
+struct Delayed {
+    delays: Delays,
+    clock: Arc<dyn Clock>,
+}
+
+impl Interceptor for Delayed {
+    fn call<'a>(
+        &'a self,
+        network: &'a dyn Network,
+        to: &'a Address,
+        request: Frame,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Frame, CallError>> {
+        let delay = self.delays.0.lock().unwrap().get(&request.opcode).copied();
+        match delay {
+            None => network.call(to, request, limit),
+            Some(delay) => Box::pin(async move {
+                self.clock.sleep(delay).await;
+                network.call(to, request, limit).await
+            }),
+        }
+    }
+}
 
 /// A replica as it lies on a disk.
 pub struct FrameOnDisk {
@@ -34,6 +70,8 @@ pub struct Rig {
     pub client: ProcessEnv,
     pub other: ProcessEnv,
     pub servers: Vec<ProcessId>,
+    pub delays: Delays,
+    options: CoordinatorOptions,
     started: Started,
     /// Servers that have ended because their memory was corrupt.
     corrupt: Arc<Mutex<Vec<usize>>>,
@@ -44,6 +82,11 @@ pub struct Rig {
 impl Rig {
     /// A coordinator and two client processes; servers are added by [`Rig::add`].
     pub fn new(seed: u64) -> Self {
+        Self::with(seed, CoordinatorOptions::default())
+    }
+
+    /// As [`Rig::new`], with a coordinator of these times.
+    pub fn with(seed: u64, options: CoordinatorOptions) -> Self {
         let sim = Sim::new(seed, SimOptions::default());
         let coordinator = sim.process("coordinator");
         let (client, other) = (sim.process("client"), sim.process("other"));
@@ -55,6 +98,8 @@ impl Rig {
             client,
             other,
             servers: Vec::new(),
+            delays: Delays::default(),
+            options,
             started: Started::default(),
             corrupt: Arc::default(),
             racks: Vec::new(),
@@ -74,9 +119,9 @@ impl Rig {
 
     fn start_coordinator(&self) {
         let (env, store) = (self.coordinator.env.clone(), Arc::clone(&self.store));
+        let options = self.options.clone();
         self.sim
             .spawn(self.coordinator.id, "coordinator", async move {
-                let options = CoordinatorOptions::default();
                 let started = Coordinator::start(env.clone(), store, options).await;
                 let coordinator = Arc::new(started.expect("the coordinator starts"));
                 let at = Address::from("coordinator");
@@ -153,7 +198,14 @@ impl Rig {
             corrupt.lock().unwrap().push(i);
         }));
         let started = Arc::clone(&self.started);
-        let env = process.env.clone();
+        let delayed = Delayed {
+            delays: self.delays.clone(),
+            clock: Arc::clone(&process.env.clock),
+        };
+        let env = Env {
+            network: Intercepted::new(Arc::clone(&process.env.network), delayed),
+            ..process.env.clone()
+        };
         self.sim.spawn(process.id, "server", async move {
             let server = Server::start(env, options)
                 .await

@@ -1,0 +1,113 @@
+//! Scenes in the model's world whose messages arrive when the test says so.
+
+use super::World;
+use pluvio_format::SegmentKind;
+use pluvio_units::{LogPosition, SegmentId};
+use std::collections::BTreeSet;
+
+/// A log whose replicas have all that it has, each segment on three of five backups.
+fn world() -> World {
+    let mut world = World::new(1, 5, 3, 2);
+    world.settle(3);
+    world
+}
+
+impl World {
+    /// The machine hears of what the log did, and acts.
+    fn go_on(&mut self) {
+        for id in self.machine.growing() {
+            let segment = &self.segments[&id];
+            self.machine.grew(id, segment.length, segment.closed);
+        }
+        self.step();
+    }
+
+    fn position(&self, segment: SegmentId) -> LogPosition {
+        let offset = self.segments[&segment].length;
+        LogPosition { segment, offset }
+    }
+
+    /// Writes under way that are for the open heads, and the others.
+    fn under_way(&self) -> (usize, usize) {
+        let heads = self.writes.iter().filter(|w| w.segment == self.head);
+        (heads.clone().count(), self.writes.len() - heads.count())
+    }
+}
+
+#[test]
+fn what_is_in_a_head_is_acknowledged_while_its_successor_is_being_opened() {
+    let mut world = world();
+    let first = world.head;
+    world.grow(first);
+    world.roll();
+    world.grow(world.head);
+    let (second, end) = (world.head, world.position(first));
+    assert!(world.durable < end);
+    loop {
+        world.go_on();
+        let of_first = |w: &mut crate::segment::WriteOrder| w.segment == first;
+        let writes: Vec<_> = world.writes.extract_if(.., of_first).collect();
+        if writes.is_empty() {
+            break;
+        }
+        for order in writes {
+            world.deliver_surely(&order);
+        }
+    }
+    assert_eq!(world.durable, end, "{}", world.describe());
+    assert!(
+        !world
+            .backups
+            .values()
+            .any(|b| b.frames.contains_key(&second))
+    );
+    // What is in the second one has to wait: its opening is all of it that may be sent, and the first one is not closed.
+    assert!(
+        world
+            .writes
+            .iter()
+            .all(|w| w.segment == second && w.flight.end == super::OPENING)
+    );
+    assert!(!world.closed_on.contains_key(&first));
+}
+
+/// Side segments, and copies in place of replicas that were lost. Heads have room of their own.
+#[test]
+fn twelve_writes_are_under_way_at_most_that_are_not_for_heads() {
+    let mut world = world();
+    let sides: Vec<SegmentId> = (0..20)
+        .map(|_| {
+            let id = world.open(SegmentKind::Side, BTreeSet::new());
+            world.grow(id);
+            world.segments.get_mut(&id).expect("it is there").closed = true;
+            id
+        })
+        .collect();
+    world.go_on();
+    assert_eq!(world.under_way(), (0, 12));
+    world.grow(world.head);
+    world.go_on();
+    assert_eq!(
+        world.under_way(),
+        (3, 12),
+        "they do not wait for the others"
+    );
+    let side = world.writes.iter().position(|w| w.segment != world.head);
+    let order = world.writes.swap_remove(side.expect("there are twelve"));
+    world.deliver_surely(&order);
+    world.go_on();
+    assert_eq!(world.under_way(), (3, 12), "the next one has its turn");
+    world.settle(3);
+    assert!(sides.iter().all(|id| world.segments[id].durable));
+
+    let lost: Vec<_> = world.backups.keys().copied().take(2).collect();
+    for server in lost {
+        world.backups.remove(&server);
+    }
+    world.push_list(3);
+    world.go_on();
+    let lacking = world.machine.status(&world.placement, world.now);
+    assert!(lacking.segments_under_replicated > 15, "{lacking:?}");
+    assert_eq!(world.under_way().1, 12);
+    world.settle(3);
+}

@@ -1,0 +1,213 @@
+//! A watcher among peers that do as they are told, and a coordinator that only listens.
+
+use super::{Membership, PingOptions, Watcher};
+use pluvio_env::{Address, Frame, Handled, Peer, Service};
+use pluvio_sim::{NetworkFaults, ProcessId, Sim, SimOptions};
+use pluvio_units::{ClusterId, ServerId, ServerListVersion};
+use pluvio_wire::{
+    Coordinators, HintServerCrashed, Opcode, Ping, PingReply, Refusal, RetryReason, ServerInfo,
+    ServerList, ServerState, decode, reply,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const ME: ServerId = ServerId(1);
+
+/// What happened, and when by virtual time.
+type Noted = Arc<Mutex<Vec<(Duration, ServerId)>>>;
+
+/// Notes pings and hints.
+struct Scripted {
+    sim: pluvio_sim::SimHandle,
+    /// What it answers to pings; the coordinator answers none.
+    as_server: ServerId,
+    pings: Noted,
+    hints: Noted,
+}
+
+fn note(list: &Noted, at: Duration, who: ServerId) {
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    list.push((at, who));
+}
+
+fn noted(list: &Noted) -> Vec<(Duration, ServerId)> {
+    list.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+impl Service for Scripted {
+    fn handle(&self, _: Peer, frame: Frame) -> Handled {
+        let now = self.sim.now();
+        let opcode = Opcode::from_number(frame.opcode);
+        Handled::Now(if opcode == Some(Opcode::HintServerCrashed) {
+            let (_, hint) = decode::<HintServerCrashed>(&frame).expect("is well formed");
+            note(&self.hints, now, hint.suspect);
+            reply::<HintServerCrashed>(&Ok(()))
+        } else if opcode == Some(Opcode::Ping) {
+            note(&self.pings, now, self.as_server);
+            reply::<Ping>(&Ok(PingReply {
+                server: self.as_server,
+                server_list: ServerListVersion(1),
+                caller_is_member: true,
+            }))
+        } else {
+            let refusal = Refusal::retry(Duration::from_millis(1), RetryReason::Busy);
+            let refused = reply::<Ping>(&Err(refusal));
+            Frame {
+                opcode: frame.opcode,
+                ..refused
+            }
+        })
+    }
+}
+
+struct Scene {
+    sim: Sim,
+    /// Processes of servers 2, 3, ….
+    peers: Vec<ProcessId>,
+    pings: Noted,
+    hints: Noted,
+}
+
+fn info(id: u64) -> ServerInfo {
+    ServerInfo {
+        id: ServerId(id),
+        address: format!("server-{id}"),
+        redis: None,
+        admin: None,
+        rack: None,
+        pid: 0,
+        cores: 1,
+        volatile: false,
+        disk_mb_per_s: 0,
+        state: ServerState::Up,
+    }
+}
+
+/// A watcher and other servers, which answer pings with these ids, or do not listen.
+fn scene(answers: &[Option<u64>]) -> Scene {
+    let options = SimOptions {
+        network: NetworkFaults {
+            tail_ppm: 0,
+            refused_ppm: 1_000_000,
+            ..NetworkFaults::default()
+        },
+        ..SimOptions::default()
+    };
+    let sim = Sim::new(7, options);
+    let (pings, hints) = (Noted::default(), Noted::default());
+    let listen = |name: &str, as_server: u64| {
+        let process = sim.process(name);
+        let service = Scripted {
+            sim: sim.handle(),
+            as_server: ServerId(as_server),
+            pings: Arc::clone(&pings),
+            hints: Arc::clone(&hints),
+        };
+        let at = Address::from(name);
+        let env = process.env;
+        sim.spawn(process.id, "listen", async move {
+            let open = env.network.listen(&at, Arc::new(service)).await;
+            let _open = open.expect("the address is free");
+            std::future::pending::<()>().await;
+        });
+        process.id
+    };
+    listen("coordinator", 0);
+    let mut peers = Vec::new();
+    for (at, answer) in answers.iter().enumerate() {
+        let name = format!("server-{}", at + 2);
+        peers.push(match answer {
+            Some(id) => listen(&name, *id),
+            None => sim.process(&name).id,
+        });
+    }
+    let me = sim.process("server-1");
+    let membership = Membership::new();
+    let list = ServerList {
+        version: ServerListVersion(1),
+        servers: (1..2 + answers.len() as u64).map(info).collect(),
+        grown: true,
+    };
+    membership.enlisted(ME, ClusterId(1), list);
+    let watcher = Watcher {
+        env: me.env,
+        membership,
+        coordinators: Arc::new(Coordinators::new(vec![Address::from("coordinator")])),
+        options: PingOptions::default(),
+    };
+    sim.spawn(me.id, "watch", watcher.run());
+    Scene {
+        sim,
+        peers,
+        pings,
+        hints,
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn one_other_server_chosen_at_random_is_pinged_every_100_ms() {
+    let scene = scene(&[Some(2), Some(3), Some(4)]);
+    scene.sim.run_for(Duration::from_secs(30));
+    let pings = noted(&scene.pings);
+    let gaps = pings.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    for gap in gaps {
+        assert!((99 * MS..102 * MS).contains(&gap), "{gap:?}");
+    }
+    let mut all = 0;
+    for id in 2..5 {
+        let share = pings.iter().filter(|(_, to)| *to == ServerId(id)).count();
+        assert!(share > 60, "server {id}: {share} of {}", pings.len());
+        all += share;
+    }
+    assert!((290..=300).contains(&all), "{all}");
+    // At random, not in turns.
+    let repeated = pings.windows(2).filter(|pair| pair[0].1 == pair[1].1);
+    assert!(repeated.count() > 50);
+    assert_eq!(noted(&scene.hints), []);
+}
+
+#[test]
+fn a_refused_connection_is_told_at_once_and_so_is_another_life() {
+    for answer in [None, Some(99)] {
+        let scene = scene(&[answer]);
+        scene.sim.run_for(110 * MS);
+        let hints = noted(&scene.hints);
+        assert!(
+            matches!(hints[..], [(_, ServerId(2))]),
+            "{answer:?}: {hints:?}"
+        );
+    }
+}
+
+#[test]
+fn silence_is_told_the_second_time() {
+    let scene = scene(&[Some(2)]);
+    scene.sim.isolate(scene.peers[0]);
+    // A pause and the limit of a ping, twice.
+    scene.sim.run_for(995 * MS);
+    assert_eq!(noted(&scene.hints), []);
+    scene.sim.run_for(10 * MS);
+    let hints = noted(&scene.hints);
+    assert!(matches!(hints[..], [(_, ServerId(2))]), "{hints:?}");
+}
+
+/// It was slow for a moment, and again later.
+#[test]
+fn an_answer_between_two_silences_is_a_sign_of_life() {
+    let scene = scene(&[Some(2)]);
+    for _ in 0..5 {
+        scene.sim.isolate(scene.peers[0]);
+        scene.sim.run_for(450 * MS);
+        scene.sim.heal_all();
+        let before = noted(&scene.pings).len();
+        let answered = || noted(&scene.pings).len() > before;
+        scene
+            .sim
+            .run_until(answered, Duration::from_secs(2))
+            .expect("it is pinged again");
+        scene.sim.run_for(MS);
+    }
+    assert_eq!(noted(&scene.hints), []);
+}
