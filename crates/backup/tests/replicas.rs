@@ -410,6 +410,26 @@ fn a_replica_of_a_former_life_stays_until_its_replacement_is_complete() {
 }
 
 #[test]
+fn a_write_of_an_earlier_replication_epoch_is_refused() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-old-epoch"]);
+    let node = Node::new(7);
+    let backup = node.start();
+    let image = Image::new(2, Head, 10);
+    let write = |epoch, from, to| {
+        let request = WriteReplica {
+            epoch: ReplicationEpoch(epoch),
+            ..image.request(2, Head, from, to)
+        };
+        node.write(&backup, request)
+    };
+    write(1, 0, 3).expect("is written");
+    assert_eq!(kind(write(0, 3, 5)), FatalKind::Stale);
+    assert_eq!(replicas(&node, &backup)[0].length, image.ends[2]);
+    write(1, 3, 5).expect("is written");
+    assert_eq!(replicas(&node, &backup)[0].length, image.ends[4]);
+}
+
+#[test]
 fn a_freed_replica_is_not_opened_again_by_a_late_write() {
     let node = Node::new(8);
     let backup = node.start();

@@ -370,7 +370,6 @@ fn deletes_and_overwrites_go_on_at_the_limit_without_replicas() {
 
 #[test]
 fn deletes_and_overwrites_go_on_at_the_limit_with_replicas() {
-    let _marks = pluvio_units::Marks::to_reach(&["log-emergency-head"]);
     let driver = Driver::new(64, 2, Durability::Replicated, 95, 6_000);
     live_at_the_limit(driver, 6_000, 250, steps_or(5_000));
 }
@@ -392,6 +391,7 @@ fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_without_rep
 
 #[test]
 fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_with_replicas() {
+    let _marks = pluvio_units::Marks::to_reach(&["log-emergency-head"]);
     live_at_the_brim(Durability::Replicated);
 }
 

@@ -373,3 +373,36 @@ fn the_last_handle_frees_the_memory() {
     drop(cleaner);
     assert!(space.upgrade().is_none());
 }
+
+/// Live objects are at their limit, so there is no room for graves: there are tombstones, one for each segment.
+#[test]
+fn where_graves_do_not_fit_there_are_tombstones() {
+    let _marks =
+        pluvio_units::Marks::to_reach(&["store-graves-do-not-fit", "store-several-tombstones"]);
+    let store = open(Durability::Replicated, 1, Size::mib(48));
+    let table = table(&store);
+    let mut replicas = Replicas::default();
+    let mut change = |key: &[u8], length: usize| {
+        let Ok(update) = put(&store, &table, LogId(0), key, &vec![1; length]) else {
+            return false;
+        };
+        replicas.sync(&store);
+        if let Update::Done(appended) = update {
+            let durable = store.space().confirm(appended).expect("it is durable");
+            store.settle(&table, &durable);
+        }
+        true
+    };
+    assert!(change(b"k", 100));
+    // Two segments; then all the room there is, to the last byte.
+    let mut numbers = 0_u32..;
+    let mut next = || numbers.next().unwrap().to_le_bytes();
+    for _ in 0..100 {
+        assert!(change(&next(), 100_000));
+    }
+    assert!(change(b"k", 100));
+    for length in [100_000, 1000, 10, 1] {
+        while change(&next(), length) {}
+    }
+    assert!(change(b"k", 100), "it is no larger than before");
+}

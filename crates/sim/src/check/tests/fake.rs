@@ -63,8 +63,8 @@ impl Fake {
         self.ids += 1;
         let condition = (self.draw.below(3) == 0).then(|| self.condition());
         let action = match (self.draw.below(6), condition) {
-            (0 | 1, None) => READ,
-            (0 | 1, Some(condition)) => Action::ReadIf { condition },
+            (0, _) | (1, None) => READ,
+            (1, Some(condition)) => Action::ReadIf { condition },
             (2, condition) => Action::Delete { condition },
             _ => Action::Write {
                 content: Content::Bytes(self.ids),
@@ -227,6 +227,6 @@ fn clusters_that_lose_confuse_or_repeat_are_found_out() {
         assert!(flawed > 40, "{flaw:?} happened in {flawed}");
         // Some flaws stay without a witness.
         assert!(found * 3 > flawed * 2, "{flaw:?}: {found} of {flawed}");
-        assert!(named * 3 > flawed, "{flaw:?}: {named} of {flawed} by name");
+        assert!(named * 4 > flawed, "{flaw:?}: {named} of {flawed} by name");
     }
 }
