@@ -210,7 +210,7 @@ fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
 /// replayed again, and only what lives.
 #[test]
 fn what_fits_only_without_dead_objects_is_recovered() {
-    const LIVE: u32 = 150;
+    const LIVE: u32 = 280;
     let _marks = pluvio_units::Marks::to_reach(&["recovery-memory-full"]);
     let mut rig = Rig::of(11, 2, 1);
     rig.all_started();

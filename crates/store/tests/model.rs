@@ -394,6 +394,7 @@ fn where_graves_do_not_fit_there_are_tombstones() {
         true
     };
     assert!(change(b"k", 100));
+    assert!(change(b"filler", 1));
     // Two segments; then all the room there is, to the last byte.
     let mut numbers = 0_u32..;
     let mut next = || numbers.next().unwrap().to_le_bytes();
@@ -404,5 +405,6 @@ fn where_graves_do_not_fit_there_are_tombstones() {
     for length in [100_000, 1000, 10, 1] {
         while change(&next(), length) {}
     }
+    assert!((1..1000).any(|length| !change(b"filler", length)));
     assert!(change(b"k", 100), "it is no larger than before");
 }

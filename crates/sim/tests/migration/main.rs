@@ -105,10 +105,8 @@ fn the_coordinator_is_killed_at_every_message() {
 fn a_tablet_that_is_not_copied_in_time_stays_and_moves_later() {
     let _marks = pluvio_units::Marks::to_reach(&["migration-given-up"]);
     for seed in 0..3 {
-        let options = CoordinatorOptions {
-            migration_limit: Duration::from_secs(1),
-            ..CoordinatorOptions::default()
-        };
+        let mut options = CoordinatorOptions::default();
+        options.migration_limit = Duration::from_secs(1);
         let mut loaded: Loaded<Message> = loaded_in(Cluster::with(seed, 4, options));
         let (owner, receiver) = (loaded.owner(), loaded.another());
         let process = |id| loaded.cluster.process_of(id);
@@ -118,7 +116,9 @@ fn a_tablet_that_is_not_copied_in_time_stays_and_moves_later() {
         assert_eq!(loaded.owner(), owner, "seed {seed}");
         loaded.cluster.sim.heal(from, to);
         loaded.cluster.until_healthy(&loaded.client);
-        assert!(loaded.migrate(receiver), "seed {seed}");
+        // The receiver may still wait for an answer that was lost.
+        let moved = (0..10).any(|_| loaded.migrate(receiver));
+        assert!(moved, "seed {seed}");
         loaded.check(&format!("seed {seed}"));
     }
 }
