@@ -210,12 +210,16 @@ fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
 /// replayed again, and only what lives.
 #[test]
 fn what_fits_only_without_dead_objects_is_recovered() {
-    const LIVE: u32 = 280;
+    const LIVE: u32 = 200;
+    const OTHERS: u32 = 120;
     let _marks = pluvio_units::Marks::to_reach(&["recovery-memory-full"]);
     let mut rig = Rig::of(11, 2, 1);
     rig.all_started();
     let table = rig.fill_large("t", LIVE);
     let crashed = rig.owner(&table, b"key 0").expect("somebody serves it");
+    // The other one has something of its own.
+    let own = rig.fill_large("u", OTHERS);
+    assert_ne!(rig.owner(&own, b"key 0"), Some(crashed));
     // It keeps replicas for others and has none.
     rig.add(0, DiskFaults::default());
     rig.all_started();
@@ -224,4 +228,5 @@ fn what_fits_only_without_dead_objects_is_recovered() {
     }
     rig.kill(crashed);
     rig.check_large("t", LIVE);
+    rig.check_large("u", OTHERS);
 }
