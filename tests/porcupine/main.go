@@ -56,15 +56,56 @@ func (c content) String() string {
 	}
 }
 
-type action struct {
-	Write *struct {
-		Content   content
-		Condition *uint64
-	}
-	Delete *struct{ Condition *uint64 }
-	Add    *struct{ By int64 }
-	word   string
+// When an operation goes ahead; a version 0 is no object.
+type condition struct {
+	Absent, Present bool
+	Is              *uint64
+	IsNot           *uint64 `json:"is_not"`
+	AtLeast         *uint64 `json:"at_least"`
 }
+
+func (c *condition) allows(version uint64) bool {
+	switch {
+	case c == nil:
+		return true
+	case version == 0:
+		return !c.Present
+	default:
+		return !c.Absent && (c.Is == nil || *c.Is == version) && (c.IsNot == nil || *c.IsNot != version) &&
+			(c.AtLeast == nil || *c.AtLeast <= version)
+	}
+}
+
+type action struct {
+	ReadIf *struct{ Condition *condition }
+	Write  *struct {
+		Content   content
+		Condition *condition
+	}
+	Delete *struct{ Condition *condition }
+	Add    *struct {
+		By        int64
+		Condition *condition
+	}
+	word string
+}
+
+func (a action) condition() *condition {
+	switch {
+	case a.ReadIf != nil:
+		return a.ReadIf.Condition
+	case a.Write != nil:
+		return a.Write.Condition
+	case a.Delete != nil:
+		return a.Delete.Condition
+	case a.Add != nil:
+		return a.Add.Condition
+	default:
+		return nil
+	}
+}
+
+func (a action) isRead() bool { return a.word == "Read" || a.ReadIf != nil }
 
 func (a *action) UnmarshalJSON(text []byte) error {
 	if text[0] == '"' {
@@ -147,6 +188,27 @@ func (s state) told(version uint64) state {
 	return s
 }
 
+// Whether the condition can hold in this state, and what is known of the state then.
+func (s state) meets(c *condition) (bool, state) {
+	switch {
+	case c == nil:
+		return true, s
+	case !s.there:
+		return c.allows(0), s
+	case s.exact:
+		return c.allows(s.least), s
+	case c.Is != nil:
+		return s.canBe(*c.Is) && c.allows(*c.Is), s.told(*c.Is)
+	}
+	if c.AtLeast != nil && *c.AtLeast > s.least {
+		s.least = *c.AtLeast
+	}
+	if c.IsNot != nil && *c.IsNot == s.least {
+		s.least++
+	}
+	return !c.Absent, s
+}
+
 // The state after a write that made a version nobody was told.
 func (s state) set(value string) state {
 	return state{value: value, there: true, least: s.least + 1}
@@ -186,60 +248,47 @@ func step(before, input, output any) (bool, any) {
 
 // The state after an operation that nobody got an answer to, where it has an effect.
 func apply(s state, a action) state {
+	holds, met := s.meets(a.condition())
+	if !holds {
+		return s
+	}
 	switch {
 	case a.Write != nil:
-		if c := a.Write.Condition; c != nil {
-			if !s.canBe(*c) {
-				return s
-			}
-			s = s.told(*c)
-		}
-		return s.set(a.Write.Content.String())
+		return met.set(a.Write.Content.String())
 	case a.Delete != nil:
-		if c := a.Delete.Condition; c != nil {
-			if !s.canBe(*c) {
-				return s
-			}
-			s = s.told(*c)
-		}
-		return s.gone()
+		return met.gone()
 	case a.Add != nil:
 		n, ok := s.number()
 		if !ok {
 			return s
 		}
-		return s.set(number(n + a.Add.By))
+		return met.set(number(n + a.Add.By))
 	default:
 		return s
 	}
 }
 
 func answered(s state, a action, o outcome) (bool, state) {
+	c := a.condition()
 	switch {
 	case o.Rejected != nil:
-		var c *uint64
-		if a.Write != nil {
-			c = a.Write.Condition
-		} else if a.Delete != nil {
-			c = a.Delete.Condition
-		}
 		v := o.Rejected.Version
-		return c != nil && *c != v && s.canBe(v), s.told(v)
-	case a.word == "Read":
+		return c != nil && !c.allows(v) && s.canBe(v), s.told(v)
+	case a.isRead():
 		switch {
 		case o.word == "Missing":
-			return !s.there, s
+			return !s.there && c.allows(0), s
 		case o.Found != nil:
 			v := o.Found.Version
-			return s.there && s.canBe(v) && s.value == o.Found.Content.String(), s.told(v)
+			return s.there && s.canBe(v) && c.allows(v) && s.value == o.Found.Content.String(), s.told(v)
 		case o.Plain != nil && o.Plain.Found != nil:
 			return s.there && s.value == o.Plain.Found.Content.String(), s
 		}
 	case a.Write != nil:
-		value, c := a.Write.Content.String(), a.Write.Condition
+		value := a.Write.Content.String()
 		switch {
 		case o.Wrote != nil:
-			if c != nil && *c != o.Wrote.Replaced || !s.canBe(o.Wrote.Replaced) {
+			if !c.allows(o.Wrote.Replaced) || !s.canBe(o.Wrote.Replaced) {
 				return false, s
 			}
 			return s.told(o.Wrote.Replaced).setTo(value, o.Wrote.Version)
@@ -250,35 +299,30 @@ func answered(s state, a action, o outcome) (bool, state) {
 			fits := old == nil && !s.there || old != nil && s.there && s.value == old.String()
 			return fits, s.set(value)
 		case o.Plain.word == "Wrote":
-			if c != nil {
-				if !s.canBe(*c) {
-					return false, s
-				}
-				s = s.told(*c)
-			}
-			return true, s.set(value)
+			holds, met := s.meets(c)
+			return holds, met.set(value)
 		case o.Plain.word == "Refused":
 			// SETNX: there was an object.
-			return c != nil && *c == 0 && s.there, s
+			return c != nil && c.Absent && s.there, s
 		}
 	case a.Delete != nil:
-		c := a.Delete.Condition
 		switch {
 		case o.Deleted != nil:
 			v := o.Deleted.Version
-			return (c == nil || *c == v) && s.canBe(v), s.told(v).gone()
+			return c.allows(v) && s.canBe(v), s.told(v).gone()
 		case o.Plain != nil && o.Plain.word == "Deleted":
 			return s.there, s.gone()
 		}
 	case a.Add != nil:
 		n, isNumber := s.number()
 		sum := n + a.Add.By
+		holds, met := s.meets(c)
 		switch {
 		case o.Added != nil:
-			fits, after := s.setTo(number(sum), o.Added.Version)
-			return fits && isNumber && sum == o.Added.Sum, after
+			fits, after := met.setTo(number(sum), o.Added.Version)
+			return holds && fits && isNumber && sum == o.Added.Sum, after
 		case o.Plain != nil && o.Plain.Added != nil:
-			return isNumber && sum == o.Plain.Added.Sum, s.set(number(sum))
+			return holds && isNumber && sum == o.Plain.Added.Sum, met.set(number(sum))
 		}
 	}
 	return false, s
@@ -311,7 +355,7 @@ func read(path string) (map[string][]porcupine.Operation, error) {
 			keys[r.Key] = known
 			continue
 		case "Unknown":
-			if r.Action.word == "Read" {
+			if r.Action.isRead() {
 				continue
 			}
 			// After everything that was answered, each at a time of its own.

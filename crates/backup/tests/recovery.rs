@@ -156,6 +156,7 @@ fn entries_of_an_earlier_stay_are_left_out() {
 
 #[test]
 fn a_damaged_replica_gives_nothing_and_is_counted() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
     let node = Node::new(3);
     let backup = node.start();
     let image = Image::new(2, Side, 50);
@@ -187,6 +188,7 @@ fn a_damaged_replica_gives_nothing_and_is_counted() {
 /// The header before it says that the frame is open: taken for the head, it would end the log there.
 #[test]
 fn a_closed_frame_whose_newest_header_is_damaged_is_no_open_one() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
     for slot in 0..2 {
         let mut node = Node::new(3);
         let backup = node.start();

@@ -89,6 +89,7 @@ fn a_head_with_nothing_behind_its_first_group_says_so() {
 
 #[test]
 fn a_power_loss_keeps_every_synced_write() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
     let mut fell_back = 0;
     for seed in 0..60 {
         let mut node = Node::new(seed);
@@ -171,6 +172,7 @@ fn an_open_head_that_was_not_synced_is_doubtful_after_a_power_loss() {
 
 #[test]
 fn a_full_disk_changes_nothing_that_counts() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-disk-full"]);
     let node = Node::new(3);
     let backup = node.start();
     let image = Image::new(2, Head, 40);
@@ -295,6 +297,7 @@ fn only_masters_that_are_up_may_write() {
 
 #[test]
 fn recovery_fences_the_master_also_for_writes_under_way() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-zombie"]);
     for seed in 0..30 {
         let node = Node::new(seed);
         let backup = node.start();
@@ -404,6 +407,25 @@ fn a_replica_of_a_former_life_stays_until_its_replacement_is_complete() {
     assert_eq!((backup.stats().frames, backup.stats().frames_found), (1, 0));
     let found = replicas(&node, &backup);
     assert_eq!((found[0].length, found[0].epoch), (image.ends[7], epoch));
+}
+
+#[test]
+fn a_write_of_an_earlier_replication_epoch_is_refused() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-old-epoch"]);
+    let node = Node::new(7);
+    let backup = node.start();
+    let image = Image::new(2, Head, 10);
+    let write = |epoch, from, to| {
+        let request = WriteReplica {
+            epoch: ReplicationEpoch(epoch),
+            ..image.request(2, Head, from, to)
+        };
+        node.write(&backup, request)
+    };
+    write(1, 0, 3).expect("is written");
+    assert_eq!(kind(write(0, 3, 5)), FatalKind::Stale);
+    write(1, 3, 5).expect("is written");
+    assert_eq!(replicas(&node, &backup)[0].length, image.ends[4]);
 }
 
 #[test]
@@ -573,6 +595,7 @@ fn many_writers_share_a_sync() {
 
 #[test]
 fn a_failing_disk_loses_the_replica_and_says_so() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-disk-failed"]);
     let node = Node::new(13);
     let backup = node.start();
     let image = Image::new(2, Head, 5);

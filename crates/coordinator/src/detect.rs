@@ -366,6 +366,7 @@ mod tests {
 
     #[test]
     fn a_coordinator_that_stood_still_does_not_blame_others() {
+        let _marks = pluvio_units::Marks::to_reach(&["detect-coordinator-stood-still"]);
         let mut s = suspicion();
         let verdict = s.ping(Sign::Silent, at(0), at(5000), LIMIT);
         assert_eq!(verdict, Verdict::Open);
@@ -431,6 +432,7 @@ mod tests {
 
     #[test]
     fn each_conviction_for_silence_needs_twice_the_silence_of_the_one_before() {
+        let _marks = pluvio_units::Marks::to_reach(&["detect-silence-not-convicted"]);
         let mut convictions = Convictions::default();
         let times = convicted(&mut convictions, 8, 0, 60_000);
         let expected = [1000, 2000, 4000, 8000, 16_000, 30_000, 31_000, 32_000];

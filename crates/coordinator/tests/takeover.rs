@@ -67,6 +67,7 @@ fn a_dead_leader_is_replaced_in_less_than_three_seconds() {
 
 #[test]
 fn a_leader_that_stood_still_does_not_answer_and_changes_nothing() {
+    let _marks = pluvio_units::Marks::to_reach(&["coordinator-deposed"]);
     for seed in 0..20 {
         let cluster = cluster(seed, 2, 3);
         cluster.create_table("before");

@@ -391,6 +391,7 @@ fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_without_rep
 
 #[test]
 fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_with_replicas() {
+    let _marks = pluvio_units::Marks::to_reach(&["log-emergency-head"]);
     live_at_the_brim(Durability::Replicated);
 }
 

@@ -282,7 +282,7 @@ fn memory_goes_back_while_a_store_is_written_lightly_and_not_while_it_is_busy() 
 
 #[test]
 fn a_head_of_dead_data_is_closed_when_nothing_is_written() {
-    let marks = Marks::count();
+    let _marks = Marks::to_reach(&["log-head-closed-for-its-waste"]);
     let options = options(256, 4, Durability::Volatile);
     let mut run = Run::new(options, CleanerOptions::default(), KEYS);
     for log in 0..4 {
@@ -299,10 +299,5 @@ fn a_head_of_dead_data_is_closed_when_nothing_is_written() {
     assert!(
         stats.resident_bytes * 100 <= stats.live_bytes * 108 + (100 << 20),
         "{stats:?}"
-    );
-    let closed = marks.reached();
-    assert!(
-        closed.contains_key("log-head-closed-for-its-waste"),
-        "{closed:?}"
     );
 }

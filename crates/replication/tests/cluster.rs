@@ -215,6 +215,22 @@ fn a_lost_replica_is_fenced_before_writes_go_on() {
     check(&cluster, &acknowledged, 3);
 }
 
+/// Its backup says that it cannot keep the replica, whatever comes.
+#[test]
+fn a_replica_on_a_disk_that_fails_is_given_up_and_writes_go_on() {
+    let _marks = pluvio_units::Marks::to_reach(&["replica-useless"]);
+    let (cluster, acknowledged) = written_to_three_backups();
+    let broken = DiskFaults {
+        write_error_ppm: 1_000_000,
+        ..DiskFaults::default()
+    };
+    cluster.sim.set_disk(cluster.nodes[0].process, broken);
+    cluster.sim.run_for(Duration::from_millis(100));
+    let before = count(&acknowledged);
+    cluster.sim.run_for(Duration::from_millis(50));
+    assert!(count(&acknowledged) > before, "two of three are enough");
+}
+
 /// REP-5: two of three are needed, and one is left; then that one is lost for good.
 #[test]
 fn a_lost_replica_counts_as_long_as_too_few_are_left_to_go_on() {

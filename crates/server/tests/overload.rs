@@ -205,3 +205,28 @@ fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
     assert_eq!(status.list.up().count(), servers);
     assert!(status.recoveries.is_empty());
 }
+
+/// The log of a crashed server has more dead objects than there is room for at the only server that can take its tablet: it is
+/// replayed again, and only what lives.
+#[test]
+fn what_fits_only_without_dead_objects_is_recovered() {
+    const LIVE: u32 = 200;
+    const OTHERS: u32 = 120;
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-memory-full"]);
+    let mut rig = Rig::of(11, 2, 1);
+    rig.all_started();
+    let table = rig.fill_large("t", LIVE);
+    let crashed = rig.owner(&table, b"key 0").expect("somebody serves it");
+    // The other one has something of its own.
+    let own = rig.fill_large("u", OTHERS);
+    assert_ne!(rig.owner(&own, b"key 0"), Some(crashed));
+    // It keeps replicas for others and has none.
+    rig.add(0, DiskFaults::default());
+    rig.all_started();
+    for _ in 0..5 {
+        rig.fill_large("t", LIVE);
+    }
+    rig.kill(crashed);
+    rig.check_large("t", LIVE);
+    rig.check_large("u", OTHERS);
+}

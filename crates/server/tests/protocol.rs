@@ -9,10 +9,13 @@ use pluvio_env::{Address, Moment, OpenMode};
 use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind};
 use pluvio_master::{Master, TabletPhase};
 use pluvio_sim::DiskFaults;
-use pluvio_units::{HashRange, Marks, RecoveryId, SEGMENT_BYTES, SegmentId, TableId};
+use pluvio_units::{
+    ClientId, HashRange, Marks, OperationId, RecoveryId, SEGMENT_BYTES, SegmentId, SequenceNumber,
+    TableId,
+};
 use pluvio_wire::{
-    Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RpcError, TabletSpec,
-    TakeTablets, Write, call,
+    Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason, RpcError,
+    TabletSpec, TakeTablets, Write, call,
 };
 use rig::{FrameOnDisk, LONG, Rig};
 use std::collections::BTreeSet;
@@ -194,6 +197,59 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
     assert!(refusal.contains("too few backups"), "{refusal}");
 }
 
+/// Another core executes an operation when a copy of it arrives: that one is to come again, and is executed if the first was not.
+#[test]
+fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
+    let _marks = Marks::to_reach(&["completion-in-progress"]);
+    let rig = Rig::of(9, 3, 2);
+    rig.all_started();
+    let table = rig.fill("t", 1);
+    let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let server = rig.server(owner).expect("it has started");
+    let work = server.master().expect("it is a member");
+    let operation = OperationId {
+        client: ClientId(7_000_000),
+        sequence: SequenceNumber(1),
+        retry_ms: 60_000,
+        ..OperationId::default()
+    };
+    let header = Header {
+        operation,
+        ..Header::to(server.id())
+    };
+    let write = || {
+        let env = rig.client.env.clone();
+        let request = Write {
+            table: table.id(),
+            key: b"key 0".to_vec(),
+            rules: RejectRules::default(),
+            value: Bytes::from("new"),
+        };
+        let address = Address::from(&*format!("server-{owner}"));
+        rig.run(&rig.client, async move {
+            let limit = Duration::from_secs(1);
+            call(&*env.network, &address, header, &request, limit).await
+        })
+    };
+    let place = (table.id(), table.hash(b"key 0"));
+    // No time at which anybody would forget the client.
+    let now = Duration::from_secs(1 << 40);
+    let running = work.store().completions().admit(operation, place, now);
+    let refused = write().expect_err("it runs");
+    let in_progress = matches!(
+        refused,
+        RpcError::Refused(Refusal::Retry {
+            why: RetryReason::InProgress,
+            ..
+        })
+    );
+    assert!(in_progress, "{refused}");
+    drop(running);
+    let written = write().expect("it does not run any more");
+    // Now it is known by its result.
+    assert_eq!(write().expect("it is answered"), written);
+}
+
 /// REC-5: an attempt that has been withdrawn ends although the backup that it waits for does not answer.
 #[test]
 fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
@@ -247,7 +303,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
 /// memory that it had is enough for the next one, and its frames are freed.
 #[test]
 fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
-    let marks = Marks::count();
+    let marks = Marks::to_reach(&["recovery-withdrawn-awaiting-replicas"]);
     let mut rig = Rig::of(8, 2, 1);
     rig.all_started();
     // The first one knows of the second one, and keeps nothing on its own disk.

@@ -159,6 +159,7 @@ fn servers_that_reach_only_each_other_mislead_nobody() {
 
 #[test]
 fn a_server_that_stood_still_misleads_nobody() {
+    let _marks = pluvio_units::Marks::to_reach(&["server-expelled"]);
     (0..4).for_each(|seed| scenario(seed, Way::Standstill, 2));
 }
 

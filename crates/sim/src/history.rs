@@ -16,6 +16,17 @@ use core::fmt;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
+pub use crate::condition::Condition;
+
+/// How many parts a whole has: histories count numbers in quarters, which floating-point sums give exactly.
+pub const WHOLE: i64 = 4;
+
+/// A number of quarters, for people.
+#[expect(clippy::cast_precision_loss, reason = "numbers of tests are small")]
+pub(crate) fn in_wholes(number: i64) -> f64 {
+    number as f64 / WHOLE as f64
+}
+
 /// A value, as far as checkers need to know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Content {
@@ -23,7 +34,7 @@ pub enum Content {
     Empty,
     /// The bytes that the write with this number made; no other write makes them.
     Bytes(u64),
-    /// A number in decimal text.
+    /// A number in decimal text, in quarters ([`WHOLE`]).
     Number(i64),
     /// Something that no client ever wrote; its hash.
     Damaged(u64),
@@ -34,7 +45,7 @@ impl fmt::Display for Content {
         match self {
             Self::Empty => f.write_str("the empty value"),
             Self::Bytes(id) => write!(f, "value #{id}"),
-            Self::Number(number) => write!(f, "number {number}"),
+            Self::Number(number) => write!(f, "number {}", in_wholes(*number)),
             Self::Damaged(hash) => write!(f, "DAMAGED value {hash:016x}"),
         }
     }
@@ -45,47 +56,63 @@ impl fmt::Display for Content {
 pub enum Action {
     /// Read the object.
     Read,
+    /// Read it, under a condition.
+    ReadIf {
+        /// When to go ahead.
+        condition: Condition,
+    },
     /// Write it.
     Write {
         /// The new value.
         content: Content,
-        /// Only when it has exactly this version; 0: only when it does not exist.
-        condition: Option<u64>,
+        /// When to go ahead; `None`: always.
+        condition: Option<Condition>,
     },
     /// Delete it.
     Delete {
-        /// Only when it has exactly this version.
-        condition: Option<u64>,
+        /// When to go ahead; `None`: always.
+        condition: Option<Condition>,
     },
     /// Add to the number in it.
     Add {
-        /// What to add.
+        /// What to add, in quarters.
         by: i64,
+        /// When to go ahead; `None`: always.
+        #[serde(default)]
+        condition: Option<Condition>,
     },
 }
 
 impl Action {
-    /// The condition of a write or delete.
+    /// The condition of the operation.
     #[must_use]
-    pub fn condition(&self) -> Option<u64> {
+    pub fn condition(&self) -> Option<Condition> {
         match self {
-            Self::Write { condition, .. } | Self::Delete { condition } => *condition,
-            Self::Read | Self::Add { .. } => None,
+            Self::Write { condition, .. }
+            | Self::Delete { condition }
+            | Self::Add { condition, .. } => *condition,
+            Self::ReadIf { condition } => Some(*condition),
+            Self::Read => None,
         }
+    }
+
+    /// Whether it changes nothing, whatever it meets.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Read | Self::ReadIf { .. })
     }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Read => f.write_str("read"),
+            Self::Read | Self::ReadIf { .. } => f.write_str("read"),
             Self::Write { content, .. } => write!(f, "write {content}"),
             Self::Delete { .. } => f.write_str("delete"),
-            Self::Add { by } => write!(f, "add {by}"),
+            Self::Add { by, .. } => write!(f, "add {}", in_wholes(*by)),
         }?;
         match self.condition() {
-            Some(0) => f.write_str(" if absent"),
-            Some(version) => write!(f, " if version {version}"),
+            Some(condition) => write!(f, " if {condition}"),
             None => Ok(()),
         }
     }
@@ -111,7 +138,7 @@ pub enum Plain {
     Deleted,
     /// The addition is acknowledged.
     Added {
-        /// The new number.
+        /// The new number, in quarters.
         sum: i64,
     },
     /// The condition did not hold.
@@ -126,7 +153,7 @@ impl fmt::Display for Plain {
             Self::Replaced { old: None } => f.write_str("written, there was no object"),
             Self::Replaced { old: Some(old) } => write!(f, "written, replaced {old}"),
             Self::Deleted => f.write_str("deleted"),
-            Self::Added { sum } => write!(f, "sum {sum}"),
+            Self::Added { sum } => write!(f, "sum {}", in_wholes(*sum)),
             Self::Refused => f.write_str("rejected"),
         }
     }
@@ -160,7 +187,7 @@ pub enum Outcome {
     Added {
         /// The new version.
         version: u64,
-        /// The new number.
+        /// The new number, in quarters.
         sum: i64,
     },
     /// The condition did not hold.
@@ -185,7 +212,9 @@ impl fmt::Display for Outcome {
                 write!(f, "version {version}, replaced {replaced}")
             }
             Self::Deleted { version } => write!(f, "deleted version {version}"),
-            Self::Added { version, sum } => write!(f, "version {version}, sum {sum}"),
+            Self::Added { version, sum } => {
+                write!(f, "version {version}, sum {}", in_wholes(*sum))
+            }
             Self::Rejected { version } => write!(f, "rejected, the version is {version}"),
             Self::Plain(plain) => plain.fmt(f),
             Self::NotDone => f.write_str("failed, not executed"),
@@ -280,7 +309,7 @@ impl Record {
             | Outcome::Wrote { replaced: 0, .. }
             | Outcome::Deleted { version: 0 }
             | Outcome::Plain(Plain::Replaced { old: None }) => true,
-            Outcome::Plain(Plain::Wrote) => self.action.condition() == Some(0),
+            Outcome::Plain(Plain::Wrote) => self.action.condition().is_some_and(|c| c.absent),
             Outcome::Found { .. }
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
@@ -295,7 +324,7 @@ impl Record {
     /// Whether it may have changed the object, or may still.
     #[must_use]
     pub fn may_change(&self) -> bool {
-        if self.action == Action::Read {
+        if self.action.is_read() {
             return false;
         }
         match self.outcome {

@@ -24,6 +24,7 @@ pub mod check;
 mod clock;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod condition;
 mod disk;
 mod executor;
 pub mod history;

@@ -1,6 +1,7 @@
 //! Whole clusters of the real code, a handful of seeds each: the same harness as `pluvio sim`.
 
-use pluvio_sim::cluster::{Fault, Faults, Keep, RunOptions, RunReport, run, shrink};
+use pluvio_sim::cluster::{Fault, Faults, Keep, OperationKind, RunOptions, RunReport, run, shrink};
+use std::collections::BTreeSet;
 
 /// Fails with everything that is needed to see what happened, and to see it again.
 fn expect_ok(report: &RunReport) {
@@ -36,8 +37,19 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 
 #[test]
 fn clusters_survive_all_faults() {
+    let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
     for seed in 0..6 {
-        expect_ok(&run(&options(seed, 300, Faults::all())));
+        let report = run(&options(seed, 300, Faults::all()));
+        expect_ok(&report);
+        let counts = report.operations.iter();
+        done.extend(counts.clone().filter(|(_, c)| c.done > 0).map(|(k, _)| *k));
+        rejected.extend(counts.filter(|(_, c)| c.rejected > 0).map(|(k, _)| *k));
+    }
+    // What only some of the plans have.
+    use OperationKind::{ConditionalRead, IncrementFloat, MultiRead};
+    assert!(done.contains(&IncrementFloat), "{done:?}");
+    for kind in [ConditionalRead, MultiRead] {
+        assert!(rejected.contains(&kind), "{kind:?}: {rejected:?}");
     }
 }
 

@@ -373,3 +373,39 @@ fn the_last_handle_frees_the_memory() {
     drop(cleaner);
     assert!(space.upgrade().is_none());
 }
+
+/// An overwrite that finds no room with graves is tried with tombstones, one for each segment. There is no room for these either, and the
+/// object stays as it was.
+#[test]
+fn an_overwrite_in_a_full_memory_is_tried_with_tombstones_and_leaves_the_object_alone() {
+    let _marks =
+        pluvio_units::Marks::to_reach(&["store-graves-do-not-fit", "store-several-tombstones"]);
+    let store = open(Durability::Replicated, 1, Size::mib(48));
+    let table = table(&store);
+    let (mut replicas, mut model) = (Replicas::default(), Model::new());
+    let mut change = |key: &[u8], length: usize| {
+        let value = vec![1; length];
+        let Ok(update) = put(&store, &table, LogId(0), key, &value) else {
+            return false;
+        };
+        replicas.sync(&store);
+        let Update::Done(appended) = update else {
+            panic!("it is written");
+        };
+        model.insert(key.to_vec(), (appended.pending().version, value));
+        let durable = store.space().confirm(appended).expect("it is durable");
+        store.settle(&table, &durable);
+        true
+    };
+    // In two segments; then the memory is filled with others, and with itself.
+    let mut numbers = 0_u32..;
+    let mut next = || numbers.next().unwrap().to_le_bytes();
+    assert!(change(b"k", 100));
+    for _ in 0..100 {
+        assert!(change(&next(), 100_000));
+    }
+    assert!(change(b"k", 100));
+    while change(&next(), 100_000) {}
+    while change(b"k", 100) {}
+    assert_same(&store, &table, &model);
+}

@@ -4,8 +4,8 @@
 //! thread that the whole cluster runs in ([`Marks`]); nobody else does, and then a mark is one look at a thread-local
 //! variable. So marks belong on rare branches, not on the way of every operation.
 //!
-//! Names are words with hyphens, the room first: `recovery-log-incomplete`. `tests/sim-marks.txt` lists those that CI
-//! must reach.
+//! Names are words with hyphens, the room first: `recovery-log-incomplete`. Every mark is reached in every test run: by the
+//! simulator's seeds (`tests/sim-marks.txt`), or by a test of its own ([`Marks::to_reach`]). `cargo xtask tidy` sees to that.
 //!
 //! Thread rules: each thread counts for itself.
 
@@ -33,6 +33,8 @@ pub fn mark(name: &'static str) {
 #[derive(Debug)]
 #[must_use = "nothing is counted once it is dropped"]
 pub struct Marks {
+    /// What must have been reached when this is dropped.
+    to_reach: &'static [&'static str],
     // Counting is of a thread: this value stays in it.
     _not_send: core::marker::PhantomData<*const ()>,
 }
@@ -40,8 +42,17 @@ pub struct Marks {
 impl Marks {
     /// Begins to count, from nothing.
     pub fn count() -> Self {
+        Self::to_reach(&[])
+    }
+
+    /// Begins to count, for a test that leads to these marks: when the value is dropped, they must have been reached.
+    ///
+    /// # Panics
+    /// When it is dropped and one of them was not reached, unless the thread panics already.
+    pub fn to_reach(marks: &'static [&'static str]) -> Self {
         COUNTS.set(Some(MarkCounts::new()));
         Self {
+            to_reach: marks,
             _not_send: core::marker::PhantomData,
         }
     }
@@ -55,7 +66,12 @@ impl Marks {
 
 impl Drop for Marks {
     fn drop(&mut self) {
-        COUNTS.set(None);
+        let reached = COUNTS.take().unwrap_or_default();
+        if !std::thread::panicking() {
+            let missed = |mark: &&&str| !reached.contains_key(**mark);
+            let missed: Vec<_> = self.to_reach.iter().filter(missed).collect();
+            assert!(missed.is_empty(), "marks that were not reached: {missed:?}");
+        }
     }
 }
 
@@ -77,5 +93,13 @@ mod tests {
         drop(marks);
         mark("after");
         assert!(Marks::count().reached().is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "not reached: [\"two\"]")]
+    fn a_mark_that_a_test_does_not_reach_fails_it() {
+        const BOTH: &[&str] = &["one", "two"];
+        let _marks = Marks::to_reach(BOTH);
+        mark("one");
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Seeds that once found something, or keep a scenario: `SEED [FLAGS] # why`.
 const FIXED: &str = "tests/sim-seeds.txt";
 /// Coverage marks that the seeds must reach together: `MARK # what it shows`.
-const MARKS: &str = "tests/sim-marks.txt";
+pub const MARKS: &str = "tests/sim-marks.txt";
 /// In the place of the commit's name where git knows none, as below an unpacked archive.
 const NO_COMMIT: &str = "no commit";
 /// Seeds derived from a commit when `PLUVIO_SIM_SEEDS` does not say how many.
@@ -127,7 +127,7 @@ fn check_marks(root: &Path, reached: &BTreeSet<String>, derived: usize) -> Resul
 }
 
 /// The first word of each line, without comments.
-fn listed(text: &str) -> Vec<&str> {
+pub fn listed(text: &str) -> Vec<&str> {
     let lines = text
         .lines()
         .map(|line| line.split('#').next().unwrap_or(""));

@@ -313,6 +313,7 @@ mod tests {
 
     #[test]
     fn partitions_are_larger_where_there_are_too_few_masters() {
+        let _marks = pluvio_units::Marks::to_reach(&["recovery-partitions-crowded"]);
         let by_bytes = Load {
             bytes: 16 * PARTITION_BYTES_MAX,
             entries: 1000,

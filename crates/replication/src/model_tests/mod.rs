@@ -733,6 +733,7 @@ impl World {
 
 #[test]
 fn what_is_durable_is_found_by_recovery_whatever_happens() {
+    let _marks = pluvio_units::Marks::to_reach(&["replica-lags"]);
     for seed in 0..50 {
         let (replicas, min_replicas) = [(3, 2), (2, 1), (3, 3), (1, 1), (2, 2)][seed as usize % 5];
         let mut world = World::new(seed, 2 + seed % 4, replicas, min_replicas);

@@ -8,28 +8,28 @@ use std::collections::BTreeMap;
 pub(super) fn one_winner(subject: &Subject<'_>) -> Vec<Violation> {
     let mut followers: BTreeMap<u64, &Record> = BTreeMap::new();
     for record in subject.records() {
+        let condition = record.action.condition();
         let followed = match record.outcome {
             Outcome::Wrote { replaced, .. } => replaced,
             Outcome::Deleted { version } => version,
             Outcome::Rejected { version } => {
-                if record.action.condition().is_none_or(|c| c == version) {
+                if condition.is_none_or(|c| c.holds(version)) {
                     let message = "rejected although nothing speaks against it";
                     return vec![subject.violation(Check::OneWinner, message, &[record])];
                 }
                 continue;
             }
-            Outcome::Found { .. }
-            | Outcome::Missing
-            | Outcome::Added { .. }
-            | Outcome::Plain(_)
-            | Outcome::NotDone
-            | Outcome::Unknown => continue,
+            Outcome::Found { version, .. } => version,
+            Outcome::Missing => 0,
+            Outcome::Added { .. } | Outcome::Plain(_) | Outcome::NotDone | Outcome::Unknown => {
+                continue;
+            }
         };
-        if record.action.condition().is_some_and(|c| c != followed) {
+        if condition.is_some_and(|c| !c.holds(followed)) {
             let message = format!("it went ahead at version {followed} against its condition");
             return vec![subject.violation(Check::OneWinner, message, &[record])];
         }
-        if followed == 0 {
+        if followed == 0 || record.action.is_read() {
             continue;
         }
         if let Some(other) = followers.insert(followed, record) {

@@ -1,7 +1,7 @@
 //! Counters: the number lies between what is acknowledged and what was tried.
 
 use crate::check::{Check, Subject, Violation};
-use crate::history::{Action, Content, KeyKind, Outcome, Plain, Record};
+use crate::history::{Action, Content, KeyKind, Outcome, Plain, Record, in_wholes};
 
 /// Every number read, and every sum answered, lies between the sum of what had been acknowledged
 /// before and the sum of all that may have been executed until then.
@@ -19,7 +19,7 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
                 content: Content::Number(number),
             }) => number,
             Outcome::Added { sum, .. } | Outcome::Plain(Plain::Added { sum }) => sum,
-            Outcome::Missing => 0,
+            Outcome::Missing | Outcome::Rejected { version: 0 } => 0,
             Outcome::Found { .. } | Outcome::Plain(Plain::Found { .. }) => {
                 let message = "a counter holds something else than a number";
                 return vec![subject.violation(Check::CountersAddUp, message, &[record])];
@@ -33,6 +33,7 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
         };
         let (low, high) = bounds(subject, record);
         if number < low || number > high {
+            let [number, low, high] = [number, low, high].map(in_wholes);
             let message = format!("the number is {number}, not from {low} to {high}");
             return vec![subject.violation(Check::CountersAddUp, message, &[record])];
         }
@@ -44,7 +45,7 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
 fn bounds(subject: &Subject<'_>, at: &Record) -> (i64, i64) {
     let (mut low, mut high) = (0, 0);
     for record in subject.records() {
-        let Action::Add { by } = record.action else {
+        let Action::Add { by, .. } = record.action else {
             continue;
         };
         if record.invoked > at.returned || !record.may_change() {

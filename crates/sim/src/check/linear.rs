@@ -104,7 +104,7 @@ fn pieces(records: &[Record]) -> Vec<Piece> {
         match record.outcome {
             Outcome::NotDone => {}
             Outcome::Unknown => {
-                if record.action != Action::Read {
+                if !record.action.is_read() {
                     pieces.push(unknown);
                 }
             }

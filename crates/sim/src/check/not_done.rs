@@ -19,7 +19,7 @@ pub(super) fn not_done_has_no_effect(subject: &Subject<'_>) -> Vec<Violation> {
                 Content::Empty if possible => empty_written = empty_written.min(record.invoked),
                 Content::Empty | Content::Number(_) | Content::Damaged(_) => {}
             },
-            Action::Read | Action::Delete { .. } | Action::Add { .. } => {}
+            Action::Read | Action::ReadIf { .. } | Action::Delete { .. } | Action::Add { .. } => {}
         }
     }
     for record in subject.records() {

@@ -1,7 +1,7 @@
 //! What one object is allowed to do: the sequential specification behind the linearizability
 //! checker.
 
-use crate::history::{Action, Content, Outcome, Plain};
+use crate::history::{Action, Condition, Content, Outcome, Plain};
 
 /// One object at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -50,6 +50,36 @@ impl Object {
         })
     }
 
+    /// The object, known to fulfil this condition; `None`: it cannot.
+    fn held(&self, condition: Option<Condition>) -> Option<Self> {
+        let Some(condition) = condition else {
+            return Some(*self);
+        };
+        if self.content.is_none() || self.exact {
+            let version = self.content.map_or(0, |_| self.version);
+            return condition.holds(version).then_some(*self);
+        }
+        if let Some(version) = condition.is {
+            return self.known(version).filter(|_| condition.holds(version));
+        }
+        let mut version = self.version.max(condition.at_least.unwrap_or(0));
+        if condition.is_not == Some(version) {
+            version += 1;
+        }
+        (!condition.absent).then_some(Self { version, ..*self })
+    }
+
+    /// Whether the condition holds, whichever version it has of those that are possible.
+    fn surely_holds(&self, condition: Condition) -> bool {
+        if self.content.is_none() || self.exact {
+            return self.held(Some(condition)).is_some();
+        }
+        !condition.absent
+            && condition.is.is_none()
+            && condition.is_not.is_none_or(|v| v < self.version)
+            && condition.at_least.is_none_or(|v| v <= self.version)
+    }
+
     fn put(&self, content: Content, version: u64) -> Option<Self> {
         (version > self.version).then_some(Self {
             content: Some(content),
@@ -78,42 +108,47 @@ impl Object {
     /// The object after an operation that ended so; `None`: it cannot have ended so here.
     #[must_use]
     pub fn after(&self, action: Action, outcome: Outcome) -> Option<Self> {
+        let condition = action.condition();
+        let holds = |version| condition.is_none_or(|c| c.holds(version));
         match (action, outcome) {
-            (Action::Read, Outcome::Found { version, content }) => {
+            (Action::Read | Action::ReadIf { .. }, Outcome::Found { version, content }) => {
+                holds(version).then_some(())?;
                 self.known(version).filter(|o| o.content == Some(content))
             }
-            (Action::Read, Outcome::Missing) => self.known(0),
-            (Action::Write { content, condition }, Outcome::Wrote { version, replaced }) => {
-                if condition.is_some_and(|c| c != replaced) {
-                    return None;
-                }
+            (Action::Read | Action::ReadIf { .. }, Outcome::Missing) => {
+                holds(0).then_some(())?;
+                self.known(0)
+            }
+            (Action::Write { content, .. }, Outcome::Wrote { version, replaced }) => {
+                holds(replaced).then_some(())?;
                 self.known(replaced)?.put(content, version)
             }
-            (Action::Delete { condition }, Outcome::Deleted { version }) => {
-                if condition.is_some_and(|c| c != version) {
-                    return None;
-                }
+            (Action::Delete { .. }, Outcome::Deleted { version }) => {
+                holds(version).then_some(())?;
                 let known = self.known(version)?;
                 Some(Self {
                     content: None,
                     ..known
                 })
             }
-            (Action::Add { by }, Outcome::Added { version, sum }) => {
+            (Action::Add { by, .. }, Outcome::Added { version, sum }) => {
                 let correct = self.number()?.checked_add(by) == Some(sum);
                 correct.then_some(())?;
-                self.put(Content::Number(sum), version)
+                self.held(condition)?.put(Content::Number(sum), version)
             }
             (_, Outcome::Rejected { version }) => {
-                let condition = action.condition()?;
-                (condition != version).then_some(())?;
+                (!condition?.holds(version)).then_some(())?;
                 self.known(version)
             }
             (_, Outcome::Plain(plain)) => self.after_plain(action, plain),
             (_, Outcome::Unknown) => self.after_unknown(action),
             // What was not done has no place in the order; the rest are wrong answers.
             (
-                Action::Read | Action::Write { .. } | Action::Delete { .. } | Action::Add { .. },
+                Action::Read
+                | Action::ReadIf { .. }
+                | Action::Write { .. }
+                | Action::Delete { .. }
+                | Action::Add { .. },
                 Outcome::Found { .. }
                 | Outcome::Missing
                 | Outcome::Wrote { .. }
@@ -131,11 +166,7 @@ impl Object {
                 (self.content == Some(content)).then_some(*self)
             }
             (Action::Write { content, condition }, Plain::Wrote) => {
-                let known = match condition {
-                    Some(condition) => self.known(condition)?,
-                    None => *self,
-                };
-                Some(known.put_blindly(content))
+                Some(self.held(condition)?.put_blindly(content))
             }
             (
                 Action::Write {
@@ -151,24 +182,24 @@ impl Object {
                     ..*self
                 })
             }
-            (Action::Add { by }, Plain::Added { sum }) => {
+            (Action::Add { by, condition }, Plain::Added { sum }) => {
                 let correct = self.number()?.checked_add(by) == Some(sum);
-                correct.then(|| self.put_blindly(Content::Number(sum)))
+                let held = self.held(condition).filter(|_| correct)?;
+                Some(held.put_blindly(Content::Number(sum)))
             }
-            (Action::Write { .. } | Action::Delete { .. }, Plain::Refused) => {
-                let condition = action.condition()?;
-                let surely_held = self.may_be(condition) && (self.exact || condition == 0);
-                (!surely_held).then_some(*self)
-            }
+            (_, Plain::Refused) => (!self.surely_holds(action.condition()?)).then_some(*self),
             // Wrong answers.
             (
-                Action::Read | Action::Write { .. } | Action::Delete { .. } | Action::Add { .. },
+                Action::Read
+                | Action::ReadIf { .. }
+                | Action::Write { .. }
+                | Action::Delete { .. }
+                | Action::Add { .. },
                 Plain::Found { .. }
                 | Plain::Wrote
                 | Plain::Replaced { .. }
                 | Plain::Deleted
-                | Plain::Added { .. }
-                | Plain::Refused,
+                | Plain::Added { .. },
             ) => None,
         }
     }
@@ -176,12 +207,9 @@ impl Object {
     /// The object after an operation took effect whose reply nobody got; `None` when it has none
     /// here.
     fn after_unknown(&self, action: Action) -> Option<Self> {
-        let known = match action.condition() {
-            Some(condition) => self.known(condition)?,
-            None => *self,
-        };
+        let known = self.held(action.condition())?;
         Some(match action {
-            Action::Read => return None,
+            Action::Read | Action::ReadIf { .. } => return None,
             Action::Write { content, .. } => known.put_blindly(content),
             Action::Delete { .. } => {
                 known.content?;
@@ -190,7 +218,7 @@ impl Object {
                     ..known
                 }
             }
-            Action::Add { by } => {
+            Action::Add { by, .. } => {
                 known.put_blindly(Content::Number(known.number()?.checked_add(by)?))
             }
         })
@@ -207,6 +235,13 @@ mod tests {
     fn write(content: Content) -> Action {
         Action::Write {
             content,
+            condition: None,
+        }
+    }
+
+    fn add_of(by: i64) -> Action {
+        Action::Add {
+            by,
             condition: None,
         }
     }
@@ -249,7 +284,7 @@ mod tests {
         let object = Object::new().after(write(A), wrote(3, 0)).unwrap();
         let only_if = |version| Action::Write {
             content: B,
-            condition: Some(version),
+            condition: Some(Condition::version(version)),
         };
         assert!(object.after(only_if(3), wrote(4, 3)).is_some());
         assert_eq!(object.after(only_if(2), wrote(4, 3)), None);
@@ -266,7 +301,7 @@ mod tests {
         let refused = |object, action| plain(object, action, Plain::Refused);
         let new = Action::Write {
             content: B,
-            condition: Some(0),
+            condition: Some(Condition::version(0)),
         };
         let old = plain(Object::new(), write(A), Plain::Wrote).unwrap();
         assert!(plain(old, Action::Read, Plain::Found { content: A }).is_some());
@@ -287,18 +322,107 @@ mod tests {
         let gone = plain(swapped, delete, Plain::Deleted).unwrap();
         assert_eq!(plain(gone, delete, Plain::Deleted), None);
         assert_eq!(gone.after(write(A), wrote(2, 0)), None);
-        let add = |sum| plain(gone, Action::Add { by: 4 }, Plain::Added { sum });
+        let add = |sum| plain(gone, add_of(4), Plain::Added { sum });
         assert!(add(4).is_some() && add(5).is_none());
     }
 
     #[test]
     fn sums_are_exact() {
-        let add = |by| Action::Add { by };
         let one = Object::new()
-            .after(add(1), Outcome::Added { version: 1, sum: 1 })
+            .after(add_of(1), Outcome::Added { version: 1, sum: 1 })
             .unwrap();
         let three = Outcome::Added { version: 2, sum: 3 };
-        assert!(one.after(add(2), three).is_some());
-        assert_eq!(one.after(add(3), three), None);
+        assert!(one.after(add_of(2), three).is_some());
+        assert_eq!(one.after(add_of(3), three), None);
+    }
+
+    /// Every rule alone, and what it says of no object, of version 3 and of version 5.
+    #[test]
+    fn each_rule_says_what_goes_ahead_and_what_an_open_version_may_be() {
+        let any = Condition::default();
+        let rules = [
+            (any, [true, true, true]),
+            (
+                Condition {
+                    absent: true,
+                    ..any
+                },
+                [true, false, false],
+            ),
+            (
+                Condition {
+                    present: true,
+                    ..any
+                },
+                [false, true, true],
+            ),
+            (Condition { is: Some(3), ..any }, [true, true, false]),
+            (
+                Condition {
+                    is_not: Some(3),
+                    ..any
+                },
+                [true, false, true],
+            ),
+            (
+                Condition {
+                    at_least: Some(4),
+                    ..any
+                },
+                [true, false, true],
+            ),
+            (Condition::version(5), [false, false, true]),
+            (Condition::version(0), [true, false, false]),
+        ];
+        let open = |version| Object {
+            content: Some(A),
+            version,
+            exact: false,
+        };
+        for (condition, expected) in rules {
+            let read = Action::ReadIf { condition };
+            let objects = [0, 3, 5].map(|version| match version {
+                0 => Object::new(),
+                _ => Object {
+                    exact: true,
+                    ..open(version)
+                },
+            });
+            for ((object, version), goes) in objects.into_iter().zip([0, 3, 5]).zip(expected) {
+                let found = match version {
+                    0 => Outcome::Missing,
+                    _ => Outcome::Found {
+                        version,
+                        content: A,
+                    },
+                };
+                let answered = object.after(read, found).is_some();
+                let rejected = object.after(read, Outcome::Rejected { version }).is_some();
+                let shown = (answered, rejected, object.surely_holds(condition));
+                assert_eq!(shown, (goes, !goes, goes), "{condition} at {version}");
+                assert_eq!(object.held(Some(condition)).is_some(), goes, "{condition}");
+            }
+            // Of an object of version 3 or more, nothing is sure that a version decides.
+            let object = open(3);
+            let sure = expected[1] && expected[2];
+            assert_eq!(object.surely_holds(condition), sure, "{condition}");
+            let may = expected[1] || expected[2];
+            assert_eq!(object.held(Some(condition)).is_some(), may, "{condition}");
+        }
+        // What is known of an open version afterwards.
+        let least = |condition| open(3).held(Some(condition)).expect("it may hold");
+        let from = |at_least| Condition {
+            at_least: Some(at_least),
+            ..any
+        };
+        assert_eq!(least(from(7)), open(7));
+        assert_eq!(least(from(2)), open(3));
+        let not = |version| Condition {
+            is_not: Some(version),
+            ..any
+        };
+        assert_eq!((least(not(3)), least(not(4))), (open(4), open(3)));
+        assert!(least(Condition::version(9)).exact);
+        assert_eq!(open(3).held(Some(Condition::version(2))), None);
     }
 }

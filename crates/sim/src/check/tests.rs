@@ -1,10 +1,11 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
+mod fake;
+
 use super::accounts::{Account, Contents, not_accounted_for, not_found};
 use super::ownership::{Served, not_healthy, one_server_each, table_is_whole};
 use super::*;
-use crate::history::{Action, Content, KeyKind, Outcome, Plain, Scan};
-use crate::random::Stream;
+use crate::history::{Action, Condition, Content, KeyKind, Outcome, Plain, Scan};
 use core::time::Duration;
 use pluvio_units::{HashRange, KeyHash, SegmentId, ServerId, TableId};
 use pluvio_wire::{ServerInfo, ServerList, ServerState, TableInfo, TabletInfo, TabletState};
@@ -17,10 +18,17 @@ fn write(id: u64) -> Action {
     write_if(id, None)
 }
 
-fn write_if(id: u64, condition: Option<u64>) -> Action {
+fn write_if(id: u64, version: Option<u64>) -> Action {
     Action::Write {
         content: Content::Bytes(id),
-        condition,
+        condition: version.map(Condition::version),
+    }
+}
+
+fn add(by: i64) -> Action {
+    Action::Add {
+        by,
+        condition: None,
     }
 }
 
@@ -207,9 +215,82 @@ fn two_winners_are_found() {
     assert_found(Check::OneWinner, &for_nothing);
 }
 
+/// Every rule, of a write, a delete and a read of an object of version 3 or of none: obeyed, not obeyed, and rejected for nothing.
+#[test]
+fn a_rule_that_is_not_obeyed_is_found() {
+    let any = Condition::default();
+    let three = Some(3);
+    // Each with one version at which it holds, and one at which it does not.
+    let rules = [
+        (
+            Condition {
+                absent: true,
+                ..any
+            },
+            0,
+            3,
+        ),
+        (
+            Condition {
+                present: true,
+                ..any
+            },
+            3,
+            0,
+        ),
+        (Condition::version(3), 3, 0),
+        (Condition { is: Some(4), ..any }, 0, 3),
+        (
+            Condition {
+                is_not: three,
+                ..any
+            },
+            0,
+            3,
+        ),
+        (
+            Condition {
+                at_least: Some(4),
+                ..any
+            },
+            0,
+            3,
+        ),
+    ];
+    for (rule, good, bad) in rules {
+        let condition = Some(rule);
+        let content = Content::Bytes(2);
+        let actions = [
+            Action::Write { content, condition },
+            Action::Delete { condition },
+            Action::ReadIf { condition: rule },
+        ];
+        for action in actions {
+            let at = |version: u64, obeyed: bool| {
+                let outcome = match action {
+                    _ if !obeyed => Outcome::Rejected { version },
+                    Action::Write { .. } => wrote(version + 1, version),
+                    Action::Delete { .. } => Outcome::Deleted { version },
+                    Action::Read | Action::ReadIf { .. } | Action::Add { .. } if version == 0 => {
+                        Outcome::Missing
+                    }
+                    Action::Read | Action::ReadIf { .. } | Action::Add { .. } => found(3, 1),
+                };
+                let first = (write(1), wrote(3, 0));
+                let operations = [first, (action, outcome)];
+                operations[usize::from(version == 0)..].to_vec()
+            };
+            for right in [at(good, true), at(bad, false)] {
+                assert_eq!(register(&right), BTreeSet::new(), "{right:?}");
+            }
+            assert_found(Check::OneWinner, &at(good, false));
+            assert_found(Check::OneWinner, &at(bad, true));
+        }
+    }
+}
+
 #[test]
 fn a_counter_that_lost_or_doubled_an_addition_is_found() {
-    let add = |by| Action::Add { by };
     let added = |version, sum| Outcome::Added { version, sum };
     let number = |version, number| Outcome::Found {
         version,
@@ -231,6 +312,19 @@ fn a_counter_that_lost_or_doubled_an_addition_is_found() {
     assert_eq!(counter(&unknown), BTreeSet::new());
     let again = [(add(5), added(2, 10), 1)];
     assert_eq!(counter(&again), both);
+    // A rule that rejected it, and what it says of the number: nothing was added.
+    let new = Action::Add {
+        by: 7,
+        condition: Some(Condition::version(0)),
+    };
+    let rejected = |version| (new, Outcome::Rejected { version }, 0);
+    let (first, last) = ((add(5), added(1, 5), 0), (READ, number(1, 5), 0));
+    assert_eq!(counter(&[first, rejected(1), last]), BTreeSet::new());
+    assert!(counter(&[first, rejected(0), last]).contains(&Check::CountersAddUp));
+    let although = [first, rejected(1), (READ, number(2, 12), 0)];
+    assert_eq!(counter(&although), both);
+    let against = [first, (new, added(2, 12), 0)];
+    assert_eq!(counter(&against), BTreeSet::from([Check::Linearizable]));
     let missed = [(add(5), added(1, 5), 0), (READ, Outcome::Missing, 0)];
     assert!(counter(&missed).contains(&Check::CountersAddUp));
 }
@@ -345,208 +439,6 @@ fn an_unexpected_warning_is_found() {
     assert_eq!(expected::only_expected(&[], 0, false, false), None);
 }
 
-/// What is wrong with a cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Flaw {
-    None,
-    /// Now and then it forgets the latest change.
-    LosesWrites,
-    /// Now and then a read gives what was there before.
-    StaleReads,
-    /// Now and then it executes a write again later.
-    RepeatsWrites,
-}
-
-/// One object and clients that use it at the same time; replies take their time, some are lost.
-struct Fake {
-    draw: Stream,
-    flaw: Flaw,
-    flawed: bool,
-    history: History,
-    now: Option<(u64, u64)>,
-    before: Option<(u64, u64)>,
-    version_last: u64,
-    pending: Vec<Pending>,
-    ids: u64,
-}
-
-struct Pending {
-    begun: crate::history::Begun,
-    action: Action,
-    outcome: Option<Outcome>,
-    given_up: bool,
-}
-
-impl Fake {
-    fn new(seed: u64, flaw: Flaw) -> Self {
-        let mut history = History::default();
-        history.key("k", KeyKind::Register);
-        Self {
-            draw: Stream::new(seed, "fake"),
-            flaw,
-            flawed: false,
-            history,
-            now: None,
-            before: None,
-            version_last: 0,
-            pending: Vec::new(),
-            ids: 0,
-        }
-    }
-
-    fn begin(&mut self) {
-        self.ids += 1;
-        let condition =
-            (self.draw.below(3) == 0).then(|| self.version_last.saturating_sub(self.draw.below(2)));
-        let action = match self.draw.below(6) {
-            0 | 1 => READ,
-            2 => Action::Delete {
-                condition: condition.map(|c| c.max(1)),
-            },
-            _ => write_if(self.ids, condition),
-        };
-        let client = self.pending.len() as u16;
-        let begun = self
-            .history
-            .invoke(KeyId(0), client, action, Duration::ZERO);
-        self.pending.push(Pending {
-            begun,
-            action,
-            outcome: None,
-            given_up: false,
-        });
-    }
-
-    fn change(&mut self, to: Option<(u64, u64)>) {
-        self.before = self.now;
-        self.now = to;
-    }
-
-    fn execute(&mut self, action: Action) -> Outcome {
-        let version = self.now.map_or(0, |(version, _)| version);
-        if self.flaw == Flaw::LosesWrites && self.draw.below(20) == 0 && self.before != self.now {
-            self.now = self.before;
-            self.flawed = true;
-            return self.execute(READ);
-        }
-        if action.condition().is_some_and(|c| c != version) {
-            return Outcome::Rejected { version };
-        }
-        match action {
-            Action::Read => {
-                let stale = self.flaw == Flaw::StaleReads
-                    && self.draw.below(10) == 0
-                    && self.before != self.now;
-                self.flawed |= stale;
-                let shown = if stale { self.before } else { self.now };
-                shown.map_or(Outcome::Missing, |(version, id)| found(version, id))
-            }
-            Action::Write {
-                content: Content::Bytes(id),
-                ..
-            } => {
-                self.version_last += 1 + self.draw.below(2);
-                self.change(Some((self.version_last, id)));
-                wrote(self.version_last, version)
-            }
-            Action::Delete { .. } => {
-                self.change(None);
-                Outcome::Deleted { version }
-            }
-            Action::Write { .. } | Action::Add { .. } => unreachable!("not asked for"),
-        }
-    }
-
-    fn step(&mut self) {
-        if self.pending.len() < 4 && self.draw.below(2) == 0 {
-            return self.begin();
-        }
-        if self.pending.is_empty() {
-            return;
-        }
-        let at = self.draw.below(self.pending.len() as u64) as usize;
-        let Pending {
-            begun,
-            action,
-            outcome,
-            given_up,
-        } = self.pending[at];
-        if outcome.is_none() {
-            if self.draw.below(12) == 0 && !given_up {
-                self.pending[at].given_up = true;
-                self.history
-                    .finish(begun, Outcome::Unknown, 0, Duration::ZERO);
-                return;
-            }
-            let is_read = action == READ;
-            let outcome = self.execute(action);
-            let matches = is_read == matches!(outcome, Outcome::Found { .. } | Outcome::Missing);
-            // The flaw that forgets answers as a read; nobody hears of that.
-            if matches || is_read {
-                self.pending[at].outcome = Some(outcome);
-            }
-            return;
-        }
-        let repeat = self.flaw == Flaw::RepeatsWrites && self.draw.below(6) == 0;
-        self.pending.swap_remove(at);
-        if !given_up {
-            self.history
-                .finish(begun, outcome.expect("it was executed"), 0, Duration::ZERO);
-        }
-        if repeat && matches!(outcome, Some(Outcome::Wrote { .. })) {
-            self.execute(action);
-            self.flawed |= self.now.map(|(v, _)| v) == Some(self.version_last);
-        }
-    }
-
-    fn run(mut self) -> (History, bool) {
-        for _ in 0..400 {
-            self.step();
-        }
-        (self.history, self.flawed)
-    }
-}
-
-impl Copy for Pending {}
-impl Clone for Pending {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-#[test]
-fn correct_clusters_have_no_violations() {
-    for seed in 0..150 {
-        let (history, _) = Fake::new(seed, Flaw::None).run();
-        let verdict = check_history(&history, 100_000);
-        assert_eq!(verdict.violations, Vec::new(), "seed {seed}");
-        assert_eq!(verdict.linearizable, 1, "seed {seed}");
-    }
-}
-
-#[test]
-fn clusters_that_lose_confuse_or_repeat_are_found_out() {
-    for (flaw, check) in [
-        (Flaw::LosesWrites, Check::AcknowledgedWriteIsReadable),
-        (Flaw::StaleReads, Check::ReadsNeverGoBack),
-        (Flaw::RepeatsWrites, Check::ExactlyOnce),
-    ] {
-        let (mut flawed, mut found, mut named) = (0, 0, 0);
-        for seed in 0..60 {
-            let (history, is_flawed) = Fake::new(seed, flaw).run();
-            let broken = broken(&history);
-            assert!(is_flawed || broken.is_empty(), "seed {seed}: {broken:?}");
-            flawed += u32::from(is_flawed);
-            found += u32::from(broken.contains(&Check::Linearizable));
-            named += u32::from(broken.contains(&check));
-        }
-        assert!(flawed > 40, "{flaw:?} happened in {flawed}");
-        // Some flaws stay without a witness.
-        assert!(found * 3 > flawed * 2, "{flaw:?}: {found} of {flawed}");
-        assert!(named * 3 > flawed, "{flaw:?}: {named} of {flawed} by name");
-    }
-}
-
 fn plain(plain: Plain) -> Outcome {
     Outcome::Plain(plain)
 }
@@ -599,13 +491,14 @@ fn errors_in_answers_without_versions_are_found() {
 
 #[test]
 fn an_increment_that_is_done_twice_is_found_also_without_versions() {
-    let add = |sum| (Action::Add { by: 1 }, plain(Plain::Added { sum }), 0);
+    let add_one = add(1);
+    let add = |sum| (add_one, plain(Plain::Added { sum }), 0);
     let counter = |operations: &[_]| broken(&sequence(KeyKind::Counter, operations));
     let found = counter(&[add(1), add(3)]);
     assert!(found.contains(&Check::CountersAddUp), "{found:?}");
     assert!(found.contains(&Check::Linearizable), "{found:?}");
     // One whose outcome nobody knows may have been done, once.
-    let unknown = (Action::Add { by: 1 }, Outcome::Unknown, 0);
+    let unknown = (add_one, Outcome::Unknown, 0);
     assert_eq!(counter(&[add(1), unknown, add(3)]), BTreeSet::new());
     assert!(!counter(&[add(1), unknown, add(4)]).is_empty());
 }

@@ -11,7 +11,11 @@ fn shown(record: &Record) -> Option<(u64, Content)> {
         (Action::Write { content, .. }, Outcome::Wrote { version, .. }) => Some((version, content)),
         (_, Outcome::Added { version, sum }) => Some((version, Content::Number(sum))),
         (
-            Action::Read | Action::Write { .. } | Action::Delete { .. } | Action::Add { .. },
+            Action::Read
+            | Action::ReadIf { .. }
+            | Action::Write { .. }
+            | Action::Delete { .. }
+            | Action::Add { .. },
             Outcome::Missing
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }

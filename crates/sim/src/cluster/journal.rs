@@ -15,6 +15,8 @@ struct Place {
     table: usize,
     bytes: Vec<u8>,
     kind: KeyKind,
+    /// Whether it is a counter of floating-point numbers.
+    is_float: bool,
 }
 
 /// All keys that clients use, numbered as in the history.
@@ -40,6 +42,7 @@ impl Keys {
                 } else {
                     KeyKind::Register
                 };
+                let is_float = is_counter && (number * 53 + 20) % 100 < plan.floats_percent;
                 // Key 0 is the empty key; some others are long.
                 let bytes = match number {
                     0 => Vec::new(),
@@ -48,7 +51,12 @@ impl Keys {
                 };
                 let id = journal.new_key(format!("{number} of {}", keys.tables[table]), kind);
                 keys.by_bytes.insert((table, bytes.clone()), id);
-                keys.places.push(Place { table, bytes, kind });
+                keys.places.push(Place {
+                    table,
+                    bytes,
+                    kind,
+                    is_float,
+                });
             }
         }
         keys
@@ -77,6 +85,10 @@ impl Keys {
 
     pub(super) fn kind(&self, key: KeyId) -> KeyKind {
         self.place(key).kind
+    }
+
+    pub(super) fn is_float(&self, key: KeyId) -> bool {
+        self.place(key).is_float
     }
 
     pub(super) fn find(&self, table: usize, bytes: &[u8]) -> Option<KeyId> {

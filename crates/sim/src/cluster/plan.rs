@@ -17,16 +17,20 @@ const HEAVY_VALUES_MIN: u32 = 1 << 17;
 pub enum OperationKind {
     /// Read one object.
     Read,
+    /// Read one object under a condition: some of the reads.
+    ConditionalRead,
     /// Write one object.
     Write,
-    /// Write one object if it has a version.
+    /// Write one object under a condition.
     ConditionalWrite,
     /// Delete one object.
     Delete,
-    /// Delete one object if it has a version.
+    /// Delete one object under a condition.
     ConditionalDelete,
     /// Add to a number.
     Increment,
+    /// Add a floating-point number: the increments of some keys.
+    IncrementFloat,
     /// Read several objects.
     MultiRead,
     /// Write several objects.
@@ -44,7 +48,7 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
-    /// All kinds, and how often they are asked for in a usual run.
+    /// Kinds that are drawn, and how often they are asked for in a usual run.
     const ALL: [(Self, u32); 12] = [
         (Self::Read, 300),
         (Self::Write, 300),
@@ -88,6 +92,10 @@ pub struct Plan {
     pub keys: u32,
     /// How many of a table's keys hold numbers, in percent.
     pub counters_percent: u32,
+    /// How many of those numbers are floating-point ones, in percent.
+    pub floats_percent: u32,
+    /// How many conditions are others than one version, in percent; of other operations a quarter as many get any.
+    pub other_rules_percent: u32,
     /// How many operations go to a tenth of the keys, in percent.
     pub hot_percent: u32,
     /// Longest usual value.
@@ -182,6 +190,9 @@ impl Plan {
             } else {
                 [0, 10, 10, 30, 30, 100][draw.below(6) as usize]
             },
+            // These two are drawn apart, so that they change nothing else.
+            floats_percent: [0, 50, 100][Stream::new(seed, "floats").below(3) as usize],
+            other_rules_percent: [0, 20, 20, 60][Stream::new(seed, "rules").below(4) as usize],
             hot_percent: if heavy {
                 0
             } else {

@@ -5,7 +5,7 @@
 //! | number u64 | check u32 | bytes that follow from the number …
 //! ```
 
-use crate::history::Content;
+use crate::history::{Content, WHOLE};
 use crate::random::mix;
 use bytes::Bytes;
 
@@ -53,11 +53,28 @@ pub fn content(bytes: &[u8]) -> Content {
             return Content::Bytes(number);
         }
     }
+    let digits = |b: &u8| b.is_ascii_digit() || b"-.".contains(b);
     let text = core::str::from_utf8(bytes).ok();
-    match text.and_then(|text| text.parse().ok()) {
+    let number = text
+        .filter(|_| bytes.iter().all(digits))
+        .and_then(|text| text.parse().ok());
+    match number.and_then(quarters) {
         Some(number) => Content::Number(number),
         None => Content::Damaged(twox_hash::XxHash3_64::oneshot(bytes)),
     }
+}
+
+/// A number as quarters ([`WHOLE`]); `None`: it is no number of them that is exact.
+#[must_use]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "only whole numbers that are exact are converted"
+)]
+pub fn quarters(number: f64) -> Option<i64> {
+    const EXACT_MAX: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+    let parts = number * WHOLE as f64;
+    (parts.fract() == 0.0 && parts.abs() < EXACT_MAX).then_some(parts as i64)
 }
 
 #[cfg(test)]
@@ -78,6 +95,31 @@ mod tests {
             assert!(matches!(content(&bytes[..length - 1]), Content::Damaged(_)));
         }
         assert_eq!(content(b""), Content::Empty);
-        assert_eq!(content(b"-12"), Content::Number(-12));
+    }
+
+    #[test]
+    fn numbers_are_counted_in_quarters_and_nothing_else_is_a_number() {
+        for (text, number) in [
+            ("0", 0),
+            ("-12", -48),
+            ("3.25", 13),
+            ("-0.5", -2),
+            ("7.75", 31),
+        ] {
+            assert_eq!(content(text.as_bytes()), Content::Number(number), "{text}");
+        }
+        for text in [
+            "0.1",
+            "3.250000001",
+            "nan",
+            "inf",
+            "1e3",
+            "+1",
+            "1.2.5",
+            "9007199254740993",
+        ] {
+            let read = content(text.as_bytes());
+            assert!(matches!(read, Content::Damaged(_)), "{text}: {read}");
+        }
     }
 }

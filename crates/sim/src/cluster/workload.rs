@@ -1,21 +1,24 @@
 //! What clients do: operations drawn from the plan, each recorded in the history.
 
-use crate::check::accounts::Contents;
+mod tables;
+
+use crate::check::{Check, Violation};
 use crate::cluster::attempts::Attempts;
 use crate::cluster::journal::{Journal, Keys};
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::values;
-use crate::history::{Action, Begun, Content, KeyId, KeyKind, Outcome, Record, Scan};
+use crate::history::{
+    Action, Begun, Condition, Content, KeyId, KeyKind, Outcome, WHOLE, in_wholes,
+};
 use crate::intercept::Intercepted;
 use crate::random::Stream;
 use crate::sim::SimHandle;
 use bytes::Bytes;
 use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
-    WhichTablet,
 };
 use pluvio_env::Env;
-use pluvio_units::{HashRange, KeyHash, ObjectVersion};
+use pluvio_units::ObjectVersion;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,6 +43,8 @@ pub(super) struct Worker {
     attempts: Attempts,
     tables: Vec<Table>,
     draw: Stream,
+    /// For conditions and the like: apart, so that they change nothing else of what is drawn.
+    rules: Stream,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
     scratch_last: u32,
@@ -58,10 +63,16 @@ pub(super) fn recorded_client(env: &Env, plan: &Plan, attempts: &Attempts) -> Cl
     Client::new(parts, options)
 }
 
-fn rules(condition: Option<u64>) -> RejectRules {
-    condition.map_or_else(RejectRules::default, |version| {
-        RejectRules::unless_version(ObjectVersion(version))
-    })
+/// The rules that reject what the condition does not allow.
+fn rules(condition: Option<Condition>) -> RejectRules {
+    let condition = condition.unwrap_or_default();
+    RejectRules {
+        exists: condition.absent,
+        does_not_exist: condition.present,
+        version_equal: condition.is_not.map(ObjectVersion),
+        version_not_equal: condition.is.map(ObjectVersion),
+        version_less: condition.at_least.map(ObjectVersion),
+    }
 }
 
 /// What an error says of an operation.
@@ -81,6 +92,7 @@ fn found(journal: &Journal, result: Result<Option<pluvio_client::Object>, Client
             content: values::content(&object.value),
         },
         Ok(None) => Outcome::Missing,
+        Err(ClientError::Rejected { version }) => Outcome::Rejected { version: version.0 },
         // A read changes nothing, whatever happened to it.
         Err(error) => {
             journal.failure(&error);
@@ -108,6 +120,15 @@ fn deleted(journal: &Journal, result: Result<pluvio_client::DeleteReply, ClientE
     }
 }
 
+/// The sum that an increment by `amount` answered, in quarters; `None`: it cannot be one of such numbers.
+fn sum_of(amount: Number, answer: Number) -> Option<i64> {
+    match (amount, answer) {
+        (Number::Integer(_), Number::Integer(sum)) => sum.checked_mul(WHOLE),
+        (Number::Float(_), Number::Float(sum)) => values::quarters(sum),
+        (Number::Integer(_), Number::Float(_)) | (Number::Float(_), Number::Integer(_)) => None,
+    }
+}
+
 impl Worker {
     pub(super) fn new(number: u16, env: &Env, shared: &Shared) -> Self {
         let attempts = Attempts::default();
@@ -119,6 +140,7 @@ impl Worker {
             attempts,
             tables: Vec::new(),
             draw: Stream::new(shared.sim.seed(), &name),
+            rules: Stream::new(shared.sim.seed(), &format!("rules of {name}")),
             versions: BTreeMap::new(),
             scratch_last: 0,
             shared: shared.clone(),
@@ -158,16 +180,19 @@ impl Worker {
 
     async fn step(&mut self, kind: OperationKind) {
         match kind {
-            OperationKind::Read => {
+            OperationKind::Read | OperationKind::ConditionalRead => {
                 let key = self.any_key();
-                self.read(kind, key).await;
+                match self.some_condition(key) {
+                    None => drop(self.read(OperationKind::Read, key).await),
+                    Some(condition) => self.read_if(key, condition).await,
+                }
             }
             OperationKind::Write | OperationKind::ConditionalWrite => {
                 let Some(key) = self.key_of(KeyKind::Register) else {
                     return self.increment_any().await;
                 };
                 let conditional = kind == OperationKind::ConditionalWrite;
-                let condition = conditional.then(|| self.condition(key));
+                let condition = conditional.then(|| self.condition(key, 0));
                 self.write(kind, key, condition).await;
             }
             OperationKind::Delete | OperationKind::ConditionalDelete => {
@@ -175,10 +200,10 @@ impl Worker {
                     return self.increment_any().await;
                 };
                 let conditional = kind == OperationKind::ConditionalDelete;
-                let condition = conditional.then(|| self.condition(key).max(1));
+                let condition = conditional.then(|| self.condition(key, 1));
                 self.delete(kind, key, condition).await;
             }
-            OperationKind::Increment => self.increment_any().await,
+            OperationKind::Increment | OperationKind::IncrementFloat => self.increment_any().await,
             OperationKind::MultiRead => self.multi_read(kind).await,
             OperationKind::MultiWrite => self.multi_write(kind).await,
             OperationKind::MultiDelete => self.multi_delete(kind).await,
@@ -194,31 +219,6 @@ impl Worker {
             OperationKind::Migrate => self.migrate(kind).await,
             OperationKind::Scratch => self.scratch(kind).await,
         }
-    }
-
-    /// Lets some tablet, or a part of one, move to some server; does not wait for the end.
-    async fn migrate(&mut self, kind: OperationKind) {
-        let table = self.draw.below(self.tables.len() as u64) as usize;
-        let at = KeyHash(self.draw.below(u64::MAX));
-        let (some, part) = (self.draw.below(u64::MAX), self.draw.below(8) == 0);
-        let Ok(list) = self.client.server_list().await else {
-            self.shared.journal.count_only(kind, false);
-            return;
-        };
-        let up: Vec<_> = list.up().map(|info| info.id).collect();
-        if up.is_empty() {
-            return;
-        }
-        let to = up[(some % up.len() as u64) as usize];
-        let tablet = if part {
-            let last = KeyHash(at.0.saturating_add(1 << 61));
-            WhichTablet::Range(HashRange::new(at, last))
-        } else {
-            WhichTablet::Containing(at)
-        };
-        let asked = self.client.start_migration(&self.tables[table], tablet, to);
-        let begun = asked.await.is_ok();
-        self.shared.journal.count_only(kind, begun);
     }
 
     fn any_key(&mut self) -> KeyId {
@@ -239,13 +239,28 @@ impl Worker {
             .find(|key| keys.kind(*key) == kind)
     }
 
-    /// A version to ask for: mostly the last one this client saw, sometimes an old one.
-    fn condition(&mut self, key: KeyId) -> u64 {
+    /// What to ask for: mostly the version that this client saw last, sometimes an old one, or what other rules say of it.
+    fn condition(&mut self, key: KeyId, version_min: u64) -> Condition {
         let last = self.versions.get(&key).copied().unwrap_or(0);
-        match self.draw.below(4) {
+        let version = match self.draw.below(4) {
             0 => last.saturating_sub(1),
             _ => last,
+        };
+        let version = version.max(version_min);
+        let percent = u64::from(self.shared.plan.other_rules_percent);
+        if self.rules.below(100) < percent {
+            Condition::draw(&mut self.rules, version)
+        } else {
+            Condition::version(version)
         }
+    }
+
+    /// A condition for some of the operations that usually have none.
+    fn some_condition(&mut self, key: KeyId) -> Option<Condition> {
+        let percent = u64::from(self.shared.plan.other_rules_percent / 4);
+        let last = self.versions.get(&key).copied().unwrap_or(0);
+        let wanted = self.rules.below(100) < percent;
+        wanted.then(|| Condition::draw(&mut self.rules, last))
     }
 
     fn begin(&self, key: KeyId, action: Action) -> Begun {
@@ -298,6 +313,16 @@ impl Worker {
         outcome
     }
 
+    async fn read_if(&mut self, key: KeyId, condition: Condition) {
+        let begun = self.begin(key, Action::ReadIf { condition });
+        let keys = Arc::clone(&self.shared.keys);
+        let table = &self.tables[keys.table(key)];
+        let rules = rules(Some(condition));
+        let result = self.client.read_if(table, keys.bytes(key), rules).await;
+        let outcome = found(&self.shared.journal, result);
+        self.end(OperationKind::ConditionalRead, key, begun, outcome);
+    }
+
     fn new_value(&mut self) -> (Bytes, Content) {
         let length = self.shared.plan.value_length(&mut self.draw);
         values::value(self.shared.journal.value_number(), length)
@@ -307,7 +332,7 @@ impl Worker {
         &mut self,
         kind: OperationKind,
         key: KeyId,
-        condition: Option<u64>,
+        condition: Option<Condition>,
     ) -> Outcome {
         let (bytes, content) = self.new_value();
         let begun = self.begin(key, Action::Write { content, condition });
@@ -343,7 +368,7 @@ impl Worker {
         error.map_or(Ok(()), Err)
     }
 
-    async fn delete(&mut self, kind: OperationKind, key: KeyId, condition: Option<u64>) {
+    async fn delete(&mut self, kind: OperationKind, key: KeyId, condition: Option<Condition>) {
         let begun = self.begin(key, Action::Delete { condition });
         let keys = Arc::clone(&self.shared.keys);
         let table = &self.tables[keys.table(key)];
@@ -356,33 +381,60 @@ impl Worker {
 
     async fn increment_any(&mut self) {
         if let Some(key) = self.key_of(KeyKind::Counter) {
-            self.increment(OperationKind::Increment, key).await;
+            self.increment(key).await;
         }
     }
 
-    async fn increment(&mut self, kind: OperationKind, key: KeyId) {
+    async fn increment(&mut self, key: KeyId) {
         let by = i64::try_from(self.draw.below(200)).expect("a small number") - 50;
-        let begun = self.begin(key, Action::Add { by });
         let keys = Arc::clone(&self.shared.keys);
-        let result = self
+        // To a number with a fraction no integer can be added: now and then that is tried.
+        let is_integer = !keys.is_float(key) || self.rules.below(8) == 0;
+        let (kind, amount, by) = if is_integer {
+            (OperationKind::Increment, Number::Integer(by), by * WHOLE)
+        } else {
+            let amount = Number::Float(in_wholes(by));
+            (OperationKind::IncrementFloat, amount, by)
+        };
+        let condition = self.some_condition(key);
+        let begun = self.begin(key, Action::Add { by, condition });
+        let table = &self.tables[keys.table(key)];
+        let rules = rules(condition);
+        let added = self
             .client
-            .increment(
-                &self.tables[keys.table(key)],
-                keys.bytes(key),
-                Number::Integer(by),
-            )
-            .await;
-        let outcome = match result {
-            Ok(reply) => match reply.value {
-                Number::Integer(sum) => Outcome::Added {
-                    version: reply.version.0,
+            .increment_if(table, keys.bytes(key), amount, rules);
+        let outcome = match added.await {
+            Ok(reply) => match (sum_of(amount, reply.value), reply.version) {
+                (Some(sum), version) => Outcome::Added {
+                    version: version.0,
                     sum,
                 },
-                Number::Float(_) => Outcome::Unknown,
+                (None, _) => {
+                    self.wrong_sum(key, amount, format!("gave {:?}", reply.value));
+                    Outcome::Unknown
+                }
             },
-            Err(error) => failed(&self.shared.journal, &error),
+            Err(error) => {
+                let may_be_refused = is_integer && keys.is_float(key);
+                if error.kind() == ErrorKind::BadNumber && !may_be_refused {
+                    self.wrong_sum(key, amount, error.to_string());
+                }
+                failed(&self.shared.journal, &error)
+            }
         };
         self.end(kind, key, begun, outcome);
+    }
+
+    fn wrong_sum(&self, key: KeyId, amount: Number, answer: String) {
+        let journal = &self.shared.journal;
+        journal.violation(Violation {
+            check: Check::CountersAddUp,
+            message: format!(
+                "key {}: {amount:?} added to it {answer}",
+                journal.name_of(key)
+            ),
+            evidence: Vec::new(),
+        });
     }
 
     /// Some different keys, with a table and bytes for each.
@@ -393,6 +445,33 @@ impl Worker {
         keys.dedup();
         keys.retain(|key| !only_registers || self.shared.keys.kind(*key) == KeyKind::Register);
         keys
+    }
+
+    /// Begins a batch, some of whose items have conditions.
+    fn begin_batch(
+        &mut self,
+        ids: &[KeyId],
+        action: impl Fn(Option<Condition>) -> Action,
+    ) -> (Vec<Begun>, Vec<Option<Condition>>) {
+        let conditions = ids.iter().map(|key| self.some_condition(*key));
+        let conditions: Vec<_> = conditions.collect();
+        let all = ids.iter().zip(&conditions);
+        let begun = all.map(|(key, condition)| self.begin(*key, action(*condition)));
+        (begun.collect(), conditions)
+    }
+
+    fn wanted<'a>(
+        &'a self,
+        keys: &'a Keys,
+        ids: &[KeyId],
+        conditions: &[Option<Condition>],
+    ) -> Vec<Key<'a>> {
+        let all = ids.iter().zip(conditions);
+        all.map(|(key, condition)| {
+            let table = &self.tables[keys.table(*key)];
+            Key::new(table, keys.bytes(*key)).rules(rules(*condition))
+        })
+        .collect()
     }
 
     /// Ends a batch: all items may have been sent again if one was.
@@ -407,11 +486,9 @@ impl Worker {
     async fn multi_read(&mut self, kind: OperationKind) {
         let ids = self.some_keys(false);
         let keys = Arc::clone(&self.shared.keys);
-        let begun: Vec<Begun> = ids.iter().map(|k| self.begin(*k, Action::Read)).collect();
-        let wanted: Vec<Key<'_>> = ids
-            .iter()
-            .map(|k| Key::new(&self.tables[keys.table(*k)], keys.bytes(*k)))
-            .collect();
+        let read_if = |condition| Action::ReadIf { condition };
+        let (begun, conditions) = self.begin_batch(&ids, |c| c.map_or(Action::Read, read_if));
+        let wanted = self.wanted(&keys, &ids, &conditions);
         let results = self.client.multi_read(&wanted).await;
         let ended = ids.iter().zip(begun).zip(results);
         let ended =
@@ -427,7 +504,7 @@ impl Worker {
         for key in &ids {
             let (bytes, content) = self.new_value();
             let conditional = self.draw.below(4) == 0;
-            let condition = conditional.then(|| self.condition(*key));
+            let condition = conditional.then(|| self.condition(*key, 0));
             begun.push(self.begin(*key, Action::Write { content, condition }));
             objects.push((*key, condition, bytes));
         }
@@ -449,163 +526,12 @@ impl Worker {
     async fn multi_delete(&mut self, kind: OperationKind) {
         let ids = self.some_keys(true);
         let keys = Arc::clone(&self.shared.keys);
-        let action = Action::Delete { condition: None };
-        let begun: Vec<Begun> = ids.iter().map(|k| self.begin(*k, action)).collect();
-        let wanted: Vec<Key<'_>> = ids
-            .iter()
-            .map(|k| Key::new(&self.tables[keys.table(*k)], keys.bytes(*k)))
-            .collect();
+        let (begun, conditions) = self.begin_batch(&ids, |condition| Action::Delete { condition });
+        let wanted = self.wanted(&keys, &ids, &conditions);
         let results = self.client.multi_delete(&wanted).await;
         let ended = ids.iter().zip(begun).zip(results);
         let ended = ended
             .map(|((key, begun), result)| (*key, begun, deleted(&self.shared.journal, result)));
         self.end_batch(kind, ended.collect());
-    }
-
-    /// Goes through a whole table; `None` when that failed.
-    pub(super) async fn enumerate(
-        &mut self,
-        kind: OperationKind,
-        table: usize,
-    ) -> Option<Contents> {
-        let journal = self.shared.journal.clone();
-        let keys = Arc::clone(&self.shared.keys);
-        let items = 1 + self.draw.below(64) as usize;
-        let mut enumeration = self
-            .client
-            .enumerate(&self.tables[table])
-            .batch_items(items);
-        let invoked = journal.tick();
-        let (mut found, mut strangers) = (Vec::new(), Vec::new());
-        let mut contents = Contents::default();
-        let mut records = Vec::new();
-        loop {
-            let (began, at) = (journal.tick(), self.shared.sim.now());
-            let batch = match enumeration.next_batch().await {
-                Ok(Some(batch)) => batch,
-                Ok(None) => break,
-                Err(_) => {
-                    journal.count_only(kind, false);
-                    return None;
-                }
-            };
-            let (returned, until) = (journal.tick(), self.shared.sim.now());
-            for object in batch {
-                contents.add(object.key.len() + object.value.len());
-                let Some(key) = keys.find(table, &object.key) else {
-                    strangers.push(format!("{:?}", Bytes::from(object.key)));
-                    continue;
-                };
-                found.push(key);
-                let outcome = Outcome::Found {
-                    version: object.version.0,
-                    content: values::content(&object.value),
-                };
-                let record = Record {
-                    client: self.number,
-                    action: Action::Read,
-                    invoked: began,
-                    returned,
-                    outcome,
-                    repeats: 0,
-                    at,
-                    until,
-                };
-                records.push((key, record));
-            }
-        }
-        let scan = Scan {
-            invoked,
-            returned: journal.tick(),
-            keys: keys.of_table(table),
-            found,
-            strangers,
-        };
-        journal.scanned(kind, scan, records);
-        Some(contents)
-    }
-
-    /// What is in tables that are not the run's, such as those of clients that died while they used one.
-    pub(super) async fn contents_of_others(&self) -> Result<Contents, ClientError> {
-        let mut contents = Contents::default();
-        for info in self.client.list_tables().await? {
-            if self.shared.keys.tables.contains(&info.name) {
-                continue;
-            }
-            let table = self.client.table(&info.name).await?;
-            let mut enumeration = self.client.enumerate(&table);
-            while let Some(batch) = enumeration.next_batch().await? {
-                let sizes = batch.iter().map(|o| o.key.len() + o.value.len());
-                sizes.for_each(|bytes| contents.add(bytes));
-            }
-        }
-        Ok(contents)
-    }
-
-    /// Number of objects of a table.
-    pub(super) async fn count(&self, table: usize) -> Result<u64, ClientError> {
-        let reply = self.client.count(&self.tables[table]).await?;
-        Ok(reply.objects)
-    }
-
-    /// The client library, for questions to the coordinator.
-    pub(super) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Creates a table, uses it, drops it, creates it again: nothing of it may be left.
-    async fn scratch(&mut self, kind: OperationKind) {
-        self.scratch_last += 1;
-        let name = format!("scratch {} {}", self.number, self.scratch_last);
-        let bytes = b"key";
-        let journal = self.shared.journal.clone();
-        let made = self.client.create_table(&name, Some(1)).await;
-        let Ok(table) = made else {
-            journal.count_only(kind, false);
-            return;
-        };
-        let key = journal.new_key(format!("key of table {name}"), KeyKind::Register);
-        let (value, content) = self.new_value();
-        let action = Action::Write {
-            content,
-            condition: None,
-        };
-        let begun = self.begin(key, action);
-        let result = self.client.write(&table, bytes, value).await;
-        self.end(
-            OperationKind::Write,
-            key,
-            begun,
-            wrote(&self.shared.journal, result),
-        );
-        let begun = self.begin(key, Action::Read);
-        let result = self.client.read(&table, bytes).await;
-        self.end(
-            OperationKind::Read,
-            key,
-            begun,
-            found(&self.shared.journal, result),
-        );
-        if let Err(error) = self.client.drop_table(&name).await {
-            let gone = error.kind() == ErrorKind::NoSuchTable;
-            journal.count_only(kind, gone);
-            return;
-        }
-        let Ok(again) = self.client.create_table(&name, None).await else {
-            journal.count_only(kind, false);
-            return;
-        };
-        // A key of its own: whatever is found in it, nobody wrote.
-        let key = journal.new_key(format!("key of the second table {name}"), KeyKind::Register);
-        let begun = self.begin(key, Action::Read);
-        let result = self.client.read(&again, bytes).await;
-        self.end(
-            OperationKind::Read,
-            key,
-            begun,
-            found(&self.shared.journal, result),
-        );
-        let dropped = self.client.drop_table(&name).await;
-        journal.count_only(kind, dropped.is_ok());
     }
 }

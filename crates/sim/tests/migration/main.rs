@@ -12,9 +12,11 @@ mod struck;
 mod support;
 
 use bytes::Bytes;
-use load::{Loaded, loaded};
+use core::time::Duration;
+use load::{Loaded, loaded, loaded_in};
 use message::Message;
 use pluvio_client::{Client, Table};
+use pluvio_coordinator::CoordinatorOptions;
 use pluvio_units::{ObjectVersion, ServerId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -83,6 +85,8 @@ fn strike_at_every_message(victim: Victim) {
 
 #[test]
 fn the_owner_is_killed_at_every_message() {
+    let _marks =
+        pluvio_units::Marks::to_reach(&["migration-owner-crashed", "migration-not-received"]);
     strike_at_every_message(Victim::Owner);
 }
 
@@ -94,6 +98,29 @@ fn the_receiver_is_killed_at_every_message() {
 #[test]
 fn the_coordinator_is_killed_at_every_message() {
     strike_at_every_message(Victim::Coordinator);
+}
+
+/// The receiver does not reach the owner for longer than a migration may take: the tablet stays, and moves later.
+#[test]
+fn a_tablet_that_is_not_copied_in_time_stays_and_moves_later() {
+    let _marks = pluvio_units::Marks::to_reach(&["migration-given-up"]);
+    for seed in 0..3 {
+        let mut options = CoordinatorOptions::default();
+        options.migration_limit = Duration::from_secs(1);
+        let mut loaded: Loaded<Message> = loaded_in(Cluster::with(seed, 4, options));
+        let (owner, receiver) = (loaded.owner(), loaded.another());
+        let process = |id| loaded.cluster.process_of(id);
+        let (from, to) = (process(receiver), process(owner));
+        loaded.cluster.sim.cut(from, to);
+        assert!(!loaded.migrate(receiver), "seed {seed}");
+        assert_eq!(loaded.owner(), owner, "seed {seed}");
+        loaded.cluster.sim.heal(from, to);
+        loaded.cluster.until_healthy(&loaded.client);
+        // The receiver may still wait for an answer that was lost.
+        let moved = (0..10).any(|_| loaded.migrate(receiver));
+        assert!(moved, "seed {seed}");
+        loaded.check(&format!("seed {seed}"));
+    }
 }
 
 /// Keys of the tests of earlier stays: every second one from the first or the second on.

@@ -14,8 +14,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 pub const COORDINATOR: &str = "coordinator:1";
 
 /// Serves for ever.
-pub async fn run_coordinator(env: Env, store: MemoryStore) {
-    let options = CoordinatorOptions::default();
+pub async fn run_coordinator(env: Env, store: MemoryStore, options: CoordinatorOptions) {
     let started = Coordinator::start(env.clone(), Arc::new(store), options).await;
     let address = Address::from(COORDINATOR);
     let listening = env.network.listen(&address, Arc::new(started.unwrap()));

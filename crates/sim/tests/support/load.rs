@@ -62,7 +62,11 @@ pub struct Loaded<M> {
 
 /// A cluster with a table of one tablet, and clients at work on it.
 pub fn loaded<M: Message>(seed: u64, servers: usize) -> Loaded<M> {
-    let mut cluster = Cluster::new(seed, servers);
+    loaded_in(Cluster::new(seed, servers))
+}
+
+/// The same in a cluster that is there.
+pub fn loaded_in<M: Message>(mut cluster: Cluster<M>) -> Loaded<M> {
     let client = cluster.new_client(&cluster.client);
     let table = cluster.table(&client);
     let told = Arc::new(Told::default());

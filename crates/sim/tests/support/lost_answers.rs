@@ -3,7 +3,7 @@
 use crate::support::{self, run_coordinator, run_server};
 use core::time::Duration;
 use pluvio_client::{Client, Table};
-use pluvio_coordinator::MemoryStore;
+use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimHandle};
 use pluvio_units::Size;
@@ -61,7 +61,8 @@ impl Interceptor for Saboteur {
 /// Starts a coordinator, whose process it gives, and servers.
 pub fn start(sim: &Sim) -> ProcessId {
     let process = sim.process("coordinator");
-    let serving = run_coordinator(process.env.clone(), MemoryStore::new());
+    let options = CoordinatorOptions::default();
+    let serving = run_coordinator(process.env.clone(), MemoryStore::new(), options);
     sim.spawn(process.id, "coordinator", serving);
     for number in 0..SERVERS {
         let name = format!("server-{number}");

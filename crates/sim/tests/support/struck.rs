@@ -4,7 +4,7 @@
 use crate::support::{self, COORDINATOR, run_coordinator, run_server};
 use core::time::Duration;
 use pluvio_client::{Client, Table, WhichTablet};
-use pluvio_coordinator::MemoryStore;
+use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
@@ -129,6 +129,7 @@ pub struct Cluster<M> {
     servers: Vec<ProcessId>,
     pub client: ProcessEnv,
     store: MemoryStore,
+    options: CoordinatorOptions,
     strike: Shared<Strike<M>>,
     /// The latest life of each server.
     ids: Shared<BTreeMap<usize, ServerId>>,
@@ -141,6 +142,10 @@ fn name_of(number: usize) -> String {
 
 impl<M: Message> Cluster<M> {
     pub fn new(seed: u64, servers: usize) -> Self {
+        Self::with(seed, servers, CoordinatorOptions::default())
+    }
+
+    pub fn with(seed: u64, servers: usize, options: CoordinatorOptions) -> Self {
         let sim = Sim::new(seed, SimOptions::default());
         let store = MemoryStore::new();
         let coordinator = sim.process("coordinator");
@@ -151,6 +156,7 @@ impl<M: Message> Cluster<M> {
             servers: processes.iter().map(|p| p.id).collect(),
             client,
             store,
+            options,
             strike: Shared::default(),
             ids: Shared::default(),
             away: BTreeMap::new(),
@@ -177,7 +183,7 @@ impl<M: Message> Cluster<M> {
         env.network = Intercepted::new(env.network.clone(), saboteur);
         match self.servers.iter().position(|s| *s == process.id) {
             None => {
-                let work = run_coordinator(env, self.store.clone());
+                let work = run_coordinator(env, self.store.clone(), self.options.clone());
                 self.sim.spawn(process.id, "coordinator", work);
             }
             Some(number) => {

@@ -15,6 +15,7 @@ mod commands;
 mod docs;
 mod invariants;
 mod manifests;
+mod marks;
 mod matches;
 mod sources;
 mod words;
@@ -127,6 +128,7 @@ pub fn check(root: &Path) -> Result<Report> {
     docs::check(&tree, &mut report);
     claims::check(&tree, &mut report);
     invariants::check(&tree, &mut report);
+    marks::check(&tree, &mut report);
     commands::check(&tree, &metadata.target, &mut report);
     report.findings.sort();
     Ok(report)

@@ -72,7 +72,7 @@ pub fn read(path: &Path) -> Result<History, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_sim::history::{Action, Content, Outcome, Plain};
+    use pluvio_sim::history::{Action, Condition, Content, Outcome, Plain};
     use std::time::Duration;
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
             (
                 Action::Write {
                     content: Content::Bytes(7),
-                    condition: Some(0),
+                    condition: Some(Condition::version(0)),
                 },
                 Outcome::Wrote {
                     version: 3,

@@ -5,7 +5,7 @@ use super::journal::{Journal, Subject};
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, ErrorKind, Key, Number, Object, RejectRules, Table};
 use pluvio_sim::cluster::values;
-use pluvio_sim::history::{Action, Begun, Content, KeyId, KeyKind, Outcome};
+use pluvio_sim::history::{Action, Begun, Condition, Content, KeyId, KeyKind, Outcome, WHOLE};
 use pluvio_units::ObjectVersion;
 use std::collections::BTreeMap;
 
@@ -64,7 +64,13 @@ impl Native {
 
     async fn write(&mut self, subject: &Subject, condition: Option<u64>) {
         let (value, content) = new_value(&self.journal, &mut self.draw);
-        let begun = self.begin(subject, Action::Write { content, condition });
+        let begun = self.begin(
+            subject,
+            Action::Write {
+                content,
+                condition: condition.map(Condition::version),
+            },
+        );
         let written = self
             .client
             .write_if(&self.table, &subject.key, value, rules(condition));
@@ -86,7 +92,12 @@ impl Native {
             .then(|| self.condition(subject.id))
             // Version 0 means "only if there is none", which no delete needs.
             .filter(|version| *version > 0);
-        let begun = self.begin(subject, Action::Delete { condition });
+        let begun = self.begin(
+            subject,
+            Action::Delete {
+                condition: condition.map(Condition::version),
+            },
+        );
         let deleted = self
             .client
             .delete_if(&self.table, &subject.key, rules(condition));
@@ -101,7 +112,13 @@ impl Native {
 
     async fn increment(&mut self, subject: &Subject) {
         let by = addend(&mut self.draw);
-        let begun = self.begin(subject, Action::Add { by });
+        let begun = self.begin(
+            subject,
+            Action::Add {
+                by: by * WHOLE,
+                condition: None,
+            },
+        );
         let added = self
             .client
             .increment(&self.table, &subject.key, Number::Integer(by));
@@ -109,7 +126,7 @@ impl Native {
             Ok(reply) => match reply.value {
                 Number::Integer(sum) => Outcome::Added {
                     version: reply.version.0,
-                    sum,
+                    sum: sum.saturating_mul(WHOLE),
                 },
                 Number::Float(sum) => {
                     self.journal
@@ -147,7 +164,13 @@ impl Native {
             let (value, content) = new_value(&self.journal, &mut self.draw);
             let conditional = self.draw.percent(25);
             let condition = conditional.then(|| self.condition(subject.id));
-            begun.push(self.begin(subject, Action::Write { content, condition }));
+            begun.push(self.begin(
+                subject,
+                Action::Write {
+                    content,
+                    condition: condition.map(Condition::version),
+                },
+            ));
             let key = Key::new(&table, &subject.key).rules(rules(condition));
             objects.push((key, value));
         }

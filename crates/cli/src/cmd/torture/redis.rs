@@ -8,7 +8,7 @@ use super::native::{addend, new_value};
 use super::resp::{Connection, Reply, command};
 use pluvio_env::{Clock, timeout};
 use pluvio_sim::cluster::values;
-use pluvio_sim::history::{Action, Begun, Content, KeyKind, Outcome, Plain};
+use pluvio_sim::history::{Action, Begun, Condition, Content, KeyKind, Outcome, Plain, WHOLE};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,7 +140,10 @@ impl Redis {
             Kind::Add => {
                 let by = addend(&mut self.draw);
                 command(bytes, &[b"INCRBY", key, by.to_string().as_bytes()]);
-                Action::Add { by }
+                Action::Add {
+                    by: by * WHOLE,
+                    condition: None,
+                }
             }
             Kind::Set | Kind::SetNew | Kind::GetSet => {
                 let (value, content) = new_value(&self.journal, &mut self.draw);
@@ -151,7 +154,7 @@ impl Redis {
                         command(bytes, &[b"SET", key, &value]);
                     }
                 }
-                let condition = (kind == Kind::SetNew).then_some(0);
+                let condition = (kind == Kind::SetNew).then(|| Condition::version(0));
                 Action::Write { content, condition }
             }
         };
@@ -175,7 +178,9 @@ impl Redis {
             }
             (Kind::Delete, Reply::Integer(0)) => return Outcome::Deleted { version: 0 },
             (Kind::Delete, Reply::Integer(1)) => Plain::Deleted,
-            (Kind::Add, Reply::Integer(sum)) => Plain::Added { sum },
+            (Kind::Add, Reply::Integer(sum)) => Plain::Added {
+                sum: sum.saturating_mul(WHOLE),
+            },
             (_, Reply::Error(text)) => {
                 self.error(kind, &text);
                 // The text is for people; whether it was executed is not said by all of them.

@@ -146,6 +146,7 @@ fn a_head_that_was_closed_anywhere_is_read_where_it_was_closed() {
 /// COORD-8: backup 1 has lost what closed its frame. Segments 5 to 7 must not be overlooked.
 #[test]
 fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-closed-head"]);
     let taken_back = backup(1, vec![replica(3), filled(4, &[3, 4])]);
     let others = [
         backup(2, vec![replica(4), replica(5)]),
@@ -354,6 +355,7 @@ fn the_longest_replica_of_a_head_is_read_first() {
 
 #[test]
 fn a_head_that_may_have_lost_its_end_does_not_end_the_log_alone() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-doubtful-head"]);
     let weak = backup(1, vec![doubtful(head(3, &[2, 3])), replica(2)]);
     let error = reconstruct(std::slice::from_ref(&weak), &Epochs::new()).unwrap_err();
     let text = error.to_string();
