@@ -1,5 +1,7 @@
 //! Whom the coordinator suspects, what it takes for a sign of life, and whom it tells: by what it sends, and what comes back.
 
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
 mod common;
 
 use common::ground::Ground;

@@ -6,6 +6,7 @@
 //! find the log incomplete, but must never take a wrong one for complete.
 
 mod backup;
+mod order;
 mod scenes;
 
 use crate::machine::{Action, Machine, WriteOutcome};
@@ -334,46 +335,6 @@ impl World {
             );
         }
         self.writes.push(order);
-    }
-
-    /// REP-2: all heads but the predecessor of a new one are durably closed.
-    fn check_head_begun(&self, head: SegmentId) {
-        let older = self.heads.iter().take_while(|id| **id < head);
-        let older: Vec<SegmentId> = older.copied().collect();
-        for id in older.split_last().map_or(&[][..], |(_, before)| before) {
-            let closed = self.closed_on.get(id).map_or(0, BTreeSet::len);
-            let whole = self.segments.get(id).is_none_or(|s| {
-                self.durable
-                    >= LogPosition {
-                        segment: *id,
-                        offset: s.length,
-                    }
-            });
-            assert!(
-                whole && closed >= self.min_replicas as usize,
-                "REP-2: {head} is opened, and {id} is closed on {closed} backups\n{}",
-                self.describe()
-            );
-        }
-    }
-
-    /// REP-9: a place in a segment that belongs to the log is given back when as many others as wanted have all of it.
-    fn check_free(&self, server: ServerId, id: SegmentId) {
-        let Some(segment) = self.segments.get(&id) else {
-            return;
-        };
-        let whole = |frame: &Frame| {
-            frame.closed && frame.certified == frame.image.unwrap_or(segment.length)
-        };
-        let others = self.backups.iter().filter(|(other, _)| **other != server);
-        let count = others
-            .filter(|(_, b)| b.frames.get(&id).is_some_and(whole))
-            .count();
-        assert!(
-            count >= self.replicas as usize,
-            "REP-9: {id} is freed on {server}, and {count} others have it\n{}",
-            self.describe()
-        );
     }
 
     /// A write is executed.
