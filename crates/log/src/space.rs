@@ -449,6 +449,9 @@ impl LogSpace {
     }
 
     fn discard(&self, seglets: Vec<SegletIndex>) -> usize {
+        if seglets.is_empty() {
+            return 0;
+        }
         for seglet in &seglets {
             self.memory.discard(seglet.0);
         }

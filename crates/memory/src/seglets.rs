@@ -289,6 +289,9 @@ impl SegletPool {
     /// ago: to be discarded and then given to [`Self::give_back_blank`].
     #[must_use]
     pub fn take_with_pages(&self, count: usize) -> Vec<SegletIndex> {
+        if count == 0 {
+            return Vec::new();
+        }
         let mut pools = self.lock();
         let fullest = pools.parts.iter_mut().max_by_key(|part| part.default.len());
         let free = &mut fullest.expect("a pool has a part").default;
@@ -315,6 +318,9 @@ impl SegletPool {
                 }
                 !taken
             });
+        }
+        if seglets.is_empty() {
+            return seglets;
         }
         for &seglet in &seglets {
             pools.mark_taken(seglet);
