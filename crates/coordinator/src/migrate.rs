@@ -13,7 +13,7 @@ mod history;
 
 pub(crate) use history::MoveHistory;
 
-use crate::shared::Shared;
+use crate::shared::{Shared, not_a_member};
 use crate::state::{MoveRecord, MoveStage, State, TableRecord};
 use crate::tables::{COME_AGAIN, TABLETS_MAX};
 use core::time::Duration;
@@ -184,26 +184,30 @@ impl State {
     }
 
     /// Decides what becomes of a tablet that was received, or could not be. Says whether the receiver has it (COORD-6).
-    fn settle_move(&mut self, report: &TabletReceived) -> bool {
+    ///
+    /// # Errors
+    /// The receiver is no member any more. It may have been given the tablet before: its log is recovered, and must keep what
+    /// was copied to it (COORD-11).
+    fn settle_move(&mut self, report: &TabletReceived) -> Result<bool, Refusal> {
         let (id, server) = (report.migration, report.server);
         if !self.is_up(server) {
-            return false;
+            return Err(not_a_member(server));
         }
         let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
         if tablets.any(|t| t.owner == server && t.moved_by == Some(id)) {
-            return true;
+            return Ok(true);
         }
         let wanted = |m: &MoveRecord| m.id == id && m.to == server && m.stage == MoveStage::Copying;
         let mut tables = self.tables.values();
         let Some(table) = tables.find(|t| t.moves.iter().any(wanted)).map(|t| t.id) else {
-            return false;
+            return Ok(false);
         };
         let table = self.table_mut(table).expect("it was just found");
         let record = table.find_move(id).expect("it was just found");
         let range = record.range;
         if report.result.is_err() {
             record.stage = MoveStage::Stays;
-            return false;
+            return Ok(false);
         }
         record.stage = MoveStage::Moved;
         let tablet = table.tablets.iter_mut().find(|t| t.range == range);
@@ -212,7 +216,7 @@ impl State {
         tablet.recovered_by = None;
         tablet.moved_by = Some(id);
         tablet.since = report.since;
-        true
+        Ok(true)
     }
 
     /// The tablet stays where it is, if that is not decided otherwise.
@@ -409,9 +413,7 @@ impl Shared {
                 self.memory().moves.failed(id, why.clone());
             }
         }
-        let accepted = self
-            .change(move |state| Ok(state.settle_move(&report)))
-            .await?;
+        let accepted = self.change(move |state| state.settle_move(&report)).await?;
         Ok(TabletReceivedReply { accepted })
     }
 }

@@ -11,6 +11,8 @@
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a server
 //!   list without that server, withdraws it, whatever it waits for; only a log that joins ours already stays until the coordinator
 //!   has decided. Until then its tablets are in the way of others here.
+//! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted. Who is refused an answer, because it
+//!   is no member any more, leaves its log as it is: it may own the tablets, by an answer that was lost, and then they are recovered from there.
 
 use crate::attempts::AttemptKey;
 use crate::joining::{Joined, ReplayFailure, SharedReplay, Step};
@@ -353,18 +355,19 @@ impl Master {
         committed: Committed,
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) {
-        let accepted = self
-            .report(key, Ok((committed.since, committed.stats)))
-            .await;
-        self.settle(accepted, committed.joined, tablets).await;
+        let result = Ok((committed.since, committed.stats));
+        if let Some(accepted) = self.report(key, result).await {
+            self.settle(accepted, committed.joined, tablets).await;
+        }
     }
 
-    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablets now.
+    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablets now; `None` when it is not told,
+    /// because it is no member any more: then it may own them all the same, and has to leave its log as it is (REC-6).
     async fn report(
         &self,
         key: AttemptKey,
         result: Result<(SegmentId, ReplayStats), String>,
-    ) -> bool {
+    ) -> Option<bool> {
         let since = result.as_ref().map_or(SegmentId(0), |(since, _)| *since);
         let report = RecoveryMasterFinished {
             recovery: key.recovery,
@@ -377,15 +380,15 @@ impl Master {
             let network = &*self.env.network;
             let answer = self.coordinators.call(network, &report, REPORT_LIMIT).await;
             if let Err(RpcError::Refused(Refusal::Fatal { message, .. })) = &answer {
-                tracing::warn!(message, "the coordinator refuses a recovery report");
-                return false;
+                tracing::info!(message, "the coordinator refuses a recovery report");
+                return None;
             }
             match answer {
                 Ok(reply) => {
                     if !reply.accepted {
                         pluvio_units::mark("recovery-report-not-accepted");
                     }
-                    return reply.accepted;
+                    return Some(reply.accepted);
                 }
                 Err(error) => {
                     tracing::info!(%error, "the coordinator cannot be told that a recovery ended; trying again");

@@ -13,7 +13,7 @@ use pluvio_master::Master;
 use pluvio_sim::DiskFaults;
 use pluvio_units::{HashRange, Marks, RecoveryId, SegmentId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
+    FatalKind, GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
     RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplayStats, ReplicaInfo,
     Request, RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
     StartRecovery, TabletSpec, UpdateServerList, Write, call, decode, reply,
@@ -32,8 +32,8 @@ const OBJECTS: u32 = 30;
 #[derive(Clone, Default)]
 struct Desk {
     reports: Arc<Mutex<Vec<RecoveryMasterFinished>>>,
-    /// Whether reports are accepted, once that is decided.
-    accepts: Arc<Mutex<Option<bool>>>,
+    /// What reports are told, once that is decided: whether they are accepted.
+    decision: Arc<Mutex<Option<Result<bool, Refusal>>>>,
     answered: Arc<Mutex<bool>>,
 }
 
@@ -44,10 +44,11 @@ impl Service for Desk {
             Some(Opcode::RecoveryMasterFinished) => {
                 let (_, report) = decode::<RecoveryMasterFinished>(&frame).unwrap();
                 self.reports.lock().unwrap().push(report);
-                let accepts = *self.accepts.lock().unwrap();
-                *self.answered.lock().unwrap() |= accepts.is_some();
-                let answer = accepts.map(|accepted| RecoveryMasterFinishedReply { accepted });
-                reply::<RecoveryMasterFinished>(&answer.ok_or_else(later))
+                let decision = self.decision.lock().unwrap().clone();
+                *self.answered.lock().unwrap() |= decision.is_some();
+                let answer = decision.unwrap_or_else(|| Err(later()));
+                let answer = answer.map(|accepted| RecoveryMasterFinishedReply { accepted });
+                reply::<RecoveryMasterFinished>(&answer)
             }
             Some(Opcode::SetReplicationEpoch) => reply::<SetReplicationEpoch>(&Ok(())),
             _ => Frame {
@@ -255,8 +256,8 @@ impl Scene {
     }
 
     /// The master hears what was decided.
-    fn decide(&self, accepts: bool) {
-        *self.desk.accepts.lock().unwrap() = Some(accepts);
+    fn decide(&self, decision: Result<bool, Refusal>) {
+        *self.desk.decision.lock().unwrap() = Some(decision);
         let answered = || *self.desk.answered.lock().unwrap();
         self.rig.sim.run_until(answered, LONG).unwrap();
     }
@@ -339,7 +340,7 @@ fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_on
     );
     // It waited for memory, not for data.
     assert!(stats.waiting_us < 250_000, "{stats:?}");
-    scene.decide(true);
+    scene.decide(Ok(true));
     let served = || scene.rig.owner(&scene.table, b"key 0") == Some(scene.master);
     scene.rig.sim.run_until(served, LONG).unwrap();
     for i in 0..OBJECTS {
@@ -362,7 +363,7 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     let again = || scene.recover(1002, Vec::new());
     assert!(put_off(&again()), "nothing is decided");
     scene.cut_from_backups();
-    scene.decide(false);
+    scene.decide(Ok(false));
     scene.rig.sim.run_for(3 * SECOND);
     let answer = again();
     assert!(put_off(&answer), "the digest is not durable: {answer:?}");
@@ -377,6 +378,25 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     assert_eq!(entries, 0, "of the table are left");
 }
 
+/// REC-6: it may have been given the tablets, and not have heard of it. Who recovers its log then needs what it replayed.
+#[test]
+fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
+    let scene = replayed(14, 1, 10);
+    let replayed = scene.side_segments();
+    let refusal = Refusal::fatal(FatalKind::NotInCluster, "it was declared dead");
+    scene.decide(Err(refusal));
+    scene.rig.sim.run_for(5 * SECOND);
+    assert_eq!(scene.side_segments(), replayed);
+    assert_ne!(
+        scene.rig.owner(&scene.table, b"key 0"),
+        Some(scene.master),
+        "it serves nothing of it"
+    );
+    let (digest, entries) = scene.left_on_backups();
+    assert!(digest.is_superset(&replayed), "{digest:?}, {replayed:?}");
+    assert_eq!(entries, OBJECTS as usize, "of the table are left");
+}
+
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
@@ -385,7 +405,7 @@ fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
     fill_memory(&scene);
     scene.rig.sim.run_for(5 * SECOND);
     assert_eq!(scene.side_segments(), replayed);
-    scene.decide(false);
+    scene.decide(Ok(false));
     let gone = || scene.side_segments().is_disjoint(&replayed);
     scene.rig.sim.run_until(gone, LONG).unwrap();
     scene.rig.sim.run_for(5 * SECOND);

@@ -4,7 +4,7 @@
 //! alone (COORD-6): an attempt in memory only says whether a partition is still wanted from a
 //! master; whether a master has got it already is written in the tablets.
 
-use crate::shared::Shared;
+use crate::shared::{Shared, not_a_member};
 use crate::state::State;
 use pluvio_env::Moment;
 use pluvio_units::{RecoveryId, ServerId};
@@ -47,22 +47,26 @@ impl Attempt {
 impl State {
     /// Gives a recovered partition to its recovery master: all of its tablets, or none. Says
     /// whether the master has it.
+    ///
+    /// # Errors
+    /// The master is no member any more. It may have been given the partition before: its log is recovered, and must keep
+    /// what was replayed to it (COORD-11).
     pub(crate) fn settle(
         &mut self,
         report: &RecoveryMasterFinished,
         wanted: Option<(ServerId, Vec<TabletSpec>)>,
-    ) -> bool {
+    ) -> Result<bool, Refusal> {
         let by = (report.recovery, report.partition);
         let server = report.server;
         if !self.is_up(server) {
-            return false;
+            return Err(not_a_member(server));
         }
         let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
         if tablets.any(|t| t.owner == server && t.recovered_by == Some(by)) {
-            return true;
+            return Ok(true);
         }
         let Some((crashed, specs)) = wanted.filter(|_| report.result.is_ok()) else {
-            return false;
+            return Ok(false);
         };
         let place = |state: &Self, spec: &TabletSpec| {
             let tablets = &state.tables.get(&spec.table)?.tablets;
@@ -75,7 +79,7 @@ impl State {
             .map(|spec| place(self, spec))
             .collect::<Option<Vec<usize>>>()
         else {
-            return false;
+            return Ok(false);
         };
         for (spec, index) in specs.iter().zip(places) {
             let record = self.table_mut(spec.table).expect("it was just found");
@@ -86,7 +90,7 @@ impl State {
             tablet.moved_by = None;
             tablet.since = report.since;
         }
-        true
+        Ok(true)
     }
 }
 
@@ -111,7 +115,7 @@ impl Shared {
             .change(move |state| {
                 // Looked at under the writer's turn: an attempt that has ended wants nothing.
                 let wanted = shared.wanted(&copy);
-                Ok(state.settle(&copy, wanted))
+                state.settle(&copy, wanted)
             })
             .await?;
         self.note_result(&report, accepted);

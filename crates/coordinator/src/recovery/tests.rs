@@ -1,6 +1,7 @@
 //! Decisions about tablets and owners, without servers.
 
 use super::*;
+use crate::shared::not_a_member;
 use crate::state::{ServerRecord, TableRecord, TabletRecord};
 use pluvio_units::{ClusterId, HashRange, KeyHash, SegmentId, TableId};
 use pluvio_wire::{RecoveryMasterFinished, ReplayStats, ServerInfo, ServerState};
@@ -90,7 +91,7 @@ fn all_tablets_of_the_crashed_server_are_recovered_then_it_is_removed() {
     let specs = tablets(&mut state);
     assert_eq!(specs.len(), 2);
     let wanted = Some((ServerId(1), specs));
-    assert!(state.settle(&report(1, 2, 0), wanted));
+    assert_eq!(state.settle(&report(1, 2, 0), wanted), Ok(true));
     state.check();
     assert!(matches!(prepare(&mut state), Prepared::Removed));
     assert!(!state.servers.contains_key(&ServerId(1)));
@@ -102,16 +103,16 @@ fn who_got_a_partition_is_told_so_again_and_nobody_else_is() {
     let mut state = state();
     let specs = tablets(&mut state);
     let wanted = || Some((ServerId(1), specs.clone()));
-    assert!(state.settle(&report(1, 2, 0), wanted()));
+    assert_eq!(state.settle(&report(1, 2, 0), wanted()), Ok(true));
     // The attempt is forgotten: a new incarnation of the coordinator gives the same answer.
-    assert!(state.settle(&report(1, 2, 0), None));
+    assert_eq!(state.settle(&report(1, 2, 0), None), Ok(true));
     for other in [report(1, 3, 0), report(1, 2, 1), report(2, 2, 0)] {
-        assert!(!state.settle(&other, None), "{other:?}");
-        assert!(!state.settle(&other, wanted()), "{other:?}");
+        assert_eq!(state.settle(&other, None), Ok(false), "{other:?}");
+        assert_eq!(state.settle(&other, wanted()), Ok(false), "{other:?}");
     }
     // Also after its tablet was cut.
     state.table_mut(TableId(1)).unwrap().cut(KeyHash(77));
-    assert!(state.settle(&report(1, 2, 0), None));
+    assert_eq!(state.settle(&report(1, 2, 0), None), Ok(true));
 }
 
 #[test]
@@ -119,7 +120,20 @@ fn a_crashed_master_gets_nothing() {
     let mut state = state();
     let specs = tablets(&mut state);
     state.mark_crashed(ServerId(2));
-    assert!(!state.settle(&report(1, 2, 0), Some((ServerId(1), specs))));
+    let refused = state.settle(&report(1, 2, 0), Some((ServerId(1), specs)));
+    assert_eq!(refused, Err(not_a_member(ServerId(2))));
+}
+
+#[test]
+fn a_master_that_crashed_is_not_told_that_it_does_not_own_what_it_was_given() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let given = state.settle(&report(1, 2, 0), Some((ServerId(1), specs)));
+    assert_eq!(given, Ok(true));
+    // The answer was lost.
+    state.mark_crashed(ServerId(2));
+    let again = state.settle(&report(1, 2, 0), None);
+    assert_eq!(again, Err(not_a_member(ServerId(2))), "COORD-11");
 }
 
 #[test]

@@ -132,8 +132,10 @@ impl Master {
                 Ok((since, joined)) => {
                     let progress = arrival.progress(master.env.clock.now());
                     let accepted = master.report_received(id, since, Ok(progress)).await;
-                    tracing::info!(migration = %id, accepted, ?progress, "a tablet has arrived");
-                    master.settle(accepted, joined, &tablets).await;
+                    tracing::info!(migration = %id, ?accepted, ?progress, "a tablet has arrived");
+                    if let Some(accepted) = accepted {
+                        master.settle(accepted, joined, &tablets).await;
+                    }
                 }
                 Err(why) => {
                     tracing::info!(migration = %id, why, "a tablet could not be taken over");
@@ -318,13 +320,14 @@ impl Master {
         Some(call(network, &address, Header::to(owner), ask, limit).await)
     }
 
-    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablet now.
+    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablet now; `None` when it is not told,
+    /// because it is no member any more (REC-6).
     async fn report_received(
         &self,
         migration: MigrationId,
         since: SegmentId,
         result: Result<MigrationProgress, String>,
-    ) -> bool {
+    ) -> Option<bool> {
         let report = TabletReceived {
             migration,
             server: self.id,
@@ -335,11 +338,11 @@ impl Master {
             let network = &*self.env.network;
             let answer = self.coordinators.call(network, &report, REPORT_LIMIT).await;
             if let Err(RpcError::Refused(Refusal::Fatal { message, .. })) = &answer {
-                tracing::warn!(message, "the coordinator refuses the report of a migration");
-                return false;
+                tracing::info!(message, "the coordinator refuses the report of a migration");
+                return None;
             }
             match answer {
-                Ok(reply) => return reply.accepted,
+                Ok(reply) => return Some(reply.accepted),
                 Err(error) => {
                     tracing::info!(%error, "the coordinator cannot be told that a tablet has arrived; trying again");
                     self.env.clock.sleep(REPORT_PAUSE).await;
