@@ -394,7 +394,10 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     );
     let (digest, entries) = scene.left_on_backups();
     assert!(digest.is_superset(&replayed), "{digest:?}, {replayed:?}");
-    assert_eq!(entries, OBJECTS as usize, "of the table are left");
+    assert!(
+        entries >= OBJECTS as usize,
+        "{entries} of the table are left"
+    );
 }
 
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.

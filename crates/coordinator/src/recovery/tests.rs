@@ -144,7 +144,7 @@ fn a_failed_partition_stays_with_the_crashed_server() {
         result: Err("no memory".into()),
         ..report(1, 2, 0)
     };
-    assert!(!state.settle(&failed, Some((ServerId(1), specs))));
+    assert_eq!(state.settle(&failed, Some((ServerId(1), specs))), Ok(false));
     assert_eq!(tablets(&mut state).len(), 2);
 }
 
@@ -153,7 +153,10 @@ fn a_partition_is_taken_whole_or_not_at_all() {
     let mut state = state();
     let mut specs = tablets(&mut state);
     specs[0].range.last = KeyHash(5);
-    assert!(!state.settle(&report(1, 2, 0), Some((ServerId(1), specs))));
+    assert_eq!(
+        state.settle(&report(1, 2, 0), Some((ServerId(1), specs))),
+        Ok(false)
+    );
     assert_eq!(tablets(&mut state).len(), 2);
 }
 
@@ -172,7 +175,8 @@ fn an_attempt_cuts_tablets_as_its_partitions_want_them() {
     assert_eq!(state.begin_attempt(&partitions), first.next());
     for (index, partition) in partitions.iter().enumerate() {
         let report = report(2, 3, u32::try_from(index).unwrap());
-        assert!(state.settle(&report, Some((ServerId(1), partition.clone()))));
+        let given = state.settle(&report, Some((ServerId(1), partition.clone())));
+        assert_eq!(given, Ok(true));
     }
     assert_eq!(tablets(&mut state).len(), 1);
 }
@@ -186,7 +190,8 @@ fn a_part_of_a_tablet_can_be_recovered_alone() {
         let partition = vec![TabletSpec { range, ..specs[0] }];
         let recovery = state.begin_attempt(std::slice::from_ref(&partition));
         let report = report(recovery.0, 2, 0);
-        assert!(state.settle(&report, Some((ServerId(1), partition))));
+        let given = state.settle(&report, Some((ServerId(1), partition)));
+        assert_eq!(given, Ok(true));
         state.check();
     }
     assert_eq!(tablets(&mut state).len(), 1);
