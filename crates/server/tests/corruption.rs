@@ -5,7 +5,7 @@
 mod rig;
 
 use pluvio_format::SegmentIter;
-use pluvio_units::SEGLET_BYTES;
+use pluvio_units::{Marks, SEGLET_BYTES};
 use rig::{LONG, Rig};
 
 /// More than one segment.
@@ -16,6 +16,7 @@ const FLIPS: u64 = 16;
 /// written anew from there.
 #[test]
 fn a_bit_that_turned_over_reaches_no_new_replica() {
+    let _marks = Marks::to_reach(&["memory-corrupt-server-ends"]);
     let rig = Rig::of(1, 5, 2);
     rig.all_started();
     let table = rig.fill_large("large", OBJECTS);

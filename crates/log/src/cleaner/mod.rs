@@ -29,6 +29,8 @@
 //!   place of any replica, recovery finds the same.
 //! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared with its checksum, where
 //!   entries have one: a bit that turned over in a key makes a live object look dead, and its replicas would be freed.
+//!
+//! CLEAN-9 is shown by `corrupt_memory_stops_the_process_and_says_where` (crate `store`).
 
 mod balance;
 mod choose;
