@@ -42,7 +42,7 @@ pub use frame::{
 };
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
-pub use plain::{PlainFront, PlainStart};
+pub use plain::{PlainFront, PlainLayout};
 pub use segment::{Group, GroupEntries, SegmentIter, check_piece};
 pub use stats::{TableStat, TableStats};
 

@@ -149,14 +149,19 @@ impl PlainFront {
     }
 }
 
-/// The first bytes of an object without a checksum, in the layout of [`PlainFront`]: its front, and its key if that is short,
-/// so that both are copied at once.
+/// How an object without a checksum, in the layout of [`PlainFront`], will lie in the log: written there at once, without being
+/// put together elsewhere first.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainStart {
-    bytes: [u8; FRONT_MAX + 2 * WORD],
+pub struct PlainLayout {
+    /// Kind and length, with zeroes behind them.
+    start: u64,
+    /// Table and version, with zeroes behind them, and where they begin.
+    identity: u64,
+    identity_at: usize,
+    /// Bytes before the key.
+    front_len: usize,
+    /// Bytes of the entry.
     len: usize,
-    /// Bytes of the key that are among them: all or none.
-    key_len: usize,
 }
 
 const WORD: usize = size_of::<u64>();
@@ -164,7 +169,7 @@ const WORD: usize = size_of::<u64>();
 /// Longest front.
 const FRONT_MAX: usize = PlainFront::LONG + MORE_MAX;
 
-impl PlainStart {
+impl PlainLayout {
     /// `None` for an object that is laid out in another way, or is not allowed.
     #[must_use]
     #[inline(always)]
@@ -177,54 +182,71 @@ impl PlainStart {
         }
         let version_len = varint_len(version);
         let body_len = PlainFront::SHORT - 7 + version_len + key_len + object.value.len();
-        let mut bytes = [0; FRONT_MAX + 2 * WORD];
-        let (start, table_at) = if body_len < 0x80 {
+        let (start, identity_at) = if body_len < 0x80 {
             (SHORT | (body_len as u64) << 8, 6)
         } else {
             let (low, high) = (body_len as u64 & 0x7f, body_len as u64 >> 7);
             (LONG | low << 8 | high << 16, 7)
         };
-        bytes[..8].copy_from_slice(&(start | table << (8 * table_at)).to_le_bytes());
         // Its bytes, seven bits in each, and the bit that says that another one follows in all but the last.
         let spread = (0..=MORE_MAX).fold(0, |spread, at| spread | version << at & 0x7f << (8 * at));
         let follows = (FOLLOWS << 8 | 0x80) & ((1 << (8 * (version_len - 1))) - 1);
-        let version_at = table_at + 1;
-        bytes[version_at..version_at + 8].copy_from_slice(&(spread | follows).to_le_bytes());
-        let front_len = version_at + version_len + 5;
-        let (front, rest) = bytes.split_at_mut(front_len);
-        front[front_len - 5..front_len - 1].copy_from_slice(&object.timestamp_s.to_le_bytes());
-        front[front_len - 1] = key_len as u8;
+        Some(Self {
+            start,
+            identity: table | (spread | follows) << 8,
+            identity_at,
+            front_len: identity_at + 1 + version_len + 5,
+            len: identity_at + body_len,
+        })
+    }
+
+    /// Bytes of the entry.
+    #[must_use]
+    #[inline(always)]
+    pub fn total_len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes the entry of `object`, which this is the layout of.
+    ///
+    /// # Panics
+    /// When `to` has another length than the entry.
+    #[inline(always)]
+    pub fn write(&self, object: &Object<'_>, to: &mut [u8]) {
+        let Self {
+            start,
+            identity,
+            identity_at,
+            front_len,
+            len,
+        } = *self;
+        let key_len = object.key.len();
+        let lens = (to.len(), front_len + key_len + object.value.len());
+        assert!(lens == (len, len), "the layout of another object");
+        let (front, rest) = to.split_at_mut(front_len);
+        let (key, value) = rest.split_at_mut(key_len);
+        front[..WORD].copy_from_slice(&(start | identity << (8 * identity_at)).to_le_bytes());
+        let identity_len = front_len - 5 - identity_at;
+        if identity_len > 2 {
+            front[identity_at..][..WORD].copy_from_slice(&identity.to_le_bytes());
+        }
+        // The last word: three bytes of what comes before the time (with a zero of the checksum, when table and
+        // version have two), the time, and the length of the key.
+        let before = (identity << 8) >> (8 * (identity_len - 2)) & 0xff_ffff;
+        let last = before | u64::from(object.timestamp_s) << 24 | (key_len as u64) << 56;
+        front[front_len - WORD..].copy_from_slice(&last.to_le_bytes());
         let ends = (
             object.key.first_chunk::<WORD>(),
             object.key.last_chunk::<WORD>(),
         );
-        let copied = match ends {
+        match ends {
             (Some(first), Some(last)) if key_len <= 2 * WORD => {
-                rest[..WORD].copy_from_slice(first);
-                rest[key_len - WORD..key_len].copy_from_slice(last);
-                key_len
+                key[..WORD].copy_from_slice(first);
+                key[key_len - WORD..].copy_from_slice(last);
             }
-            _ => 0,
-        };
-        Some(Self {
-            bytes,
-            len: front_len + copied,
-            key_len: copied,
-        })
-    }
-
-    /// The bytes.
-    #[must_use]
-    #[inline(always)]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    /// What of the object's key comes behind them.
-    #[must_use]
-    #[inline(always)]
-    pub fn left_of<'k>(&self, key: &'k [u8]) -> &'k [u8] {
-        key.get(self.key_len..).unwrap_or(&[])
+            _ => key.copy_from_slice(object.key),
+        }
+        value.copy_from_slice(object.value);
     }
 }
 
@@ -250,8 +272,16 @@ mod tests {
         first
     }
 
+    /// The entry as its layout writes it over other bytes.
+    fn written(object: &Object<'_>) -> Option<Vec<u8>> {
+        let layout = PlainLayout::of(object)?;
+        let mut bytes = vec![0xff; layout.total_len()];
+        layout.write(object, &mut bytes);
+        Some(bytes)
+    }
+
     #[test]
-    fn starts_are_made_up_to_the_longest_body_of_two_bytes_of_length() {
+    fn layouts_are_made_up_to_the_longest_body_of_two_bytes_of_length() {
         for key_len in [0, 1, 7, 8, 16, 17, 127] {
             let start = |value_len: usize| {
                 let (key, value) = (vec![7; key_len], vec![9; value_len]);
@@ -264,9 +294,7 @@ mod tests {
                     value: &value,
                 };
                 let whole = Encoded::object(&object, false, crate::Check::Structure).unwrap();
-                let start = PlainStart::of(&object)?;
-                let parts = [start.bytes(), start.left_of(&key), &value];
-                Some(parts.concat() == whole.to_vec())
+                Some(written(&object)? == whole.to_vec())
             };
             let longest = LONG_BODY_MAX - (FRONT_MAX - 7) - 127;
             for value_len in [0, 120, 121, longest - 1, longest] {
@@ -291,9 +319,7 @@ mod tests {
                 };
                 let whole = Encoded::object(&object, false, crate::Check::Structure).unwrap();
                 let whole = whole.to_vec();
-                let start = PlainStart::of(&object).expect("plain");
-                let parts = [start.bytes(), start.left_of(object.key), &value];
-                assert_eq!(parts.concat(), whole, "version {version}");
+                assert_eq!(written(&object).expect("plain"), whole, "version {version}");
                 let (found, at) = front(&whole).expect("plain");
                 assert_eq!(found.version, object.version);
                 assert_eq!(found.timestamp_s, object.timestamp_s);
@@ -310,7 +336,7 @@ mod tests {
             key: b"a key",
             value: &[1; 20],
         };
-        assert!(PlainStart::of(&object).is_none());
+        assert!(PlainLayout::of(&object).is_none());
         let whole = Encoded::object(&object, false, crate::Check::Structure).unwrap();
         assert_eq!(front(&whole.to_vec()), None);
     }
@@ -334,10 +360,9 @@ mod tests {
                 value: &value,
             };
             let bytes = Encoded::new(&Entry::Object(object), group_continues).unwrap().to_vec();
-            if let Some(start) = PlainStart::of(&object) {
+            if let Some(written) = written(&object) {
                 let unchecked = Encoded::object(&object, false, crate::Check::Structure).unwrap();
-                let parts = [start.bytes(), start.left_of(&key), &value];
-                prop_assert_eq!(parts.concat(), unchecked.to_vec());
+                prop_assert_eq!(written, unchecked.to_vec());
             } else {
                 prop_assert!(table >= 0x80 || version >= VERSION_END || key.len() >= 0x80);
             }

@@ -248,15 +248,14 @@ impl<'a, M: Lines> Locked<'a, M> {
     #[inline(always)]
     pub(crate) fn replace_likely(&mut self, likely: Likely<'_, M::Word>, new: EntryRef) {
         let Likely { word, value } = likely;
-        assert_eq!(word.get(), value, "the slot's block is locked since");
+        assert!(word.get() == value, "the slot's block is locked since");
         word.set(slot::pack(slot::tag_of(value), new, false));
     }
 
-    /// The slot of an entry of the address, and its word.
+    /// The slot of an entry of the address, and its word. An entry's tag is that of its address.
     #[inline]
     pub(crate) fn find_entry(&self, entry: EntryRef) -> Option<(&'a M::Word, u64)> {
-        let found = self.find(|word| slot::refers_to(word, entry))?;
-        Some((found.word, found.value))
+        self.find_tagged(|word| slot::refers_to(word, entry))
     }
 
     /// The words of all entries of the block.

@@ -25,7 +25,7 @@ pub struct IndexOptions {
     /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
     /// gather in two blocks of lines.
     pub expected: HashRange,
-    /// Ask for huge pages once the index is large (32 MiB): fewer TLB misses, and at most 2 MiB more than its lines take.
+    /// Ask for huge pages once the index has 4 MiB: fewer TLB misses, and at most 2 MiB more than its lines take.
     pub huge_pages: bool,
 }
 

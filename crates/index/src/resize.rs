@@ -48,12 +48,13 @@ const STEPS_PER_CALL: u32 = 2;
 /// back.
 const CALLS_PER_LOOK: u32 = 16;
 
-/// From so many lines on, huge pages are asked for (32 MiB, some 3.3 million entries): the last one, which is resident as a
-/// whole, is then 6 % of the index at most, and with fewer lines the processor's TLB covers most of them.
-pub(crate) const LINES_HUGE: u64 = 1 << 19;
+/// From so many lines on, huge pages are asked for (4 MiB, some 400 000 entries): with fewer, the processor's TLB covers most
+/// of them. The last huge page is resident as a whole, which is 2 MiB more at most: 3 % of what an index of this size
+/// refers to, when that has 100 bytes each.
+pub(crate) const LINES_HUGE: u64 = 1 << 16;
 
 /// With fewer again, they are not any more: so that an index that has become small takes what it needs.
-const LINES_SMALL: u64 = LINES_HUGE / 4;
+const LINES_SMALL: u64 = LINES_HUGE * 3 / 4;
 
 /// Most lines of a block.
 const BLOCK_LINES_MAX: usize = 16;

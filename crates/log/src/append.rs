@@ -13,7 +13,7 @@ use crate::writer::{SegmentWriter, end_after};
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use pluvio_format::{Check, Encoded, Entry, EntryKind, GROUP_MAX, Object, PlainStart};
+use pluvio_format::{Check, Encoded, Entry, EntryKind, GROUP_MAX, Object, PlainLayout};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, LogPosition};
 
@@ -199,39 +199,68 @@ impl LogSpace {
     /// neither a seglet nor a look at any limit, and counts the new one as live and the old one as dead; gives the new one with
     /// its length in the log. `None`, and nothing has changed, when it needs [`Self::append_object`]. `guard`: as for
     /// [`Self::append`]; `old` was found under it.
-    #[inline]
+    ///
+    /// # Panics
+    /// When the store has replicas: the entry has no checksum, and nobody is told of it.
+    #[inline(always)]
     pub fn append_short(
+        &self,
+        log: LogId,
+        object: &Object<'_>,
+        old: (EntryRef, u32),
+        guard: &EpochGuard<'_>,
+    ) -> Option<(EntryRef, u32)> {
+        assert!(
+            self.memory.check() == Check::Structure,
+            "replicas need checksums"
+        );
+        self.set_time(object.timestamp_s);
+        if self.at_live_limit.load(Ordering::Relaxed) {
+            return None;
+        }
+        let layout = match PlainLayout::of(object) {
+            Some(layout) if self.memory.copies_as_usual() => layout,
+            _ => return self.append_short_encoded(log, object, old, guard),
+        };
+        let old_slot = self.memory.slot_of(old.0);
+        let mut head = self.log(log).head();
+        let writer = current(&mut head);
+        let len = layout.total_len();
+        let entry = writer.fill_within(len, |to| layout.write(object, to))?;
+        self.publish_exchanged(writer, log, len, (old_slot, old.1));
+        Some((entry, len as u32))
+    }
+
+    /// [`Self::append_short`] of what is laid out in another way, or copied by another method.
+    #[inline(never)]
+    fn append_short_encoded(
         &self,
         log: LogId,
         object: &Object<'_>,
         (old, old_len): (EntryRef, u32),
         _guard: &EpochGuard<'_>,
     ) -> Option<(EntryRef, u32)> {
-        self.set_time(object.timestamp_s);
-        if self.at_live_limit.load(Ordering::Relaxed) {
-            return None;
-        }
         let old_slot = self.memory.slot_of(old);
-        let counted = |writer: &mut SegmentWriter, entry: EntryRef, len: usize| {
-            writer.publish();
-            let new = (writer.segment().slot(), len as u32);
-            self.memory
-                .exchange_live_locked(log, new, (old_slot, old_len));
-            (entry, len as u32)
-        };
-        if let Some(start) = PlainStart::of(object) {
-            let parts = [start.bytes(), start.left_of(object.key), object.value];
-            let mut head = self.log(log).head();
-            let writer = current(&mut head);
-            let entry = writer.put_within(&parts)?;
-            let len = parts.iter().map(|part| part.len()).sum();
-            return Some(counted(writer, entry, len));
-        }
         let encoded = Encoded::object(object, false, Check::Structure).ok()?;
         let mut head = self.log(log).head();
         let writer = current(&mut head);
         let entry = writer.put_within(&encoded.parts())?;
-        Some(counted(writer, entry, encoded.len()))
+        self.publish_exchanged(writer, log, encoded.len(), (old_slot, old_len));
+        Some((entry, encoded.len() as u32))
+    }
+
+    /// Shows the entry of `len` bytes that was just put, and counts it as live and one of another slot as dead.
+    #[inline(always)]
+    fn publish_exchanged(
+        &self,
+        writer: &mut SegmentWriter,
+        log: LogId,
+        len: usize,
+        old: (u32, u32),
+    ) {
+        writer.publish();
+        let new = (writer.segment().slot(), len as u32);
+        self.memory.exchange_live_locked(log, new, old);
     }
 
     #[cold]

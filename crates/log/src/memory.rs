@@ -253,6 +253,31 @@ impl LogMemory {
         }
     }
 
+    /// Whether entries are copied by `memcpy`, and not by another method that is compared with it.
+    #[inline]
+    pub(crate) fn copies_as_usual(&self) -> bool {
+        self.copy == CopyMethod::Library
+    }
+
+    /// Lets `fill` write `len` bytes of one seglet, whatever the method of copying.
+    ///
+    /// # Safety
+    /// As of [`Self::write`].
+    #[inline(always)]
+    pub(crate) unsafe fn fill(
+        &self,
+        seglet: u32,
+        within: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        // SAFETY: nobody else reads or writes there, as the caller promises.
+        unsafe {
+            self.region
+                .fill_in_granule(Self::base(seglet) + within as u64, len, fill);
+        }
+    }
+
     /// Turns a bit over, counted from the first byte of an entry on. Nobody has a view of the entry.
     pub(crate) fn flip_bit(&self, entry: EntryRef, bit: u32) {
         let at = entry.offset() + u64::from(bit / 8);
@@ -294,6 +319,7 @@ impl LogMemory {
     }
 
     /// How much of an entry can be checked.
+    #[inline]
     pub(crate) fn check(&self) -> Check {
         self.check
     }

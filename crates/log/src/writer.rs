@@ -142,6 +142,25 @@ impl SegmentWriter {
         Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
     }
 
+    /// [`Self::put_within`] for an entry of `len` bytes that `fill` writes where it will lie.
+    #[inline(always)]
+    pub(crate) fn fill_within(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Option<EntryRef> {
+        self.check_end();
+        let within = self.at as usize % SEGLET_BYTES;
+        let seglet = *self.seglets.get(self.at as usize / SEGLET_BYTES)?;
+        if within + len > SEGLET_BYTES || self.segment.is_emergency() {
+            return None;
+        }
+        // SAFETY: as in `write`.
+        unsafe { self.memory.fill(seglet, within, len, fill) };
+        self.at += len as u32;
+        Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
+    }
+
     /// Nothing is written below what others may see, and nothing to a closed segment.
     #[inline]
     fn check_end(&self) {

@@ -238,11 +238,9 @@ impl Region {
     #[must_use]
     #[inline(always)]
     pub fn line(&self, offset: u64) -> &[AtomicU64; 8] {
-        assert!(
-            offset.is_multiple_of(CACHE_LINE_BYTES) && offset < self.len,
-            "M1: no cache line at offset {offset} of a region of {} bytes",
-            self.len
-        );
+        if !(offset.is_multiple_of(CACHE_LINE_BYTES) && offset < self.len) {
+            no_line(offset, self.len);
+        }
         // SAFETY: aligned, and inside because `len` is a multiple of 64 (R2); else as for `word`.
         unsafe { &*self.at(offset).cast::<[AtomicU64; 8]>() }
     }
@@ -308,6 +306,20 @@ impl Region {
         // SAFETY: the target is inside the mapping; `data` cannot overlap it, because the caller
         // promises that no slice covers it.
         unsafe { method.copy(data, to) }
+    }
+
+    /// Lets `fill` write the `len` bytes from `offset` on, which lie in one granule.
+    ///
+    /// # Panics
+    /// When the range leaves the region or its granule (M1).
+    ///
+    /// # Safety
+    /// As of [`Self::write`].
+    #[inline(always)]
+    pub unsafe fn fill_in_granule(&self, offset: u64, len: usize, fill: impl FnOnce(&mut [u8])) {
+        self.check_in_granule(offset, len);
+        // SAFETY: inside the mapping, as in `bytes_in_granule`; initialised (R3); the caller keeps everybody else away.
+        fill(unsafe { core::slice::from_raw_parts_mut(self.at(offset).cast(), len) });
     }
 
     /// The `len` bytes from `offset` on, which lie in one granule, to be read and overwritten while others do.
@@ -388,30 +400,24 @@ impl Region {
     #[inline]
     fn check_words(&self, offset: u64, count: usize) {
         let fits = offset <= self.len && count as u64 <= (self.len - offset) / 8;
-        assert!(
-            offset.is_multiple_of(8) && fits,
-            "M1: no {count} words at offset {offset} of a region of {} bytes",
-            self.len
-        );
+        if !(offset.is_multiple_of(8) && fits) {
+            no_words(offset, count, self.len);
+        }
     }
 
     #[inline(always)]
     fn check_bytes(&self, offset: u64, len: usize) {
-        assert!(
-            offset <= self.len && len as u64 <= self.len - offset,
-            "M1: no {len} bytes at offset {offset} of a region of {} bytes",
-            self.len
-        );
+        if !(offset <= self.len && len as u64 <= self.len - offset) {
+            no_bytes(offset, len, self.len);
+        }
     }
 
     #[inline(always)]
     fn check_in_granule(&self, offset: u64, len: usize) {
         let left = REGION_GRANULE_BYTES - offset % REGION_GRANULE_BYTES;
-        assert!(
-            offset < self.len && len as u64 <= left,
-            "M1: no {len} bytes in the granule at offset {offset} of a region of {} bytes",
-            self.len
-        );
+        if !(offset < self.len && len as u64 <= left) {
+            no_bytes_in_granule(offset, len, self.len);
+        }
     }
 
     pub(crate) fn check_granules(&self, offset: u64, len: u64) {
@@ -447,6 +453,37 @@ fn round_len(len: u64) -> Result<u64, RegionError> {
 
 fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("regions exist on 64-bit machines only")
+}
+
+// The panics of accesses that every operation makes. By value and out of line: who only formats its numbers would have the
+// caller keep them in memory.
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_line(offset: u64, len: u64) -> ! {
+    panic!("M1: no cache line at offset {offset} of a region of {len} bytes")
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_words(offset: u64, count: usize, len: u64) -> ! {
+    panic!("M1: no {count} words at offset {offset} of a region of {len} bytes")
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_bytes(offset: u64, bytes: usize, len: u64) -> ! {
+    panic!("M1: no {bytes} bytes at offset {offset} of a region of {len} bytes")
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_bytes_in_granule(offset: u64, bytes: usize, len: u64) -> ! {
+    panic!("M1: no {bytes} bytes in the granule at offset {offset} of a region of {len} bytes")
 }
 
 fn advice_failed(what: &'static str, offset: u64, len: u64, e: rustix::io::Errno) -> RegionError {

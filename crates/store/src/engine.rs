@@ -584,11 +584,28 @@ impl Engine {
         let Some(index) = table.indexes.of(hash) else {
             return;
         };
+        {
+            let mut bucket = index.lock(hash);
+            let Some(slot) = bucket.find(|found| found == entry) else {
+                return;
+            };
+            // The update's guard is gone long since: its entry may have been cleaned, and another one lie in its place.
+            let view = self.view(entry, &guard);
+            if self.pending(slot, view.total_len(), &guard).is_some() {
+                return;
+            }
+            match view.entry() {
+                Entry::Tombstone(_) if tombstone => {
+                    bucket.remove(entry);
+                }
+                Entry::Object(_) if !tombstone => {
+                    bucket.replace(entry, entry, false);
+                }
+                _ => {}
+            }
+        }
         if tombstone {
-            index.lock(hash).remove(entry);
             index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
-        } else {
-            index.clear_pending(hash, entry);
         }
     }
 

@@ -18,11 +18,9 @@ impl EntryRef {
     #[must_use]
     #[inline]
     pub fn new(offset: u64) -> Self {
-        assert!(
-            offset < 1 << Self::BITS,
-            "log offset {offset:#x} does not fit {} bits",
-            Self::BITS
-        );
+        if offset >= 1 << Self::BITS {
+            too_large(offset);
+        }
         Self(offset)
     }
 
@@ -32,6 +30,16 @@ impl EntryRef {
     pub fn offset(self) -> u64 {
         self.0
     }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn too_large(offset: u64) -> ! {
+    panic!(
+        "log offset {offset:#x} does not fit {} bits",
+        EntryRef::BITS
+    )
 }
 
 /// A point in one log: everything before it in append order is covered by it. Positions of one

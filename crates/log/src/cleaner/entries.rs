@@ -490,7 +490,11 @@ impl Cleaner {
                 }
         });
         // Whatever is wrong, or only unusual, is found out by the long way.
-        intact.then(|| writer.put(&[bytes]))
+        intact.then(|| {
+            writer
+                .put_within(&[bytes, &[], &[]])
+                .unwrap_or_else(|| writer.put(&[bytes]))
+        })
     }
 
     /// Copies an entry that has to be put together, or encoded anew.

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //! line 0       | counter | high water | claimed |          ...            |
-//! line 1 + i   | active since (0 = idle) | claimed | depth | owner | ...  |   one thread each
+//! line 1 + i   | active since (0 = idle) | claimed | nested | owner | ... |   one thread each
 //! ```
 //!
-//! "Owner" says which thread it is, and is written in builds with debug assertions only.
+//! "Nested" counts the thread's guards beside the first one. "Owner" says which thread it is, and is written in builds with debug assertions only.
 //!
 //! Invariants:
 //! - E1: a claimed slot is written by one thread only, the one that claimed it.
@@ -194,27 +194,23 @@ impl ReclaimEpochs {
     pub fn pin(&self) -> EpochGuard<'_> {
         let place = match thread_slots::place_in(self) {
             Some((counter, slot)) => {
-                let [since, _, depth, owner, ..] = slot;
+                let [since, _, nested, owner, ..] = slot;
                 debug_assert_eq!(
                     owner.load(Ordering::Relaxed),
                     thread_slots::own_mark(),
                     "E1: another thread's slot"
                 );
-                let outer = depth.load(Ordering::Relaxed);
-                debug_assert_eq!(
-                    outer == 0,
-                    since.load(Ordering::Relaxed) == IDLE,
-                    "E2: {outer} guards live"
-                );
-                if outer == 0 {
+                if since.load(Ordering::Relaxed) == IDLE {
+                    debug_assert_eq!(nested.load(Ordering::Relaxed), 0, "E2: guards live");
                     if self.usual {
                         let stamp = EpochClock::Counter.stamp(counter);
                         ReaderFence::FromOutside.publish(since, stamp);
                     } else {
                         self.fence.publish(since, self.clock.stamp(counter));
                     }
+                } else {
+                    nested.store(nested.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
-                depth.store(outer + 1, Ordering::Relaxed);
                 Place::Slot(slot)
             }
             None => Place::Overflow(self.table.begin_overflow(self.clock)),
@@ -283,12 +279,12 @@ impl Drop for EpochGuard<'_> {
     fn drop(&mut self) {
         match self.place {
             Place::Slot(slot) => {
-                let [since, _, depth, ..] = slot;
-                let left = depth.load(Ordering::Relaxed) - 1;
+                let [since, _, nested, ..] = slot;
                 debug_assert_ne!(since.load(Ordering::Relaxed), IDLE, "E2: a guard lives");
-                depth.store(left, Ordering::Relaxed);
-                if left == 0 {
-                    protocol::end(since);
+                // In whatever order they end: guards of one thread protect the same.
+                match nested.load(Ordering::Relaxed) {
+                    0 => protocol::end(since),
+                    others => nested.store(others - 1, Ordering::Relaxed),
                 }
             }
             Place::Overflow(epoch) => self.epochs.table.end_overflow(epoch),
@@ -332,8 +328,8 @@ impl Table {
     /// Gives the slot of the calling thread, which exits, to others. One whose guard still lives
     /// (kept in another thread-local, or leaked) is lost instead: safe, and rare.
     fn unclaim(&self, slot: u32) {
-        let [_, owner, depth, ..] = self.slot(slot);
-        if depth.load(Ordering::Relaxed) == 0 {
+        let [since, owner, ..] = self.slot(slot);
+        if since.load(Ordering::Relaxed) == IDLE {
             self.claimed().fetch_sub(1, Ordering::Relaxed);
             protocol::unclaim(owner);
         }
