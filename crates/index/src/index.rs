@@ -192,11 +192,6 @@ impl Index {
         (BucketGuard { locked, thread }, likely.map(LikelySlot))
     }
 
-    /// Marks `entry` as durable; false when the slot refers to another entry by now.
-    pub fn clear_pending(&self, hash: KeyHash, entry: EntryRef) -> bool {
-        self.relocate(hash, entry, entry)
-    }
-
     /// Lets the slot of `old` refer to `new`, the durable copy of it; false, and nothing has changed,
     /// when the slot refers to another entry by now.
     pub fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {

@@ -75,5 +75,6 @@ pub(crate) fn has_tag(word: u64, tag: u64) -> bool {
 /// Whether the word refers to this entry.
 #[inline]
 pub(crate) fn refers_to(word: u64, entry: EntryRef) -> bool {
-    word & OFFSET_MASK == entry.offset() && word != EMPTY
+    // No entry is at offset zero: so much of the answer is the same for all words.
+    entry.offset() != 0 && word & OFFSET_MASK == entry.offset()
 }
