@@ -8,9 +8,10 @@
 //!   copied out of them would stay, against REC-3.
 //! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments whose ids are at least
 //!   those of the heads that were opened before it came ([`Master::log_of_tablets_begins`]), everything of former stays in
-//!   segments with lower ids. For: operations of a former stay have ended and its objects are out of the index
-//!   before a tablet can come back, so nobody appends for it any more; and a copy that the cleaner made of such an object
-//!   stays only if the index pointed to that object until the copy was there, so its segment was opened before.
+//!   segments with lower ids. For: operations of a former stay have ended (TAB-2: every map is waited
+//!   for under which one can have begun) and its objects are out of the index before a tablet can come back, so nobody appends
+//!   for it any more; and a copy that the cleaner made of such an object stays only if the index pointed to that object until the
+//!   copy was there, so its segment was opened before.
 
 use crate::master::Master;
 use crate::wanted::Wanted;
@@ -19,11 +20,17 @@ use pluvio_env::timeout;
 use pluvio_log::{CommitError, SideLog};
 use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, SegmentId};
+use pluvio_wire::{FatalKind, Refusal, Request, RpcError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Pause before memory is asked for again.
 pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause between reports while the coordinator does not answer.
+const REPORT_PAUSE: Duration = Duration::from_millis(200);
+/// How long to wait for the coordinator's answer to a report.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
 /// A replay that is stepped outside the event loop.
 pub(crate) type SharedReplay = Arc<Mutex<Option<Replay>>>;
@@ -190,6 +197,36 @@ impl Master {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells the coordinator that a recovery or a migration has ended here, however long that takes, and gives its answer. `None` when there
+    /// is none, because this master is no member any more: then it may own the tablets all the same, and has to leave its log as it
+    /// is (REC-6). No other refusal says so much: it is asked again.
+    pub(crate) async fn tell_end<R: Request + Sync>(&self, report: &R) -> Option<R::Reply> {
+        let what = R::OPCODE.name();
+        loop {
+            let network = &*self.env.network;
+            let answer = self.coordinators.call(network, report, REPORT_LIMIT).await;
+            let error = match answer {
+                Ok(reply) => return Some(reply),
+                Err(error) => error,
+            };
+            match &error {
+                RpcError::Refused(refusal)
+                    if refusal.fatal_kind() == Some(FatalKind::NotInCluster) =>
+                {
+                    tracing::info!(what, %error, "the coordinator refuses a report: this is no member");
+                    return None;
+                }
+                RpcError::Refused(Refusal::Fatal { .. }) => {
+                    tracing::error!(what, %error, "the coordinator refuses a report; trying again");
+                }
+                RpcError::Refused(_) | RpcError::Call(_) | RpcError::BadReply(..) => {
+                    tracing::info!(what, %error, "the coordinator cannot be told that something ended; trying again");
+                }
+            }
+            self.env.clock.sleep(REPORT_PAUSE).await;
         }
     }
 

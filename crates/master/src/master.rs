@@ -3,7 +3,7 @@
 use crate::attempts::Attempts;
 use crate::migrate::{Arrivals, Leavings};
 use crate::recover::{AddressBook, RecoveryOptions};
-use crate::tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
+use crate::tablets::{LocalTable, OLD_MAPS_PAUSE, Tablet, TabletMap, TabletPhase};
 use arc_swap::Guard;
 use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
@@ -19,6 +19,8 @@ use tokio::sync::oneshot;
 
 /// When clients should ask again for a tablet that is being recovered.
 const TABLET_RETRY: Duration = Duration::from_millis(5);
+/// When to ask again for what is occupied by an attempt that ends soon.
+const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
 /// When clients should ask again while there are too few backups.
 const BACKUPS_RETRY: Duration = Duration::from_millis(50);
 
@@ -44,6 +46,35 @@ pub struct MasterParts {
     pub addresses: AddressBook,
     /// Bounds of recoveries.
     pub recovery: RecoveryOptions,
+}
+
+/// Why a tablet was not added.
+pub(crate) enum NotAdded {
+    /// This one is here.
+    InTheWay(Tablet),
+    /// No memory for an index.
+    NoIndex(String),
+}
+
+impl NotAdded {
+    pub(crate) fn refusal(self, spec: &TabletSpec) -> Refusal {
+        match self {
+            Self::InTheWay(known) => match known.phase {
+                // It is being received, or was until a moment ago; or the coordinator has yet to say that it has left.
+                TabletPhase::Recovering | TabletPhase::Frozen | TabletPhase::Left => {
+                    Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady)
+                }
+                TabletPhase::Serving | TabletPhase::Copying => Refusal::fatal(
+                    FatalKind::Other,
+                    format!(
+                        "tablet {} of table {} overlaps {}, which is here",
+                        spec.range, spec.table, known.range
+                    ),
+                ),
+            },
+            Self::NoIndex(why) => Refusal::fatal(FatalKind::Other, why),
+        }
+    }
 }
 
 /// See the crate's text.
@@ -144,8 +175,8 @@ impl Master {
     ///
     /// # Errors
     /// `Retry` when that takes long: whoever asks again and again must not fill this server with
-    /// waiting requests. Fatal when a tablet overlaps one that is here, or memory for an index cannot
-    /// be had; those before it were taken, and taking them again is no error.
+    /// waiting requests; or while something that is not served is in a tablet's way. Fatal when a tablet overlaps one that is
+    /// served, or memory for an index cannot be had. Those before it were taken, and taking them again is no error.
     pub async fn take_tablets(&self, tablets: &[TabletSpec]) -> Result<(), Refusal> {
         if self.is_replicated() {
             let opened = self.replication.opened();
@@ -160,38 +191,44 @@ impl Master {
                 let message = "the tablet was here and has moved";
                 return Err(Refusal::fatal(FatalKind::Stale, message));
             }
-            self.add_tablet(spec, TabletPhase::Serving)?;
+            match self.add_tablet(spec, TabletPhase::Serving) {
+                Ok(_) => {}
+                Err(NotAdded::InTheWay(known))
+                    if known.range == spec.range && known.phase.is_served() => {}
+                Err(why) => return Err(why.refusal(spec)),
+            }
         }
         Ok(())
     }
 
+    /// Adds a tablet, unless one is in the way, the same one included.
     pub(crate) fn add_tablet(
         &self,
         spec: &TabletSpec,
         phase: TabletPhase,
-    ) -> Result<Arc<EngineTable>, Refusal> {
-        let other = |e: &dyn core::fmt::Display| Refusal::fatal(FatalKind::Other, e.to_string());
+    ) -> Result<Arc<EngineTable>, NotAdded> {
         let table = self
             .store
             .table(spec.table, spec.seed, spec.range)
-            .map_err(|e| other(&e))?;
+            .map_err(|error| NotAdded::NoIndex(error.to_string()))?;
         let tablet = Tablet {
             range: spec.range,
             phase,
         };
         match self.tablets.add(Arc::clone(&table), tablet) {
-            Ok(_) => Ok(table),
-            Err(known) => Err(other(&format!(
-                "tablet {} overlaps {}, which is here",
-                spec.range, known.range
-            ))),
+            Ok(()) => Ok(table),
+            Err(known) => Err(NotAdded::InTheWay(known)),
         }
     }
 
     /// Gives up a table: its tablets, its index, its objects.
     pub async fn drop_table(&self, table: TableId) {
-        self.tablets.remove_table(table);
+        let mut old = self.tablets.remove_table(table);
         self.leaving.table_dropped(table);
+        // Operations end first: they have the table, whatever the map says by now.
+        while !old.is_gone() {
+            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
+        }
         let store = Arc::clone(&self.store);
         self.elsewhere(move || store.drop_table(table)).await;
     }

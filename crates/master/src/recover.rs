@@ -16,7 +16,7 @@
 
 use crate::attempts::AttemptKey;
 use crate::joining::{Joined, ReplayFailure, SharedReplay, Step};
-use crate::master::Master;
+use crate::master::{Master, NotAdded};
 use crate::tablets::TabletPhase;
 use crate::wanted::Wanted;
 use bytes::Bytes;
@@ -26,8 +26,8 @@ use pluvio_env::{Address, BoxFuture};
 use pluvio_store::{EngineTable, Replay, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
 use pluvio_wire::{
-    FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
-    ReplayStats, RetryReason, RpcError, ServerList, TabletSpec, call,
+    GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
+    ReplayStats, RpcError, ServerList, TabletSpec, call,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -53,12 +53,6 @@ impl Default for RecoveryOptions {
     }
 }
 
-/// Pause between reports while the coordinator does not answer.
-pub(crate) const REPORT_PAUSE: Duration = Duration::from_millis(200);
-/// How long to wait for the coordinator's answer to a report.
-pub(crate) const REPORT_LIMIT: Duration = Duration::from_secs(2);
-/// When to ask again for what an attempt that ends soon still occupies.
-pub(crate) const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
 /// How long a quick replay waits for memory before it gives way to a thrifty one.
 const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before backups are asked again for a segment that none of them could give.
@@ -153,24 +147,18 @@ impl Master {
 
     /// Adds a tablet that is to be recovered.
     pub(crate) fn occupy(&self, spec: &TabletSpec) -> Result<Arc<EngineTable>, Refusal> {
-        let snapshot = self.tablets().snapshot();
-        let here = snapshot
-            .get(&spec.table)
-            .and_then(|t| t.tablets.iter().find(|t| t.range.overlaps(&spec.range)));
-        match here.map(|tablet| tablet.phase) {
+        let here = {
+            let snapshot = self.tablets().snapshot();
+            let tablets = snapshot.get(&spec.table).map(|t| &t.tablets);
+            let mut tablets = tablets.into_iter().flatten();
+            tablets.find(|t| t.range.overlaps(&spec.range)).copied()
+        };
+        // No index is made for what is refused anyway. Who comes in between, another attempt or an arrival, is met by the second look.
+        let added = match here {
+            Some(known) => Err(NotAdded::InTheWay(known)),
             None => self.add_tablet(spec, TabletPhase::Recovering),
-            // By an attempt that has been withdrawn, or is about to be; or the coordinator has yet to say that it has left.
-            Some(TabletPhase::Recovering | TabletPhase::Frozen | TabletPhase::Left) => {
-                Err(Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady))
-            }
-            Some(TabletPhase::Serving | TabletPhase::Copying) => Err(Refusal::fatal(
-                FatalKind::Other,
-                format!(
-                    "tablet {} of table {} overlaps one that is here",
-                    spec.range, spec.table
-                ),
-            )),
-        }
+        };
+        added.map_err(|why| why.refusal(spec))
     }
 
     /// Ends recoveries of servers that are not in the list: their tablets are served elsewhere (REC-5).
@@ -361,8 +349,7 @@ impl Master {
         }
     }
 
-    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablets now; `None` when it is not told,
-    /// because it is no member any more: then it may own them all the same, and has to leave its log as it is (REC-6).
+    /// Tells the coordinator. Gives whether this master owns the tablets now; `None` when it is not told ([`Master::tell_end`]).
     async fn report(
         &self,
         key: AttemptKey,
@@ -376,26 +363,11 @@ impl Master {
             since,
             result: result.map(|(_, stats)| stats),
         };
-        loop {
-            let network = &*self.env.network;
-            let answer = self.coordinators.call(network, &report, REPORT_LIMIT).await;
-            if let Err(RpcError::Refused(Refusal::Fatal { message, .. })) = &answer {
-                tracing::info!(message, "the coordinator refuses a recovery report");
-                return None;
-            }
-            match answer {
-                Ok(reply) => {
-                    if !reply.accepted {
-                        pluvio_units::mark("recovery-report-not-accepted");
-                    }
-                    return Some(reply.accepted);
-                }
-                Err(error) => {
-                    tracing::info!(%error, "the coordinator cannot be told that a recovery ended; trying again");
-                    self.env.clock.sleep(REPORT_PAUSE).await;
-                }
-            }
+        let reply = self.tell_end(&report).await?;
+        if !reply.accepted {
+            pluvio_units::mark("recovery-report-not-accepted");
         }
+        Some(reply.accepted)
     }
 }
 

@@ -5,14 +5,19 @@
 //!
 //! - TAB-1: ranges of one table do not overlap.
 //! - TAB-2: an operation is done only under a snapshot in which the tablet is served, and holds that snapshot until its
-//!   effect is in memory. So who changes a phase and then waits until nobody has the old map ([`OldMap`]) knows that all
-//!   operations of before are done.
+//!   effect is in memory. So who changes a phase and then waits until nobody has any of the maps of before ([`OldMaps`]) knows
+//!   that all operations of before are done. All of them, not only the latest: an operation may have begun several changes ago.
 
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
 use pluvio_units::{HashRange, KeyHash, TableId};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// When to look again whether [`OldMaps`] are gone: who has one of them waits for nothing.
+pub(crate) const OLD_MAPS_PAUSE: Duration = Duration::from_micros(100);
 
 /// What may be done with a tablet that is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,22 +91,26 @@ impl LocalTable {
     }
 }
 
-/// A map that was replaced.
-#[derive(Default)]
-pub(crate) struct OldMap(Option<Arc<Snapshot>>);
+/// All maps that were replaced before a moment, as far as somebody has them.
+pub(crate) struct OldMaps(Vec<Weak<Snapshot>>);
 
-impl OldMap {
-    /// Whether nobody has it any more (TAB-2). Once true it stays true.
+impl OldMaps {
+    /// Whether nobody has any of them any more (TAB-2). Once true it stays true.
     pub(crate) fn is_gone(&mut self) -> bool {
-        // Whoever took a snapshot before the map was replaced is counted by the `Arc` since then.
-        match self.0.take().map(Arc::try_unwrap) {
-            None | Some(Ok(_)) => true,
-            Some(Err(still)) => {
-                self.0 = Some(still);
-                false
-            }
-        }
+        forget_unheld(&mut self.0);
+        self.0.is_empty()
     }
+}
+
+/// Leaves those of the replaced maps that somebody has. What was done under the others has happened before this returns.
+///
+/// The strong count says who has a map once that was replaced. A guard of `ArcSwap` need not be counted, but
+/// `ArcSwap::swap` counts all guards on the map that it takes away before it returns, and who loads while that happens gets a
+/// counted one or another map. Nobody takes a replaced map anew, so its count only falls.
+fn forget_unheld(maps: &mut Vec<Weak<Snapshot>>) {
+    maps.retain(|map| map.strong_count() > 0);
+    // The count is read relaxed; this pairs with the release by which each holder let its map go.
+    fence(Ordering::Acquire);
 }
 
 type Snapshot = BTreeMap<TableId, LocalTable>;
@@ -110,8 +119,8 @@ type Snapshot = BTreeMap<TableId, LocalTable>;
 #[derive(Default)]
 pub struct TabletMap {
     current: ArcSwap<Snapshot>,
-    /// Held by those who replace the map.
-    changing: Mutex<()>,
+    /// The maps of before that somebody has. Held by those who replace the map.
+    older: Mutex<Vec<Weak<Snapshot>>>,
 }
 
 impl TabletMap {
@@ -124,12 +133,15 @@ impl TabletMap {
         self.exchange(edit).0
     }
 
-    fn exchange<T>(&self, edit: impl FnOnce(&mut Snapshot) -> T) -> (T, OldMap) {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn exchange<T>(&self, edit: impl FnOnce(&mut Snapshot) -> T) -> (T, OldMaps) {
+        let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = (**self.current.load()).clone();
         let result = edit(&mut next);
         let old = self.current.swap(Arc::new(next));
-        (result, OldMap(Some(old)))
+        older.push(Arc::downgrade(&old));
+        drop(old);
+        forget_unheld(&mut older);
+        (result, OldMaps(older.clone()))
     }
 
     /// Gives the tablets that lie in `range` another phase if all of it is here, in one of the phases `from`; cuts
@@ -140,7 +152,7 @@ impl TabletMap {
         range: HashRange,
         from: &[TabletPhase],
         to: TabletPhase,
-    ) -> Option<OldMap> {
+    ) -> Option<OldMaps> {
         let (shifted, old) = self.exchange(|map| {
             let local = map.get_mut(&table)?;
             let mut next = Some(range.first);
@@ -180,19 +192,16 @@ impl TabletMap {
         });
     }
 
-    /// Adds a tablet; one that is there already, with the same range, stays as it is. Gives whether it was new.
+    /// Adds a tablet.
     ///
     /// # Errors
-    /// The tablet that is in the way, when the range overlaps another one (TAB-1).
-    pub fn add(&self, table: Arc<EngineTable>, tablet: Tablet) -> Result<bool, Tablet> {
+    /// The tablet that is in the way, when the range overlaps one that is here (TAB-1), the same one included. Nothing was changed.
+    pub fn add(&self, table: Arc<EngineTable>, tablet: Tablet) -> Result<(), Tablet> {
         self.change(|map| {
             let local = map.entry(table.id()).or_insert_with(|| LocalTable {
                 table,
                 tablets: Vec::new(),
             });
-            if local.tablets.iter().any(|t| t.range == tablet.range) {
-                return Ok(false);
-            }
             if let Some(other) = local
                 .tablets
                 .iter()
@@ -204,7 +213,7 @@ impl TabletMap {
                 .tablets
                 .partition_point(|t| t.range.first < tablet.range.first);
             local.tablets.insert(at, tablet);
-            Ok(true)
+            Ok(())
         })
     }
 
@@ -239,9 +248,10 @@ impl TabletMap {
         })
     }
 
-    /// Takes all tablets of a table away.
-    pub fn remove_table(&self, table: TableId) -> Option<LocalTable> {
-        self.change(|map| map.remove(&table))
+    /// Takes all tablets of a table away. No operation on them is under way when the maps that this gives are gone,
+    /// also when they were taken away before.
+    pub(crate) fn remove_table(&self, table: TableId) -> OldMaps {
+        self.exchange(|map| map.remove(&table)).1
     }
 
     /// Cuts the tablet that contains `at` so that a tablet begins there. Gives false when there is
@@ -312,6 +322,62 @@ mod tests {
         assert!(old.is_gone() && old.is_gone());
         assert_eq!(later[&TableId(1)].tablets[0].phase, TabletPhase::Copying);
         assert!(shift(TabletPhase::Frozen).is_none(), "it is not serving");
+    }
+
+    #[test]
+    fn an_operation_that_began_several_changes_ago_is_waited_for() {
+        let map = map_of(TabletPhase::Copying);
+        let operation = map.snapshot();
+        assert!(map.split(TableId(1), KeyHash(1 << 63)));
+        let later = map.snapshot();
+        assert!(map.split(TableId(1), KeyHash(1 << 62)));
+        let from = &[TabletPhase::Copying];
+        let shifted = map.shift(TableId(1), HashRange::ALL, from, TabletPhase::Frozen);
+        let mut old = shifted.unwrap();
+        assert!(!old.is_gone());
+        drop(later);
+        assert!(!old.is_gone(), "the first one is under way");
+        let mut dropped = map.remove_table(TableId(1));
+        assert!(!dropped.is_gone());
+        assert!(!map.remove_table(TableId(1)).is_gone(), "asked again");
+        drop(operation);
+        assert!(old.is_gone() && dropped.is_gone());
+        assert!(map.remove_table(TableId(1)).is_gone());
+    }
+
+    #[test]
+    fn only_maps_that_somebody_has_are_remembered() {
+        let map = map_of(TabletPhase::Serving);
+        let operation = map.snapshot();
+        for at in 1..100 {
+            assert!(map.split(TableId(1), KeyHash(at)));
+        }
+        let remembered = || map.older.lock().unwrap().len();
+        assert_eq!(remembered(), 1);
+        drop(operation);
+        assert!(map.split(TableId(1), KeyHash(100)));
+        assert_eq!(remembered(), 0);
+    }
+
+    #[test]
+    fn a_tablet_that_is_there_stays_as_it_is_and_is_shown_to_who_adds_it_again() {
+        let map = map_of(TabletPhase::Recovering);
+        let table = Arc::clone(&map.snapshot()[&TableId(1)].table);
+        let [lower, upper] = [(0, 9), (10, u64::MAX)]
+            .map(|(first, last)| HashRange::new(KeyHash(first), KeyHash(last)));
+        let add = |range| {
+            let phase = TabletPhase::Serving;
+            map.add(Arc::clone(&table), Tablet { range, phase })
+        };
+        let there = Tablet {
+            range: HashRange::ALL,
+            phase: TabletPhase::Recovering,
+        };
+        assert_eq!(add(HashRange::ALL), Err(there));
+        assert_eq!(add(lower), Err(there));
+        assert!(map.remove(TableId(1), HashRange::ALL).is_some());
+        assert_eq!((add(upper), add(lower)), (Ok(()), Ok(())));
+        assert_eq!(map.snapshot()[&TableId(1)].tablets.len(), 2);
     }
 
     #[test]

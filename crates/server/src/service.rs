@@ -137,7 +137,8 @@ impl ServerService {
                 if master.tablets().split(r.table, r.at) {
                     Ok(())
                 } else {
-                    Err(Refusal::Refresh)
+                    let what = format!("no tablet of table {} with {} is here", r.table, r.at);
+                    Err(Refusal::fatal(FatalKind::NotFound, what))
                 }
             }),
             Opcode::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {

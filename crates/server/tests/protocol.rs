@@ -10,12 +10,12 @@ use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind};
 use pluvio_master::{Master, TabletPhase};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{
-    ClientId, HashRange, Marks, OperationId, RecoveryId, SEGMENT_BYTES, SegmentId, SequenceNumber,
-    TableId,
+    ClientId, HashRange, KeyHash, Marks, OperationId, RecoveryId, SEGMENT_BYTES, SegmentId,
+    SequenceNumber, TableId,
 };
 use pluvio_wire::{
-    Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason, RpcError,
-    TabletSpec, TakeTablets, Write, call,
+    DropTablets, Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason,
+    RpcError, TabletSpec, TakeTablets, Write, call,
 };
 use rig::{FrameOnDisk, LONG, Rig};
 use std::collections::BTreeSet;
@@ -195,6 +195,73 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
     });
     let refusal = answer.expect_err("there are too few backups").to_string();
     assert!(refusal.contains("too few backups"), "{refusal}");
+}
+
+/// Who has a map of before may be about to write.
+#[test]
+fn a_table_is_not_forgotten_while_an_operation_on_it_may_be_under_way() {
+    let rig = Rig::of(12, 3, 2);
+    rig.all_started();
+    let table = rig.fill("t", 100);
+    let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let server = rig.server(owner).expect("it has started");
+    let work = server.master().expect("it is a member");
+    let objects = || work.store().stats().objects;
+    let before = objects();
+    assert!(before > 0);
+    let operation = work.tablets().snapshot();
+    for request in ["drop", "drop again"] {
+        let (env, id) = (rig.client.env.clone(), server.id());
+        let address = Address::from(&*format!("server-{owner}"));
+        let drop = DropTablets { table: table.id() };
+        rig.sim.spawn(rig.client.id, request, async move {
+            let answer = call(&*env.network, &address, Header::to(id), &drop, LONG).await;
+            answer.expect("it is dropped");
+        });
+    }
+    rig.sim.run_for(Duration::from_millis(100));
+    assert_eq!((work.tablets().serving(), objects()), (0, before));
+    drop(operation);
+    rig.sim.run_until(|| objects() == 0, LONG).unwrap();
+}
+
+/// Otherwise nobody would hear of the table's later cuts, and a server that is well would be suspected all the time.
+#[test]
+fn a_cut_of_a_tablet_that_its_owner_does_not_have_is_passed_over() {
+    let rig = Rig::of(13, 3, 2);
+    rig.all_started();
+    let client = rig.connect(&rig.client);
+    let table = {
+        let client = client.clone();
+        rig.run(&rig.client, async move {
+            let table = client.create_table("t", Some(1)).await;
+            table.expect("a table can be made")
+        })
+    };
+    let owner = rig.owner(&table, b"key").expect("somebody serves it");
+    let server = rig.server(owner).expect("it has started");
+    let work = server.master().expect("it is a member");
+    let cut = |at: u64| {
+        let (client, table) = (client.clone(), table.clone());
+        let info = rig.run(&rig.client, async move {
+            client.split_tablet(&table, Some(KeyHash(at))).await
+        });
+        info.expect("it is cut");
+    };
+    let begins = |at: u64| {
+        let map = work.tablets().snapshot();
+        let tablets = map.get(&table.id()).map(|t| &t.tablets);
+        let mut tablets = tablets.into_iter().flatten();
+        tablets.any(|tablet| tablet.range.first == KeyHash(at))
+    };
+    cut(1 << 63);
+    rig.sim.run_until(|| begins(1 << 63), LONG).unwrap();
+    let lower = HashRange::new(KeyHash(0), KeyHash((1 << 63) - 1));
+    assert!(work.tablets().remove(table.id(), lower).is_some());
+    cut(1 << 62);
+    cut(3 << 62);
+    rig.sim.run_until(|| begins(3 << 62), LONG).unwrap();
+    assert!(!begins(0) && !begins(1 << 62));
 }
 
 /// Another core executes an operation when a copy of it arrives: that one is to come again, and is executed if the first was not.

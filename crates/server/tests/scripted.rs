@@ -16,7 +16,7 @@ use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
     RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplayStats, ReplicaInfo,
     Request, RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
-    StartRecovery, TabletSpec, UpdateServerList, Write, call, decode, reply,
+    StartRecovery, TabletSpec, TakeTablets, UpdateServerList, Write, call, decode, reply,
 };
 use rig::{LONG, Rig};
 use std::collections::{BTreeMap, BTreeSet};
@@ -326,6 +326,22 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
     matches!(answer, Err(RpcError::Refused(Refusal::Retry { why, .. })) if *why == RetryReason::TabletNotReady)
 }
 
+/// Replays of two requests must not meet in one tablet, and a tablet that is being recovered is not taken as an empty one.
+#[test]
+fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before() {
+    let scene = replayed(16, 1, 10);
+    let take = || {
+        let tablets = vec![scene.tablet()];
+        scene.ask(scene.master, TakeTablets { tablets })
+    };
+    assert!(put_off(&take()), "{:?}", take());
+    assert!(put_off(&scene.recover(1002, Vec::new())));
+    scene.decide(Ok(true));
+    let served = || scene.rig.owner(&scene.table, b"key 0") == Some(scene.master);
+    scene.rig.sim.run_until(served, LONG).unwrap();
+    take().expect("it is served, as it would be if the first answer had been lost");
+}
+
 /// What lives fits, and what is dead does not.
 #[test]
 fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
@@ -398,6 +414,22 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
         entries >= OBJECTS as usize,
         "{entries} of the table are left"
     );
+}
+
+/// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of them either, and the report comes again.
+#[test]
+fn a_report_that_is_refused_for_another_reason_comes_again() {
+    let scene = replayed(15, 1, 10);
+    let replayed = scene.side_segments();
+    let refusal = Refusal::fatal(FatalKind::Unsupported, "the coordinator is older");
+    scene.decide(Err(refusal));
+    scene.rig.sim.run_for(2 * SECOND);
+    assert_eq!(scene.side_segments(), replayed);
+    let owner = || scene.rig.owner(&scene.table, b"key 0");
+    assert_ne!(owner(), Some(scene.master), "nothing is decided");
+    scene.decide(Ok(true));
+    let served = || owner() == Some(scene.master);
+    scene.rig.sim.run_until(served, LONG).unwrap();
 }
 
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.

@@ -257,8 +257,8 @@ impl Engine {
         let Some(table) = self.tables.get(id) else {
             return;
         };
-        // Operations end first, the cleaner's view of the table last: as long as the index is walked, what it
-        // points to is alive.
+        // Closed first: whoever has found an index before and comes to a bucket after it was walked puts nothing there. The cleaner's
+        // view of the table goes last: as long as an index is walked, what it points to is alive.
         table.indexes.close();
         self.forget(&table, HashRange::ALL);
         self.tables.write().remove(&id);

@@ -252,7 +252,7 @@ impl Engine {
         let guard = space.pin();
         let ahead = |entry| space.prefetch(entry, PREFETCH_LINES);
         let (mut bucket, likely) = index.lock_after(approach, ahead);
-        if whole.is_closed() {
+        if table.indexes.is_closed() {
             return None;
         }
         if let Some(likely) = likely

@@ -21,14 +21,14 @@ pub(crate) struct Part {
 /// One index for all hashes, for a table that is never cut into tablets: found without a snapshot.
 pub(crate) struct Whole {
     index: Arc<Index>,
-    /// Nobody finds the index any more. Read behind a pin: who still sees false holds back the reuse of
-    /// what it can find, by the argument for links in `pluvio_memory`'s epochs.
-    uncovered: AtomicBool,
 }
 
 /// See the module's text.
 pub(crate) struct Indexes {
     whole: Option<Whole>,
+    /// The table was dropped. Read behind a pin by who looks for the one index for all hashes: who still sees false holds
+    /// back the reuse of what it can find, by the argument for links in `pluvio_memory`'s epochs.
+    closed: AtomicBool,
     /// By ascending range.
     parts: ArcSwap<Vec<Part>>,
     /// Held by those who replace the list.
@@ -59,16 +59,10 @@ pub(crate) enum IndexRef<'a> {
 }
 
 impl Whole {
-    /// The index, for who asks [`Self::is_closed`] before anything of it counts.
+    /// The index, for who asks [`Indexes::is_closed`] before anything of it counts.
     #[inline(always)]
     pub(crate) fn index(&self) -> &Index {
         &self.index
-    }
-
-    /// See [`Indexes::is_closed`].
-    #[inline(always)]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.uncovered.load(Ordering::Acquire)
     }
 }
 
@@ -92,13 +86,14 @@ impl Indexes {
     pub(crate) fn new(entries_max: u64) -> Self {
         Self {
             whole: None,
+            closed: AtomicBool::new(false),
             parts: ArcSwap::default(),
             changing: Mutex::default(),
             entries_max,
         }
     }
 
-    /// One index for all hashes, which stays until it is uncovered.
+    /// One index for all hashes, which is found until it is closed.
     pub(crate) fn with_whole(entries_max: u64, huge_pages: bool) -> Result<Self, IndexError> {
         let options = IndexOptions {
             entries_max,
@@ -107,10 +102,7 @@ impl Indexes {
         };
         let index = Arc::new(Index::new(options)?);
         Ok(Self {
-            whole: Some(Whole {
-                index,
-                uncovered: AtomicBool::new(false),
-            }),
+            whole: Some(Whole { index }),
             ..Self::new(entries_max)
         })
     }
@@ -136,9 +128,8 @@ impl Indexes {
         Ok(())
     }
 
-    /// Forgets the indexes whose whole range lies in `range`.
+    /// Forgets the indexes whose whole range lies in `range`. The one index for all hashes stays.
     pub(crate) fn uncover(&self, range: HashRange) {
-        self.close();
         if self.whole.is_some() {
             return;
         }
@@ -148,18 +139,16 @@ impl Indexes {
         self.parts.store(Arc::new(parts));
     }
 
-    /// The one index for all hashes is not found any more.
+    /// Nothing is to come into the indexes any more, those of later included; and the one index for all hashes is not found.
     pub(crate) fn close(&self) {
-        if let Some(whole) = &self.whole {
-            whole.uncovered.store(true, Ordering::Release);
-        }
+        self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether [`Self::close`] was called. A writer asks under the lock of its bucket: then either it sees
+    /// Whether [`Self::close`] was called. Whoever inserts or replaces asks under the lock of its bucket: then either it sees
     /// that, or whoever forgets the objects comes to that bucket later.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_closed(&self) -> bool {
-        self.whole.as_ref().is_some_and(Whole::is_closed)
+        self.closed.load(Ordering::Acquire)
     }
 
     /// The one index for all hashes, if the table has one, closed or not.
@@ -180,14 +169,14 @@ impl Indexes {
     #[inline(always)]
     pub(crate) fn of_all(&self) -> Option<&Index> {
         let whole = self.whole.as_ref()?;
-        (!whole.is_closed()).then_some(&*whole.index)
+        (!self.is_closed()).then_some(&*whole.index)
     }
 
     /// The index for `hash`; none when no tablet with that hash was ever taken, or it is gone.
     #[inline]
     pub(crate) fn of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {
         if let Some(whole) = &self.whole {
-            return (!whole.is_closed()).then_some(IndexRef::Whole(&whole.index));
+            return (!self.is_closed()).then_some(IndexRef::Whole(&whole.index));
         }
         self.part_of(hash)
     }
@@ -293,6 +282,15 @@ mod tests {
         let mut slots = Vec::new();
         assert_eq!(indexes.scan(KeyHash(200), &mut slots), KeyHash(399));
         assert_eq!(indexes.scan(KeyHash(500), &mut slots), KeyHash(u64::MAX));
+    }
+
+    #[test]
+    fn only_closing_keeps_the_one_index_for_all_hashes_from_being_found() {
+        let indexes = Indexes::with_whole(1000, false).unwrap();
+        indexes.uncover(HashRange::ALL);
+        assert!(!indexes.is_closed() && indexes.of_all().is_some());
+        indexes.close();
+        assert!(indexes.of(KeyHash(0)).is_none() && indexes.of_all().is_none());
     }
 
     #[test]

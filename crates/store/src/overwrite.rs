@@ -43,7 +43,7 @@ impl Engine {
         let guard = self.space.pin();
         let ahead = |entry| self.space.prefetch(entry, 1);
         let (mut bucket, likely) = whole.index().lock_after(approach, ahead);
-        if whole.is_closed() {
+        if table.indexes.is_closed() {
             return None;
         }
         let done = if let Some(likely) = likely

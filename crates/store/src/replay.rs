@@ -290,6 +290,9 @@ impl Replay {
             .of(hash)
             .ok_or(ReplayError::Foreign(table.id()))?;
         let mut bucket = index.lock(hash);
+        if table.indexes.is_closed() {
+            return Err(ReplayError::Foreign(table.id()));
+        }
         let slot = bucket.find(|entry| store.key_is(entry, object.key, guard));
         let Some(slot) = slot else {
             let new = self.append(&[Entry::Object(*object)], guard)?;
@@ -334,6 +337,9 @@ impl Replay {
             .of(hash)
             .ok_or(ReplayError::Foreign(table.id()))?;
         let mut bucket = index.lock(hash);
+        if table.indexes.is_closed() {
+            return Err(ReplayError::Foreign(table.id()));
+        }
         // Without a dead copy in this log the tombstone is needed only until the replay ends.
         let unbound = Tombstone {
             segment: SegmentId(0),

@@ -145,7 +145,7 @@ pub struct DropTablets {
 impl Body for DropTablets {}
 request!(DropTablets => ());
 
-/// Cut a tablet in two; both stay on this server.
+/// Cut a tablet in two; both stay on this server. Refused as [`NotFound`](crate::FatalKind::NotFound) when it has none with that hash.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SplitTabletLocal {
     /// The table.

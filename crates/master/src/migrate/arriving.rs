@@ -7,7 +7,7 @@
 use super::ended::Ended;
 use crate::joining::{Joined, ReplayFailure, SharedReplay};
 use crate::master::Master;
-use crate::recover::{REPORT_LIMIT, REPORT_PAUSE, micros};
+use crate::recover::micros;
 use crate::wanted::Wanted;
 use bytes::Bytes;
 use futures_util::future::join;
@@ -320,8 +320,7 @@ impl Master {
         Some(call(network, &address, Header::to(owner), ask, limit).await)
     }
 
-    /// Tells the coordinator, however long that takes. Gives whether this master owns the tablet now; `None` when it is not told,
-    /// because it is no member any more (REC-6).
+    /// Tells the coordinator. Gives whether this master owns the tablet now; `None` when it is not told ([`Master::tell_end`]).
     async fn report_received(
         &self,
         migration: MigrationId,
@@ -334,20 +333,7 @@ impl Master {
             since,
             result,
         };
-        loop {
-            let network = &*self.env.network;
-            let answer = self.coordinators.call(network, &report, REPORT_LIMIT).await;
-            if let Err(RpcError::Refused(Refusal::Fatal { message, .. })) = &answer {
-                tracing::info!(message, "the coordinator refuses the report of a migration");
-                return None;
-            }
-            match answer {
-                Ok(reply) => return Some(reply.accepted),
-                Err(error) => {
-                    tracing::info!(%error, "the coordinator cannot be told that a tablet has arrived; trying again");
-                    self.env.clock.sleep(REPORT_PAUSE).await;
-                }
-            }
-        }
+        let reply = self.tell_end(&report).await?;
+        Some(reply.accepted)
     }
 }

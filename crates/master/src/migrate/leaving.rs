@@ -3,7 +3,7 @@
 use super::ended::Ended;
 use super::notes::Notes;
 use crate::master::Master;
-use crate::tablets::{OldMap, TabletMap, TabletPhase};
+use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
 use pluvio_format::Completion;
 use pluvio_store::{Effect, EngineTable};
@@ -23,8 +23,6 @@ const PART_BYTES: usize = 1 << 20;
 const PART_CHANGES: usize = 8 << 10;
 /// Results in one part: with some 50 bytes each less than [`PART_BYTES`].
 const PART_RESULTS: usize = 16 << 10;
-/// When to ask again while operations that began before are still at work: they wait for nothing.
-const OLD_MAP_PAUSE: Duration = Duration::from_micros(100);
 /// When a client should try a change again whose note has no room.
 const NOTES_RETRY: Duration = Duration::from_millis(5);
 /// When to ask again whether a migration has ended here.
@@ -36,8 +34,9 @@ pub(crate) struct Leaving {
     table: Arc<EngineTable>,
     range: HashRange,
     notes: Mutex<Notes>,
-    /// The maps of before it was copied, and of before it was frozen, while somebody has them (MOVE-2).
-    old: Mutex<Vec<OldMap>>,
+    /// The maps of before its phase was changed the last time, while somebody has them (MOVE-2): those of before it was copied, then
+    /// those of before it was frozen, which are the same and more.
+    old: Mutex<OldMaps>,
     /// Of the frozen tablet; fixed, so that parts fit together.
     results: Mutex<Option<Arc<Vec<Completion>>>>,
 }
@@ -57,15 +56,13 @@ impl Leaving {
         self.notes().add(key, deleted);
     }
 
-    fn old(&self) -> MutexGuard<'_, Vec<OldMap>> {
+    fn old(&self) -> MutexGuard<'_, OldMaps> {
         self.old.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all operations have ended that began under another phase of the tablet.
     fn is_settled(&self) -> bool {
-        let mut old = self.old();
-        old.retain_mut(|map| !map.is_gone());
-        old.is_empty()
+        self.old().is_gone()
     }
 }
 
@@ -171,7 +168,7 @@ impl Leavings {
             table,
             range: spec.range,
             notes: Mutex::default(),
-            old: Mutex::new(vec![old]),
+            old: Mutex::new(old),
             results: Mutex::default(),
         });
         let known = Move {
@@ -191,7 +188,7 @@ impl Leavings {
         }
         let from = &[TabletPhase::Copying, TabletPhase::Frozen];
         let old = tablets.shift(leaving.table.id(), leaving.range, from, TabletPhase::Frozen);
-        leaving.old().push(old.ok_or(Refusal::Refresh)?);
+        *leaving.old() = old.ok_or(Refusal::Refresh)?;
         Ok(())
     }
 
@@ -253,7 +250,7 @@ impl Master {
             self.leaving.freeze(self.tablets(), &leaving)?;
         }
         while !leaving.is_settled() {
-            self.env.clock.sleep(OLD_MAP_PAUSE).await;
+            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
         }
         match request.part {
             TabletPart::Objects(from) => self.objects_of(leaving, from).await,
@@ -383,10 +380,10 @@ impl Master {
         }
         self.leaving.departs(leaving);
         if let Some(old) = self.tablets().shift(table, range, from, TabletPhase::Left) {
-            leaving.old().push(old);
+            *leaving.old() = old;
         }
         while !leaving.is_settled() {
-            self.env.clock.sleep(OLD_MAP_PAUSE).await;
+            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
         }
         self.forget(&leaving.table, range).await;
         self.tablets().remove_within(table, range);
