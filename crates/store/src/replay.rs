@@ -19,7 +19,9 @@
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
-use pluvio_format::{Check, Completion, Entry, Graves, Object, ParseError, Parsed, Tombstone};
+use pluvio_format::{
+    Check, Completion, Entry, Graves, Object, ParseError, ParseErrorKind, Parsed, Tombstone,
+};
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
@@ -89,6 +91,30 @@ const AHEAD_MAX: usize = 16;
 /// Bytes after which no more is read ahead: what was read is still in the first caches when it is copied.
 const AHEAD_BYTES: usize = 16 << 10;
 
+/// Reads the entry at the start of `bytes`, which another machine sent.
+fn read_entry(bytes: &[u8]) -> Result<Parsed<'_>, ParseError> {
+    let parsed = Parsed::read(bytes, Check::Checksum)?;
+    check_version(&parsed.entry).map_err(|kind| ParseError { offset: 0, kind })?;
+    Ok(parsed)
+}
+
+/// Refuses the last version, behind which there is none. No log comes to it: what says so was not written by one.
+pub(crate) fn check_version(entry: &Entry<'_>) -> Result<(), ParseErrorKind> {
+    let version = match entry {
+        Entry::Object(object) => object.version,
+        Entry::Tombstone(tombstone) => tombstone.version,
+        Entry::SafeVersion(version) => *version,
+        Entry::SegmentHeader(_)
+        | Entry::LogDigest(_)
+        | Entry::TableStats(_)
+        | Entry::Completion(_) => return Ok(()),
+    };
+    if version.0 == u64::MAX {
+        return Err(ParseErrorKind::BadBody(entry.kind()));
+    }
+    Ok(())
+}
+
 /// Reads some entries and asks for their buckets; `bytes` then begins behind them. On an error `next` holds those
 /// before the bad one.
 fn read_ahead<'b>(
@@ -98,7 +124,7 @@ fn read_ahead<'b>(
 ) -> Result<(), ParseError> {
     let mut read = 0;
     while !bytes.is_empty() && next.len() < AHEAD_MAX && read < AHEAD_BYTES {
-        let parsed = Parsed::read(bytes, Check::Checksum)?;
+        let parsed = read_entry(bytes)?;
         let length = parsed.head.total_len();
         let key = match &parsed.entry {
             Entry::Object(object) => Some((object.table, object.key)),
@@ -235,7 +261,7 @@ impl Replay {
         self.objects = AppendClass::Replay;
         let survey = self.survey.get_or_insert_default();
         while !bytes.is_empty() {
-            let parsed = Parsed::read(bytes, Check::Checksum)?;
+            let parsed = read_entry(bytes)?;
             survey.look_at(&parsed.entry);
             bytes = &bytes[parsed.head.total_len()..];
         }
