@@ -25,6 +25,8 @@ const PARTITIONS_AGAIN: Duration = Duration::from_millis(5);
 
 /// What came of reading and sorting a replica.
 type Outcome = Result<Arc<Buckets>, Refusal>;
+/// Where that is told.
+type Reading = watch::Receiver<Option<Outcome>>;
 
 /// All recoveries, and the buffer of sorted replicas.
 pub(crate) struct Recoveries {
@@ -72,7 +74,7 @@ struct Plan {
 
 struct Sorted {
     recovery: RecoveryId,
-    outcome: watch::Receiver<Option<Outcome>>,
+    outcome: Reading,
     /// Zero until it is ready.
     bytes: u64,
     last_used: u64,
@@ -158,10 +160,51 @@ impl Recoveries {
 }
 
 impl State {
-    fn remove(&mut self, key: ReplicaKey) -> Option<Sorted> {
-        let sorted = self.buffer.remove(&key)?;
-        self.bytes -= sorted.bytes;
-        Some(sorted)
+    fn remove(&mut self, key: ReplicaKey) {
+        if let Some(sorted) = self.buffer.remove(&key) {
+            self.bytes -= sorted.bytes;
+        }
+    }
+
+    /// What this attempt has in the buffer, ready or being read.
+    ///
+    /// # Errors
+    /// `Stale` when a later attempt has its own there: the attempt is over.
+    fn known(&self, key: ReplicaKey, recovery: RecoveryId) -> Result<Option<Reading>, Refusal> {
+        match self.buffer.get(&key) {
+            Some(sorted) if sorted.recovery == recovery => Ok(Some(sorted.outcome.clone())),
+            Some(sorted) if sorted.recovery > recovery => Err(over(recovery, sorted.recovery)),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// A read has begun. What an older attempt left there since goes.
+    fn begin(&mut self, key: ReplicaKey, recovery: RecoveryId, outcome: Reading) {
+        self.remove(key);
+        self.clock += 1;
+        let sorted = Sorted {
+            recovery,
+            outcome,
+            bytes: 0,
+            last_used: self.clock,
+        };
+        self.buffer.insert(key, sorted);
+    }
+
+    /// A read has ended; without `bytes` it has failed. Gives whether the buffer keeps what came of it.
+    fn end(&mut self, key: ReplicaKey, recovery: RecoveryId, bytes: Option<u64>) -> bool {
+        let sorted = self.buffer.get_mut(&key);
+        let Some(sorted) = sorted.filter(|s| s.recovery == recovery) else {
+            return false;
+        };
+        let Some(bytes) = bytes else {
+            self.remove(key);
+            return false;
+        };
+        // Not zero when there was another read of the same.
+        let former = std::mem::replace(&mut sorted.bytes, bytes);
+        self.bytes = self.bytes - former + bytes;
+        true
     }
 
     /// Whether a partition has yet to fetch its part of a replica.
@@ -324,7 +367,7 @@ impl Backup {
 
     /// The sorted replica: from the buffer, from a read under way, or from a new one.
     async fn sorted(&self, core: CoreId, key: ReplicaKey, plan: &Plan) -> Outcome {
-        let mut outcome = self.start_sorting(core, key, plan);
+        let mut outcome = self.start_sorting(core, key, plan)?;
         // Without a result: whoever should give it has ended.
         let _ended = outcome.wait_for(Option::is_some).await;
         let ready = outcome.borrow().clone();
@@ -336,26 +379,13 @@ impl Backup {
         core: CoreId,
         key: ReplicaKey,
         plan: &Plan,
-    ) -> watch::Receiver<Option<Outcome>> {
+    ) -> Result<Reading, Refusal> {
         let mut state = self.0.recoveries.lock();
-        if let Some(sorted) = state
-            .buffer
-            .get(&key)
-            .filter(|s| s.recovery == plan.recovery)
-        {
-            return sorted.outcome.clone();
+        if let Some(outcome) = state.known(key, plan.recovery)? {
+            return Ok(outcome);
         }
-        // What an older attempt left there since.
-        state.remove(key);
         let (send, outcome) = watch::channel(None);
-        state.clock += 1;
-        let sorted = Sorted {
-            recovery: plan.recovery,
-            outcome: outcome.clone(),
-            bytes: 0,
-            last_used: state.clock,
-        };
-        state.buffer.insert(key, sorted);
+        state.begin(key, plan.recovery, outcome.clone());
         drop(state);
         let (me, plan) = (self.clone(), plan.clone());
         self.0.env.tasks.spawn(core, "recovery read", async move {
@@ -364,7 +394,7 @@ impl Backup {
             // Nobody may be waiting any more.
             send.send_replace(Some(result));
         });
-        outcome
+        Ok(outcome)
     }
 
     /// Reads primary replicas, newest first, which is the order in which recovery masters ask for them. Waits for room in
@@ -538,25 +568,55 @@ impl Inner {
     /// tries again.
     fn keep(&self, key: ReplicaKey, recovery: RecoveryId, outcome: &Outcome) {
         let mut state = self.recoveries.lock();
-        let Some(sorted) = state
-            .buffer
-            .get_mut(&key)
-            .filter(|s| s.recovery == recovery)
-        else {
-            return;
-        };
-        match outcome {
-            Ok(buckets) => {
-                // An empty one has a size too, or it would never be thrown out.
-                sorted.bytes = buckets.bytes() + 1;
-                state.bytes += buckets.bytes() + 1;
-                let evicted = state.shrink(self.recoveries.buffer_max);
-                drop(state);
-                count(&self.counters.recovery_evicted, evicted);
-            }
-            Err(_) => {
-                state.buffer.remove(&key);
-            }
+        // An empty one has a size too, or it would never be thrown out.
+        let bytes = outcome.as_ref().ok().map(|buckets| buckets.bytes() + 1);
+        if state.end(key, recovery, bytes) {
+            let evicted = state.shrink(self.recoveries.buffer_max);
+            drop(state);
+            count(&self.counters.recovery_evicted, evicted);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: ReplicaKey = ReplicaKey {
+        master: ServerId(1),
+        segment: SegmentId(1),
+    };
+    const OLD: RecoveryId = RecoveryId(1);
+    const NEW: RecoveryId = RecoveryId(2);
+
+    fn begin(state: &mut State, recovery: RecoveryId) {
+        let (_send, outcome) = watch::channel(None);
+        state.begin(KEY, recovery, outcome);
+    }
+
+    #[test]
+    fn two_reads_of_a_replica_are_counted_once() {
+        let mut state = State::default();
+        begin(&mut state, NEW);
+        begin(&mut state, NEW);
+        assert!(state.end(KEY, NEW, Some(100)));
+        assert!(state.end(KEY, NEW, Some(70)));
+        assert_eq!(state.bytes, 70);
+        assert!(!state.end(KEY, NEW, None));
+        assert_eq!((state.bytes, state.buffer.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_attempt_that_is_over_leaves_what_a_later_one_reads() {
+        let mut state = State::default();
+        begin(&mut state, OLD);
+        assert!(matches!(state.known(KEY, OLD), Ok(Some(_))));
+        assert!(matches!(state.known(KEY, NEW), Ok(None)));
+        begin(&mut state, NEW);
+        let refusal = state.known(KEY, OLD).map(|_| ()).unwrap_err();
+        assert_eq!(refusal.fatal_kind(), Some(FatalKind::Stale));
+        assert!(!state.end(KEY, OLD, Some(100)), "it is not kept");
+        assert!(state.end(KEY, NEW, Some(100)));
+        assert_eq!(state.bytes, 100);
     }
 }

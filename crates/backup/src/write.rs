@@ -193,10 +193,7 @@ impl Inner {
             return Ok(Arc::clone(file));
         }
         let disk = &*self.env.disk;
-        let path = match &state.stage {
-            Stage::Rewriting => frame.key.rewriting_path(),
-            Stage::Creating | Stage::Usable | Stage::Damaged(_) | Stage::Gone => frame.key.path(),
-        };
+        let path = path_of(frame, state);
         let file = if created {
             // A leftover may hold an old header with a larger sequence number.
             disk.remove(&path).await?;
@@ -218,13 +215,7 @@ impl Inner {
     ) -> Refusal {
         let created = state.sequence == 0 && state.written == 0;
         if created {
-            let path = match &state.stage {
-                Stage::Rewriting => frame.key.rewriting_path(),
-                Stage::Creating | Stage::Usable | Stage::Damaged(_) | Stage::Gone => {
-                    frame.key.path()
-                }
-            };
-            if let Err(error) = self.env.disk.remove(&path).await {
+            if let Err(error) = self.env.disk.remove(&path_of(frame, state)).await {
                 tracing::warn!(%error, "cannot remove a frame that could not be opened");
             }
             self.catalogue().forget(frame);
@@ -310,6 +301,14 @@ impl Inner {
         self.catalogue().forget(frame);
         count(&self.counters.freed, 1);
         Ok(())
+    }
+}
+
+/// Where a frame in this state has its file.
+fn path_of(frame: &Frame, state: &FrameState) -> String {
+    match &state.stage {
+        Stage::Rewriting => frame.key.rewriting_path(),
+        Stage::Creating | Stage::Usable | Stage::Damaged(_) | Stage::Gone => frame.key.path(),
     }
 }
 

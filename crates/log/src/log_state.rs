@@ -1,7 +1,8 @@
 //! The state of one log: head, members, what replication has and has not done.
 //!
-//! Lock order, outermost first: `head`, `members`, `queue`, then the locks of the log space
-//! (`on_disk`, `slots`, `retired`) and of the seglet pool, none of which is held while another is taken.
+//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the log space, then `tombstones` of one segment
+//! at a time. `retired` of the log space comes before a segment's list of seglets. Under that list, `free_slots` and the lock
+//! of the seglet pool no other is taken.
 
 use crate::durable::{AtomicPosition, Durability};
 use crate::segment::Segment;

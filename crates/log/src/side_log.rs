@@ -28,6 +28,8 @@ pub struct SideLog {
     log: LogId,
     closed: Vec<Arc<Segment>>,
     open: Option<SegmentWriter>,
+    /// The cleaner is to be kept away also after the commit.
+    held: bool,
 }
 
 /// A commit that was refused, with the side log as it was.
@@ -49,6 +51,7 @@ impl SideLog {
             log,
             closed: Vec::new(),
             open: None,
+            held: false,
         }
     }
 
@@ -118,18 +121,18 @@ impl SideLog {
         self.closed.clone()
     }
 
-    /// Keeps the cleaner away from the segments, also once they are committed, until
+    /// Keeps the cleaner away from the segments also once they are committed, until
     /// [`LogSpace::release`] or [`LogSpace::drop_committed`]. For a side log that may have to be taken
-    /// back as a whole. Closes the open segment.
+    /// back as a whole.
     pub fn hold(&mut self) {
-        self.finish_segment();
-        for segment in &self.closed {
-            segment.set_held(true);
-        }
+        self.held = true;
     }
 
     /// Makes the segments part of the log: a new head is opened whose digest lists them. What was
     /// appended is durable once the position returned is. The ids are for [`LogSpace::drop_committed`].
+    ///
+    /// The segments are among the log's while the head is opened, which may fail. The cleaner is kept away from them until it has
+    /// succeeded, and then as [`Self::hold`] says.
     ///
     /// # Errors
     /// [`CommitRefused`], with the side log: a segment is not durable, or there is no memory for
@@ -150,6 +153,7 @@ impl SideLog {
         {
             let mut members = state.members();
             for segment in &self.closed {
+                segment.set_held(true);
                 let before = members.in_log.insert(segment.id(), Arc::clone(segment));
                 assert!(
                     before.is_none() && segment.is_closed(),
@@ -163,6 +167,7 @@ impl SideLog {
             for segment in &self.closed {
                 members.in_log.remove(&segment.id());
             }
+            // They stay held: a cleaner may have seen them among the members, and looks at them later.
             drop((members, head));
             let error = CommitError::Full {
                 retry_after: Duration::from_millis(2),
@@ -173,6 +178,9 @@ impl SideLog {
             });
         }
         let position = current(&mut head).position();
+        for segment in &self.closed {
+            segment.set_held(self.held);
+        }
         drop(head);
         LogState::call(&state.append_hook);
         let ids = self.closed.drain(..).map(|segment| segment.id()).collect();
@@ -280,5 +288,42 @@ impl LogSpace {
             }
         }
         unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::LogOptions;
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use pluvio_units::Size;
+
+    #[test]
+    fn the_cleaner_gets_no_segment_before_its_commit_has_succeeded() {
+        let space = LogSpace::new(LogOptions::new(Size::mib(32))).expect("enough memory");
+        let (log, full) = (LogId(0), Arc::new(AtomicBool::new(false)));
+        let is_full = Arc::clone(&full);
+        space.set_seglet_gate(Box::new(move |_, _| !is_full.load(Ordering::Relaxed)));
+        let sides = [false, true].map(|held| {
+            let mut side = SideLog::new(Arc::clone(&space), log);
+            if held {
+                side.hold();
+            }
+            let entry = Entry::SafeVersion(pluvio_units::ObjectVersion(1));
+            let appended = side.append(&[entry], AppendClass::Internal, &space.pin());
+            appended.expect("there is room");
+            (side, held)
+        });
+        for (side, held) in sides {
+            full.store(true, Ordering::Relaxed);
+            let segment = Arc::clone(&side.segments()[0]);
+            let is_member = || space.log(log).members().in_log.contains_key(&segment.id());
+            let refused = side.commit().expect_err("no head can be opened");
+            assert!(matches!(refused.error, CommitError::Full { .. }));
+            assert!(segment.is_held() && !is_member());
+            full.store(false, Ordering::Relaxed);
+            let _ = refused.side_log.commit().expect("there is room");
+            assert_eq!((is_member(), segment.is_held()), (true, held));
+        }
     }
 }

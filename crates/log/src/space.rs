@@ -8,7 +8,6 @@
 //!   and all older heads are durably closed; only then are its replicas and its memory freed.
 //! - LOG-5: freed memory is used again only when every guard taken before has been dropped.
 
-use crate::append::current;
 use crate::cleaner::CleanerCounters;
 use crate::durable::{Appended, Durability, Durable};
 use crate::error::{Corruption, CorruptionHook, OpenError};
@@ -376,13 +375,6 @@ impl LogSpace {
     #[must_use]
     pub fn durable_position(&self, log: LogId) -> Option<LogPosition> {
         self.log(log).durable.get()
-    }
-
-    /// The end of what was appended to the head of `log`: once durable up to there, everything that was appended
-    /// to the log before this call is.
-    #[must_use]
-    pub fn appended_position(&self, log: LogId) -> LogPosition {
-        current(&mut self.log(log).head()).position()
     }
 
     /// The proof that `appended` is durable.

@@ -40,7 +40,7 @@ pub(crate) type Step = fn(&mut Replay, &[u8], Duration) -> Result<(), ReplayErro
 
 /// Why a replay ended early.
 pub(crate) enum ReplayFailure {
-    /// Memory was full for too long.
+    /// Memory was full for too long, or cannot be enough.
     Full(String),
     /// Anything else.
     Other(String),
@@ -119,6 +119,10 @@ impl Master {
                         return Err(ReplayFailure::Full(error.to_string()));
                     }
                     self.env.clock.sleep(MEMORY_PAUSE).await;
+                }
+                // Waiting does not help: the keys stay as many as they are.
+                Some(Err(error @ ReplayError::SurveyFull(_))) => {
+                    return Err(ReplayFailure::Full(error.to_string()));
                 }
                 Some(Err(error)) => return Err(ReplayFailure::Other(error.to_string())),
                 None => return Err(ReplayFailure::Other("the replay was given up".into())),

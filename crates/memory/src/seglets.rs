@@ -28,18 +28,10 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The number of a seglet in its region: its bytes begin at this number times the seglet size.
+/// The number of a seglet in its pool. Where its bytes are is a matter of who uses the pool: the log leaves the first seglet
+/// of its region unused, so they begin one seglet later there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegletIndex(pub u32);
-
-impl SegletIndex {
-    /// Where the seglet begins in its region.
-    #[must_use]
-    #[inline]
-    pub fn offset(self, seglet_bytes: u64) -> u64 {
-        u64::from(self.0) * seglet_bytes
-    }
-}
 
 impl fmt::Display for SegletIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

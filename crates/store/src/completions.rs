@@ -13,14 +13,18 @@
 //! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten: [`CLIENTS_MAX`]
 //!   clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. Of each client one more: the oldest
 //!   operation that it waits for is always admitted. Until it is done none of the others can be
-//!   acknowledged, so refusing it would refuse everything.
+//!   acknowledged, so refusing it would refuse everything. What a recovery or a migration brings is kept beyond the
+//!   bound: without it an operation could be done again. That is bounded by what the other servers held and by the memory
+//!   of this one's log, which has a copy of each record; meanwhile new clients and newer operations are refused.
 //! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted with the
 //!   append and counted off when it leaves the table, under a guard older than that.
 //!
 //! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows them: COMP-1
 //! `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2 `what_is_acknowledged_is_never_executed_again`, COMP-3
 //! `a_client_is_forgotten_only_when_it_must_have_given_up`, COMP-4
-//! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`, COMP-5
+//! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`,
+//! `what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile` and
+//! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`, COMP-5
 //! `unacknowledged_results_survive_cleaning_and_two_crashes`.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
@@ -37,7 +41,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Clients that are known at a time. A newcomer beyond is refused until others have been forgotten.
+/// Clients that are known at a time. A newcomer beyond is refused until others have been forgotten, unless a replay brings it.
 pub const CLIENTS_MAX: usize = 128 << 10;
 /// Unacknowledged results of one client: twice what a client has under way.
 pub const OPERATIONS_MAX: usize = 16 << 10;
@@ -280,7 +284,8 @@ impl Completions {
     // --- replay ---------------------------------------------------------------------------------
 
     /// Whether the table has use for the record of another master: not if it has it, or its client has
-    /// acknowledged it. What it says of acknowledgements is taken over.
+    /// acknowledged it. What it says of acknowledgements is taken over. Of a client that is not known every record
+    /// is wanted, since none acknowledges itself; it comes to be known beyond the bound, too (COMP-4).
     /// The client is known anew from `now` on: how long ago its operation was, nobody can say (COMP-3).
     pub(crate) fn wants(&self, record: &Completion, now: Duration, guard: &EpochGuard<'_>) -> bool {
         let mut gone = Vec::new();
@@ -296,7 +301,7 @@ impl Completions {
         wanted
     }
 
-    /// Takes over a record that was copied to `entry`, under the guard of that append.
+    /// Takes over a record that was copied to `entry`, under the guard of that append. The bounds of COMP-4 do not hold for it.
     pub(crate) fn restore(&self, record: &Completion, entry: EntryRef, guard: &EpochGuard<'_>) {
         let done = Record::Done(Done {
             outcome: record.outcome,

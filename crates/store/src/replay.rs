@@ -19,12 +19,14 @@
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
-use pluvio_format::{Check, Completion, Entry, Graves, Object, ParseError, Parsed, Tombstone};
+use pluvio_format::{
+    Check, Completion, Entry, Graves, Object, ParseError, ParseErrorKind, Parsed, Tombstone,
+};
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
-use std::collections::BTreeMap;
+use std::collections::btree_map::{self, BTreeMap};
 use std::sync::Arc;
 
 /// Why a replay cannot go on. What was replayed stays; end it with [`Replay::abort`].
@@ -36,6 +38,9 @@ pub enum ReplayError {
     /// No room. Retryable elsewhere, or here after the cleaner or a delete has made room.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// More keys than a survey may keep. Retryable in smaller parts.
+    #[error("what lives cannot be found out in {0} bytes of memory: there are too many keys")]
+    SurveyFull(usize),
     /// An entry that does not belong to the replay. Not retryable with the same bytes.
     #[error("recovery data has an entry of table {0} that is not being recovered here")]
     Foreign(TableId),
@@ -89,6 +94,30 @@ const AHEAD_MAX: usize = 16;
 /// Bytes after which no more is read ahead: what was read is still in the first caches when it is copied.
 const AHEAD_BYTES: usize = 16 << 10;
 
+/// Reads the entry at the start of `bytes`, which another machine sent.
+fn read_entry(bytes: &[u8]) -> Result<Parsed<'_>, ParseError> {
+    let parsed = Parsed::read(bytes, Check::Checksum)?;
+    check_version(&parsed.entry).map_err(|kind| ParseError { offset: 0, kind })?;
+    Ok(parsed)
+}
+
+/// Refuses the last version, behind which there is none. No log comes to it: what says so was not written by one.
+pub(crate) fn check_version(entry: &Entry<'_>) -> Result<(), ParseErrorKind> {
+    let version = match entry {
+        Entry::Object(object) => object.version,
+        Entry::Tombstone(tombstone) => tombstone.version,
+        Entry::SafeVersion(version) => *version,
+        Entry::SegmentHeader(_)
+        | Entry::LogDigest(_)
+        | Entry::TableStats(_)
+        | Entry::Completion(_) => return Ok(()),
+    };
+    if version.0 == u64::MAX {
+        return Err(ParseErrorKind::BadBody(entry.kind()));
+    }
+    Ok(())
+}
+
 /// Reads some entries and asks for their buckets; `bytes` then begins behind them. On an error `next` holds those
 /// before the bad one.
 fn read_ahead<'b>(
@@ -98,7 +127,7 @@ fn read_ahead<'b>(
 ) -> Result<(), ParseError> {
     let mut read = 0;
     while !bytes.is_empty() && next.len() < AHEAD_MAX && read < AHEAD_BYTES {
-        let parsed = Parsed::read(bytes, Check::Checksum)?;
+        let parsed = read_entry(bytes)?;
         let length = parsed.head.total_len();
         let key = match &parsed.entry {
             Entry::Object(object) => Some((object.table, object.key)),
@@ -124,9 +153,19 @@ fn read_ahead<'b>(
     Ok(())
 }
 
+/// Most that a survey takes of the heap, which is outside the log's memory: the bytes of its keys and
+/// [`SURVEY_ENTRY_BYTES`] for each of them. Beyond it the replay is refused, as where memory is full, so that the
+/// partition is cut finer. Enough for 2 million keys of 30 bytes: what a partition has that is not a crowded one.
+const SURVEY_BYTES_MAX: usize = 256 << 20;
+/// What a key of a survey takes beside its bytes: its place in a map that is two thirds full, and what its allocation costs.
+const SURVEY_ENTRY_BYTES: usize = 96;
+
 /// The newest entry of every key.
-#[derive(Default)]
-struct Survey(BTreeMap<(TableId, Box<[u8]>), Newest>);
+struct Survey {
+    newest: BTreeMap<(TableId, Box<[u8]>), Newest>,
+    bytes: usize,
+    bytes_max: usize,
+}
 
 /// Ordered as replay decides: of an object and its tombstone the tombstone counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +175,15 @@ struct Newest {
 }
 
 impl Survey {
-    fn look_at(&mut self, entry: &Entry<'_>) {
+    fn new(bytes_max: usize) -> Self {
+        Self {
+            newest: BTreeMap::new(),
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    fn look_at(&mut self, entry: &Entry<'_>) -> Result<(), ReplayError> {
         let (table, key, version, is_tombstone) = match entry {
             Entry::Object(object) => (object.table, object.key, object.version, false),
             Entry::Tombstone(tombstone) => {
@@ -146,14 +193,27 @@ impl Survey {
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_)
-            | Entry::Completion(_) => return,
+            | Entry::Completion(_) => return Ok(()),
         };
         let found = Newest {
             version,
             is_tombstone,
         };
-        let newest = self.0.entry((table, key.into())).or_insert(found);
-        *newest = found.max(*newest);
+        match self.newest.entry((table, key.into())) {
+            btree_map::Entry::Occupied(mut known) => {
+                let newest = known.get_mut();
+                *newest = found.max(*newest);
+            }
+            btree_map::Entry::Vacant(place) => {
+                let bytes = self.bytes + key.len() + SURVEY_ENTRY_BYTES;
+                if bytes > self.bytes_max {
+                    return Err(ReplayError::SurveyFull(self.bytes_max));
+                }
+                self.bytes = bytes;
+                place.insert(found);
+            }
+        }
+        Ok(())
     }
 
     fn lives(&self, object: &Object<'_>) -> bool {
@@ -161,7 +221,7 @@ impl Survey {
             version: object.version,
             is_tombstone: false,
         };
-        self.0.get(&(object.table, object.key.into())) == Some(&this)
+        self.newest.get(&(object.table, object.key.into())) == Some(&this)
     }
 }
 
@@ -227,16 +287,18 @@ impl Replay {
     }
 
     /// Looks at entries before a replay in which only what lives in the end takes memory: once this has seen
-    /// all entries, [`Self::replay`] passes over the others. Costs heap for every key.
+    /// all entries, [`Self::replay`] passes over the others. Costs heap for every key, 256 MiB at most.
     ///
     /// # Errors
-    /// [`ReplayError::Parse`].
+    /// [`ReplayError::Parse`], [`ReplayError::SurveyFull`]. After one the replay cannot go on.
     pub fn survey(&mut self, mut bytes: &[u8]) -> Result<(), ReplayError> {
         self.objects = AppendClass::Replay;
-        let survey = self.survey.get_or_insert_default();
+        let survey = self
+            .survey
+            .get_or_insert_with(|| Survey::new(SURVEY_BYTES_MAX));
         while !bytes.is_empty() {
-            let parsed = Parsed::read(bytes, Check::Checksum)?;
-            survey.look_at(&parsed.entry);
+            let parsed = read_entry(bytes)?;
+            survey.look_at(&parsed.entry)?;
             bytes = &bytes[parsed.head.total_len()..];
         }
         Ok(())
@@ -498,5 +560,47 @@ fn version_of(entry: &Entry<'_>) -> ObjectVersion {
         Entry::Object(object) => object.version,
         Entry::Tombstone(tombstone) => tombstone.version,
         other => unreachable_kind(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::EngineOptions;
+    use pluvio_format::Encoded;
+    use pluvio_log::LogOptions;
+    use pluvio_units::Size;
+
+    fn object(key: &[u8], version: u64) -> Vec<u8> {
+        let object = Entry::Object(Object {
+            table: TableId(1),
+            version: ObjectVersion(version),
+            timestamp_s: 1,
+            graves: Graves::NONE,
+            key,
+            value: b"value",
+        });
+        Encoded::new(&object, false).unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_survey_takes_no_more_keys_than_fit_its_bound() {
+        let log = LogOptions::new(Size::mib(64));
+        let store = Engine::open(EngineOptions { log }).unwrap();
+        let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
+        let tablets = vec![(table, HashRange::ALL)];
+        let mut replay = Replay::new(&store, LogId(0), tablets).unwrap();
+        let bytes_max = 3 * (SURVEY_ENTRY_BYTES + 4);
+        replay.survey = Some(Survey::new(bytes_max));
+        for key in [b"key1", b"key2", b"key3"] {
+            for version in 1..=10 {
+                replay.survey(&object(key, version)).unwrap();
+            }
+        }
+        let refused = replay.survey(&object(b"key4", 1));
+        assert_eq!(refused, Err(ReplayError::SurveyFull(bytes_max)));
+        // What is known takes no more room.
+        replay.survey(&object(b"key1", 11)).unwrap();
+        replay.abort();
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use pluvio_format::Entry;
 use pluvio_log::{CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
 use pluvio_store::{
-    Change, Current, Engine, EngineError, EngineOptions, EngineTable, Replay, Update,
+    Change, Current, Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError, Update,
 };
 use pluvio_units::{HashRange, LogId, ObjectVersion, Size, TableId};
 use proptest::prelude::*;
@@ -268,6 +268,39 @@ fn an_aborted_replay_leaves_nothing() {
     replay.abort();
     assert_eq!(table.objects(), 0);
     assert_eq!(store.read(&table, b"k").object, None);
+}
+
+#[test]
+fn a_version_behind_which_there_is_none_is_refused() {
+    let store = open(Durability::Volatile, 1, Size::mib(64));
+    let last = ObjectVersion(u64::MAX);
+    let object = Entry::Object(pluvio_format::Object {
+        table: TableId(1),
+        version: last,
+        timestamp_s: 1,
+        graves: pluvio_format::Graves::NONE,
+        key: b"k",
+        value: b"v",
+    });
+    let tombstone = Entry::Tombstone(pluvio_format::Tombstone {
+        table: TableId(1),
+        version: last,
+        segment: pluvio_units::SegmentId(1),
+        timestamp_s: 1,
+        key: b"k",
+    });
+    let tablets = vec![(table(&store), HashRange::ALL)];
+    let mut replay = Replay::new(&store, LogId(0), tablets).unwrap();
+    for entry in [object, tombstone, Entry::SafeVersion(last)] {
+        let bytes = pluvio_format::Encoded::new(&entry, false).unwrap().to_vec();
+        let refused = replay.replay(&bytes, NOW).unwrap_err();
+        assert!(matches!(refused, ReplayError::Parse(_)), "{refused}");
+        let refused = replay.survey(&bytes).unwrap_err();
+        assert!(matches!(refused, ReplayError::Parse(_)), "{refused}");
+    }
+    assert_eq!(replay.load().entries, 0);
+    assert!(store.space().safe_version() < last);
+    replay.abort();
 }
 
 /// Every key overwritten many times: without a survey all versions take memory until the replay ends.

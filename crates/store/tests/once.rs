@@ -6,11 +6,11 @@
 mod support;
 
 use core::time::Duration;
-use pluvio_format::Outcome;
+use pluvio_format::{Completion, Encoded, Entry, Outcome};
 use pluvio_log::{CleanerOptions, Cleaning, Durability, LogOptions};
 use pluvio_store::{
-    Admission, Change, Effect, Engine, EngineError, EngineOptions, EngineTable, Execution,
-    OPERATIONS_MAX, Once, Replay, Update, kept_for,
+    Admission, CLIENTS_MAX, Change, Effect, Engine, EngineError, EngineOptions, EngineTable,
+    Execution, OPERATIONS_MAX, Once, Replay, Update, kept_for,
 };
 use pluvio_units::{
     ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId, SequenceNumber, Size, TableId,
@@ -199,6 +199,71 @@ fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
     write(&store, &table, id(1, 5, 5), b"k");
     // With that, the client acknowledges all of them.
     write(&store, &table, id(1, newer, newer), b"k");
+}
+
+/// Replays a record of each of these operations on `k`.
+fn replay_records(
+    store: &Arc<Engine>,
+    table: &Arc<EngineTable>,
+    operations: impl Iterator<Item = OperationId>,
+) {
+    let version = ObjectVersion(1);
+    let mut bytes = Vec::new();
+    for operation in operations {
+        let outcome = Outcome::Deleted { version };
+        let record = Completion::new(&operation, table.id(), table.hash(b"k"), outcome);
+        let entry = Entry::Completion(record);
+        bytes.extend(Encoded::new(&entry, false).unwrap().to_vec());
+    }
+    let tablets = vec![(Arc::clone(table), HashRange::ALL)];
+    let mut replay = Replay::new(store, LogId(0), tablets).unwrap();
+    replay.replay(&bytes, NOW).unwrap();
+    let (side, _) = replay.finish();
+    let _ = side.commit().expect("everything is durable at once");
+}
+
+#[test]
+fn what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let count = OPERATIONS_MAX as u64 + 10;
+    replay_records(
+        &store,
+        &table,
+        (6..6 + count).map(|sequence| id(1, sequence, 5)),
+    );
+    assert_eq!(store.completions().results() as u64, count);
+    for sequence in 6..6 + count {
+        assert!(answer(&store, &table, id(1, sequence, 5), b"k").is_some());
+    }
+    let newer = 6 + count;
+    assert!(matches!(
+        admit(&store, &table, id(1, newer, 5), b"k", NOW),
+        Admission::Busy
+    ));
+    write(&store, &table, id(1, 5, 5), b"k");
+    write(&store, &table, id(1, newer, newer), b"k");
+    assert_eq!(store.completions().results(), 1);
+}
+
+#[test]
+fn clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let count = CLIENTS_MAX as u64 + 1;
+    replay_records(&store, &table, (1..=count).map(|client| id(client, 1, 0)));
+    for client in [1, count] {
+        assert!(answer(&store, &table, id(client, 1, 0), b"k").is_some());
+    }
+    let new = id(count + 1, 1, 0);
+    assert!(matches!(
+        admit(&store, &table, new, b"k", NOW),
+        Admission::Busy
+    ));
+    let over = NOW + kept_for(RETRY) + Duration::from_nanos(1);
+    for turn in 0..pluvio_store::Completions::TURNS {
+        store.completions().forget_clients(turn, over);
+    }
+    assert_eq!(store.completions().results(), 0);
+    drop(execution(&store, &table, new, b"k"));
 }
 
 #[test]

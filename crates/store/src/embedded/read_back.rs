@@ -4,7 +4,8 @@
 //! entry with the highest version counts, in whatever order segments are read (`docs/cleaning.md`, "Why recovery finds
 //! the same").
 
-use pluvio_format::{Entry, LogDigest, ParseError, ParseErrorKind, SegmentIter, SegmentKind};
+use crate::replay::check_version;
+use pluvio_format::{Entry, LogDigest, ParseError, SegmentIter, SegmentKind};
 use pluvio_units::{LogId, ObjectVersion, SEGLET_BYTES, SegmentId, TableId};
 use std::collections::BTreeMap;
 
@@ -163,7 +164,10 @@ fn replay<'a>(
             why,
         })?;
         for (offset, entry) in group.entries() {
-            let kind = entry.kind();
+            check_version(&entry).map_err(|kind| ReadBackError::Damaged {
+                segment: Some(segment),
+                why: ParseError { offset, kind },
+            })?;
             let (table, key, version, value) = match entry {
                 Entry::Object(object) => {
                     (object.table, object.key, object.version, Some(object.value))
@@ -178,14 +182,6 @@ fn replay<'a>(
                 | Entry::TableStats(_)
                 | Entry::Completion(_) => continue,
             };
-            // No log comes to the last version: what says so was not written by one.
-            if version.0 == u64::MAX {
-                let kind = ParseErrorKind::BadBody(kind);
-                return Err(ReadBackError::Damaged {
-                    segment: Some(segment),
-                    why: ParseError { offset, kind },
-                });
-            }
             *next = version.next().max(*next);
             let known = newest.entry((table, key)).or_insert((version, value));
             // A tombstone kills the object of its own version.

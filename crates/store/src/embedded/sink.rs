@@ -132,7 +132,7 @@ impl Sink {
     pub(crate) fn sync(&self, space: &LogSpace) -> Result<(), SinkError> {
         let wanted: Vec<(LogId, LogPosition)> = space
             .logs()
-            .map(|log| (log, space.appended_position(log)))
+            .map(|log| (log, space.end_position(log)))
             .collect();
         let durable = || {
             let mut all = wanted.iter();
