@@ -7,7 +7,8 @@
 //! line 1 + i   | active since (0 = idle) | claimed | nested | owner | ... |   one thread each
 //! ```
 //!
-//! "Nested" counts the thread's guards beside the first one. "Owner" says which thread it is, and is written in builds with debug assertions only.
+//! "Nested" counts the thread's guards beside the first one. "Owner" says which thread it is, and is written in builds with
+//! debug assertions only.
 //!
 //! Invariants:
 //! - E1: a claimed slot is written by one thread only, the one that claimed it.
