@@ -4,6 +4,7 @@ use super::{Rounds, Watch, check_utilization, check_value_size, lines, step};
 use crate::contestant::{Allocator, Contender, Disk, Kind, Process, Program, Setup, Tombstones};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
+use crate::machine::Machine;
 use crate::run::{LoadPlan, Ran, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
@@ -36,7 +37,7 @@ pub struct CleanerOptions {
 /// How often the memory is written anew before measuring, and how long that may take: at the highest utilizations it would
 /// take minutes.
 const TURNOVERS: u64 = 2;
-const WARMUP_SECONDS_MAX: f64 = 15.0;
+const WARMUP_SECONDS_MAX: f64 = 30.0;
 
 /// What all stores of one panel have in common.
 #[derive(Clone, Copy)]
@@ -113,6 +114,14 @@ pub fn cleaner(
 }
 
 impl CleanerOptions {
+    /// Memory of each of so many stores that exist at once: 2 GiB, or what half of this machine's memory has for each, but no
+    /// less than 256 MiB.
+    #[must_use]
+    pub fn usual_memory(stores: usize) -> u64 {
+        let share = Machine::this().memory / 2 / (stores.max(1) as u64);
+        (share >> 26 << 26).clamp(256 << 20, 2 << 30)
+    }
+
     fn parameters(&self) -> Row {
         Row::new()
             .with("memory", self.memory)

@@ -67,9 +67,10 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
 /// `pluvio bench cleaner`.
 #[derive(Args, Clone, Debug)]
 pub struct Cleaner {
-    /// Memory of the store
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    memory: Size,
+    /// Memory of each store; of less than 2 GiB reserves take a larger part, which shows at 80 and 90 % [default: 2GiB, or what
+    /// half of this machine's memory has for each store of a panel]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
     /// Live objects in percent of the log, headers included; up to 98, as far as the store's reserves leave it
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 80, 90])]
     utilization: Vec<u8>,
@@ -107,8 +108,10 @@ fn level(text: &str) -> Result<bool, String> {
 
 /// Runs `pluvio bench cleaner`.
 pub fn cleaner(global: &Global, cleaner: &Cleaner) -> Result<ExitCode, Failure> {
+    let stores = cleaner.utilization.len() * cleaner.level.len() * cleaner.tombstones.len();
+    let usual = || CleanerOptions::usual_memory(stores);
     let options = CleanerOptions {
-        memory: cleaner.memory.bytes(),
+        memory: cleaner.memory.map_or_else(usual, |size| size.bytes()),
         utilizations: cleaner.utilization.clone(),
         value_sizes: cleaner.value_size.clone(),
         distributions: cleaner.distribution.clone(),
