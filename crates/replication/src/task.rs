@@ -361,7 +361,10 @@ impl LogTask {
         while let Some(one) = ended {
             match one {
                 Ended::Write(segment, server, outcome) => {
-                    machine.written(segment, server, outcome, &mut placement, now)
+                    if matches!(outcome, WriteOutcome::Full(_)) && placement.is_news(server, now) {
+                        tracing::warn!(%server, %segment, "a backup has no space: its disk is full");
+                    }
+                    machine.written(segment, server, outcome, &mut placement, now);
                 }
                 Ended::Record(segment, epoch, done) => machine.recorded(segment, epoch, done, now),
                 Ended::Free(server, segment, done) => machine.freed(server, segment, done, now),
@@ -398,7 +401,7 @@ impl Inner {
                 why: RetryReason::NoSpace,
                 ..
             }) => {
-                tracing::info!(%server, %segment, "a backup has no space");
+                tracing::debug!(%server, %segment, "no space for a write");
                 WriteOutcome::Full(self.env.clock.now() + self.options.full_pause)
             }
             RpcError::Refused(Refusal::Retry { after_us, .. }) => WriteOutcome::Later(Some(
