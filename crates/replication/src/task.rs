@@ -19,6 +19,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -35,6 +36,8 @@ pub(crate) struct LogShare {
     machine: Mutex<Machine>,
     pub(crate) notify: Arc<Notify>,
     pub(crate) waiters: Arc<Waiters>,
+    /// Nothing becomes durable before a backup has space again.
+    pub(crate) lacks_space: AtomicBool,
 }
 
 impl LogShare {
@@ -43,6 +46,7 @@ impl LogShare {
             machine: Mutex::new(machine),
             notify: Arc::default(),
             waiters: Arc::default(),
+            lacks_space: AtomicBool::new(false),
         }
     }
 
@@ -119,6 +123,8 @@ impl LogTask {
             }
             let actions = machine.step(&mut placement, now, &*self.inner.env.rng);
             self.needed = machine.needed();
+            let lacks_space = machine.lacks_space(&placement, now);
+            share.lacks_space.store(lacks_space, Ordering::Relaxed);
             self.full_until = placement.next_retry(now).map(|after| now + after);
             actions
         };

@@ -3,6 +3,7 @@
 use super::Machine;
 use crate::placement::Placement;
 use crate::replica::Replica;
+use crate::segment::ReplicatedSegment;
 use crate::status::{Places, ReplicationStatus};
 use core::time::Duration;
 use pluvio_env::Moment;
@@ -129,9 +130,44 @@ impl Machine {
         u8::try_from(self.view.needed()).unwrap_or(u8::MAX)
     }
 
+    /// Whether nothing becomes durable before a backup has space again. Cheap while nothing is full.
+    pub(crate) fn lacks_space(&self, placement: &Placement, now: Moment) -> bool {
+        let head = self.heads.front().and_then(|id| self.segments.get(id));
+        head.is_some_and(|head| {
+            self.full_disks(head, placement, now).is_some() && !self.is_all_durable(head)
+        })
+    }
+
+    /// The servers with full disks, if the first head needs more backups than there are others. Replicas that were begun wait for
+    /// space where they are; others are not even begun there.
+    fn full_disks(
+        &self,
+        head: &ReplicatedSegment,
+        placement: &Placement,
+        now: Moment,
+    ) -> Option<Vec<ServerId>> {
+        let needed = self.view.needed();
+        if head.replicas.iter().filter(|r| !r.full).count() >= needed {
+            return None;
+        }
+        let stalled = |server: ServerId| {
+            let mut replicas = head.replicas.iter();
+            replicas.any(|r| r.full && r.server == server)
+        };
+        let mut full: Vec<ServerId> = self.view.usable().map(|s| s.id).collect();
+        let up = full.len();
+        full.retain(|id| stalled(*id) || placement.is_full(*id, now));
+        (up >= needed && up - full.len() < needed).then_some(full)
+    }
+
+    /// Whether all that the first head has is durable, and counts.
+    fn is_all_durable(&self, head: &ReplicatedSegment) -> bool {
+        head.durable(&self.view) == Some(head.appended) && self.digest == Some(head.id)
+    }
+
     fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
         let head = self.heads.front().and_then(|id| self.segments.get(id))?;
-        if head.durable(&self.view) == Some(head.appended) && self.digest == Some(head.id) {
+        if self.is_all_durable(head) {
             return None;
         }
         let (needed, up) = (self.view.needed(), self.view.usable().count());
@@ -150,23 +186,13 @@ impl Machine {
                 names(&silent)
             )
         });
-        let lacks = head.replicas.len() - stalled.len() < needed;
-        // Replicas that were begun wait for space where they are; others are not even begun there.
-        let full: Vec<ServerId> = self
-            .view
-            .usable()
-            .map(|s| s.id)
-            .filter(|id| stalled.contains(id) || placement.is_full(*id, now))
-            .collect();
-        if up - full.len() < needed && lacks {
-            let mut text = format!(
+        if let Some(full) = self.full_disks(head, placement, now) {
+            let space = format!(
                 "{needed} backups are needed, {up} are up and {}",
                 disks_are_full(&full)
             );
-            if let Some(silence) = silence {
-                text += &format!("; {silence}");
-            }
-            return Some(text);
+            let reasons: Vec<String> = core::iter::once(space).chain(silence).collect();
+            return Some(reasons.join("; "));
         }
         let failed = head.given_up.len() + head.spent.len();
         if head.hopeful() < needed && up < needed + failed {
@@ -177,6 +203,7 @@ impl Machine {
         if head.recorded < head.epoch && head.record_failures > 0 {
             return Some("the coordinator cannot be told that a replica was lost".to_owned());
         }
+        let lacks = head.replicas.len() - stalled.len() < needed;
         let space = (lacks && !stalled.is_empty()).then(|| disks_are_full(&stalled));
         let reasons: Vec<String> = space.into_iter().chain(silence).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))

@@ -42,6 +42,10 @@ impl World {
         self.machine.status(&self.placement, self.now).writes_wait
     }
 
+    fn lacks_space(&self) -> bool {
+        self.machine.lacks_space(&self.placement, self.now)
+    }
+
     fn position(&self, segment: SegmentId) -> LogPosition {
         let offset = self.segments[&segment].length;
         LogPosition { segment, offset }
@@ -149,6 +153,7 @@ fn replicas_that_wait_for_space_are_told_as_such_and_silent_ones_beside_them() {
         world.go_on();
         assert_eq!(world.writes.len(), 2, "they are asked again");
         assert_eq!(world.why_writes_wait().as_deref(), Some(both));
+        assert!(world.lacks_space());
         world.deliver_all();
         assert_eq!(world.why_writes_wait().as_deref(), Some(both));
     }
@@ -170,8 +175,10 @@ fn replicas_that_wait_for_space_are_told_as_such_and_silent_ones_beside_them() {
     let one = "2 backups are needed, 2 are up and the disk of the backup on server 2 is full; \
                no good answer from the backup on server 3";
     assert_eq!(world.why_writes_wait().as_deref(), Some(one));
+    assert!(world.lacks_space());
     world.settle(2);
     assert_eq!(world.why_writes_wait(), None);
+    assert!(!world.lacks_space());
 }
 
 /// A third backup has space, and a replica is begun there.
@@ -195,4 +202,5 @@ fn a_replica_that_waits_for_space_is_not_told_while_another_takes_its_place() {
     world.go_on();
     assert!(!world.writes.is_empty(), "it goes elsewhere");
     assert_eq!(world.why_writes_wait(), None);
+    assert!(!world.lacks_space());
 }
