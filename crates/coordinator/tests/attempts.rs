@@ -67,6 +67,39 @@ fn after_two_attempts_in_vain_each_further_one_has_twice_as_many_partitions() {
     cluster.calm_down();
 }
 
+/// Three of four fail for as long as they are asked. The last one recovers what the others could not in its second attempt, whoever
+/// got which partition in the first one.
+#[test]
+fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
+    for seed in 0..6 {
+        let cluster = Cluster::with_servers(seed, SimOptions::default(), 5);
+        cluster.server(0).behaviour.live_bytes = 64 << 20;
+        cluster.create_table("t");
+        for index in 1..4 {
+            cluster.server(index).behaviour.on_recover = vec![OnRecover::Fail; 99];
+        }
+        cluster.crash(0);
+        let mut phase = String::new();
+        for _ in 0..200 {
+            cluster.sim.run_for(SECOND / 20);
+            let latest = cluster.status().recoveries.pop();
+            phase = latest.map_or_else(String::new, |recovery| recovery.phase);
+            if phase.contains("failed") {
+                break;
+            }
+        }
+        let failed: BTreeSet<ServerId> = (1..4).map(|index| cluster.id(index)).collect();
+        let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
+        let failed = failed.join(", ");
+        let why = format!("; failed on server {failed} (a failure was asked for)");
+        assert!(phase.ends_with(&why), "seed {seed}: {phase}");
+        let status = cluster.calm_down();
+        let recovery = &status.recoveries[0];
+        assert_eq!(recovery.attempts, 2, "seed {seed}: {recovery:?}");
+        assert_eq!(recovery.masters, [cluster.id(4)], "seed {seed}");
+    }
+}
+
 #[test]
 fn the_trace_has_one_line_for_each_thing_that_happens_to_a_crashed_server() {
     let options = SimOptions {

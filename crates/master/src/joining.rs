@@ -20,7 +20,7 @@ use pluvio_env::timeout;
 use pluvio_log::{CommitError, SideLog};
 use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, SegmentId};
-use pluvio_wire::{FatalKind, Refusal, Request, RpcError};
+use pluvio_wire::{FatalKind, Refusal, Request, RetryReason, RpcError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -114,9 +114,10 @@ impl Master {
             match outcome.flatten() {
                 Some(Ok(())) => return Ok(()),
                 // Replaying the same entries again changes nothing (REPLAY-1).
-                Some(Err(ReplayError::Engine(error @ EngineError::Full { .. }))) => {
+                Some(Err(ReplayError::Engine(EngineError::Full { .. }))) => {
                     if self.env.clock.now() >= give_up {
-                        return Err(ReplayFailure::Full(error.to_string()));
+                        // The error tells when to try again, which is over.
+                        return Err(ReplayFailure::Full(RetryReason::MemoryFull.to_string()));
                     }
                     self.env.clock.sleep(MEMORY_PAUSE).await;
                 }

@@ -9,7 +9,7 @@ use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
 use pluvio_replication::Replication;
 use pluvio_store::{Engine, EngineTable, Pending};
-use pluvio_units::{KeyHash, ServerId, TableId};
+use pluvio_units::{KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{Answer, Coordinators, FatalKind, Header, Refusal, RetryReason, TabletSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -292,10 +292,16 @@ impl Master {
         Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady)
     }
 
-    /// Refuses changes before they fill the memory, while nothing can become durable.
-    pub(crate) fn writes_possible(&self) -> Result<(), Refusal> {
-        if self.is_replicated() && !self.replication.enough_backups() {
+    /// Refuses changes before they fill the memory of `log`, while nothing can become durable there.
+    pub(crate) fn writes_possible(&self, log: LogId) -> Result<(), Refusal> {
+        if !self.is_replicated() {
+            return Ok(());
+        }
+        if !self.replication.enough_backups() {
             return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups));
+        }
+        if self.replication.lacks_space(log) {
+            return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::NoSpace));
         }
         Ok(())
     }

@@ -12,6 +12,9 @@ const CANDIDATES: usize = 5;
 /// What a backup that was not measured is taken for, in MB/s.
 const SPEED_UNKNOWN: u32 = 100;
 
+/// A backup that has no space is news again when it had some for so long.
+const NEWS_PAUSE: Duration = Duration::from_secs(60);
+
 /// What the master knows of the others.
 #[derive(Clone)]
 pub(crate) struct View {
@@ -65,6 +68,12 @@ impl Placement {
     /// A backup has no space: leave it in peace until `until`.
     pub(crate) fn set_full(&mut self, server: ServerId, until: Moment) {
         self.full.insert(server, until);
+    }
+
+    /// Whether it is news that a backup has no space, and not the answer that it gave a moment ago.
+    pub(crate) fn is_news(&self, server: ServerId, now: Moment) -> bool {
+        let known = self.full.get(&server);
+        known.is_none_or(|until| now.since(*until) > NEWS_PAUSE)
     }
 
     /// Whether a backup is left in peace.
@@ -271,6 +280,20 @@ mod tests {
             placement.choose(&view, &|_| false, &[], true, second(10), &rng),
             Some(ServerId(2))
         );
+    }
+
+    #[test]
+    fn that_a_backup_is_full_is_news_once_and_again_after_a_minute_without() {
+        let mut placement = Placement::default();
+        let second = |n| Moment(Duration::from_secs(n));
+        assert!(placement.is_news(ServerId(2), second(0)));
+        for now in (0..600).step_by(10) {
+            placement.set_full(ServerId(2), second(now + 10));
+            assert!(!placement.is_news(ServerId(2), second(now + 10)));
+        }
+        assert!(placement.is_news(ServerId(3), second(600)));
+        assert!(!placement.is_news(ServerId(2), second(660)));
+        assert!(placement.is_news(ServerId(2), second(661)));
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Replica {
     pub(crate) background: bool,
     /// Its backup had no space: another place may be used instead.
     pub(crate) stalled: bool,
+    /// The latest that its backup said is that it has no space, also while it is asked again.
+    pub(crate) full: bool,
     /// Failures in a row.
     pub(crate) failures: u32,
     /// Not before then.
@@ -87,6 +89,7 @@ impl Replica {
             flight: None,
             background: false,
             stalled: false,
+            full: false,
             failures: 0,
             next_try: Moment::default(),
         }
@@ -120,6 +123,7 @@ impl Replica {
         self.flight = None;
         self.failures = 0;
         self.stalled = false;
+        self.full = false;
         self.acked = self.acked.max(flight.end);
         match self.stage {
             ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => {}
@@ -139,6 +143,7 @@ impl Replica {
     /// The write under way has no good answer. `arrived` says that it may have been executed.
     pub(crate) fn failed(&mut self, now: Moment, after: Option<Duration>, arrived: bool) {
         self.flight = None;
+        self.full = false;
         self.sent |= arrived;
         self.next_try = now + after.unwrap_or_else(|| pause(self.failures));
         self.failures = self.failures.saturating_add(1);

@@ -376,6 +376,7 @@ impl ReplicatedSegment {
             return;
         };
         replica.stalled = true;
+        replica.full = true;
         replica.next_try = until;
         let found_open = replica.may_be_found_open();
         match replica.stage {

@@ -19,6 +19,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -35,6 +36,8 @@ pub(crate) struct LogShare {
     machine: Mutex<Machine>,
     pub(crate) notify: Arc<Notify>,
     pub(crate) waiters: Arc<Waiters>,
+    /// Nothing becomes durable before a backup has space again.
+    pub(crate) lacks_space: AtomicBool,
 }
 
 impl LogShare {
@@ -43,6 +46,7 @@ impl LogShare {
             machine: Mutex::new(machine),
             notify: Arc::default(),
             waiters: Arc::default(),
+            lacks_space: AtomicBool::new(false),
         }
     }
 
@@ -119,6 +123,8 @@ impl LogTask {
             }
             let actions = machine.step(&mut placement, now, &*self.inner.env.rng);
             self.needed = machine.needed();
+            let lacks_space = machine.lacks_space(&placement, now);
+            share.lacks_space.store(lacks_space, Ordering::Relaxed);
             self.full_until = placement.next_retry(now).map(|after| now + after);
             actions
         };
@@ -361,7 +367,10 @@ impl LogTask {
         while let Some(one) = ended {
             match one {
                 Ended::Write(segment, server, outcome) => {
-                    machine.written(segment, server, outcome, &mut placement, now)
+                    if matches!(outcome, WriteOutcome::Full(_)) && placement.is_news(server, now) {
+                        tracing::warn!(%server, %segment, "a backup has no space: its disk is full");
+                    }
+                    machine.written(segment, server, outcome, &mut placement, now);
                 }
                 Ended::Record(segment, epoch, done) => machine.recorded(segment, epoch, done, now),
                 Ended::Free(server, segment, done) => machine.freed(server, segment, done, now),
@@ -398,7 +407,7 @@ impl Inner {
                 why: RetryReason::NoSpace,
                 ..
             }) => {
-                tracing::info!(%server, %segment, "a backup has no space");
+                tracing::debug!(%server, %segment, "no space for a write");
                 WriteOutcome::Full(self.env.clock.now() + self.options.full_pause)
             }
             RpcError::Refused(Refusal::Retry { after_us, .. }) => WriteOutcome::Later(Some(

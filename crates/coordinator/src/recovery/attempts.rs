@@ -34,6 +34,8 @@ pub(crate) struct Partition {
     pub(crate) tablets: Vec<TabletSpec>,
     pub(crate) master: ServerId,
     pub(crate) result: Option<Result<ReplayStats, String>>,
+    /// Its master reported that it tried and could not.
+    pub(crate) tried: bool,
 }
 
 impl Attempt {
@@ -145,6 +147,7 @@ impl Shared {
         };
         let tablets = partition.tablets.len();
         partition.result = Some(result.clone());
+        partition.tried = report.result.is_err();
         attempt.progress.notify_one();
         let (recovery, server) = (report.recovery, report.server);
         match result {

@@ -14,6 +14,7 @@ mod history;
 mod partition;
 mod plan;
 mod steps;
+mod trouble;
 
 pub(crate) use attempts::Attempts;
 pub(crate) use history::History;
@@ -23,14 +24,15 @@ use crate::shared::Shared;
 use crate::state::State;
 use attempts::{Attempt, Partition};
 use core::time::Duration;
-use partition::{Experience, partition};
+use partition::partition;
 use plan::LogMap;
 use pluvio_env::{Moment, Rng, timeout};
 use pluvio_units::{KeyHash, RecoveryId, ServerId};
 use pluvio_wire::{Recover, RecoverySegment, TabletSpec, TabletState};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::Notify;
+use trouble::{Failure, Masters, Trouble};
 
 /// What an attempt led to.
 enum Outcome {
@@ -119,52 +121,10 @@ impl State {
 /// How an attempt's replay ended.
 struct Attempted {
     outcome: Outcome,
-    /// The masters that did not recover their partitions.
-    failed: BTreeSet<ServerId>,
-    /// No partition was recovered.
-    in_vain: bool,
-}
-
-/// What earlier attempts failed at, most often for want of memory.
-#[derive(Default)]
-struct Trouble {
-    /// The masters that failed in the latest attempt: others come first.
-    unable: BTreeSet<ServerId>,
-    /// Attempts since a partition was recovered.
-    in_vain: u32,
-    /// There was an attempt in vain.
-    was_in_vain: bool,
-}
-
-/// Partitions are cut finer so often at most for attempts in vain.
-const CUTS_MAX: u32 = 6;
-
-impl Trouble {
-    /// Partitions that the next attempt has at least, where tablets can be cut. After one attempt in vain other masters are
-    /// asked; each further one doubles the partitions, since what fits no master as a whole may fit several in parts.
-    fn partitions_min(&self) -> u64 {
-        1 << self.in_vain.saturating_sub(1).min(CUTS_MAX)
-    }
-
-    /// How the next attempt is to cut. What was too much for a master is not tried again as large.
-    fn experience(&self) -> Experience {
-        Experience {
-            least: self.partitions_min(),
-            may_crowd: !self.was_in_vain,
-        }
-    }
-
-    fn learn(&mut self, attempt: &Attempted) {
-        self.unable.clone_from(&attempt.failed);
-        self.in_vain = match attempt.in_vain {
-            true => {
-                pluvio_units::mark("recovery-attempt-in-vain");
-                self.was_in_vain = true;
-                self.in_vain.saturating_add(1)
-            }
-            false => 0,
-        };
-    }
+    /// The masters that recovered their partitions. None: the attempt was in vain.
+    recovered: BTreeSet<ServerId>,
+    /// The others.
+    failed: BTreeMap<ServerId, Failure>,
 }
 
 impl Shared {
@@ -239,12 +199,12 @@ impl Shared {
             Ok(map) => map,
             Err(outcome) => return outcome,
         };
-        let masters = self.choose_masters(&trouble.unable);
-        if masters.is_empty() {
+        let masters = self.choose_masters(trouble);
+        if masters.asked.is_empty() {
             self.phase(crashed, "waiting for a server that can recover".into());
             return Outcome::Again(options.incomplete_retry);
         }
-        let partitions = self.cut_partitions(crashed, &tablets, &map, masters.len(), trouble);
+        let partitions = self.cut_partitions(crashed, &tablets, &map, &masters, trouble);
         let (total, cut) = (partitions.len(), partitions.clone());
         let begun = self
             .change(move |state| Ok(state.begin_attempt(&cut)))
@@ -263,26 +223,33 @@ impl Shared {
         tracing::info!(
             %crashed, %recovery, ms = planning.as_millis() as u64,
             segments = map.segments.len(), backups = inventories.len(), partitions = total,
-            masters = masters.len(), "log complete; replay begins"
+            masters = masters.asked.len(), "log complete; replay begins"
         );
         self.memory().history.note(crashed, |status| {
             status.recovery = recovery;
             status.segments = u32::try_from(map.segments.len()).unwrap_or(u32::MAX);
             status.planning_us = u64::try_from(planning.as_micros()).unwrap_or(u64::MAX);
         });
-        let partitions = partitions
+        let partitions: Vec<Partition> = partitions
             .into_iter()
-            .zip(masters)
+            .zip(masters.asked)
             .map(|(tablets, master)| Partition {
                 tablets,
                 master,
                 result: None,
+                tried: false,
             })
             .collect();
+        let phase = format!("replaying on {} servers", partitions.len());
+        self.phase(crashed, trouble.beside(&phase));
         let attempt = self
             .replay(crashed, recovery, fenced, partitions, map.segments)
             .await;
         trouble.learn(&attempt);
+        if matches!(attempt.outcome, Outcome::Again(pause) if !pause.is_zero()) {
+            let phase = trouble.beside("waiting to try again what could not be recovered");
+            self.phase(crashed, phase);
+        }
         attempt.outcome
     }
 
@@ -308,15 +275,16 @@ impl Shared {
         crashed: ServerId,
         tablets: &[TabletSpec],
         map: &LogMap,
-        masters: usize,
+        masters: &Masters,
         trouble: &Trouble,
     ) -> Vec<Vec<TabletSpec>> {
         let state = self.state();
         let had = &state.servers[&crashed].had;
         let tablets_of = |table| state.tables.get(&table).map_or(0, |t| t.tablets.len());
         let experience = trouble.experience();
-        let mut partitions = partition(tablets, &map.stats, had, masters, experience, tablets_of);
-        partitions.truncate(masters);
+        let cut_for = masters.cut_for;
+        let mut partitions = partition(tablets, &map.stats, had, cut_for, experience, tablets_of);
+        partitions.truncate(masters.asked.len());
         partitions
     }
 
@@ -344,7 +312,6 @@ impl Shared {
                 (partition.master, request)
             })
             .collect();
-        self.phase(crashed, format!("replaying on {} servers", requests.len()));
         let attempt = Attempt {
             crashed,
             not_before: fenced + self.options.zombie_grace,
@@ -361,30 +328,30 @@ impl Shared {
             tracing::warn!(%crashed, %recovery, "the attempt took too long; what is left is tried again");
         }
         let attempt = self.memory().attempts.remove(&recovery);
-        let partitions = attempt.into_iter().flat_map(|a| a.partitions);
-        let partitions: Vec<Partition> = partitions.collect();
-        let is_recovered = |p: &Partition| matches!(p.result, Some(Ok(_)));
-        let in_vain = !partitions.iter().any(is_recovered);
-        let failed: BTreeSet<ServerId> = partitions
-            .iter()
-            .filter(|p| !is_recovered(p))
-            .map(|p| p.master)
-            .collect();
+        let (mut recovered, mut failed) = (BTreeSet::new(), BTreeMap::new());
+        for partition in attempt.into_iter().flat_map(|a| a.partitions) {
+            let why = match partition.result {
+                Some(Ok(_)) => {
+                    recovered.insert(partition.master);
+                    continue;
+                }
+                Some(Err(why)) => why,
+                None => "no report".to_owned(),
+            };
+            let tried = partition.tried;
+            failed.insert(partition.master, Failure { tried, why });
+        }
         // A crash of a master changes the list, so it need not be waited for; other failures may last.
         let outcome = if !failed.is_empty() && !matches!(crashes, Ok(true)) {
             pluvio_units::mark("recovery-partition-again");
-            self.phase(
-                crashed,
-                "waiting to try again what could not be recovered".into(),
-            );
             Outcome::Again(self.options.recovery_retry)
         } else {
             Outcome::Again(Duration::ZERO)
         };
         Attempted {
             outcome,
+            recovered,
             failed,
-            in_vain,
         }
     }
 }

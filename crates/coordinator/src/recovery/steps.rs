@@ -1,6 +1,7 @@
 //! The steps of an attempt that talk to servers.
 
 use super::plan::Inventory;
+use super::trouble::{Masters, Trouble};
 use crate::shared::Shared;
 use futures_util::stream::{self, StreamExt};
 use pluvio_units::{RecoveryId, ServerId};
@@ -85,9 +86,9 @@ impl Shared {
         told
     }
 
-    /// The servers that are up and keep replicas, in random order; those that are `unable` last, and
-    /// before them those that recover something already. What has replicas must not end on a server that keeps none.
-    pub(super) fn choose_masters(&self, unable: &BTreeSet<ServerId>) -> Vec<ServerId> {
+    /// Whom of the servers that are up and keep replicas to ask, in random order but for what [`Trouble::choose`] says; those that
+    /// recover something already are busy. What has replicas must not end on a server that keeps none.
+    pub(super) fn choose_masters(&self, trouble: &mut Trouble) -> Masters {
         let state = self.state();
         let mut masters: Vec<ServerId> = state
             .up()
@@ -103,8 +104,8 @@ impl Shared {
             .filter(|p| p.result.is_none())
             .map(|p| p.master)
             .collect();
-        masters.sort_by_key(|master| (unable.contains(master), busy.contains(master)));
-        masters
+        drop(memory);
+        trouble.choose(masters, &busy)
     }
 
     /// Asks every master to recover its partition.

@@ -5,7 +5,6 @@ use crate::shared::not_a_member;
 use crate::state::{ServerRecord, TableRecord, TabletRecord};
 use pluvio_units::{ClusterId, HashRange, KeyHash, SegmentId, TableId};
 use pluvio_wire::{RecoveryMasterFinished, ReplayStats, ServerInfo, ServerState};
-use std::collections::BTreeMap;
 
 struct NoChoice;
 impl Rng for NoChoice {
@@ -231,22 +230,137 @@ fn tablets_without_replicas_start_anew() {
     assert!(matches!(prepare(&mut state), Prepared::Removed));
 }
 
+/// An attempt in which these recovered their partitions, and these tried and could not.
+fn attempted(recovered: &[u64], failed: &[(u64, &str)]) -> Attempted {
+    let failure = |why: &str| Failure {
+        tried: true,
+        why: why.to_owned(),
+    };
+    Attempted {
+        outcome: Outcome::Again(Duration::ZERO),
+        recovered: recovered.iter().map(|id| ServerId(*id)).collect(),
+        failed: failed
+            .iter()
+            .map(|(id, why)| (ServerId(*id), failure(why)))
+            .collect(),
+    }
+}
+
+fn servers(ids: &[u64]) -> Vec<ServerId> {
+    ids.iter().map(|id| ServerId(*id)).collect()
+}
+
 #[test]
 fn partitions_double_with_attempts_in_vain_up_to_64_until_one_is_recovered() {
-    let attempt = |in_vain| Attempted {
-        outcome: Outcome::Again(Duration::ZERO),
-        failed: BTreeSet::new(),
-        in_vain,
-    };
     let mut trouble = Trouble::default();
     let mut least = Vec::new();
     for _ in 0..10 {
         least.push(trouble.experience().least);
-        trouble.learn(&attempt(true));
+        trouble.learn(&attempted(&[], &[]));
     }
     assert_eq!(least, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
-    trouble.learn(&attempt(false));
+    trouble.learn(&attempted(&[2], &[]));
     assert_eq!(trouble.experience().least, 1);
     // What was too much once is not tried again as large.
     assert!(!trouble.experience().may_crowd);
+}
+
+#[test]
+fn an_empty_newcomer_is_asked_before_those_that_failed_in_whatever_attempt() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-only-who-has-not-failed"]);
+    let mut trouble = Trouble::default();
+    let nobody = BTreeSet::new();
+    for full in [2, 3, 4] {
+        let chosen = trouble.choose(servers(&[2, 3, 4]), &nobody);
+        assert!(chosen.asked.contains(&ServerId(full)), "{chosen:?}");
+        trouble.learn(&attempted(&[], &[(full, "full")]));
+    }
+    // Also when it is busy with another recovery.
+    for busy in [BTreeSet::new(), BTreeSet::from([ServerId(5)])] {
+        let chosen = trouble.choose(servers(&[3, 4, 5, 2]), &busy);
+        assert_eq!((chosen.asked, chosen.cut_for), (servers(&[5]), 1));
+    }
+    trouble.learn(&attempted(&[5], &[]));
+    let chosen = trouble.choose(servers(&[3, 4, 5, 2]), &nobody);
+    assert_eq!(chosen.asked, servers(&[5]));
+}
+
+#[test]
+fn when_all_have_failed_all_are_asked_and_who_failed_least_first() {
+    let mut trouble = Trouble::default();
+    trouble.learn(&attempted(&[], &[(2, "full"), (3, "full"), (4, "full")]));
+    trouble.learn(&attempted(&[], &[(2, "full"), (3, "full")]));
+    trouble.learn(&attempted(&[], &[(2, "full")]));
+    let busy = BTreeSet::from([ServerId(4)]);
+    let chosen = trouble.choose(servers(&[2, 3, 4]), &busy);
+    assert_eq!(chosen.asked, servers(&[4, 3, 2]));
+    // Who recovers a partition has not failed any more.
+    trouble.learn(&attempted(&[2], &[(3, "full"), (4, "full")]));
+    let chosen = trouble.choose(servers(&[4, 3, 2]), &busy);
+    assert_eq!(chosen.asked, servers(&[2]));
+}
+
+#[test]
+fn who_did_not_fail_is_asked_for_all_that_is_left_until_it_failed_at_that() {
+    let mut trouble = Trouble::default();
+    let nobody = BTreeSet::new();
+    let all = || servers(&[2, 3, 4, 5]);
+    assert_eq!(trouble.choose(all(), &nobody).cut_for, 4);
+    trouble.learn(&attempted(&[5], &[(2, "full"), (3, "full"), (4, "full")]));
+    let chosen = trouble.choose(all(), &nobody);
+    assert_eq!((chosen.asked, chosen.cut_for), (servers(&[5]), 1));
+    trouble.learn(&attempted(&[], &[(5, "full")]));
+    let chosen = trouble.choose(all(), &nobody);
+    assert_eq!((chosen.asked.len(), chosen.cut_for), (4, 4));
+    trouble.learn(&attempted(&[5], &[(2, "full"), (3, "full"), (4, "full")]));
+    let chosen = trouble.choose(all(), &nobody);
+    assert_eq!((chosen.asked, chosen.cut_for), (servers(&[5]), 4));
+}
+
+#[test]
+fn who_refused_at_once_is_asked_again_after_the_others() {
+    let mut trouble = Trouble::default();
+    let mut attempt = attempted(&[], &[(2, "not today")]);
+    attempt.failed.get_mut(&ServerId(2)).unwrap().tried = false;
+    trouble.learn(&attempt);
+    let busy = BTreeSet::from([ServerId(3)]);
+    let chosen = trouble.choose(servers(&[2, 3, 4]), &busy);
+    assert_eq!(chosen.asked, servers(&[4, 3, 2]));
+}
+
+#[test]
+fn what_failed_on_a_server_that_is_gone_is_forgotten() {
+    let mut trouble = Trouble::default();
+    trouble.learn(&attempted(&[], &[(2, "full"), (3, "full")]));
+    trouble.choose(servers(&[3]), &BTreeSet::new());
+    assert_eq!(
+        trouble.beside("replaying"),
+        "replaying; failed on server 3 (full)"
+    );
+}
+
+#[test]
+fn the_phase_says_who_failed_and_why_and_is_not_long() {
+    let mut trouble = Trouble::default();
+    assert_eq!(trouble.beside("replaying"), "replaying");
+    trouble.learn(&attempted(&[5], &[(2, "full"), (3, "full"), (4, "odd")]));
+    assert_eq!(
+        trouble.beside("replaying"),
+        "replaying; failed on server 2, 3 (full), server 4 (odd)"
+    );
+    // The latest reason of each counts.
+    trouble.learn(&attempted(&[4], &[(2, "odd")]));
+    assert_eq!(
+        trouble.beside("replaying"),
+        "replaying; failed on server 3 (full), server 2 (odd)"
+    );
+    let reasons: Vec<String> = (0..9).map(|i| i.to_string().repeat(10_000)).collect();
+    let failed: Vec<(u64, &str)> = (1..1000_u64)
+        .map(|id| (id, reasons[(id % 9) as usize].as_str()))
+        .collect();
+    trouble.learn(&attempted(&[], &failed));
+    let told = trouble.beside("replaying");
+    assert!(told.len() < 1000, "{told}");
+    assert!(told.contains(" and 103 more ("), "{told}");
+    assert!(told.ends_with(", others for other reasons"), "{told}");
 }

@@ -158,7 +158,7 @@ impl Master {
                 return self.answer_when_durable(pending, reply(outcome));
             }
         };
-        if let Err(refusal) = self.writes_possible() {
+        if let Err(refusal) = self.writes_possible(log) {
             return Answer::Now(Err(refusal));
         }
         let store = self.store();

@@ -2,6 +2,8 @@
 
 use super::Machine;
 use crate::placement::Placement;
+use crate::replica::Replica;
+use crate::segment::ReplicatedSegment;
 use crate::status::{Places, ReplicationStatus};
 use core::time::Duration;
 use pluvio_env::Moment;
@@ -10,6 +12,8 @@ use pluvio_units::{SegmentId, ServerId};
 /// Of more repairs than this, only the first have their pauses watched; the task's idle tick
 /// finds the others.
 const REPAIRS_WATCHED_MAX: usize = 64;
+/// Servers that are named in one reason.
+const NAMES_MAX: usize = 8;
 
 impl Machine {
     /// Everything, for people who look for an error.
@@ -126,20 +130,69 @@ impl Machine {
         u8::try_from(self.view.needed()).unwrap_or(u8::MAX)
     }
 
+    /// Whether nothing becomes durable before a backup has space again. Cheap while nothing is full.
+    pub(crate) fn lacks_space(&self, placement: &Placement, now: Moment) -> bool {
+        let head = self.heads.front().and_then(|id| self.segments.get(id));
+        head.is_some_and(|head| {
+            self.full_disks(head, placement, now).is_some() && !self.is_all_durable(head)
+        })
+    }
+
+    /// The servers with full disks, if the first head needs more backups than there are others. Replicas that were begun wait for
+    /// space where they are; others are not even begun there.
+    fn full_disks(
+        &self,
+        head: &ReplicatedSegment,
+        placement: &Placement,
+        now: Moment,
+    ) -> Option<Vec<ServerId>> {
+        let needed = self.view.needed();
+        if head.replicas.iter().filter(|r| !r.full).count() >= needed {
+            return None;
+        }
+        let stalled = |server: ServerId| {
+            let mut replicas = head.replicas.iter();
+            replicas.any(|r| r.full && r.server == server)
+        };
+        let mut full: Vec<ServerId> = self.view.usable().map(|s| s.id).collect();
+        let up = full.len();
+        full.retain(|id| stalled(*id) || placement.is_full(*id, now));
+        (up >= needed && up - full.len() < needed).then_some(full)
+    }
+
+    /// Whether all that the first head has is durable, and counts.
+    fn is_all_durable(&self, head: &ReplicatedSegment) -> bool {
+        head.durable(&self.view) == Some(head.appended) && self.digest == Some(head.id)
+    }
+
     fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
         let head = self.heads.front().and_then(|id| self.segments.get(id))?;
-        if head.durable(&self.view) == Some(head.appended) && self.digest == Some(head.id) {
+        if self.is_all_durable(head) {
             return None;
         }
         let (needed, up) = (self.view.needed(), self.view.usable().count());
-        let full = placement.count_full(&self.view, now) as usize;
         if up < needed {
             return Some(format!("{needed} backups are needed, {up} are up"));
         }
-        if up - full < needed && head.replicas.len() < needed {
-            return Some(format!(
-                "{needed} backups are needed, {up} are up and {full} of them have no space"
-            ));
+        let servers = |wanted: fn(&Replica) -> bool| -> Vec<ServerId> {
+            let replicas = head.replicas.iter().filter(|r| wanted(r));
+            replicas.map(|r| r.server).collect()
+        };
+        let stalled = servers(|r| r.full);
+        let silent = servers(|r| !r.full && r.failures > 1);
+        let silence = (!silent.is_empty()).then(|| {
+            format!(
+                "no good answer from the backup on server {}",
+                names(&silent)
+            )
+        });
+        if let Some(full) = self.full_disks(head, placement, now) {
+            let space = format!(
+                "{needed} backups are needed, {up} are up and {}",
+                disks_are_full(&full)
+            );
+            let reasons: Vec<String> = core::iter::once(space).chain(silence).collect();
+            return Some(reasons.join("; "));
         }
         let failed = head.given_up.len() + head.spent.len();
         if head.hopeful() < needed && up < needed + failed {
@@ -150,17 +203,30 @@ impl Machine {
         if head.recorded < head.epoch && head.record_failures > 0 {
             return Some("the coordinator cannot be told that a replica was lost".to_owned());
         }
-        let silent: Vec<String> = head
-            .replicas
-            .iter()
-            .filter(|r| r.failures > 1)
-            .map(|r| r.server.to_string())
-            .collect();
-        (!silent.is_empty()).then(|| {
-            format!(
-                "no good answer from the backup on server {}",
-                silent.join(", ")
-            )
-        })
+        let lacks = head.replicas.len() - stalled.len() < needed;
+        let space = (lacks && !stalled.is_empty()).then(|| disks_are_full(&stalled));
+        let reasons: Vec<String> = space.into_iter().chain(silence).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+/// For people.
+fn disks_are_full(servers: &[ServerId]) -> String {
+    match servers {
+        [one] => format!("the disk of the backup on server {one} is full"),
+        _ => format!(
+            "the disks of the backups on server {} are full",
+            names(servers)
+        ),
+    }
+}
+
+/// Servers by their ids.
+fn names(servers: &[ServerId]) -> String {
+    let some = servers.iter().take(NAMES_MAX).map(ToString::to_string);
+    let some = some.collect::<Vec<_>>().join(", ");
+    match servers.len().saturating_sub(NAMES_MAX) {
+        0 => some,
+        more => format!("{some} and {more} more"),
     }
 }

@@ -1,8 +1,10 @@
 //! Scenes in the model's world whose messages arrive when the test says so.
 
 use super::World;
+use crate::machine::WriteOutcome;
+use core::time::Duration;
 use pluvio_format::SegmentKind;
-use pluvio_units::{LogPosition, SegmentId};
+use pluvio_units::{LogPosition, SegmentId, ServerId};
 use std::collections::BTreeSet;
 
 /// A log whose replicas have all that it has, each segment on three of five backups.
@@ -20,6 +22,28 @@ impl World {
             self.machine.grew(id, segment.length, segment.closed);
         }
         self.step();
+    }
+
+    /// Everything arrives that is sent now.
+    fn deliver_all(&mut self) {
+        loop {
+            self.go_on();
+            let writes = std::mem::take(&mut self.writes);
+            if writes.is_empty() {
+                return;
+            }
+            for order in writes {
+                self.deliver_surely(&order);
+            }
+        }
+    }
+
+    fn why_writes_wait(&self) -> Option<String> {
+        self.machine.status(&self.placement, self.now).writes_wait
+    }
+
+    fn lacks_space(&self) -> bool {
+        self.machine.lacks_space(&self.placement, self.now)
     }
 
     fn position(&self, segment: SegmentId) -> LogPosition {
@@ -110,4 +134,73 @@ fn twelve_writes_are_under_way_at_most_that_are_not_for_heads() {
     assert!(lacking.segments_under_replicated > 15, "{lacking:?}");
     assert_eq!(world.under_way().1, 12);
     world.settle(3);
+}
+
+#[test]
+fn replicas_that_wait_for_space_are_told_as_such_and_silent_ones_beside_them() {
+    let mut world = World::new(1, 2, 2, 2);
+    world.deliver_all();
+    assert_eq!(world.why_writes_wait(), None);
+    world.backups.values_mut().for_each(|b| b.full = true);
+    world.grow(world.head);
+    world.deliver_all();
+    let both =
+        "2 backups are needed, 2 are up and the disks of the backups on server 2, 3 are full";
+    assert_eq!(world.why_writes_wait().as_deref(), Some(both));
+    let pause = Duration::from_secs(2);
+    for _ in 0..3 {
+        world.now = world.now + pause;
+        world.go_on();
+        assert_eq!(world.writes.len(), 2, "they are asked again");
+        assert_eq!(world.why_writes_wait().as_deref(), Some(both));
+        assert!(world.lacks_space());
+        world.deliver_all();
+        assert_eq!(world.why_writes_wait().as_deref(), Some(both));
+    }
+    world.now = world.now + pause;
+    world.go_on();
+    for order in std::mem::take(&mut world.writes) {
+        let (id, server) = (order.segment, order.server);
+        match server {
+            ServerId(2) => world.deliver_surely(&order),
+            _ => world.machine.written(
+                id,
+                server,
+                WriteOutcome::Unknown,
+                &mut world.placement,
+                world.now,
+            ),
+        }
+    }
+    let one = "2 backups are needed, 2 are up and the disk of the backup on server 2 is full; \
+               no good answer from the backup on server 3";
+    assert_eq!(world.why_writes_wait().as_deref(), Some(one));
+    assert!(world.lacks_space());
+    world.settle(2);
+    assert_eq!(world.why_writes_wait(), None);
+    assert!(!world.lacks_space());
+}
+
+/// A third backup has space, and a replica is begun there.
+#[test]
+fn a_replica_that_waits_for_space_is_not_told_while_another_takes_its_place() {
+    let mut world = World::new(1, 3, 2, 2);
+    world.deliver_all();
+    let holders: Vec<ServerId> = world
+        .backups
+        .iter()
+        .filter(|(_, b)| b.frames.contains_key(&world.head))
+        .map(|(id, _)| *id)
+        .collect();
+    let full = world.backups.get_mut(&holders[0]).expect("it is there");
+    full.full = true;
+    world.grow(world.head);
+    world.go_on();
+    for order in std::mem::take(&mut world.writes) {
+        world.deliver_surely(&order);
+    }
+    world.go_on();
+    assert!(!world.writes.is_empty(), "it goes elsewhere");
+    assert_eq!(world.why_writes_wait(), None);
+    assert!(!world.lacks_space());
 }
