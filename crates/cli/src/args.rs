@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pluvio_metadata::Place as MetadataPlace;
 use pluvio_units::Size;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -225,13 +226,13 @@ pub struct Dev {
 #[derive(Args, Clone, Debug)]
 pub struct Server {
     /// Where to listen for clients and other servers; port 0 takes any. Others must be able to
-    /// reach this host
+    /// reach this host by this address
     #[arg(
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:0",
-        value_parser = listen_address
+        value_parser = own_address
     )]
     pub listen: String,
     /// Where to keep replicas of other servers' data
@@ -302,13 +303,14 @@ pub struct MetadataLogin {
 /// `pluvio coordinator`.
 #[derive(Args, Clone, Debug)]
 pub struct Coordinator {
-    /// Where to listen for servers and clients; port 0 takes any
+    /// Where to listen for servers and clients; port 0 takes any. Others must be able to reach this
+    /// host by this address
     #[arg(
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:7700",
-        value_parser = listen_address
+        value_parser = own_address
     )]
     pub listen: String,
     /// Where to keep the cluster's metadata: short for --metadata embedded:DIR
@@ -427,6 +429,19 @@ fn listen_address(text: &str) -> Result<String, String> {
     }
 }
 
+/// An address to listen at that the whole cluster is told, so it must be one. Names are looked up when they are used.
+fn own_address(text: &str) -> Result<String, String> {
+    let text = listen_address(text)?;
+    let at = text.parse::<SocketAddr>();
+    if at.is_ok_and(|at| at.ip().to_canonical().is_unspecified()) {
+        return Err(
+            "the cluster is told this address, and from another machine it leads nowhere: give the address by which the others reach this machine"
+                .into(),
+        );
+    }
+    Ok(text)
+}
+
 /// What follows the colon, when something is before it.
 fn port_of(address: &str) -> Option<u16> {
     let (host, port) = address.rsplit_once(':')?;
@@ -454,6 +469,18 @@ mod tests {
         for text in ["", "host", ":7000", "host:", "host:65536", "host:-1"] {
             assert!(address(text).is_err(), "{text}");
             assert!(listen_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_cluster_is_told_is_one_address() {
+        for text in ["127.0.0.1:0", "10.0.0.1:7700", "[::1]:7700", "host:7700"] {
+            assert_eq!(own_address(text), Ok(text.to_owned()));
+        }
+        for text in ["0.0.0.0:7700", "[::]:0", "[::ffff:0.0.0.0]:7700"] {
+            assert!(listen_address(text).is_ok(), "{text}");
+            let refused = own_address(text).unwrap_err();
+            assert!(refused.contains("the others reach"), "{refused}");
         }
     }
 

@@ -34,6 +34,7 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
     ports_in_use(&cluster, &place("ports"));
+    addresses_that_nobody_reaches(&cluster, &place("addresses"));
     options_that_make_no_sense(&cluster, &place("options"));
     // None of this has changed the cluster.
     let status = cluster.wait_settled(2);
@@ -158,6 +159,20 @@ fn ports_in_use(cluster: &Cluster, data: &Path) {
         assert!(matches!(output.code, Some(1 | 2)), "{output:?}");
         assert!(output.stderr.contains("error: "), "{output:?}");
     }
+}
+
+/// What the cluster is told as the address of a process has to be one.
+fn addresses_that_nobody_reaches(cluster: &Cluster, data: &Path) {
+    let words = ["error: ", "the others reach"];
+    for all in ["0.0.0.0:0", "[::]:0"] {
+        server(cluster, data, &["--listen", all]).fails(2, &words);
+        let mut command = cluster.command();
+        let coordinator = command.args(["coordinator", "--listen", all, "--data"]);
+        run(coordinator.arg(data), b"").fails(2, &words);
+    }
+    assert!(!data.exists(), "nothing was begun");
+    // A name for the same.
+    server(cluster, data, &["--listen", "0:0"]).fails(1, &words);
 }
 
 fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
