@@ -4,7 +4,7 @@ use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
 use crate::args::{Durability, Global, HugePages, Server as Arguments, Tombstones};
 use crate::failure::Failure;
-use crate::process::{self, Announcement, Parts};
+use crate::process::{self, Announcement, Parts, Role};
 use pluvio_env::{Address, BoxFuture};
 use pluvio_net::TcpNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// # Errors
 /// It cannot start, or was declared dead.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    Role::Server.check_directory(&arguments.data)?;
     let (coordinator, json) = (global.coordinator.clone(), global.json);
     let given = arguments.clone();
     process::run(

@@ -34,6 +34,8 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
     ports_in_use(&cluster, &place("ports"));
+    of_another_role(&cluster, &place("roles"));
+    metadata_to_begin_with(&cluster, &place("metadata"));
     addresses_that_nobody_reaches(&cluster, &place("addresses"));
     options_that_make_no_sense(&cluster, &place("options"));
     // None of this has changed the cluster.
@@ -129,6 +131,69 @@ fn of_another_format(cluster: &Cluster, data: &Path) {
             text,
             "left as it is"
         );
+    }
+}
+
+/// Runs a coordinator that is expected to end by itself.
+#[track_caller]
+fn coordinator(cluster: &Cluster, data: &Path, flags: &[&str]) -> Output {
+    let mut command = cluster.command();
+    command.args(["coordinator", "--listen", "127.0.0.1:0", "--data"]);
+    run(command.arg(data).args(flags), b"")
+}
+
+/// The data directory of a coordinator is none for a server, nor the other way round.
+fn of_another_role(cluster: &Cluster, place: &Path) {
+    let of_server = place.join("server");
+    fs::create_dir_all(of_server.join("frames")).unwrap();
+    let of_coordinator = place.join("coordinator");
+    fs::create_dir_all(&of_coordinator).unwrap();
+    fs::write(of_coordinator.join("metadata.redb"), "precious").unwrap();
+    let before = files_below(place);
+    let words = ["error: ", "that of a server", name(&of_server), "frames"];
+    coordinator(cluster, &of_server, &[]).fails(1, &words);
+    let words = ["error: ", "that of a coordinator", name(&of_coordinator)];
+    server(cluster, &of_coordinator, &[]).fails(1, &words);
+    assert_eq!(files_below(place), before, "nothing was written");
+}
+
+/// What is no file of metadata begins no new cluster; where there is none, one is begun, also when that was interrupted before.
+fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
+    let words: [(&str, fn(&Path), &str); 3] = [
+        ("empty", |file| fs::write(file, "").unwrap(), "restore"),
+        (
+            "directory",
+            |file| fs::create_dir(file).unwrap(),
+            "move it away",
+        ),
+        (
+            "dangling",
+            |file| std::os::unix::fs::symlink("nothing", file).unwrap(),
+            "mounted",
+        ),
+    ];
+    for (what, make, words) in words {
+        let data = place.join(what);
+        fs::create_dir_all(&data).unwrap();
+        let file = data.join("metadata.redb");
+        make(&file);
+        coordinator(cluster, &data, &[]).fails(1, &["error: ", name(&file), words]);
+        assert!(!data.join("metadata.redb.new").exists(), "{what}");
+        assert!(!data.join("nothing").exists(), "{what}");
+    }
+    let empty = fs::metadata(place.join("empty/metadata.redb")).unwrap();
+    assert_eq!(empty.len(), 0, "left as it is");
+    let data = place.join("interrupted");
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("metadata.redb.new"), "not whole").unwrap();
+    for _ in ["begins", "goes on"] {
+        let mut command = cluster.command();
+        command.args(["coordinator", "--json", "--listen", "127.0.0.1:0", "--data"]);
+        let mut running = Running::spawn(command.arg(&data));
+        running.ready();
+        assert!(!data.join("metadata.redb.new").exists());
+        assert!(data.join("metadata.redb").exists());
+        assert_eq!(running.stop(), Some(0));
     }
 }
 
