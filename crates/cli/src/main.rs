@@ -18,6 +18,7 @@ mod failure;
 mod ingest;
 mod local;
 mod output;
+mod ports;
 mod process;
 mod server_process;
 mod session;

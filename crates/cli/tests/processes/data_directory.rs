@@ -29,6 +29,7 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     let cluster = Setup::servers(2).start();
     let place = |what: &str| cluster.directory().join(what);
     no_directory(&cluster, &place("file"));
+    something_in_the_way(&cluster, &place("in-the-way"));
     read_only(&cluster, &place("read-only"));
     in_use(&cluster);
     of_another_cluster(&cluster, &place("foreign"));
@@ -56,6 +57,26 @@ fn no_directory(cluster: &Cluster, file: &Path) {
     run(coordinator.arg(file), b"").fails(1, &["error: ", "data directory", name(file)]);
     let mut command = cluster.command();
     run(command.args(["dev", "--data"]).arg(file), b"").fails(1, &["error: ", name(file)]);
+}
+
+/// Something else stands where a server keeps something.
+fn something_in_the_way(cluster: &Cluster, place: &Path) {
+    let directory = "a directory stands where a file belongs";
+    let file = "a file stands where a directory belongs";
+    for (what, words) in [
+        (".pluvio-lock", directory),
+        ("identity.json", directory),
+        ("frames", file),
+    ] {
+        let data = place.join(format!("with-{what}"));
+        fs::create_dir_all(&data).unwrap();
+        match words == file {
+            true => fs::write(data.join(what), "precious").unwrap(),
+            false => fs::create_dir(data.join(what)).unwrap(),
+        }
+        let words = format!("{what}: {words}");
+        server(cluster, &data, &[]).fails(1, &["error: ", name(&data), &words]);
+    }
 }
 
 /// A server that may not write into its data directory. Root may write everywhere: it gives that right up.
@@ -219,6 +240,9 @@ fn ports_in_use(cluster: &Cluster, data: &Path) {
         name(&fresh),
     ]);
     run(dev, b"").fails(1, &["error: ", &address, "in use"]);
+    let mut command = cluster.command();
+    let overlapping = command.args(["dev", "--redis-port", "7000", "--admin-port", "7003"]);
+    run(overlapping, b"").fails(2, &["error: ", "--redis-port", "--admin-port"]);
     for bad in ["nonsense", "127.0.0.1", "127.0.0.1:99999", "300.1.1.1:0"] {
         let output = server(cluster, data, &["--listen", bad]);
         assert!(matches!(output.code, Some(1 | 2)), "{output:?}");
@@ -247,10 +271,22 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
             "min-replicas",
         ),
         (&["--replicas", "2", "--min-replicas", "0"], "min-replicas"),
-        (&["--memory", "1KiB"], "cannot set up the log memory"),
+        (
+            &["--memory", "0"],
+            "--memory 0B: cannot set up the log memory",
+        ),
+        (
+            &["--memory", "1KiB"],
+            "--memory 1KiB: cannot set up the log memory",
+        ),
+        (&["--memory", "256TiB"], "--memory 256TiB: "),
         (
             &["--memory", "256TiB"],
             "log option memory: 281474976710656 bytes are more than 281474976645120",
+        ),
+        (
+            &["--listen", "127.0.0.1:7999", "--redis", "0.0.0.0:7999"],
+            "--listen 127.0.0.1:7999 and --redis 0.0.0.0:7999 are the same port",
         ),
     ] {
         let output = server(cluster, data, flags);
