@@ -3,6 +3,7 @@
 //! Options that a configuration file may set too are found by their long names; see `config`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pluvio_coordinator::CoordinatorOptions;
 use pluvio_metadata::Place as MetadataPlace;
 use pluvio_units::Size;
 use std::ffi::OsString;
@@ -331,7 +332,7 @@ pub struct Coordinator {
     #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = listen_address)]
     pub admin: Option<String>,
     /// How long a server may be silent before it is declared crashed
-    #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = silence)]
     pub dead_server_timeout: Duration,
     /// What both kinds of processes have.
     #[command(flatten)]
@@ -402,6 +403,18 @@ fn time_limit(text: &str) -> Result<Duration, String> {
     Ok(limit)
 }
 
+/// How long a server may be silent: not shorter than it takes to ask it a few times.
+fn silence(text: &str) -> Result<Duration, String> {
+    let silence = duration(text)?;
+    let shortest = CoordinatorOptions::DEAD_SERVER_TIMEOUT_MIN;
+    if silence < shortest {
+        return Err(format!(
+            "a server that is well cannot answer several times in that; give {shortest:?} or more"
+        ));
+    }
+    Ok(silence)
+}
+
 /// One address or several with commas.
 fn addresses(text: &str) -> Result<String, String> {
     let all: Result<Vec<String>, String> = text.split(',').map(address).collect();
@@ -469,6 +482,16 @@ mod tests {
         for text in ["", "host", ":7000", "host:", "host:65536", "host:-1"] {
             assert!(address(text).is_err(), "{text}");
             assert!(listen_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_silence_in_which_nobody_can_answer_is_refused() {
+        assert_eq!(silence("40ms"), Ok(Duration::from_millis(40)));
+        assert_eq!(silence("1s"), Ok(Duration::from_secs(1)));
+        for text in ["0s", "0", "39ms", "1us"] {
+            let refused = silence(text).unwrap_err();
+            assert!(refused.contains("40ms or more"), "{text}: {refused}");
         }
     }
 
