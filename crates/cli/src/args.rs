@@ -3,9 +3,11 @@
 //! Options that a configuration file may set too are found by their long names; see `config`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pluvio_coordinator::CoordinatorOptions;
 use pluvio_metadata::Place as MetadataPlace;
 use pluvio_units::Size;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -225,13 +227,13 @@ pub struct Dev {
 #[derive(Args, Clone, Debug)]
 pub struct Server {
     /// Where to listen for clients and other servers; port 0 takes any. Others must be able to
-    /// reach this host
+    /// reach this host by this address
     #[arg(
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:0",
-        value_parser = listen_address
+        value_parser = own_address
     )]
     pub listen: String,
     /// Where to keep replicas of other servers' data
@@ -302,13 +304,14 @@ pub struct MetadataLogin {
 /// `pluvio coordinator`.
 #[derive(Args, Clone, Debug)]
 pub struct Coordinator {
-    /// Where to listen for servers and clients; port 0 takes any
+    /// Where to listen for servers and clients; port 0 takes any. Others must be able to reach this
+    /// host by this address
     #[arg(
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:7700",
-        value_parser = listen_address
+        value_parser = own_address
     )]
     pub listen: String,
     /// Where to keep the cluster's metadata: short for --metadata embedded:DIR
@@ -329,7 +332,7 @@ pub struct Coordinator {
     #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = listen_address)]
     pub admin: Option<String>,
     /// How long a server may be silent before it is declared crashed
-    #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = silence)]
     pub dead_server_timeout: Duration,
     /// What both kinds of processes have.
     #[command(flatten)]
@@ -400,6 +403,18 @@ fn time_limit(text: &str) -> Result<Duration, String> {
     Ok(limit)
 }
 
+/// How long a server may be silent: not shorter than it takes to ask it a few times.
+fn silence(text: &str) -> Result<Duration, String> {
+    let silence = duration(text)?;
+    let shortest = CoordinatorOptions::DEAD_SERVER_TIMEOUT_MIN;
+    if silence < shortest {
+        return Err(format!(
+            "a server that is well cannot answer several times in that; give {shortest:?} or more"
+        ));
+    }
+    Ok(silence)
+}
+
 /// One address or several with commas.
 fn addresses(text: &str) -> Result<String, String> {
     let all: Result<Vec<String>, String> = text.split(',').map(address).collect();
@@ -425,6 +440,19 @@ fn listen_address(text: &str) -> Result<String, String> {
         Some(_) => Ok(text.to_owned()),
         None => Err(NO_ADDRESS.into()),
     }
+}
+
+/// An address to listen at that the whole cluster is told, so it must be one. Names are looked up when they are used.
+fn own_address(text: &str) -> Result<String, String> {
+    let text = listen_address(text)?;
+    let at = text.parse::<SocketAddr>();
+    if at.is_ok_and(|at| at.ip().to_canonical().is_unspecified()) {
+        return Err(
+            "the cluster is told this address, and from another machine it leads nowhere: give the address by which the others reach this machine"
+                .into(),
+        );
+    }
+    Ok(text)
 }
 
 /// What follows the colon, when something is before it.
@@ -454,6 +482,28 @@ mod tests {
         for text in ["", "host", ":7000", "host:", "host:65536", "host:-1"] {
             assert!(address(text).is_err(), "{text}");
             assert!(listen_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_silence_in_which_nobody_can_answer_is_refused() {
+        assert_eq!(silence("40ms"), Ok(Duration::from_millis(40)));
+        assert_eq!(silence("1s"), Ok(Duration::from_secs(1)));
+        for text in ["0s", "0", "39ms", "1us"] {
+            let refused = silence(text).unwrap_err();
+            assert!(refused.contains("40ms or more"), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_the_cluster_is_told_is_one_address() {
+        for text in ["127.0.0.1:0", "10.0.0.1:7700", "[::1]:7700", "host:7700"] {
+            assert_eq!(own_address(text), Ok(text.to_owned()));
+        }
+        for text in ["0.0.0.0:7700", "[::]:0", "[::ffff:0.0.0.0]:7700"] {
+            assert!(listen_address(text).is_ok(), "{text}");
+            let refused = own_address(text).unwrap_err();
+            assert!(refused.contains("the others reach"), "{refused}");
         }
     }
 

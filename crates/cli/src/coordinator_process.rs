@@ -6,7 +6,8 @@ use crate::admin::metrics::Metrics;
 use crate::admin::{Admin, Subject};
 use crate::args::{Coordinator as Arguments, Global, METADATA_PASSWORD, MetadataLogin};
 use crate::failure::Failure;
-use crate::process::{self, Announcement, DISK_PATIENCE, Parts};
+use crate::ports;
+use crate::process::{self, Announcement, DISK_PATIENCE, Parts, Role};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Standing};
 use pluvio_env::{Address, BoxFuture, DiskError, Env};
@@ -30,6 +31,13 @@ const STATUS_LIMIT: Duration = Duration::from_secs(3);
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let place = place(arguments)?;
     let login = login(&arguments.metadata_login, &place)?;
+    ports::check(&[
+        ("--listen", Some(arguments.listen.as_str())),
+        ("--admin", arguments.admin.as_deref()),
+    ])?;
+    if let Some(directory) = place.directory() {
+        Role::Coordinator.check_directory(directory)?;
+    }
     let (given, json) = (arguments.clone(), global.json);
     process::run(global, &arguments.process, 1, None, move |parts| {
         serve(parts, place, login, given, json)

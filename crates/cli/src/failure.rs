@@ -32,9 +32,14 @@ impl Failure {
         }
     }
 
-    /// Nobody reads the output any more, which is no error: nothing is said.
+    /// Nobody reads the output any more: nothing is said.
     pub fn silent() -> Self {
         Self::new("")
+    }
+
+    /// Whether it is that nobody reads the output any more.
+    pub fn is_silent(&self) -> bool {
+        self.message.is_empty()
     }
 
     /// A file of the user's cannot be used.

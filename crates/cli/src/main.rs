@@ -5,7 +5,8 @@
 //! - `local`: a cluster of child processes on this machine.
 //!
 //! CLI-1: whatever goes wrong, the last line on standard error says what happened and what to do,
-//! and the exit code is 1 (2 when the command was used wrongly). Bad input is never a panic.
+//! and the exit code is 1 (2 when the command was used wrongly). Bad input is never a panic. Where only the output is wanted,
+//! it is no failure that its reader wants no more of it.
 
 mod admin;
 mod args;
@@ -18,12 +19,13 @@ mod failure;
 mod ingest;
 mod local;
 mod output;
+mod ports;
 mod process;
 mod server_process;
 mod session;
 mod traces;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Global};
 use crate::config::Asked;
 use crate::failure::Failure;
 use std::process::ExitCode;
@@ -53,23 +55,39 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         _ => "warn",
     };
     traces::start(&global, level)?;
+    let only_output_is_wanted = matches!(
+        command,
+        Command::Get(_)
+            | Command::Scan(_)
+            | Command::Export(_)
+            | Command::Status(_)
+            | Command::Table(_)
+    );
+    match execute(&global, command) {
+        // As after `pluvio scan | head`.
+        Err(failure) if only_output_is_wanted && failure.is_silent() => Ok(ExitCode::SUCCESS),
+        done => done,
+    }
+}
+
+fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Dev(dev) => cmd::dev::run(&global, &dev),
-        Command::Demo(demo) => cmd::demo::run(&global, &demo),
-        Command::Server(server) => server_process::run(&global, &server),
-        Command::Coordinator(coordinator) => coordinator_process::run(&global, &coordinator),
-        Command::Status(status) => cmd::status::run(&global, &status),
-        Command::Table(table) => cmd::table::run(&global, &table),
-        Command::Get(get) => cmd::objects::get(&global, &get),
-        Command::Put(put) => cmd::objects::put(&global, &put),
-        Command::Delete(delete) => cmd::objects::delete(&global, &delete),
-        Command::Incr(incr) => cmd::objects::incr(&global, &incr),
-        Command::Scan(scan) => cmd::scan::run(&global, &scan),
-        Command::Import(import) => cmd::import::run(&global, &import),
-        Command::Export(export) => cmd::export::run(&global, &export),
-        Command::Bench(bench) => cmd::bench::run(&global, &bench),
-        Command::Sim(sim) => cmd::sim::run(&global, &sim),
-        Command::Simulate(simulate) => cmd::simulate::run(&global, &simulate),
-        Command::Torture(torture) => cmd::torture::run(&global, &torture),
+        Command::Dev(dev) => cmd::dev::run(global, &dev),
+        Command::Demo(demo) => cmd::demo::run(global, &demo),
+        Command::Server(server) => server_process::run(global, &server),
+        Command::Coordinator(coordinator) => coordinator_process::run(global, &coordinator),
+        Command::Status(status) => cmd::status::run(global, &status),
+        Command::Table(table) => cmd::table::run(global, &table),
+        Command::Get(get) => cmd::objects::get(global, &get),
+        Command::Put(put) => cmd::objects::put(global, &put),
+        Command::Delete(delete) => cmd::objects::delete(global, &delete),
+        Command::Incr(incr) => cmd::objects::incr(global, &incr),
+        Command::Scan(scan) => cmd::scan::run(global, &scan),
+        Command::Import(import) => cmd::import::run(global, &import),
+        Command::Export(export) => cmd::export::run(global, &export),
+        Command::Bench(bench) => cmd::bench::run(global, &bench),
+        Command::Sim(sim) => cmd::sim::run(global, &sim),
+        Command::Simulate(simulate) => cmd::simulate::run(global, &simulate),
+        Command::Torture(torture) => cmd::torture::run(global, &torture),
     }
 }

@@ -137,6 +137,44 @@ where
     result.map(|()| ExitCode::SUCCESS)
 }
 
+/// Who keeps something in a data directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The cluster's metadata.
+    Coordinator,
+    /// Replicas of other servers' data.
+    Server,
+}
+
+impl Role {
+    /// What its data directory has, and no other one.
+    fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Coordinator => &["metadata.redb"],
+            Self::Server => &["identity.json", "frames"],
+        }
+    }
+
+    /// Makes sure that a data directory is not that of the other role. Looks only.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn check_directory(self, data: &Path) -> Result<(), Failure> {
+        let (own, other, of_other) = match self {
+            Self::Coordinator => ("coordinator", "server", Self::Server),
+            Self::Server => ("server", "coordinator", Self::Coordinator),
+        };
+        let mut marks = of_other.marks().iter();
+        match marks.find(|mark| data.join(mark).symlink_metadata().is_ok()) {
+            None => Ok(()),
+            Some(mark) => Err(Failure::new(format!(
+                "data directory {}: it is that of a {other} ({mark} is there); give this {own} a directory of its own",
+                data.display()
+            ))),
+        }
+    }
+}
+
 /// How long a data directory may still be held by a process that was killed: its end takes a moment
 /// when the machine is busy, and whoever starts it again at once should not meet an error.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(5);

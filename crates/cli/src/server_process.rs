@@ -4,7 +4,8 @@ use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
 use crate::args::{Durability, Global, HugePages, Server as Arguments, Tombstones};
 use crate::failure::Failure;
-use crate::process::{self, Announcement, Parts};
+use crate::ports;
+use crate::process::{self, Announcement, Parts, Role};
 use pluvio_env::{Address, BoxFuture};
 use pluvio_net::TcpNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
@@ -16,6 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// # Errors
 /// It cannot start, or was declared dead.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    Role::Server.check_directory(&arguments.data)?;
+    ports::check(&[
+        ("--listen", Some(arguments.listen.as_str())),
+        ("--redis", arguments.redis.as_deref()),
+        ("--admin", arguments.admin.as_deref()),
+    ])?;
     let (coordinator, json) = (global.coordinator.clone(), global.json);
     let given = arguments.clone();
     process::run(
@@ -118,6 +125,10 @@ fn failure(error: ServerError, arguments: &Arguments) -> Failure {
             arguments.data.display()
         )),
         ServerError::Disk(error) => error.into(),
+        ServerError::Memory(error) => Failure::new(format!(
+            "--memory {}: cannot set up the log memory: {error}",
+            arguments.memory
+        )),
         other => Failure::new(other.to_string()),
     }
 }

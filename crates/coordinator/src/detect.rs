@@ -188,7 +188,8 @@ impl Shared {
     }
 
     fn ping_limit(&self) -> Duration {
-        (self.options.dead_server_timeout / PINGS).max(Duration::from_millis(10))
+        let shortest = CoordinatorOptions::DEAD_SERVER_TIMEOUT_MIN;
+        self.options.dead_server_timeout.max(shortest) / PINGS
     }
 
     /// Checks a server that somebody takes for crashed, unless that is done already.

@@ -36,6 +36,11 @@ pub struct CoordinatorOptions {
     pub call_limit: Duration,
 }
 
+impl CoordinatorOptions {
+    /// The shortest `dead_server_timeout` that is kept to: each ping in that time gets 10 ms at least.
+    pub const DEAD_SERVER_TIMEOUT_MIN: Duration = Duration::from_millis(40);
+}
+
 impl Default for CoordinatorOptions {
     fn default() -> Self {
         Self {

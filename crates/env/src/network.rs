@@ -139,7 +139,8 @@ pub trait Network: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
 
-    /// Opens `address` and gives every request that arrives there to `service`.
+    /// Opens `address`, which must be one by which others reach this process, and gives every request that arrives there to
+    /// `service`.
     fn listen(
         &self,
         address: &Address,

@@ -48,28 +48,16 @@ impl OsDisk {
     pub fn open(root: &Path, fallback: Handle) -> Result<Self, DiskError> {
         let shown = root.display().to_string();
         let fail = |error: io::Error| disk_error(&shown, &error);
-        if !root.is_dir() {
-            if root.exists() {
-                let message = "it is no directory; choose another data directory".to_owned();
-                return Err(DiskError::Other {
-                    path: shown,
-                    message,
-                });
-            }
-            fs::create_dir_all(root).map_err(fail)?;
-            if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
-                sync_one(parent).map_err(fail)?;
-            }
-        }
+        let lock_shown = root.join(LOCK_NAME).display().to_string();
         // Later changes of the working directory must not matter.
-        let root = fs::canonicalize(root).map_err(fail)?;
+        let root = make_directory(root)?;
         let file = fs::OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(root.join(LOCK_NAME))
-            .map_err(fail)?;
+            .map_err(|error| disk_error(&lock_shown, &error))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(DiskError::InUse { path: shown }),
@@ -100,6 +88,42 @@ impl OsDisk {
         let fallback = self.fallback.clone();
         Box::pin(async move { blocking(&fallback, &path, move |path| work(&root, path)).await })
     }
+}
+
+/// Makes a data directory, if it is not there, and gives its full path. Blocks for a moment.
+///
+/// # Errors
+/// Something else is there, or what the file system says.
+pub fn make_directory(path: &Path) -> Result<PathBuf, DiskError> {
+    let shown = path.display().to_string();
+    let fail = |error: io::Error| disk_error(&shown, &error);
+    let refuse = |message: &str| {
+        Err(DiskError::Other {
+            path: shown.clone(),
+            message: message.to_owned(),
+        })
+    };
+    if path.is_dir() {
+        return fs::canonicalize(path).map_err(fail);
+    }
+    if path.exists() {
+        return refuse("it is no directory; choose another data directory");
+    }
+    match fs::create_dir_all(path) {
+        Ok(()) => {}
+        // Something has the name, and is not there.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return refuse(
+                "it, or a directory above it, is a symbolic link to something that is not there; \
+                 is a device not mounted? Make what it points to, or choose another data directory",
+            );
+        }
+        Err(error) => return Err(fail(error)),
+    }
+    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        sync_one(parent).map_err(fail)?;
+    }
+    fs::canonicalize(path).map_err(fail)
 }
 
 impl Disk for OsDisk {
@@ -205,6 +229,14 @@ pub(crate) fn disk_error(path: &str, error: &io::Error) -> DiskError {
         Some(Errno::EXIST) => "the file exists already".to_owned(),
         Some(Errno::ROFS) => {
             "the file system is read-only; mount it for writing or choose another data directory"
+                .to_owned()
+        }
+        Some(Errno::NOTDIR) => {
+            "a file stands where a directory belongs; move it away or choose another data directory"
+                .to_owned()
+        }
+        Some(Errno::ISDIR) => {
+            "a directory stands where a file belongs; move it away or choose another data directory"
                 .to_owned()
         }
         Some(Errno::ACCESS | Errno::PERM) => {

@@ -31,7 +31,7 @@ mod spin;
 mod tasks;
 
 pub use clock::OsClock;
-pub use disk::OsDisk;
+pub use disk::{OsDisk, make_directory};
 pub use limits::raise_open_files;
 pub use no_disk::NoDisk;
 pub use parent::die_with_parent;

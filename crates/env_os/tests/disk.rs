@@ -168,3 +168,54 @@ fn a_file_is_no_data_directory() {
     let error = runtime.open_disk(&path).err().unwrap().to_string();
     assert!(error.contains("no directory"), "{error}");
 }
+
+/// What opening a data directory is refused with.
+fn refusal(path: &std::path::Path) -> String {
+    let runtime = OsRuntime::start(&OsOptions::with_cores(1)).unwrap();
+    runtime.open_disk(path).err().unwrap().to_string()
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_data_directory_is_named_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    std::fs::write(place("file"), b"x").unwrap();
+    std::os::unix::fs::symlink(place("nothing"), place("dangling")).unwrap();
+    std::fs::create_dir_all(place("locked/.pluvio-lock")).unwrap();
+    for (name, words) in [
+        ("file/below", "a file stands where a directory belongs"),
+        ("dangling", "a symbolic link to something that is not there"),
+        (
+            "dangling/below",
+            "a symbolic link to something that is not there",
+        ),
+        ("locked", ".pluvio-lock: a directory stands where a file"),
+    ] {
+        let refused = refusal(&place(name));
+        assert!(
+            refused.contains(name) && refused.contains(words),
+            "{refused}"
+        );
+        assert!(refused.contains("data directory"), "{refused}");
+    }
+    assert!(!place("nothing").exists());
+}
+
+#[test]
+fn a_file_in_place_of_a_directory_is_named_and_the_other_way_round() {
+    with_disk(|disk, root| async move {
+        std::fs::write(root.join("frames"), b"x").unwrap();
+        std::fs::create_dir(root.join("identity.json")).unwrap();
+        let list = disk.list("frames").await.unwrap_err().to_string();
+        assert!(
+            list.starts_with("frames: a file stands") && list.contains("move it away"),
+            "{list}"
+        );
+        let open = disk.open("identity.json", OpenMode::Existing).await;
+        let open = open.err().unwrap().to_string();
+        assert!(
+            open.starts_with("identity.json: a directory stands") && open.contains("move it away"),
+            "{open}"
+        );
+    });
+}

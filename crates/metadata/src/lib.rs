@@ -15,6 +15,7 @@
 //! This crate opens connections itself, beside `env::Network`, which carries only messages of Pluvio. The
 //! simulator uses `MemoryStore` in place of all of this.
 
+mod embedded;
 mod etcd;
 mod http;
 mod login;

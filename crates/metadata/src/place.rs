@@ -1,17 +1,15 @@
 //! How a place for metadata is written, and what it opens.
 
-use crate::{EtcdStore, Login, ZooKeeperStore};
+use crate::{EtcdStore, Login, ZooKeeperStore, embedded};
 use core::fmt;
 use core::str::FromStr;
-use pluvio_coordinator::{MetadataStore, RedbStore, StoreError};
+use pluvio_coordinator::{MetadataStore, StoreError};
 use pluvio_env::Env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The path of entries in etcd and ZooKeeper, unless another one is given.
 const PATH: &str = "/pluvio";
-/// The file of the embedded store, below its directory.
-const FILE: &str = "metadata.redb";
 
 /// Where metadata is kept: `embedded:DIR`, `etcd://HOST:PORT,…/PATH`, `zookeeper://HOST:PORT,…/PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +50,7 @@ impl Place {
     /// embedded one knows no users.
     ///
     /// # Errors
-    /// The file of an embedded store is in use by another process, is something else, or cannot be read
+    /// The file of an embedded store is in use by another process, is something else, is empty, or cannot be read
     /// or created.
     pub fn open(
         &self,
@@ -60,9 +58,7 @@ impl Place {
         login: Option<Login>,
     ) -> Result<Arc<dyn MetadataStore>, StoreError> {
         Ok(match self {
-            Self::Embedded(directory) => {
-                Arc::new(RedbStore::open(directory.join(FILE), env.tasks.clone())?)
-            }
+            Self::Embedded(directory) => Arc::new(embedded::open(directory, &env.tasks)?),
             Self::Etcd(service) => Arc::new(EtcdStore::new(env.clone(), service, login)),
             Self::ZooKeeper(service) => Arc::new(ZooKeeperStore::new(env.clone(), service, login)),
         })

@@ -18,6 +18,9 @@ use std::sync::Arc;
 
 /// Connections that one call tries to use. Nothing was sent on those that had ended.
 const ATTEMPTS_MAX: usize = 3;
+/// Why requests are not received on all addresses of a machine at once.
+const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
+     give the address by which the others reach this machine";
 
 /// `env::Network` over TCP.
 pub struct TcpNetwork {
@@ -235,6 +238,9 @@ impl TcpNetwork {
             };
             let found = resolve(&*self.shared.tasks, &address).await.map_err(fail)?;
             let at = *found.first().ok_or_else(|| fail("no address".to_owned()))?;
+            if matches!(role, Role::Rpc(_)) && at.ip().to_canonical().is_unspecified() {
+                return Err(fail(NOT_ONE_ADDRESS.to_owned()));
+            }
             let listener = bind(&address, at)?;
             let port = Port::new(Arc::clone(&self.shared), role, connections_max);
             open_port(port, listener).map_err(|error| fail(error.to_string()))

@@ -75,7 +75,7 @@ fn explain_bind(error: &io::Error, at: SocketAddr) -> String {
              choose a higher one"
         ),
         io::ErrorKind::AddrNotAvailable => format!(
-            "{} is not an address of this machine; use one that is, or 0.0.0.0 for all of them",
+            "{} is not an address of this machine; use one that is (`ip address` lists them)",
             at.ip()
         ),
         _ => error.to_string(),

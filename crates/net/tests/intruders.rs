@@ -244,6 +244,8 @@ fn a_port_in_use_is_named_with_what_to_do() {
     for (address, words) in [
         ("192.0.2.1:0", "not an address of this machine"),
         ("x", "write host:port"),
+        ("0.0.0.0:0", "the others reach"),
+        ("[::]:0", "the others reach"),
     ] {
         let address = Address::from(address);
         let error = rig

@@ -25,6 +25,7 @@ use pluvio_wire::{
     ServerList, ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -288,6 +289,19 @@ fn tell_binding(log: &LogStats) {
     }
 }
 
+/// Where others reach a port of this process that is open at `bound`, when `own` is an address by which they reach this
+/// machine: a port that is open on all addresses is open on that one, too.
+fn as_others_reach(bound: &str, own: &Address) -> String {
+    match (bound.parse::<SocketAddr>(), own.0.parse::<SocketAddr>()) {
+        (Ok(bound), Ok(own))
+            if bound.ip().to_canonical().is_unspecified() && (bound.is_ipv6() || own.is_ipv4()) =>
+        {
+            SocketAddr::new(own.ip(), bound.port()).to_string()
+        }
+        _ => bound.to_owned(),
+    }
+}
+
 /// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
 /// keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
@@ -397,8 +411,12 @@ impl Starting {
             info: ServerInfo {
                 id: ServerId(0),
                 address: address.to_string(),
-                redis: redis.map(ToString::to_string),
-                admin: self.options.admin.clone(),
+                redis: redis.map(|redis| as_others_reach(&redis.0, address)),
+                admin: self
+                    .options
+                    .admin
+                    .as_deref()
+                    .map(|admin| as_others_reach(admin, address)),
                 rack: self.options.rack.clone(),
                 pid: self.options.pid,
                 cores: self.env.tasks.cores(),
@@ -570,6 +588,22 @@ impl Starting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_on_all_addresses_is_published_with_one() {
+        let published = |bound, own: &str| as_others_reach(bound, &Address::from(own));
+        for (bound, own, expected) in [
+            ("0.0.0.0:6379", "10.0.0.2:7700", "10.0.0.2:6379"),
+            ("[::]:6379", "10.0.0.2:7700", "10.0.0.2:6379"),
+            ("[::]:6379", "[fd00::2]:7700", "[fd00::2]:6379"),
+            // Not open there.
+            ("0.0.0.0:6379", "[fd00::2]:7700", "0.0.0.0:6379"),
+            ("10.0.0.3:6379", "10.0.0.2:7700", "10.0.0.3:6379"),
+            ("server-1-redis", "server-1", "server-1-redis"),
+        ] {
+            assert_eq!(published(bound, own), expected, "{bound} {own}");
+        }
+    }
 
     #[test]
     fn logs_of_cores_on_one_memory_node_share_a_part() {

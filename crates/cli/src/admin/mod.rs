@@ -1,12 +1,13 @@
 //! HTTP for operators, on the admin port of every process: `/metrics`, `/healthz`, `/readyz`.
 //!
 //! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else: at
-//!   most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`].
+//!   most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`]. Those that ask nothing, or never finish asking,
+//!   give their places to others after [`QUIET_LIMIT`].
 
 mod listener;
 pub mod metrics;
 
-use crate::admin::listener::Bounded;
+use crate::admin::listener::{Bounded, Bounds};
 use crate::admin::metrics::{Metrics, text};
 use crate::failure::Failure;
 use axum::Router;
@@ -22,8 +23,11 @@ use tokio::net::TcpListener;
 
 /// Connections open at a time; more wait until one ends. Scrapers and probes need a handful.
 const CONNECTIONS_MAX: usize = 64;
-/// How long a connection lives. Clients come again; those that never finish a request do not stay.
+/// How long a connection lives. Clients come again.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
+/// How long a connection may be without a request, and how long one may take from its first byte to that of its answer. The
+/// slowest page waits up to 3 s for servers.
+const QUIET_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the pages tell of.
 pub trait Subject: Send + Sync {
@@ -57,12 +61,12 @@ impl Admin {
         };
         let listener = TcpListener::bind(address).await.map_err(fail)?;
         let bound = listener.local_addr().map_err(fail)?.to_string();
-        let listener = Bounded::new(
-            listener,
-            env.clock.clone(),
-            CONNECTIONS_MAX,
-            CONNECTION_LIMIT,
-        );
+        let bounds = Bounds {
+            connections: CONNECTIONS_MAX,
+            life: CONNECTION_LIMIT,
+            quiet: QUIET_LIMIT,
+        };
+        let listener = Bounded::new(listener, env.clock.clone(), bounds);
         let router = Router::new()
             .route("/", get(index))
             .route("/healthz", get(healthy))

@@ -7,7 +7,7 @@ use crate::output::{print_json, print_line, say};
 use crate::process::Announcement;
 use crate::session::with_runtime;
 use pluvio_env::Env;
-use pluvio_env_os::StopSignals;
+use pluvio_env_os::{StopSignals, make_directory};
 use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -44,16 +44,7 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
 fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
     match &dev.data {
         Some(data) => {
-            if data.exists() && !data.is_dir() {
-                return Err(Failure::new(format!(
-                    "--data {}: it is a file; give a directory",
-                    data.display()
-                )));
-            }
-            std::fs::create_dir_all(data).map_err(|error| Failure::file(data, &error))?;
-            let data = data
-                .canonicalize()
-                .map_err(|error| Failure::file(data, &error))?;
+            let data = make_directory(data)?;
             Ok((data, None))
         }
         None => {

@@ -4,6 +4,7 @@ use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin};
 use crate::failure::Failure;
 use crate::local::child::Child;
 use crate::output::spinner;
+use crate::ports;
 use crate::process::Announcement;
 use crate::session::Session;
 use futures_util::future::join_all;
@@ -187,25 +188,16 @@ impl LocalCluster {
 
     /// Ports count up from the given ones; 0 stands for any free one.
     fn check_ports(&self) -> Result<(), Failure> {
-        let most = u32::from(u16::MAX);
-        let servers = u32::try_from(self.servers.len()).unwrap_or(most);
+        let servers = u32::try_from(self.servers.len()).unwrap_or(u32::from(u16::MAX));
         let redis = u32::from(self.options.redis_port);
         let admin = self.options.admin_port.map_or(0, u32::from);
-        for (flag, first, last) in [
-            ("--redis-port", redis, redis + servers - 1),
-            (
-                "--admin-port",
-                admin,
-                admin + servers + self.options.coordinators - 1,
-            ),
-        ] {
-            if first != 0 && last > most {
-                return Err(Failure::usage(format!(
-                    "{flag} {first}: the ports of the last servers would be over {most}; choose a lower one"
-                )));
-            }
-        }
-        Ok(())
+        let coordinator = self.coordinator_addresses[0].rsplit(':').next();
+        let coordinator = coordinator.and_then(|port| port.parse().ok()).unwrap_or(0);
+        ports::check_ranges(&[
+            ("--redis-port", redis, servers),
+            ("--admin-port", admin, servers + self.options.coordinators),
+            ("--coordinator-port", coordinator, 1),
+        ])
     }
 
     /// A cluster that could never acknowledge a write is not started. The rule of what a write

@@ -121,6 +121,7 @@ fn commands_keep_their_words_and_exit_codes() {
     objects(&cluster);
     conditions(&cluster);
     scans(&cluster);
+    who_wants_no_more_is_left_in_peace(&cluster);
     status_has_its_fields(&cluster);
     options_come_from_file_environment_and_flags(&cluster);
 }
@@ -208,6 +209,24 @@ fn conditions(cluster: &Cluster) {
     ])
     .fails(2, &["--if-absent"]);
     assert_eq!(run(&["get", "things", "c"]).ok().text(), "2");
+}
+
+/// As `pluvio scan | head` closes the pipe, before anything is written.
+fn who_wants_no_more_is_left_in_peace(cluster: &Cluster) {
+    for arguments in [
+        &["scan", "scanned"][..],
+        &["export", "scanned", "-"],
+        &["status"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = cluster.command();
+        let command = command.args(arguments).stdout(writer);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        assert_eq!(said, "", "{arguments:?}");
+    }
 }
 
 fn scans(cluster: &Cluster) {

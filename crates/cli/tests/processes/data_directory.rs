@@ -29,11 +29,15 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     let cluster = Setup::servers(2).start();
     let place = |what: &str| cluster.directory().join(what);
     no_directory(&cluster, &place("file"));
+    something_in_the_way(&cluster, &place("in-the-way"));
     read_only(&cluster, &place("read-only"));
     in_use(&cluster);
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
     ports_in_use(&cluster, &place("ports"));
+    of_another_role(&cluster, &place("roles"));
+    metadata_to_begin_with(&cluster, &place("metadata"));
+    addresses_that_nobody_reaches(&cluster, &place("addresses"));
     options_that_make_no_sense(&cluster, &place("options"));
     // None of this has changed the cluster.
     let status = cluster.wait_settled(2);
@@ -53,6 +57,26 @@ fn no_directory(cluster: &Cluster, file: &Path) {
     run(coordinator.arg(file), b"").fails(1, &["error: ", "data directory", name(file)]);
     let mut command = cluster.command();
     run(command.args(["dev", "--data"]).arg(file), b"").fails(1, &["error: ", name(file)]);
+}
+
+/// Something else stands where a server keeps something.
+fn something_in_the_way(cluster: &Cluster, place: &Path) {
+    let directory = "a directory stands where a file belongs";
+    let file = "a file stands where a directory belongs";
+    for (what, words) in [
+        (".pluvio-lock", directory),
+        ("identity.json", directory),
+        ("frames", file),
+    ] {
+        let data = place.join(format!("with-{what}"));
+        fs::create_dir_all(&data).unwrap();
+        match words == file {
+            true => fs::write(data.join(what), "precious").unwrap(),
+            false => fs::create_dir(data.join(what)).unwrap(),
+        }
+        let words = format!("{what}: {words}");
+        server(cluster, &data, &[]).fails(1, &["error: ", name(&data), &words]);
+    }
 }
 
 /// A server that may not write into its data directory. Root may write everywhere: it gives that right up.
@@ -131,6 +155,69 @@ fn of_another_format(cluster: &Cluster, data: &Path) {
     }
 }
 
+/// Runs a coordinator that is expected to end by itself.
+#[track_caller]
+fn coordinator(cluster: &Cluster, data: &Path, flags: &[&str]) -> Output {
+    let mut command = cluster.command();
+    command.args(["coordinator", "--listen", "127.0.0.1:0", "--data"]);
+    run(command.arg(data).args(flags), b"")
+}
+
+/// The data directory of a coordinator is none for a server, nor the other way round.
+fn of_another_role(cluster: &Cluster, place: &Path) {
+    let of_server = place.join("server");
+    fs::create_dir_all(of_server.join("frames")).unwrap();
+    let of_coordinator = place.join("coordinator");
+    fs::create_dir_all(&of_coordinator).unwrap();
+    fs::write(of_coordinator.join("metadata.redb"), "precious").unwrap();
+    let before = files_below(place);
+    let words = ["error: ", "that of a server", name(&of_server), "frames"];
+    coordinator(cluster, &of_server, &[]).fails(1, &words);
+    let words = ["error: ", "that of a coordinator", name(&of_coordinator)];
+    server(cluster, &of_coordinator, &[]).fails(1, &words);
+    assert_eq!(files_below(place), before, "nothing was written");
+}
+
+/// What is no file of metadata begins no new cluster; where there is none, one is begun, also when that was interrupted before.
+fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
+    let words: [(&str, fn(&Path), &str); 3] = [
+        ("empty", |file| fs::write(file, "").unwrap(), "restore"),
+        (
+            "directory",
+            |file| fs::create_dir(file).unwrap(),
+            "move it away",
+        ),
+        (
+            "dangling",
+            |file| std::os::unix::fs::symlink("nothing", file).unwrap(),
+            "mounted",
+        ),
+    ];
+    for (what, make, words) in words {
+        let data = place.join(what);
+        fs::create_dir_all(&data).unwrap();
+        let file = data.join("metadata.redb");
+        make(&file);
+        coordinator(cluster, &data, &[]).fails(1, &["error: ", name(&file), words]);
+        assert!(!data.join("metadata.redb.new").exists(), "{what}");
+        assert!(!data.join("nothing").exists(), "{what}");
+    }
+    let empty = fs::metadata(place.join("empty/metadata.redb")).unwrap();
+    assert_eq!(empty.len(), 0, "left as it is");
+    let data = place.join("interrupted");
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("metadata.redb.new"), "not whole").unwrap();
+    for _ in ["begins", "goes on"] {
+        let mut command = cluster.command();
+        command.args(["coordinator", "--json", "--listen", "127.0.0.1:0", "--data"]);
+        let mut running = Running::spawn(command.arg(&data));
+        running.ready();
+        assert!(!data.join("metadata.redb.new").exists());
+        assert!(data.join("metadata.redb").exists());
+        assert_eq!(running.stop(), Some(0));
+    }
+}
+
 fn ports_in_use(cluster: &Cluster, data: &Path) {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -153,11 +240,28 @@ fn ports_in_use(cluster: &Cluster, data: &Path) {
         name(&fresh),
     ]);
     run(dev, b"").fails(1, &["error: ", &address, "in use"]);
+    let mut command = cluster.command();
+    let overlapping = command.args(["dev", "--redis-port", "7000", "--admin-port", "7003"]);
+    run(overlapping, b"").fails(2, &["error: ", "--redis-port", "--admin-port"]);
     for bad in ["nonsense", "127.0.0.1", "127.0.0.1:99999", "300.1.1.1:0"] {
         let output = server(cluster, data, &["--listen", bad]);
         assert!(matches!(output.code, Some(1 | 2)), "{output:?}");
         assert!(output.stderr.contains("error: "), "{output:?}");
     }
+}
+
+/// What the cluster is told as the address of a process has to be one.
+fn addresses_that_nobody_reaches(cluster: &Cluster, data: &Path) {
+    let words = ["error: ", "the others reach"];
+    for all in ["0.0.0.0:0", "[::]:0"] {
+        server(cluster, data, &["--listen", all]).fails(2, &words);
+        let mut command = cluster.command();
+        let coordinator = command.args(["coordinator", "--listen", all, "--data"]);
+        run(coordinator.arg(data), b"").fails(2, &words);
+    }
+    assert!(!data.exists(), "nothing was begun");
+    // A name for the same.
+    server(cluster, data, &["--listen", "0:0"]).fails(1, &words);
 }
 
 fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
@@ -167,10 +271,22 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
             "min-replicas",
         ),
         (&["--replicas", "2", "--min-replicas", "0"], "min-replicas"),
-        (&["--memory", "1KiB"], "cannot set up the log memory"),
+        (
+            &["--memory", "0"],
+            "--memory 0B: cannot set up the log memory",
+        ),
+        (
+            &["--memory", "1KiB"],
+            "--memory 1KiB: cannot set up the log memory",
+        ),
+        (&["--memory", "256TiB"], "--memory 256TiB: "),
         (
             &["--memory", "256TiB"],
             "log option memory: 281474976710656 bytes are more than 281474976645120",
+        ),
+        (
+            &["--listen", "127.0.0.1:7999", "--redis", "0.0.0.0:7999"],
+            "--listen 127.0.0.1:7999 and --redis 0.0.0.0:7999 are the same port",
         ),
     ] {
         let output = server(cluster, data, flags);

@@ -50,16 +50,17 @@ fn is_damage(error: &redb::Error) -> bool {
 }
 
 impl RedbStore {
-    /// Opens the store's file, or creates it. Blocks on the disk; call it at start.
+    /// Opens the store's file, or creates it; one that is empty is taken for new. Blocks on the disk; call it at start.
     ///
     /// # Errors
     /// The file is in use by another process, is no redb file, or cannot be read or created.
     pub fn open(path: impl Into<PathBuf>, tasks: Arc<dyn Tasks>) -> Result<Self, StoreError> {
+        let path: PathBuf = path.into();
+        let database = Database::create(&path).map_err(|e| failed(&path, e))?;
         let file = File {
-            path: path.into(),
-            database: Mutex::new(None),
+            path,
+            database: Mutex::new(Some(database)),
         };
-        file.with(|_| Ok(()))?;
         Ok(Self {
             file: Arc::new(file),
             tasks,
@@ -93,7 +94,8 @@ impl File {
         let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = match place.take() {
             Some(database) => database,
-            None => Database::create(&self.path).map_err(|e| failed(&self.path, e))?,
+            // One that is gone or empty now is not begun anew: this process knows what was in it.
+            None => Database::open(&self.path).map_err(|e| failed(&self.path, e))?,
         };
         // Put back only after success; an error closes the file, so that the next call starts anew.
         let value = work(&database).map_err(|e| failed(&self.path, e))?;
