@@ -330,6 +330,32 @@ impl Segment {
         })
     }
 
+    /// Compares entries with their checksums: those from `from`, where one begins, up to some `bytes` further; of a closed segment
+    /// whose replicas have what it has now. Gives where to go on; at the end that is [`Self::appended_len`], also when the segment
+    /// was freed meanwhile.
+    ///
+    /// # Errors
+    /// [`Corruption`]: log memory is broken, and replicas may have been made of it; the process must stop.
+    pub(crate) fn compare(&self, from: u32, bytes: u32) -> Result<u32, Corruption> {
+        let (len, mut bytes) = (self.appended_len(), bytes.max(1));
+        while from < len {
+            let end = len.min(from.saturating_add(bytes));
+            let next = match self.copy_checked(from, from..end) {
+                None => return Ok(len),
+                Some(checked) => checked?.1,
+            };
+            if next > from {
+                return Ok(next);
+            }
+            if end == len {
+                return Err(self.corruption(from, ParseErrorKind::Truncated));
+            }
+            // One entry is longer.
+            bytes = bytes.saturating_mul(2);
+        }
+        Ok(len)
+    }
+
     /// That the entry at `offset` is broken.
     #[must_use]
     pub fn corruption(&self, offset: u32, what: ParseErrorKind) -> Corruption {

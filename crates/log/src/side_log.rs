@@ -7,20 +7,23 @@
 
 use crate::append::{AppendClass, EntryRefs, current, with_encoded};
 use crate::durable::{Appended, Durability};
-use crate::error::{AppendError, CommitError, FullReason};
+use crate::error::{AppendError, CommitError, Corruption, FullReason};
 use crate::log_state::LogState;
 use crate::roll::Opening;
 use crate::segment::Segment;
 use crate::space::LogSpace;
 use crate::writer::{SegmentWriter, end_after};
 use core::time::Duration;
-use pluvio_format::{Encoded, Entry, SegmentKind};
+use pluvio_format::{Check, Encoded, Entry, SegmentKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{LogId, SEGLET_BYTES, SegmentId};
 use std::sync::Arc;
 
 /// Bytes of a segment header entry: kind, length and checksum, and a body of 37 bytes.
 pub(crate) const SIDE_HEADER_BYTES: usize = 43;
+
+/// Bytes that are compared with their checksums at once.
+const COMPARED_BYTES: u32 = 256 << 10;
 
 /// See the module. Dropping it without [`SideLog::commit`] is [`SideLog::abort`].
 pub struct SideLog {
@@ -119,6 +122,24 @@ impl SideLog {
         self.finish_segment();
         LogState::call(&self.space.log(self.log).append_hook);
         self.closed.clone()
+    }
+
+    /// Compares everything with its checksums. To be done when the replicas have it and before the commit: those that were
+    /// made of memory in which a bit had turned over would be all there is, once what was replayed is freed. Takes long.
+    ///
+    /// # Errors
+    /// [`Corruption`]: log memory is broken; the process must stop.
+    pub fn compare_checksums(&self) -> Result<(), Corruption> {
+        if self.space.memory.possible(Check::Checksum) == Check::Structure {
+            return Ok(());
+        }
+        for segment in &self.closed {
+            let mut at = 0;
+            while at < segment.appended_len() {
+                at = segment.compare(at, COMPARED_BYTES)?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the cleaner away from the segments also once they are committed, until
@@ -297,6 +318,34 @@ mod tests {
     use crate::options::LogOptions;
     use core::sync::atomic::{AtomicBool, Ordering};
     use pluvio_units::Size;
+
+    #[test]
+    fn a_bit_that_turns_over_in_a_side_log_is_found_before_the_commit() {
+        let options = LogOptions {
+            durability: Durability::Replicated,
+            ..LogOptions::new(Size::mib(64))
+        };
+        let space = LogSpace::new(options).expect("enough memory");
+        let mut side = SideLog::new(Arc::clone(&space), LogId(0));
+        let value = vec![7; 300_000];
+        let object = Entry::Object(pluvio_format::Object {
+            table: pluvio_units::TableId(1),
+            version: pluvio_units::ObjectVersion(1),
+            timestamp_s: 1,
+            graves: pluvio_format::Graves::NONE,
+            key: b"key",
+            value: &value,
+        });
+        let mut last = None;
+        for _ in 0..20 {
+            let refs = side.append(&[object.clone()], AppendClass::Replay, &space.pin());
+            last = Some(refs.expect("there is room")[0]);
+        }
+        side.close();
+        assert!(side.compare_checksums().is_ok());
+        assert!(space.flip_bit(last.expect("appended"), 8 * 290_000));
+        assert!(side.compare_checksums().is_err());
+    }
 
     #[test]
     fn the_cleaner_gets_no_segment_before_its_commit_has_succeeded() {

@@ -51,6 +51,12 @@ impl Run {
         panic!("no progress: {:#?}", self.store.space);
     }
 
+    fn segment_of(&self, key: u32) -> SegmentId {
+        let guard = self.store.space.pin();
+        let entry = self.store.place_of(key);
+        self.store.space.position_of(entry, &guard).1.segment
+    }
+
     fn members(&self) -> BTreeMap<SegmentId, Arc<Segment>> {
         let segments = self.store.space.segments(LOG);
         segments.into_iter().map(|s| (s.id(), s)).collect()
@@ -179,6 +185,39 @@ fn one_level_means_no_compaction() {
         cleaner.passes > 3 && cleaner.compactions == 0,
         "{cleaner:?}"
     );
+}
+
+#[test]
+fn survivors_are_compared_with_their_checksums_before_the_victims_leave() {
+    let cleaner = CleanerOptions {
+        cleaning: Cleaning::OneLevel,
+        ..CleanerOptions::default()
+    };
+    let mut run = Run::new(options(64, 1, Durability::Replicated), cleaner, 800);
+    let survivor = (0..20_000).find_map(|_| {
+        let key = run.random.below(800) as u32;
+        run.change(key, Some(60_000));
+        run.replication.finish(&mut run.random);
+        for _ in 0..100 {
+            let _pace = run.store.cleaner.step(run.now_s).expect("memory is right");
+        }
+        let members = run.members();
+        (0..800).find(|key| {
+            let there = run.store.read(*key).is_some();
+            there && !members.contains_key(&run.segment_of(*key))
+        })
+    });
+    let key = survivor.expect("nothing was cleaned");
+    let victims = run.members().len();
+    let entry = run.store.place_of(key);
+    assert!(run.store.space.flip_bit(entry, 8 * 1000), "nobody reads");
+    let found = (0..1000).find_map(|_| {
+        run.replication.finish(&mut run.random);
+        run.store.cleaner.step(run.now_s).err()
+    });
+    let corruption = found.expect("the survivor joined the log");
+    assert_eq!(corruption.segment, run.segment_of(key));
+    assert_eq!(run.members().len(), victims);
 }
 
 /// Of a memory of 256 MiB.

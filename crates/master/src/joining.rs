@@ -160,7 +160,21 @@ impl Master {
             side.abort();
             return Err(why);
         }
+        let side = self.compare(side).await?;
         Ok(self.commit(side).await)
+    }
+
+    /// What the replicas have of the side log was right.
+    async fn compare(&self, side: SideLog) -> Result<SideLog, String> {
+        let compared = self.elsewhere(move || (side.compare_checksums(), side));
+        match compared.await {
+            Some((Ok(()), side)) => Ok(side),
+            Some((Err(corruption), _side)) => {
+                self.store().space().found_corrupt(&corruption);
+                Err(corruption.to_string())
+            }
+            None => Err("the process is stopping".to_owned()),
+        }
     }
 
     async fn close(&self, log: LogId, replay: Replay) -> Result<SideLog, String> {

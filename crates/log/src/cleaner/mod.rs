@@ -29,8 +29,11 @@
 //!   place of any replica, recovery finds the same.
 //! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared with its checksum, where
 //!   entries have one: a bit that turned over in a key makes a live object look dead, and its replicas would be freed.
+//! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed, before the digest that lists them
+//!   drops the victims: replicas that were made of memory in which a bit had turned over would be all there is.
 //!
-//! CLEAN-9 is shown by `corrupt_memory_stops_the_process_and_says_where` (crate `store`).
+//! CLEAN-9 is shown by `corrupt_memory_stops_the_process_and_says_where` (crate `store`), CLEAN-10 by
+//! `survivors_are_compared_with_their_checksums_before_the_victims_leave` (`tests/two_levels.rs`).
 
 mod balance;
 mod choose;
@@ -301,7 +304,7 @@ impl Cleaner {
             Stage::Choose => self.choose(state),
             Stage::Scan(pass) => self.scan(pass, &mut state.barren)?,
             Stage::Relocate(pass) => self.relocate(pass)?,
-            Stage::AwaitDurable(pass) => self.await_durable(pass),
+            Stage::AwaitDurable(pass) => self.await_durable(pass)?,
             Stage::CompactScan(compaction) => self.compact_scan(compaction)?,
             Stage::CompactCopy(compaction) => self.compact_copy(compaction, &mut state.finished)?,
         };

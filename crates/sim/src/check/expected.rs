@@ -12,10 +12,14 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 8] = [
+const EXPECTED: [Expected; 9] = [
     Expected {
         part: "no room is kept for the next start",
         why: "the disk is full, or gave an error",
+    },
+    Expected {
+        part: "a backup has no space",
+        why: "its disk is full: a fault fills it up",
     },
     Expected {
         part: "it does not reach the servers, and another coordinator does",
