@@ -58,12 +58,12 @@ fn small_indexes_cost_what_they_use_and_large_ones_have_huge_pages() {
         return;
     }
     let before = mapped("AnonHugePages:");
-    let large = index(1 << 23);
-    fill(&large, &epochs, 3_000_000);
+    let large = index(1 << 21);
+    fill(&large, &epochs, 300_000);
     assert_eq!(mapped("AnonHugePages:"), before, "it is not large yet");
     drop(large);
-    let larger = index(1 << 23);
-    fill(&larger, &epochs, 4_000_000);
+    let larger = index(1 << 21);
+    fill(&larger, &epochs, 1_000_000);
     // The system gives none when memory is in pieces.
     let (huge, all) = (mapped("AnonHugePages:") - before, larger.memory_bytes());
     println!("{huge} bytes of {all} on huge pages");

@@ -87,6 +87,9 @@ const COMPACTING: u8 = 2;
 /// Replication needs the bytes as they are.
 const BYTES_HELD: u8 = 4;
 
+/// Bytes that are compared with their checksums at once.
+const COMPARED_BYTES: u32 = 256 << 10;
+
 /// See the module. Shared; the log owns its state. Heads of two cores share no cache line.
 #[repr(align(64))]
 pub struct Segment {
@@ -330,30 +333,29 @@ impl Segment {
         })
     }
 
-    /// Compares entries with their checksums: those from `from`, where one begins, up to some `bytes` further; of a closed segment
-    /// whose replicas have what it has now. Gives where to go on; at the end that is [`Self::appended_len`], also when the segment
-    /// was freed meanwhile.
+    /// Compares all entries of a closed segment, whose replicas have what it has now, with their checksums.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken, and replicas may have been made of it; the process must stop.
-    pub(crate) fn compare(&self, from: u32, bytes: u32) -> Result<u32, Corruption> {
-        let (len, mut bytes) = (self.appended_len(), bytes.max(1));
+    pub(crate) fn compare_checksums(&self) -> Result<(), Corruption> {
+        let (len, mut from, mut piece) = (self.appended_len(), 0, COMPARED_BYTES);
         while from < len {
-            let end = len.min(from.saturating_add(bytes));
-            let next = match self.copy_checked(from, from..end) {
-                None => return Ok(len),
-                Some(checked) => checked?.1,
+            let end = len.min(from.saturating_add(piece));
+            let Some(checked) = self.copy_checked(from, from..end) else {
+                // It was freed: nobody needs it any more.
+                return Ok(());
             };
-            if next > from {
-                return Ok(next);
+            let (_, next) = checked?;
+            if next == from {
+                if end == len {
+                    return Err(self.corruption(from, ParseErrorKind::Truncated));
+                }
+                // One entry is longer.
+                piece = piece.saturating_mul(2);
             }
-            if end == len {
-                return Err(self.corruption(from, ParseErrorKind::Truncated));
-            }
-            // One entry is longer.
-            bytes = bytes.saturating_mul(2);
+            from = next;
         }
-        Ok(len)
+        Ok(())
     }
 
     /// That the entry at `offset` is broken.

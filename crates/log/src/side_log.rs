@@ -22,9 +22,6 @@ use std::sync::Arc;
 /// Bytes of a segment header entry: kind, length and checksum, and a body of 37 bytes.
 pub(crate) const SIDE_HEADER_BYTES: usize = 43;
 
-/// Bytes that are compared with their checksums at once.
-const COMPARED_BYTES: u32 = 256 << 10;
-
 /// See the module. Dropping it without [`SideLog::commit`] is [`SideLog::abort`].
 pub struct SideLog {
     space: Arc<LogSpace>,
@@ -133,13 +130,9 @@ impl SideLog {
         if self.space.memory.possible(Check::Checksum) == Check::Structure {
             return Ok(());
         }
-        for segment in &self.closed {
-            let mut at = 0;
-            while at < segment.appended_len() {
-                at = segment.compare(at, COMPARED_BYTES)?;
-            }
-        }
-        Ok(())
+        self.closed
+            .iter()
+            .try_for_each(|segment| segment.compare_checksums())
     }
 
     /// Keeps the cleaner away from the segments also once they are committed, until

@@ -42,7 +42,7 @@ impl ReplicationOptions {
             synced: true,
             coordinators: Arc::new(Coordinators::new(Vec::new())),
             write_limit: Duration::from_secs(2),
-            full_pause: Duration::from_secs(10),
+            full_pause: Duration::from_secs(4),
         }
     }
 }

@@ -180,7 +180,8 @@ fn of_another_role(cluster: &Cluster, place: &Path) {
 
 /// What is no file of metadata begins no new cluster; where there is none, one is begun, also when that was interrupted before.
 fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
-    let words: [(&str, fn(&Path), &str); 3] = [
+    type Make = fn(&Path);
+    let words: [(&str, Make, &str); 3] = [
         ("empty", |file| fs::write(file, "").unwrap(), "restore"),
         (
             "directory",

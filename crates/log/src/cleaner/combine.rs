@@ -46,8 +46,6 @@ pub(super) struct Pass {
     stock_slots: Vec<u32>,
     writer: Option<SegmentWriter>,
     survivors: Vec<Arc<Segment>>,
-    /// How many survivors, and how much of the next one, were compared with their checksums (CLEAN-10).
-    compared: (usize, u32),
     /// Where each log must be durable before the exchange (CLEAN-2).
     await_positions: Vec<(LogId, LogPosition)>,
     dropped: Dropped,
@@ -90,7 +88,6 @@ impl Pass {
             stock_slots: Vec::new(),
             writer: None,
             survivors: Vec::new(),
-            compared: (0, 0),
             await_positions: Vec::new(),
             dropped: Dropped::default(),
             gain: 0,
@@ -441,27 +438,8 @@ impl Cleaner {
         }
     }
 
-    /// Compares a slice of the survivors with their checksums; gives whether all were compared (CLEAN-10).
-    fn compare_survivors(&self, pass: &mut Pass) -> Result<bool, Corruption> {
-        if self.space.memory.possible(Check::Checksum) == Check::Structure {
-            return Ok(true);
-        }
-        let (done, from) = pass.compared;
-        let Some(survivor) = pass.survivors.get(done) else {
-            return Ok(true);
-        };
-        let slice = u32::try_from(self.options.slice_bytes).unwrap_or(u32::MAX);
-        let next = survivor.compare(from, slice)?;
-        pass.compared = if next >= survivor.appended_len() {
-            (done + 1, 0)
-        } else {
-            (done, next)
-        };
-        Ok(false)
-    }
-
-    /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3).
-    pub(super) fn await_durable(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
+    /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the survivors are right (CLEAN-10).
+    pub(super) fn await_durable(&self, pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
         let survivors_are_durable = || match self.space.options.durability {
             Durability::Volatile => true,
             Durability::Replicated => pass.survivors.iter().all(|s| s.is_marked_durable()),
@@ -469,8 +447,10 @@ impl Cleaner {
         if !survivors_are_durable() || !self.are_durable(&pass.await_positions) {
             return Ok((Stage::AwaitDurable(pass), CleanerPace::Idle));
         }
-        if !self.compare_survivors(&mut pass)? {
-            return Ok((Stage::AwaitDurable(pass), CleanerPace::Again));
+        if self.space.memory.possible(Check::Checksum) == Check::Checksum {
+            for survivor in &pass.survivors {
+                survivor.compare_checksums()?;
+            }
         }
         self.add(|c| &c.passes, 1);
         self.add(|c| &c.segments_cleaned, pass.victims.len() as u64);
