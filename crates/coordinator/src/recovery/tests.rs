@@ -329,6 +329,19 @@ fn who_refused_at_once_is_asked_again_after_the_others() {
 }
 
 #[test]
+fn who_refuses_at_once_keeps_nobody_from_being_asked_again() {
+    let mut trouble = Trouble::default();
+    let mut attempt = attempted(&[], &[(2, "full"), (3, "not today")]);
+    attempt.failed.get_mut(&ServerId(3)).unwrap().tried = false;
+    trouble.learn(&attempt);
+    let nobody = BTreeSet::new();
+    let chosen = trouble.choose(servers(&[2, 3]), &nobody);
+    assert_eq!(chosen.asked, servers(&[3, 2]));
+    let chosen = trouble.choose(servers(&[2, 3, 4]), &nobody);
+    assert_eq!(chosen.asked, servers(&[4, 3]));
+}
+
+#[test]
 fn what_failed_on_a_server_that_is_gone_is_forgotten() {
     let mut trouble = Trouble::default();
     trouble.learn(&attempted(&[], &[(2, "full"), (3, "full")]));

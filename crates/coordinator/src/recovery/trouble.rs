@@ -92,8 +92,8 @@ impl Trouble {
     }
 
     /// Chooses among `masters`, which are all that can recover. Who tried and could not, most often for want of memory, holds an
-    /// attempt for long, so it is asked again only when there is nobody else. Then who failed least comes first, and of these
-    /// who is not `busy`; the rest is as it was. Forgets who is not among them.
+    /// attempt for long, so it is not asked again as long as there is one that has not failed. Who failed least comes first, and of
+    /// these who is not `busy`; the rest is as it was. Forgets who is not among them.
     pub(super) fn choose(
         &mut self,
         mut masters: Vec<ServerId>,
@@ -108,7 +108,11 @@ impl Trouble {
             (could_not(master), times, busy.contains(master))
         });
         let others = masters.iter().filter(|master| !could_not(master)).count();
-        if others > 0 && others < all {
+        // One that refuses at once, however often, keeps nobody from being asked.
+        let some_unfailed = masters
+            .iter()
+            .any(|master| failed(master).is_none_or(|f| f.times == 0));
+        if some_unfailed && others < all {
             pluvio_units::mark("recovery-only-who-has-not-failed");
             masters.truncate(others);
         }
