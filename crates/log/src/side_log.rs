@@ -331,7 +331,7 @@ mod tests {
         });
         let mut last = None;
         for _ in 0..20 {
-            let refs = side.append(&[object.clone()], AppendClass::Replay, &space.pin());
+            let refs = side.append(std::slice::from_ref(&object), AppendClass::Replay, &space.pin());
             last = Some(refs.expect("there is room")[0]);
         }
         side.close();
