@@ -16,6 +16,8 @@
 //! REPLAY-1 and REPLAY-3 are shown by `what_was_durable_is_recovered_in_any_order`, and so is REPLAY-2, by recovering from what
 //! the first recovery wrote; REPLAY-4 is shown by `a_log_larger_than_memory_is_replayed_after_a_survey`.
 
+mod survey;
+
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
@@ -26,8 +28,9 @@ use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
-use std::collections::btree_map::{self, BTreeMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use survey::Survey;
 
 /// Why a replay cannot go on. What was replayed stays; end it with [`Replay::abort`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -153,78 +156,6 @@ fn read_ahead<'b>(
     Ok(())
 }
 
-/// Most that a survey takes of the heap, which is outside the log's memory: the bytes of its keys and
-/// [`SURVEY_ENTRY_BYTES`] for each of them. Beyond it the replay is refused, as where memory is full, so that the
-/// partition is cut finer. Enough for 2 million keys of 30 bytes: what a partition has that is not a crowded one.
-const SURVEY_BYTES_MAX: usize = 256 << 20;
-/// What a key of a survey takes beside its bytes: its place in a map that is two thirds full, and what its allocation costs.
-const SURVEY_ENTRY_BYTES: usize = 96;
-
-/// The newest entry of every key.
-struct Survey {
-    newest: BTreeMap<(TableId, Box<[u8]>), Newest>,
-    bytes: usize,
-    bytes_max: usize,
-}
-
-/// Ordered as replay decides: of an object and its tombstone the tombstone counts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Newest {
-    version: ObjectVersion,
-    is_tombstone: bool,
-}
-
-impl Survey {
-    fn new(bytes_max: usize) -> Self {
-        Self {
-            newest: BTreeMap::new(),
-            bytes: 0,
-            bytes_max,
-        }
-    }
-
-    fn look_at(&mut self, entry: &Entry<'_>) -> Result<(), ReplayError> {
-        let (table, key, version, is_tombstone) = match entry {
-            Entry::Object(object) => (object.table, object.key, object.version, false),
-            Entry::Tombstone(tombstone) => {
-                (tombstone.table, tombstone.key, tombstone.version, true)
-            }
-            Entry::SegmentHeader(_)
-            | Entry::LogDigest(_)
-            | Entry::SafeVersion(_)
-            | Entry::TableStats(_)
-            | Entry::Completion(_) => return Ok(()),
-        };
-        let found = Newest {
-            version,
-            is_tombstone,
-        };
-        match self.newest.entry((table, key.into())) {
-            btree_map::Entry::Occupied(mut known) => {
-                let newest = known.get_mut();
-                *newest = found.max(*newest);
-            }
-            btree_map::Entry::Vacant(place) => {
-                let bytes = self.bytes + key.len() + SURVEY_ENTRY_BYTES;
-                if bytes > self.bytes_max {
-                    return Err(ReplayError::SurveyFull(self.bytes_max));
-                }
-                self.bytes = bytes;
-                place.insert(found);
-            }
-        }
-        Ok(())
-    }
-
-    fn lives(&self, object: &Object<'_>) -> bool {
-        let this = Newest {
-            version: object.version,
-            is_tombstone: false,
-        };
-        self.newest.get(&(object.table, object.key.into())) == Some(&this)
-    }
-}
-
 impl Replay {
     /// A replay of `tablets`, which hold nothing yet, into a side log of `log`. Their indexes are made when a
     /// replay that was given up took them away.
@@ -286,24 +217,6 @@ impl Replay {
         Ok(())
     }
 
-    /// Looks at entries before a replay in which only what lives in the end takes memory: once this has seen
-    /// all entries, [`Self::replay`] passes over the others. Costs heap for every key, 256 MiB at most.
-    ///
-    /// # Errors
-    /// [`ReplayError::Parse`], [`ReplayError::SurveyFull`]. After one the replay cannot go on.
-    pub fn survey(&mut self, mut bytes: &[u8]) -> Result<(), ReplayError> {
-        self.objects = AppendClass::Replay;
-        let survey = self
-            .survey
-            .get_or_insert_with(|| Survey::new(SURVEY_BYTES_MAX));
-        while !bytes.is_empty() {
-            let parsed = read_entry(bytes)?;
-            survey.look_at(&parsed.entry)?;
-            bytes = &bytes[parsed.head.total_len()..];
-        }
-        Ok(())
-    }
-
     fn entry(
         &mut self,
         ground: &Ground<'_>,
@@ -332,11 +245,6 @@ impl Replay {
             Entry::Completion(record) => self.completion(ground, record, now),
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => Ok(()),
         }
-    }
-
-    fn is_surveyed_dead(&self, object: &Object<'_>) -> bool {
-        let survey = self.survey.as_ref();
-        survey.is_some_and(|survey| !survey.lives(object))
     }
 
     fn object(
@@ -560,47 +468,5 @@ fn version_of(entry: &Entry<'_>) -> ObjectVersion {
         Entry::Object(object) => object.version,
         Entry::Tombstone(tombstone) => tombstone.version,
         other => unreachable_kind(other),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::EngineOptions;
-    use pluvio_format::Encoded;
-    use pluvio_log::LogOptions;
-    use pluvio_units::Size;
-
-    fn object(key: &[u8], version: u64) -> Vec<u8> {
-        let object = Entry::Object(Object {
-            table: TableId(1),
-            version: ObjectVersion(version),
-            timestamp_s: 1,
-            graves: Graves::NONE,
-            key,
-            value: b"value",
-        });
-        Encoded::new(&object, false).unwrap().to_vec()
-    }
-
-    #[test]
-    fn a_survey_takes_no_more_keys_than_fit_its_bound() {
-        let log = LogOptions::new(Size::mib(64));
-        let store = Engine::open(EngineOptions { log }).unwrap();
-        let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
-        let tablets = vec![(table, HashRange::ALL)];
-        let mut replay = Replay::new(&store, LogId(0), tablets).unwrap();
-        let bytes_max = 3 * (SURVEY_ENTRY_BYTES + 4);
-        replay.survey = Some(Survey::new(bytes_max));
-        for key in [b"key1", b"key2", b"key3"] {
-            for version in 1..=10 {
-                replay.survey(&object(key, version)).unwrap();
-            }
-        }
-        let refused = replay.survey(&object(b"key4", 1));
-        assert_eq!(refused, Err(ReplayError::SurveyFull(bytes_max)));
-        // What is known takes no more room.
-        replay.survey(&object(b"key1", 11)).unwrap();
-        replay.abort();
     }
 }
