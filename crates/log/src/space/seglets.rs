@@ -1,0 +1,113 @@
+//! Segment slots and seglets: taking them for segments, giving them back, and giving pages of free ones back to the system.
+
+use super::LogSpace;
+use core::sync::atomic::Ordering;
+use pluvio_memory::{SegletClass, SegletIndex};
+use pluvio_units::LogId;
+use std::sync::{MutexGuard, PoisonError};
+
+impl LogSpace {
+    /// Takes `count` segment slots and leaves at least `leave` behind.
+    pub(crate) fn take_slots(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
+        let mut free = self.free_slots();
+        let keep = free.len().checked_sub(count)?;
+        (keep >= leave).then(|| free.split_off(keep))
+    }
+
+    pub(crate) fn give_back_slots(&self, slots: impl IntoIterator<Item = u32>) {
+        self.free_slots().extend(slots);
+    }
+
+    pub(crate) fn free_slot_count(&self) -> usize {
+        self.free_slots().len()
+    }
+
+    fn free_slots(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free_slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes seglets for a log from the default pool and leaves at least `leave` behind. Reclaims what is
+    /// quiesced before it gives up.
+    pub(crate) fn take_default(&self, log: LogId, count: usize, leave: usize) -> Option<Vec<u32>> {
+        let part = self.log(log).part;
+        self.note_growth(count, leave);
+        let take = || {
+            let class = SegletClass::Default;
+            self.may_take(class, count)
+                .then(|| self.pool.take_leaving(class, count, leave, part))
+                .flatten()
+        };
+        let seglets = take().or_else(|| {
+            self.reclaim();
+            take()
+        })?;
+        Some(seglets.into_iter().map(|s| s.0).collect())
+    }
+
+    /// Notes, for the cleaner, whether the appends of late make live data more.
+    fn note_growth(&self, count: usize, leave: usize) {
+        // The loads keep the line shared: this is once for each seglet.
+        let seglets = self.growth_seglets.load(Ordering::Relaxed);
+        let now = if leave > self.geometry.delete_reserve {
+            self.geometry.segment_seglets
+        } else {
+            seglets.saturating_sub(count)
+        };
+        if now != seglets {
+            self.growth_seglets.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some of the last seglets, as many as a segment has, were wanted by appends that make live data more: they have to
+    /// leave the overwrite reserve alone.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.growth_seglets.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes seglets for a log from a reserve, and then from the default pool.
+    pub(crate) fn take_reserved(
+        &self,
+        log: LogId,
+        class: SegletClass,
+        count: usize,
+    ) -> Option<Vec<u32>> {
+        if !self.may_take(class, count) {
+            return None;
+        }
+        let seglets = self.pool.take(class, count, self.log(log).part)?;
+        Some(seglets.into_iter().map(|s| s.0).collect())
+    }
+
+    pub(crate) fn give_back(&self, seglets: impl IntoIterator<Item = u32>) {
+        self.pool.give_back(seglets.into_iter().map(SegletIndex));
+    }
+
+    /// Whether the gate lets seglets be taken.
+    fn may_take(&self, class: SegletClass, count: usize) -> bool {
+        self.seglet_gate.get().is_none_or(|gate| gate(class, count))
+    }
+
+    /// Gives the pages of up to `count` free seglets back to the system; returns of how many.
+    pub(crate) fn give_pages_back(&self, count: usize) -> usize {
+        self.discard(self.pool.take_with_pages(count))
+    }
+
+    /// The same for seglets of the cleaners' reserve.
+    pub(crate) fn give_reserve_pages_back(&self, count: usize) -> usize {
+        self.discard(self.pool.take_reserve_with_pages(count))
+    }
+
+    fn discard(&self, seglets: Vec<SegletIndex>) -> usize {
+        if seglets.is_empty() {
+            return 0;
+        }
+        for seglet in &seglets {
+            self.memory.discard(seglet.0);
+        }
+        let given = seglets.len();
+        self.pool.give_back_blank(seglets);
+        given
+    }
+}
