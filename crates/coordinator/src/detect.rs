@@ -8,18 +8,20 @@
 //!
 //! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this process that is cut off,
 //!   and without servers that answer there is nobody to recover anything. Nor does a machine that cannot be
-//!   reached prove a crash, as one that refuses the connection does.
+//!   reached prove a crash, as one that refuses the connection does. An answer to any ping ends the silence, so the suspect
+//!   is no witness against itself.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs 2^(n-1) times
 //!   `dead_server_timeout` without one answer, up to `silence_max`. Who is dead stays silent for as long as that takes; who is
 //!   starved answers before. A cascade of n servers needs all of them to stand still for that long.
 
 use crate::options::CoordinatorOptions;
-use crate::shared::Shared;
+use crate::shared::{Memory, Shared};
 use core::time::Duration;
 use futures_util::future::join_all;
 use pluvio_env::{Address, CallError, Moment, Network, NoConnection};
 use pluvio_units::ServerId;
 use pluvio_wire::{Header, Ping, PingReply, RpcError, ServerInfo, ServerState};
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// Pings in the time of `dead_server_timeout`.
@@ -167,6 +169,27 @@ impl Convictions {
     }
 }
 
+impl Memory {
+    /// Whether nobody checks this server yet; from now on somebody does.
+    fn begin_check(&mut self, server: ServerId) -> bool {
+        match self.suspects.entry(server) {
+            Entry::Vacant(entry) => {
+                entry.insert(false);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    /// A server has answered a ping.
+    fn note_answer(&mut self, server: ServerId, now: Moment) {
+        self.last_answer = Some(now);
+        if let Some(has_answered) = self.suspects.get_mut(&server) {
+            *has_answered = true;
+        }
+    }
+}
+
 impl Shared {
     /// Pings a random server now and then, for as long as the coordinator runs.
     pub(crate) async fn watch_over(self: Arc<Self>) {
@@ -194,7 +217,7 @@ impl Shared {
 
     /// Checks a server that somebody takes for crashed, unless that is done already.
     pub(crate) fn suspect(self: &Arc<Self>, server: ServerId) {
-        if self.state().is_up(server) && self.memory().suspects.insert(server) {
+        if self.state().is_up(server) && self.memory().begin_check(server) {
             let shared = self.clone();
             self.spawn("check", async move {
                 shared.check(server).await;
@@ -215,7 +238,7 @@ impl Shared {
             if record.info.state != ServerState::Up {
                 return;
             }
-            let (sign, sent) = self.ping(&record.info, limit).await;
+            let (sign, sent) = self.ping_suspect(&record.info, limit).await;
             let why = match suspicion.ping(sign, sent, clock.now(), limit) {
                 Verdict::Alive => {
                     pluvio_units::mark("detect-suspect-answers");
@@ -226,7 +249,7 @@ impl Shared {
                 Verdict::Silent(silent) if self.others_answer(server).await => {
                     pluvio_units::mark("detect-silent");
                     // They may do so since a moment ago, when this process was reconnected: the suspect is asked after them.
-                    let (sign, _) = self.ping(&record.info, limit).await;
+                    let (sign, _) = self.ping_suspect(&record.info, limit).await;
                     if sign == Sign::Alive {
                         return;
                     }
@@ -279,7 +302,7 @@ impl Shared {
             let memory = self.memory();
             let others = state.up().filter(|s| s.id != besides);
             others
-                .filter(|s| !memory.suspects.contains(&s.id))
+                .filter(|s| !memory.suspects.contains_key(&s.id))
                 .cloned()
                 .collect()
         };
@@ -289,6 +312,17 @@ impl Shared {
         let asked = others.iter().map(|other| self.ping(other, limit));
         let signs = join_all(asked).await;
         signs.iter().any(|(sign, _)| *sign == Sign::Alive)
+    }
+
+    /// One ping to a server that is being checked, and when it was sent. Silence does not count if the server has answered
+    /// another ping meanwhile.
+    async fn ping_suspect(&self, suspect: &ServerInfo, limit: Duration) -> (Sign, Moment) {
+        let (sign, sent) = self.ping(suspect, limit).await;
+        let has_answered = self.memory().suspects.get(&suspect.id) == Some(&true);
+        match sign {
+            Sign::Silent if has_answered => (Sign::Alive, sent),
+            Sign::Silent | Sign::Alive | Sign::Gone => (sign, sent),
+        }
     }
 
     /// One ping, and when it was sent.
@@ -310,7 +344,7 @@ impl Shared {
             }
         };
         if sign == Sign::Alive {
-            self.memory().last_answer = Some(self.env.clock.now());
+            self.memory().note_answer(to.id, self.env.clock.now());
         }
         (sign, sent)
     }

@@ -40,8 +40,8 @@ pub(crate) struct Shared {
 pub(crate) struct Memory {
     /// Tasks under way.
     pub(crate) running: BTreeSet<Work>,
-    /// Servers being checked.
-    pub(crate) suspects: BTreeSet<ServerId>,
+    /// Servers being checked, and whether they have answered a ping since, whatever it was sent for.
+    pub(crate) suspects: BTreeMap<ServerId, bool>,
     /// Servers that were declared crashed for silence.
     pub(crate) convictions: Convictions,
     /// When a server answered a ping last.

@@ -201,6 +201,31 @@ fn a_machine_that_cannot_be_reached_is_no_proof_of_a_crash() {
     assert!(!is_up(&cluster, id), "silence it is");
 }
 
+/// Most pings are lost; of those that are answered some are not the check's own.
+#[test]
+fn the_only_server_is_not_convicted_while_it_answers_some_pings() {
+    let (cluster, wire) = cluster(1);
+    let id = cluster.id(0);
+    let mut turn = 0_u32;
+    obey(&wire, move |to, frame| {
+        if frame.opcode != Opcode::Ping as u16 {
+            return None;
+        }
+        turn += 1;
+        let is_lost = turn.wrapping_mul(0x9e37_79b9) >> 30 != 0;
+        is_lost.then(|| {
+            Err(CallError::TimedOut(
+                Address::from(to),
+                Duration::from_millis(1),
+            ))
+        })
+    });
+    for _ in 0..120 {
+        cluster.sim.run_for(SECOND / 2);
+        assert!(is_up(&cluster, id), "at {:?}", cluster.sim.now());
+    }
+}
+
 #[test]
 fn another_life_that_answers_and_a_port_that_refuses_are_proof_of_a_crash() {
     let refuse = || {

@@ -103,11 +103,18 @@ impl Master {
         loop {
             wanted.check().map_err(ReplayFailure::Other)?;
             let (work, data) = (Arc::clone(replay), data.clone());
-            let now = self.monotonic();
+            let (now, space) = (self.monotonic(), Arc::clone(self.store().space()));
             let outcome = self
                 .elsewhere(move || {
                     let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
-                    replay.as_mut().map(|replay| step(replay, &data, now))
+                    let replay = replay.as_mut()?;
+                    let outcome = step(replay, &data, now);
+                    // Bit by bit: nobody serves the tablets while the end is compared.
+                    if let Err(corruption) = replay.compare_durable() {
+                        space.found_corrupt(&corruption);
+                        return None;
+                    }
+                    Some(outcome)
                 })
                 .await;
             // What was not replayed must never pass for replayed.
@@ -166,7 +173,8 @@ impl Master {
 
     /// What the replicas have of the side log was right.
     async fn compare(&self, side: SideLog) -> Result<SideLog, String> {
-        let compared = self.elsewhere(move || (side.compare_checksums(), side));
+        let mut side = side;
+        let compared = self.elsewhere(move || (side.compare_rest(), side));
         match compared.await {
             Some((Ok(()), side)) => Ok(side),
             Some((Err(corruption), _side)) => {

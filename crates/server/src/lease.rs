@@ -19,7 +19,7 @@
 //!
 //! Not here: finding out who is dead, and leaving the cluster: that is `membership`.
 
-use crate::membership::{Membership, ask_coordinator};
+use crate::membership::{Membership, ask_coordinator, is_confirmed};
 use futures_util::future::join_all;
 use pluvio_backup::Backup;
 use pluvio_env::{Address, Env, Moment, TaskHandle, watch};
@@ -84,27 +84,11 @@ impl Lease {
             }
         }
         let asked = self.env.clock.now();
-        let stands = self.ask_leader().await;
+        let stands = is_confirmed(&self.env, &self.coordinators, &self.membership, LIMIT).await;
         if stands {
             pluvio_units::mark("lease-by-coordinator");
         }
         stands.then_some(asked)
-    }
-
-    /// Whether the leading coordinator says that this server is up.
-    async fn ask_leader(&self) -> bool {
-        let ping = Ping {
-            from: self.membership.id(),
-        };
-        let network = &*self.env.network;
-        match self.coordinators.call(network, &ping, LIMIT).await {
-            Ok(reply) if reply.caller_is_member => self.membership.is_member(),
-            Ok(_) => {
-                ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
-                false
-            }
-            Err(_) => false,
-        }
     }
 
     async fn ask(&self, witness: ServerId) -> bool {

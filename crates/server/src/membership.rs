@@ -6,6 +6,9 @@
 //! - MEM-4: an id that the list does not show is that of a server which joined since only if it is above all ids that any
 //!   list has shown; otherwise its server is dead. So the witnesses of a dead server's read lease tell it so, also when it was the
 //!   newest one and has left the list: they have kept replicas for it, for which they had to know it.
+//! - MEM-5: a server asks the leading coordinator from time to time whether it is a member, whatever others say. One that was
+//!   declared dead when the coordinator could not reach it learns of it as soon as it can, also when it is the only server, or
+//!   those it pings do not know either.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask.
@@ -45,6 +48,8 @@ impl Default for PingOptions {
     }
 }
 
+/// Time between two questions to the leading coordinator whether this server is a member (MEM-5).
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(2);
 /// How long to wait for the coordinator's answer to a question about membership.
 const COORDINATOR_LIMIT: Duration = Duration::from_secs(1);
 
@@ -197,10 +202,15 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Starts pinging.
-    pub fn start(self) -> TaskHandle {
+    /// Starts pinging, and asking the coordinator.
+    pub fn start(self) -> [TaskHandle; 2] {
         let tasks = Arc::clone(&self.env.tasks);
-        tasks.spawn(CoreId(0), "ping", self.run())
+        let (env, coordinators) = (self.env.clone(), Arc::clone(&self.coordinators));
+        let confirm = confirm(env, coordinators, Arc::clone(&self.membership));
+        [
+            tasks.spawn(CoreId(0), "ping", self.run()),
+            tasks.spawn(CoreId(0), "confirm", confirm),
+        ]
     }
 
     async fn run(self) {
@@ -277,6 +287,35 @@ impl Watcher {
         if let Err(error) = sent {
             tracing::info!(%suspect, %error, "the coordinator cannot be told of a suspect");
         }
+    }
+}
+
+/// Asks for ever whether this server is a member (MEM-5).
+async fn confirm(env: Env, coordinators: Arc<Coordinators>, membership: Arc<Membership>) {
+    loop {
+        env.clock.sleep(CONFIRM_INTERVAL).await;
+        is_confirmed(&env, &coordinators, &membership, COORDINATOR_LIMIT).await;
+    }
+}
+
+/// Whether the leading coordinator says within `limit` that this server is up. If it says no, the server list is asked for
+/// as well.
+pub(crate) async fn is_confirmed(
+    env: &Env,
+    coordinators: &Coordinators,
+    membership: &Membership,
+    limit: Duration,
+) -> bool {
+    let ping = Ping {
+        from: membership.id(),
+    };
+    match coordinators.call(&*env.network, &ping, limit).await {
+        Ok(reply) if reply.caller_is_member => membership.is_member(),
+        Ok(_) => {
+            ask_coordinator(env, coordinators, membership).await;
+            false
+        }
+        Err(_) => false,
     }
 }
 

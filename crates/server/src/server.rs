@@ -516,7 +516,7 @@ impl Starting {
             coordinators: Arc::clone(&self.coordinators),
             options: options.pings,
         };
-        tasks.push(watcher.start());
+        tasks.extend(watcher.start());
         tasks.extend(lease.start());
         Ok(tasks)
     }

@@ -141,6 +141,8 @@ impl Indexes {
 
     /// Nothing is to come into the indexes any more, those of later included; and the one index for all hashes is not found.
     pub(crate) fn close(&self) {
+        // An index that another thread makes is there before this returns, or else whoever finds it sees that it is closed.
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.closed.store(true, Ordering::Release);
     }
 

@@ -25,7 +25,7 @@ use pluvio_format::{
     Check, Completion, Entry, Graves, Object, ParseError, ParseErrorKind, Parsed, Tombstone,
 };
 use pluvio_index::IndexError;
-use pluvio_log::{AppendClass, EntryView, Segment, SideLog};
+use pluvio_log::{AppendClass, Corruption, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
 use std::collections::BTreeMap;
@@ -434,6 +434,14 @@ impl Replay {
         if let Entry::Object(_) = view.entry() {
             self.load.objects -= 1;
         }
+    }
+
+    /// Compares with its checksums what the replicas have: see [`SideLog::compare_durable`]. To be called from time to time.
+    ///
+    /// # Errors
+    /// [`Corruption`]: log memory is broken; the process must stop.
+    pub fn compare_durable(&mut self) -> Result<(), Corruption> {
+        self.side.compare_durable()
     }
 
     /// Everything was replayed: takes the tombstones out of the index and gives the side log, closed,

@@ -81,8 +81,8 @@ impl Bin {
 /// What earlier attempts have shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Experience {
-    /// So many partitions are made at least, whatever they hold.
-    pub(crate) least: u64,
+    /// So many times as many partitions are made as what they hold asks for.
+    pub(crate) finer: u64,
     /// Large partitions have not failed.
     pub(crate) may_crowd: bool,
 }
@@ -126,7 +126,8 @@ pub(crate) fn partition(
     });
     let (most, needed) = limit(total, masters as u64, experience);
     let worthwhile = (total.bytes / PARTITION_BYTES_MIN).min(masters as u64);
-    let count = needed.max(worthwhile).max(experience.least).max(1);
+    let finer = needed.max(1).saturating_mul(experience.finer);
+    let count = finer.max(worthwhile);
     let goal = Load {
         bytes: total.bytes.div_ceil(count).max(1),
         entries: total.entries.div_ceil(count).max(1),
@@ -211,7 +212,7 @@ mod tests {
 
     /// The first attempt.
     const FIRST: Experience = Experience {
-        least: 1,
+        finer: 1,
         may_crowd: true,
     };
 
@@ -248,10 +249,24 @@ mod tests {
     fn what_fits_nowhere_is_cut_finer_however_little_it_is() {
         let stats = stats(&[(1, 1000, 10)]);
         let all = [whole(1)];
-        let four = Experience { least: 4, ..FIRST };
+        let four = Experience { finer: 4, ..FIRST };
         let parts = partition(&all, &stats, &had(&all), 2, four, |_| 1);
         assert_eq!(parts.len(), 4);
         assert_eq!(parts.concat().len(), 4);
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_cut_finer_however_much_it_is() {
+        let stats = stats(&[(1, 100 * PARTITION_BYTES_MAX, 1000)]);
+        let all = [whole(1)];
+        for (finer, count) in [(1, 100), (2, 200), (64, 6400)] {
+            let experience = Experience {
+                finer,
+                may_crowd: false,
+            };
+            let parts = partition(&all, &stats, &had(&all), 100, experience, |_| 1);
+            assert_eq!(parts.concat().len(), count.min(TABLETS_MAX));
+        }
     }
 
     fn tablet(table: u64, range: HashRange) -> TabletSpec {

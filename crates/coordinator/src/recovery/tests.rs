@@ -253,14 +253,14 @@ fn servers(ids: &[u64]) -> Vec<ServerId> {
 #[test]
 fn partitions_double_with_attempts_in_vain_up_to_64_until_one_is_recovered() {
     let mut trouble = Trouble::default();
-    let mut least = Vec::new();
+    let mut finer = Vec::new();
     for _ in 0..10 {
-        least.push(trouble.experience().least);
+        finer.push(trouble.experience().finer);
         trouble.learn(&attempted(&[], &[]));
     }
-    assert_eq!(least, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    assert_eq!(finer, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
     trouble.learn(&attempted(&[2], &[]));
-    assert_eq!(trouble.experience().least, 1);
+    assert_eq!(trouble.experience().finer, 1);
     // What was too much once is not tried again as large.
     assert!(!trouble.experience().may_crowd);
 }

@@ -55,16 +55,16 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Partitions that the next attempt has at least, where tablets can be cut. After one attempt in vain other masters are
+    /// How many times as many partitions the next attempt has, where tablets can be cut. After one attempt in vain other masters are
     /// asked; each further one doubles the partitions, since what fits no master as a whole may fit several in parts.
-    fn partitions_min(&self) -> u64 {
+    fn finer(&self) -> u64 {
         1 << self.in_vain.saturating_sub(1).min(CUTS_MAX)
     }
 
     /// How the next attempt is to cut. What was too much for a master is not tried again as large.
     pub(super) fn experience(&self) -> Experience {
         Experience {
-            least: self.partitions_min(),
+            finer: self.finer(),
             may_crowd: !self.was_in_vain,
         }
     }

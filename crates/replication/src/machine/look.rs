@@ -132,13 +132,21 @@ impl Machine {
 
     /// Whether nothing becomes durable before a backup has space again. Cheap while nothing is full.
     pub(crate) fn lacks_space(&self, placement: &Placement, now: Moment) -> bool {
-        let head = self.heads.front().and_then(|id| self.segments.get(id));
-        head.is_some_and(|head| {
-            self.full_disks(head, placement, now).is_some() && !self.is_all_durable(head)
-        })
+        self.awaited_head()
+            .is_some_and(|head| self.full_disks(head, placement, now).is_some())
     }
 
-    /// The servers with full disks, if the first head needs more backups than there are others. Replicas that were begun wait for
+    /// The head that writes wait for, if they wait: the first one, or, when all that it has is durable, the next one.
+    fn awaited_head(&self) -> Option<&ReplicatedSegment> {
+        let mut heads = self.heads.iter().filter_map(|id| self.segments.get(id));
+        let (first, next) = (heads.next()?, heads.next());
+        if !self.is_all_durable(first) {
+            return Some(first);
+        }
+        next.filter(|next| !next.is_durably_open(&self.view))
+    }
+
+    /// The servers with full disks, if a head needs more backups than there are others. Replicas that were begun wait for
     /// space where they are; others are not even begun there.
     fn full_disks(
         &self,
@@ -154,10 +162,13 @@ impl Machine {
             let mut replicas = head.replicas.iter();
             replicas.any(|r| r.full && r.server == server)
         };
+        // Where a replica of this head has failed there will be none.
+        let failed = |id: &ServerId| head.given_up.contains(id) || head.spent.contains(id);
         let mut full: Vec<ServerId> = self.view.usable().map(|s| s.id).collect();
-        let up = full.len();
+        full.retain(|id| !failed(id));
+        let hopeful = full.len();
         full.retain(|id| stalled(*id) || placement.is_full(*id, now));
-        (up >= needed && up - full.len() < needed).then_some(full)
+        (hopeful >= needed && hopeful - full.len() < needed).then_some(full)
     }
 
     /// Whether all that the first head has is durable, and counts.
@@ -166,10 +177,7 @@ impl Machine {
     }
 
     fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
-        let head = self.heads.front().and_then(|id| self.segments.get(id))?;
-        if self.is_all_durable(head) {
-            return None;
-        }
+        let head = self.awaited_head()?;
         let (needed, up) = (self.view.needed(), self.view.usable().count());
         if up < needed {
             return Some(format!("{needed} backups are needed, {up} are up"));

@@ -204,3 +204,23 @@ fn a_replica_that_waits_for_space_is_not_told_while_another_takes_its_place() {
     assert_eq!(world.why_writes_wait(), None);
     assert!(!world.lacks_space());
 }
+
+/// All that the first head has is durable; the next one is refused everywhere.
+#[test]
+fn disks_without_room_for_the_next_head_are_told() {
+    let mut world = World::new(1, 2, 2, 2);
+    world.deliver_all();
+    world.backups.values_mut().for_each(|b| b.full = true);
+    world.roll();
+    for _ in 0..3 {
+        world.deliver_all();
+        world.go_on();
+    }
+    let both =
+        "2 backups are needed, 2 are up and the disks of the backups on server 2, 3 are full";
+    assert_eq!(world.why_writes_wait().as_deref(), Some(both));
+    assert!(world.lacks_space());
+    world.settle(2);
+    assert_eq!(world.why_writes_wait(), None);
+    assert!(!world.lacks_space());
+}

@@ -5,8 +5,8 @@ use pluvio_env::{Address, Frame, Handled, Peer, Service};
 use pluvio_sim::{NetworkFaults, ProcessId, Sim, SimOptions};
 use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    Coordinators, HintServerCrashed, Opcode, Ping, PingReply, Refusal, RetryReason, ServerInfo,
-    ServerList, ServerState, decode, reply,
+    Coordinators, GetServerList, HintServerCrashed, Opcode, Ping, PingReply, Refusal, RetryReason,
+    ServerInfo, ServerList, ServerState, decode, reply,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -210,4 +210,59 @@ fn an_answer_between_two_silences_is_a_sign_of_life() {
         scene.sim.run_for(MS);
     }
     assert_eq!(noted(&scene.hints), []);
+}
+
+/// The coordinator of a cluster in which nobody is up any more.
+struct Ousting;
+
+impl Service for Ousting {
+    fn handle(&self, _: Peer, frame: Frame) -> Handled {
+        let version = ServerListVersion(2);
+        Handled::Now(if frame.opcode == Opcode::Ping as u16 {
+            reply::<Ping>(&Ok(PingReply {
+                server: ServerId(0),
+                server_list: version,
+                caller_is_member: false,
+            }))
+        } else {
+            assert_eq!(frame.opcode, Opcode::GetServerList as u16);
+            reply::<GetServerList>(&Ok(ServerList {
+                version,
+                servers: Vec::new(),
+                grown: true,
+            }))
+        })
+    }
+}
+
+/// It pings nobody, and nobody pings it any more: only the coordinator can tell (MEM-5).
+#[test]
+fn the_only_server_learns_that_it_was_declared_dead() {
+    let sim = Sim::new(7, SimOptions::default());
+    let (coordinator, me) = (sim.process("coordinator"), sim.process("server-1"));
+    let env = coordinator.env;
+    sim.spawn(coordinator.id, "listen", async move {
+        let at = Address::from("coordinator");
+        let open = env.network.listen(&at, Arc::new(Ousting)).await;
+        let _open = open.expect("the address is free");
+        std::future::pending::<()>().await;
+    });
+    let membership = Membership::new();
+    let list = ServerList {
+        version: ServerListVersion(1),
+        servers: vec![info(ME.0)],
+        grown: true,
+    };
+    membership.enlisted(ME, ClusterId(1), list);
+    let _tasks = Watcher {
+        env: me.env,
+        membership: Arc::clone(&membership),
+        coordinators: Arc::new(Coordinators::new(vec![Address::from("coordinator")])),
+        options: PingOptions::default(),
+    }
+    .start();
+    sim.run_for(MS);
+    assert!(membership.is_member());
+    sim.run_for(Duration::from_secs(5));
+    assert!(!membership.is_member());
 }
