@@ -360,6 +360,8 @@ mod tests {
         assert!(side.compare_durable().is_ok(), "nothing is durable yet");
         assert!(space.flip_bit(last.expect("appended"), 8 * 290_000));
         assert!(side.compare_durable().is_ok(), "nothing is durable yet");
+        side.segments().iter().for_each(|s| s.mark_durable());
+        assert!(side.compare_durable().is_err());
         assert!(side.compare_rest().is_err());
     }
 
