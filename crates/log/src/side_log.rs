@@ -139,6 +139,10 @@ impl SideLog {
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
     pub fn compare_rest(&mut self) -> Result<(), Corruption> {
+        debug_assert!(
+            self.open.is_none(),
+            "what is open would be committed uncompared"
+        );
         self.compare(|_| true)
     }
 

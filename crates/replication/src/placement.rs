@@ -12,6 +12,8 @@ const CANDIDATES: usize = 5;
 /// What a backup that was not measured is taken for, in MB/s.
 const SPEED_UNKNOWN: u32 = 100;
 
+/// How long a backup that was full is given to say whether it still is.
+const ANSWER_PAUSE: Duration = Duration::from_secs(1);
 /// A backup that has no space is news again when it had some for so long.
 const NEWS_PAUSE: Duration = Duration::from_secs(60);
 
@@ -79,6 +81,12 @@ impl Placement {
     /// Whether a backup is left in peace.
     pub(crate) fn is_full(&self, server: ServerId, now: Moment) -> bool {
         self.full.get(&server).is_some_and(|until| *until > now)
+    }
+
+    /// Whether a backup is left in peace, or was until a moment ago: what is asked of it now may be refused, too.
+    pub(crate) fn may_be_full(&self, server: ServerId, now: Moment) -> bool {
+        let known = self.full.get(&server);
+        known.is_some_and(|until| now.since(*until) < ANSWER_PAUSE)
     }
 
     /// When the next backup is asked again, if any is left in peace.

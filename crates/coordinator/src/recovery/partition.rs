@@ -78,6 +78,9 @@ impl Bin {
     }
 }
 
+/// No more partitions than this are made for the sake of what earlier attempts have shown: they are dealt by the leader's event loop.
+const FINER_MAX: u64 = 2048;
+
 /// What earlier attempts have shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Experience {
@@ -127,7 +130,7 @@ pub(crate) fn partition(
     let (most, needed) = limit(total, masters as u64, experience);
     let worthwhile = (total.bytes / PARTITION_BYTES_MIN).min(masters as u64);
     let finer = needed.max(1).saturating_mul(experience.finer);
-    let count = finer.max(worthwhile);
+    let count = finer.min(FINER_MAX).max(needed).max(worthwhile).max(1);
     let goal = Load {
         bytes: total.bytes.div_ceil(count).max(1),
         entries: total.entries.div_ceil(count).max(1),
@@ -150,27 +153,30 @@ pub(crate) fn partition(
     }
 }
 
-/// Cuts tablets that hold more than the goal.
+/// Cuts tablets that hold more than the goal. Where a table would get too many tablets, each of its tablets is cut into fewer pieces.
 fn cut(
     tablets: &[TabletSpec],
     loads: &[Load],
     goal: Load,
     tablets_of: impl Fn(TableId) -> usize,
 ) -> Vec<(TabletSpec, Load)> {
-    let mut room: BTreeMap<TableId, usize> = BTreeMap::new();
+    let cuts_wanted = |load: &Load| {
+        let by_bytes = load.bytes.div_ceil(goal.bytes);
+        let parts = by_bytes.max(load.entries.div_ceil(goal.entries));
+        parts.saturating_sub(1)
+    };
+    let mut of_table: BTreeMap<TableId, u64> = BTreeMap::new();
+    for (tablet, load) in tablets.iter().zip(loads) {
+        let all = of_table.entry(tablet.table).or_default();
+        *all = all.saturating_add(cuts_wanted(load));
+    }
     let mut pieces = Vec::new();
     for (tablet, load) in tablets.iter().zip(loads) {
-        let room = room
-            .entry(tablet.table)
-            .or_insert_with(|| TABLETS_MAX.saturating_sub(tablets_of(tablet.table)));
-        let wanted = load
-            .bytes
-            .div_ceil(goal.bytes)
-            .max(load.entries.div_ceil(goal.entries));
-        let parts = wanted.clamp(1, *room as u64 + 1);
-        let cuts = cuts_of(tablet.range, parts);
-        *room -= cuts.len();
-        let parts = cuts.len() as u64 + 1;
+        let room = TABLETS_MAX.saturating_sub(tablets_of(tablet.table)) as u64;
+        let (wanted, all) = (cuts_wanted(load), of_table[&tablet.table]);
+        let share = u128::from(wanted) * u128::from(room) / u128::from(all.max(1));
+        let parts = wanted.min(u64::try_from(share).unwrap_or(room)) + 1;
+        let parts = cuts_of(tablet.range, parts).len() as u64 + 1;
         for range in tablet.range.split(parts) {
             let piece = TabletSpec { range, ..*tablet };
             let load = Load {
@@ -267,6 +273,27 @@ mod tests {
             let parts = partition(&all, &stats, &had(&all), 100, experience, |_| 1);
             assert_eq!(parts.concat().len(), count.min(TABLETS_MAX));
         }
+    }
+
+    #[test]
+    fn the_room_for_tablets_of_a_table_is_shared_by_all_that_are_cut() {
+        let stats = stats(&[(1, 20 * PARTITION_BYTES_MAX, 1000)]);
+        let all: Vec<_> = HashRange::ALL
+            .split(20)
+            .into_iter()
+            .map(|range| tablet(1, range))
+            .collect();
+        let experience = Experience {
+            finer: 64,
+            may_crowd: false,
+        };
+        let parts = partition(&all, &stats, &had(&all), 2, experience, |_| 20);
+        let pieces = parts.concat();
+        assert!(pieces.len() > TABLETS_MAX * 9 / 10 && pieces.len() <= TABLETS_MAX);
+        let widest = |piece: &TabletSpec| Width::of(piece.range).0;
+        let widths = || pieces.iter().map(widest);
+        let (most, least) = (widths().max(), widths().min());
+        assert!(most.expect("some") <= 2 * least.expect("some"));
     }
 
     fn tablet(table: u64, range: HashRange) -> TabletSpec {

@@ -251,7 +251,7 @@ fn servers(ids: &[u64]) -> Vec<ServerId> {
 }
 
 #[test]
-fn partitions_double_with_attempts_in_vain_up_to_64_until_one_is_recovered() {
+fn partitions_double_with_attempts_in_vain_up_to_64_and_halve_with_others() {
     let mut trouble = Trouble::default();
     let mut finer = Vec::new();
     for _ in 0..10 {
@@ -259,8 +259,12 @@ fn partitions_double_with_attempts_in_vain_up_to_64_until_one_is_recovered() {
         trouble.learn(&attempted(&[], &[]));
     }
     assert_eq!(finer, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
-    trouble.learn(&attempted(&[2], &[]));
-    assert_eq!(trouble.experience().finer, 1);
+    finer.clear();
+    for _ in 0..8 {
+        trouble.learn(&attempted(&[2], &[]));
+        finer.push(trouble.experience().finer);
+    }
+    assert_eq!(finer, [32, 16, 8, 4, 2, 1, 1, 1]);
     // What was too much once is not tried again as large.
     assert!(!trouble.experience().may_crowd);
 }

@@ -48,17 +48,18 @@ struct Failed {
 pub(super) struct Trouble {
     /// The masters that failed, until they crash.
     failed: BTreeMap<ServerId, Failed>,
-    /// Attempts since a partition was recovered.
+    /// Attempts in vain, less those that recovered a partition since; as many as count.
     in_vain: u32,
     /// There was an attempt in vain.
     was_in_vain: bool,
 }
 
 impl Trouble {
-    /// How many times as many partitions the next attempt has, where tablets can be cut. After one attempt in vain other masters are
-    /// asked; each further one doubles the partitions, since what fits no master as a whole may fit several in parts.
+    /// How many times as many partitions the next attempt has as what is left asks for, where tablets can be cut. After one attempt in
+    /// vain other masters are asked; each further one doubles it, since what fits no master as a whole may fit several in
+    /// parts, and each one that recovers a partition halves it.
     fn finer(&self) -> u64 {
-        1 << self.in_vain.saturating_sub(1).min(CUTS_MAX)
+        1 << self.in_vain.saturating_sub(1)
     }
 
     /// How the next attempt is to cut. What was too much for a master is not tried again as large.
@@ -85,9 +86,10 @@ impl Trouble {
             true => {
                 pluvio_units::mark("recovery-attempt-in-vain");
                 self.was_in_vain = true;
-                self.in_vain.saturating_add(1)
+                (self.in_vain + 1).min(CUTS_MAX + 1)
             }
-            false => 0,
+            // What is left is as hard, but who has recovered a part has less room now.
+            false => self.in_vain.saturating_sub(1),
         };
     }
 

@@ -155,12 +155,15 @@ impl Machine {
         now: Moment,
     ) -> Option<Vec<ServerId>> {
         let needed = self.view.needed();
-        if head.replicas.iter().filter(|r| !r.full).count() >= needed {
+        // One that was begun on a disk that was full just before is refused, or it is not: that is not known yet.
+        let is_stalled =
+            |r: &Replica| r.full || (r.acked == 0 && placement.may_be_full(r.server, now));
+        if head.replicas.iter().filter(|r| !is_stalled(r)).count() >= needed {
             return None;
         }
         let stalled = |server: ServerId| {
             let mut replicas = head.replicas.iter();
-            replicas.any(|r| r.full && r.server == server)
+            replicas.any(|r| is_stalled(r) && r.server == server)
         };
         // Where a replica of this head has failed there will be none.
         let failed = |id: &ServerId| head.given_up.contains(id) || head.spent.contains(id);

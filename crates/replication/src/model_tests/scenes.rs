@@ -220,6 +220,15 @@ fn disks_without_room_for_the_next_head_are_told() {
         "2 backups are needed, 2 are up and the disks of the backups on server 2, 3 are full";
     assert_eq!(world.why_writes_wait().as_deref(), Some(both));
     assert!(world.lacks_space());
+    for _ in 0..3 {
+        world.now = world.now + Duration::from_secs(2);
+        world.go_on();
+        assert_eq!(world.writes.len(), 2, "they are asked again");
+        assert_eq!(world.why_writes_wait().as_deref(), Some(both));
+        assert!(world.lacks_space());
+        world.deliver_all();
+        assert!(world.lacks_space());
+    }
     world.settle(2);
     assert_eq!(world.why_writes_wait(), None);
     assert!(!world.lacks_space());
