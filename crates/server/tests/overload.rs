@@ -144,9 +144,15 @@ const ROUNDS: usize = 5;
 /// time that is bounded, and nobody else.
 #[test]
 fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
+    let slowest = (1..=4).filter_map(slowest_write_beside_a_slow_disk).max();
+    assert!(slowest.unwrap() >= SLOW, "nobody met the slow disk");
+}
+
+/// `None` when nobody, or everybody, has replicas there.
+fn slowest_write_beside_a_slow_disk(seed: u64) -> Option<Duration> {
     let servers = 6;
     let slow = servers - 1;
-    let rig = Rig::of(1, servers, 2);
+    let rig = Rig::of(seed, servers, 2);
     rig.all_started();
     let table = rig.fill("t", 1);
     let owners: Vec<usize> = (0..servers).filter(|server| *server != slow).collect();
@@ -158,8 +164,9 @@ fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
                 .is_empty()
         })
         .collect();
-    // Otherwise the test shows nothing; another seed does.
-    assert!(!held_up.is_empty() && held_up.len() < owners.len());
+    if held_up.is_empty() || held_up.len() == owners.len() {
+        return None;
+    }
 
     let disk = DiskFaults {
         latency_min: SLOW,
@@ -196,14 +203,13 @@ fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
             true => HELD_UP,
             false => USUAL,
         };
-        assert!(*time < most, "server {owner}: {time:?}");
+        assert!(*time < most, "seed {seed}, server {owner}: {time:?}");
     }
-    let slowest = took.lock().unwrap().iter().map(|(_, time)| *time).max();
-    assert!(slowest.unwrap() >= SLOW, "nobody met the slow disk");
     // Nobody was taken for dead.
     let status = rig.status();
     assert_eq!(status.list.up().count(), servers);
     assert!(status.recoveries.is_empty());
+    took.lock().unwrap().iter().map(|(_, time)| *time).max()
 }
 
 /// A crashed server's log has dead objects for which there is no room at the only server that can take its tablet: it is replayed

@@ -52,9 +52,9 @@ enum Victim {
 }
 
 /// Kills one process at one message, lets it come back, and moves the tablet once more.
-fn strike(message: Message, moment: Moment, victim: Victim) {
-    let what = format!("{victim:?} {moment:?} {message:?}");
-    let mut loaded: Loaded<Message> = loaded(message as u64, 4);
+fn strike(seed: u64, message: Message, moment: Moment, victim: Victim) {
+    let what = format!("{victim:?} {moment:?} {message:?}, seed {seed}");
+    let mut loaded: Loaded<Message> = loaded(seed, 4);
     let (owner, receiver) = (loaded.owner(), loaded.another());
     let process = match victim {
         Victim::Owner => loaded.cluster.process_of(owner),
@@ -78,7 +78,9 @@ fn strike(message: Message, moment: Moment, victim: Victim) {
 fn strike_at_every_message(victim: Victim) {
     for message in Message::ALL {
         for moment in [Moment::Before, Moment::After] {
-            strike(message, moment, victim);
+            for seed in [message as u64, 100 + message as u64] {
+                strike(seed, message, moment, victim);
+            }
         }
     }
 }
