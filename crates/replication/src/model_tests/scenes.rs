@@ -221,7 +221,7 @@ fn disks_without_room_for_the_next_head_are_told() {
     assert_eq!(world.why_writes_wait().as_deref(), Some(both));
     assert!(world.lacks_space());
     for _ in 0..3 {
-        world.now = world.now + Duration::from_secs(2);
+        world.now = world.now + Duration::from_millis(1500);
         world.machine.retry_placement();
         world.go_on();
         assert_eq!(world.writes.len(), 2, "they are asked again");
