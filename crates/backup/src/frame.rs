@@ -136,12 +136,14 @@ impl FrameState {
         }
     }
 
-    /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11).
+    /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11,
+    /// [`HeadInfo::copies`](pluvio_wire::HeadInfo::copies)).
     pub(crate) fn copies(&self, boot: u64) -> u8 {
-        if self.boot == 0 || self.boot == boot {
-            1
-        } else {
+        let boot_is_known = boot != 0;
+        if self.boot != 0 && self.boot != boot {
             self.needed.max(1)
+        } else {
+            u8::from(!boot_is_known)
         }
     }
 }

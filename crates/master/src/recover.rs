@@ -294,7 +294,7 @@ impl Master {
         }
     }
 
-    /// Fetches one segment's entries from the first backup that has them.
+    /// Fetches one segment's entries from the first backup that has them. Asks again while one of them may answer yet.
     async fn fetch(&self, request: &Recover, segment: &RecoverySegment) -> Result<Bytes, String> {
         let ask = GetRecoveryData {
             recovery: request.recovery,
@@ -306,8 +306,10 @@ impl Master {
         let mut latest = String::from("no backup has it");
         loop {
             let mut wait = ROUND_PAUSE;
+            let mut all_refused = true;
             for &backup in &segment.backups {
                 let Some(address) = (self.addresses)(backup) else {
+                    all_refused = false;
                     continue;
                 };
                 let limit = self.recovery_options.fetch_limit;
@@ -316,17 +318,19 @@ impl Master {
                 if let Err(RpcError::Refused(Refusal::Retry { after_us, .. })) = &answer {
                     // It is being read: waiting is better than reading another replica as well.
                     wait = Duration::from_micros(u64::from(*after_us));
+                    all_refused = false;
                     break;
                 }
                 match answer {
                     Ok(reply) => return Ok(reply.data),
                     Err(error) => {
+                        all_refused &= matches!(error, RpcError::Refused(Refusal::Fatal { .. }));
                         pluvio_units::mark("recovery-replica-passed-over");
                         latest = format!("backup {backup}: {error}");
                     }
                 }
             }
-            if self.env.clock.now() >= give_up {
+            if all_refused || self.env.clock.now() >= give_up {
                 return Err(format!(
                     "segment {} cannot be read: {latest}",
                     segment.segment

@@ -432,6 +432,45 @@ fn a_report_that_is_refused_for_another_reason_comes_again() {
     scene.rig.sim.run_until(served, LONG).unwrap();
 }
 
+/// Nothing is gained by asking again, and what else is to be recovered waits for it.
+#[test]
+fn what_all_backups_say_they_cannot_give_is_not_asked_for_again() {
+    let scene = replayed(17, 1, 10);
+    scene.decide(Ok(false));
+    let attempt = 1002;
+    for backup in &scene.backups {
+        let partitions = SetPartitions {
+            recovery: RecoveryId(attempt),
+            crashed: scene.crashed,
+            partitions: vec![vec![scene.tablet()]],
+        };
+        scene.ask(*backup, partitions).unwrap();
+    }
+    let id = |of: &usize| scene.rig.server(*of).unwrap().id();
+    let unknown = RecoverySegment {
+        segment: SegmentId(1_000_000),
+        backups: scene.backups.iter().map(id).collect(),
+    };
+    let begun = (0..1000).find(|_| {
+        scene.rig.sim.run_for(SECOND / 50);
+        scene.recover(attempt, vec![unknown.clone()]).is_ok()
+    });
+    begun.expect("the tablets can be taken again");
+    let failed = || {
+        let reports = scene.desk.reports.lock().unwrap();
+        let mut of_attempt = reports.iter().filter(|r| r.recovery.0 == attempt);
+        of_attempt.find_map(|report| report.result.clone().err())
+    };
+    let soon = SECOND;
+    scene
+        .rig
+        .sim
+        .run_until(|| failed().is_some(), soon)
+        .unwrap();
+    let why = failed().unwrap();
+    assert!(why.contains("segment 1000000 cannot be read"), "{why}");
+}
+
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {

@@ -219,7 +219,7 @@ impl Machine {
                 other_bytes: owner.behaviour.live_bytes,
                 other_entries: owner.behaviour.live_bytes / 1000,
                 has_data: true,
-                copies: 1,
+                copies: 0,
             }),
             ..closed.clone()
         };

@@ -66,10 +66,14 @@ impl Candidate {
         dead * 100 >= (dead + self.live_bytes) * u64::from(percent)
     }
 
+    /// Seglets that it takes at least when it is cleaned alone.
+    fn seglets_alone_min(&self) -> usize {
+        (self.live_bytes as usize).div_ceil(SEGLET_BYTES).max(1)
+    }
+
     /// Seglets it seems to free when it is cleaned alone.
     fn gain_alone(&self) -> usize {
-        let needed = (self.live_bytes as usize).div_ceil(SEGLET_BYTES);
-        self.seglets.saturating_sub(needed.max(1))
+        self.seglets.saturating_sub(self.seglets_alone_min())
     }
 
     /// Seglets that it takes at most when it is cleaned alone: never more than it has.
@@ -248,6 +252,9 @@ impl Cleaner {
         }
         let score =
             |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
+        // Others hold what there was until they are durable: a segment would be read through in vain.
+        let free = self.space.pool.free();
+        let free = (free.cleaner + free.default) as usize;
         let poorest = self.space.pool.poorest();
         let of_log = |log| {
             let preference = self.preference(log, poorest);
@@ -258,6 +265,7 @@ impl Cleaner {
             .flat_map(of_log)
             .filter(|c| {
                 c.gain_alone() > 0
+                    && c.seglets_alone_min() <= free
                     && c.is_worthwhile(Goal::Memory, percent)
                     && !c.is_barren()
                     && c.segment.can_be_claimed(true)
