@@ -136,14 +136,12 @@ impl FrameState {
         }
     }
 
-    /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11,
-    /// [`HeadInfo::copies`](pluvio_wire::HeadInfo::copies)).
+    /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11).
     pub(crate) fn copies(&self, boot: u64) -> u8 {
-        let boot_is_known = boot != 0;
-        if self.boot != 0 && self.boot != boot {
-            self.needed.max(1)
+        if self.boot == 0 || self.boot == boot {
+            1
         } else {
-            u8::from(!boot_is_known)
+            self.needed.max(1)
         }
     }
 }

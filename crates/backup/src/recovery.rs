@@ -8,6 +8,7 @@ use crate::frame::{Frame, ReplicaKey, Stage};
 use crate::options::BackupOptions;
 use crate::stats::count;
 use bytes::Bytes;
+use core::fmt;
 use core::time::Duration;
 use pluvio_env::{OpenMode, watch};
 use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, SegmentKind};
@@ -324,7 +325,7 @@ impl Backup {
     /// # Errors
     /// - `Retry`: `NotReady` when the partitions of this attempt are not known yet.
     /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition), `Corrupt`
-    ///   (the replica is damaged: use another one).
+    ///   (the replica is damaged: use another one), `Other` (the disk failed: later it may not).
     pub async fn get_recovery_data(
         &self,
         core: CoreId,
@@ -424,6 +425,24 @@ fn over(asked: RecoveryId, current: RecoveryId) -> Refusal {
     )
 }
 
+/// Why a replica was not read.
+#[derive(Debug)]
+enum Unread {
+    /// It will be no better later: no master writes to it any more.
+    Damaged(Damage),
+    /// Perhaps the disk recovers: the frame is not given up.
+    NotNow(String),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(damage) => damage.fmt(f),
+            Self::NotNow(why) => f.write_str(why),
+        }
+    }
+}
+
 impl Inner {
     async fn describe(&self, frame: &Arc<Frame>, reply: &mut StartRecoveryReply) {
         drop(frame.turn.lock().await);
@@ -441,14 +460,15 @@ impl Inner {
         if state.kind == SegmentKind::Head && !state.closed {
             let parsed = self.read(frame).await.and_then(|(image, header)| {
                 let copies = state.copies(self.env.disk.boot());
-                head_info(&image, &header, self.options.seglet_bytes, copies)
+                let info = head_info(&image, &header, self.options.seglet_bytes, copies);
+                info.map_err(Unread::Damaged)
             });
             match parsed {
                 Ok(info) => head = Some(info),
-                Err(damage) => {
-                    tracing::warn!(%segment, master = %frame.key.master, %damage, "an open head is damaged");
+                Err(why) => {
+                    tracing::warn!(%segment, master = %frame.key.master, %why, "an open head cannot be read");
                     count(&self.counters.damaged, 1);
-                    return reply.damaged.push((segment, damage.to_string()));
+                    return reply.damaged.push((segment, why.to_string()));
                 }
             }
         }
@@ -465,14 +485,14 @@ impl Inner {
     }
 
     /// The certified bytes of a replica of a fenced master.
-    async fn read(&self, frame: &Frame) -> Result<(Bytes, FrameHeader), Damage> {
+    async fn read(&self, frame: &Frame) -> Result<(Bytes, FrameHeader), Unread> {
         let state = frame.state();
         let cluster = self
             .catalogue()
             .cluster
-            .ok_or_else(|| Damage("of no known cluster".to_owned()))?;
+            .ok_or_else(|| Unread::NotNow("of no known cluster".to_owned()))?;
         let header = state.header(cluster, frame.key);
-        let disk_failed = |e: pluvio_env::DiskError| Damage(e.to_string());
+        let disk_failed = |e: pluvio_env::DiskError| Unread::NotNow(e.to_string());
         let file = self
             .env
             .disk
@@ -485,10 +505,8 @@ impl Inner {
             .await
             .map_err(disk_failed)?;
         if image.len() < length {
-            return Err(Damage(format!(
-                "has {} bytes, {length} are certified",
-                image.len()
-            )));
+            let why = format!("has {} bytes, {length} are certified", image.len());
+            return Err(Unread::Damaged(Damage(why)));
         }
         Ok((image, header))
     }
@@ -523,17 +541,21 @@ impl Inner {
             Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone => {}
         }
         count(&self.counters.recovery_reads, 1);
-        let (image, header) = match self.read(&frame).await {
-            Ok(read) => read,
-            // Perhaps the disk recovers: the frame is not given up.
-            Err(damage) => return Err(self.corrupt(key.segment, &damage.0)),
+        let sorted = match self.read(&frame).await {
+            Ok((image, header)) => {
+                let router = Arc::clone(&plan.router);
+                let sorted = self.sort_elsewhere(image, header, router).await;
+                sorted.map_err(Unread::Damaged)
+            }
+            Err(why) => Err(why),
         };
-        match self
-            .sort_elsewhere(image, header, Arc::clone(&plan.router))
-            .await
-        {
+        match sorted {
             Ok(buckets) => Ok(Arc::new(buckets)),
-            Err(damage) => {
+            Err(Unread::NotNow(why)) => Err(Refusal::fatal(
+                FatalKind::Other,
+                format!("segment {} cannot be read: {why}", key.segment),
+            )),
+            Err(Unread::Damaged(damage)) => {
                 tracing::warn!(segment = %key.segment, master = %key.master, %damage, "a replica is damaged");
                 pluvio_units::mark("backup-replica-damaged");
                 self.damaged(&frame, damage.0.clone());

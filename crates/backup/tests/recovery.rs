@@ -3,6 +3,7 @@
 mod support;
 
 use pluvio_backup::{Backup, BackupOptions};
+use pluvio_env::OpenMode;
 use pluvio_format::SegmentKind::{Head, Side};
 use pluvio_format::{Check, Entry, Parsed};
 use pluvio_units::{HashRange, KeyHash, RecoveryId, SegmentId, TableId};
@@ -154,23 +155,14 @@ fn entries_of_an_earlier_stay_are_left_out() {
     }
 }
 
-#[test]
-fn a_damaged_replica_gives_nothing_and_is_counted() {
-    let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
-    let node = Node::new(3);
-    let backup = node.start();
-    let image = Image::new(2, Side, 50);
-    node.write(&backup, image.whole(2, Side))
-        .expect("is written");
-    let bit = u64::from(4096 + image.ends[30] + 20) * 8;
-    assert!(node.sim.flip_bit(
-        node.process,
-        "frames/0000000000000003-0000000000000002",
-        bit
-    ));
-    set(&node, &backup, 1, halves()).expect("is set");
+/// The file of segment 2 of the master.
+const FRAME: &str = "frames/0000000000000003-0000000000000002";
+
+/// BACKUP-7: nobody gets anything of segment 2, and it is not offered again.
+fn check_that_it_is_damaged(node: &Node, backup: &Backup) {
+    set(node, backup, 1, halves()).expect("is set");
     for partition in 0..2 {
-        let refused = get(&node, &backup, fetch(1, 2, partition)).expect_err("is damaged");
+        let refused = get(node, backup, fetch(1, 2, partition)).expect_err("is damaged");
         assert_eq!(refused.fatal_kind(), Some(FatalKind::Corrupt), "BACKUP-7");
     }
     assert_eq!(backup.stats().frames_damaged, 1);
@@ -183,6 +175,40 @@ fn a_damaged_replica_gives_nothing_and_is_counted() {
         })
         .expect("lists");
     assert_eq!((listed.replicas.len(), listed.damaged.len()), (0, 1));
+}
+
+#[test]
+fn a_damaged_replica_gives_nothing_and_is_counted() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
+    let node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Side, 50);
+    node.write(&backup, image.whole(2, Side))
+        .expect("is written");
+    let bit = u64::from(4096 + image.ends[30] + 20) * 8;
+    assert!(node.sim.flip_bit(node.process, FRAME, bit));
+    check_that_it_is_damaged(&node, &backup);
+}
+
+/// A loss of power may leave a header whose bytes are gone.
+#[test]
+fn a_replica_that_is_shorter_than_its_header_says_is_not_offered_again() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
+    let node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Head, 50);
+    node.write(&backup, image.whole(2, Head))
+        .expect("is written");
+    let disk = node.env.disk.clone();
+    node.run(async move {
+        let whole = disk.open(FRAME, OpenMode::Existing).await.unwrap();
+        let most = 4096 + image.ends[30] as usize;
+        let rest = whole.read_at(0, most).await.unwrap();
+        disk.remove(FRAME).await.unwrap();
+        let shorter = disk.open(FRAME, OpenMode::New).await.unwrap();
+        shorter.write_at(0, rest).await.unwrap();
+    });
+    check_that_it_is_damaged(&node, &backup);
 }
 
 /// The header before it says that the frame is open: taken for the head, it would end the log there.

@@ -26,7 +26,7 @@ use pluvio_env::{Address, BoxFuture};
 use pluvio_store::{EngineTable, Replay, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
 use pluvio_wire::{
-    GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
+    FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
     ReplayStats, RpcError, ServerList, TabletSpec, call,
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -294,7 +294,7 @@ impl Master {
         }
     }
 
-    /// Fetches one segment's entries from the first backup that has them. Asks again while one of them may answer yet.
+    /// Fetches one segment's entries from the first backup that has them. Asks again while one of them may have them yet.
     async fn fetch(&self, request: &Recover, segment: &RecoverySegment) -> Result<Bytes, String> {
         let ask = GetRecoveryData {
             recovery: request.recovery,
@@ -324,7 +324,7 @@ impl Master {
                 match answer {
                     Ok(reply) => return Ok(reply.data),
                     Err(error) => {
-                        all_refused &= matches!(error, RpcError::Refused(Refusal::Fatal { .. }));
+                        all_refused &= is_final(&error);
                         pluvio_units::mark("recovery-replica-passed-over");
                         latest = format!("backup {backup}: {error}");
                     }
@@ -373,6 +373,17 @@ impl Master {
         }
         Some(reply.accepted)
     }
+}
+
+/// Whether a backup will give the same answer as long as the attempt lasts.
+fn is_final(error: &RpcError) -> bool {
+    let RpcError::Refused(Refusal::Fatal { kind, .. }) = error else {
+        return false;
+    };
+    matches!(
+        kind,
+        FatalKind::Corrupt | FatalKind::NotFound | FatalKind::Stale
+    )
 }
 
 pub(crate) fn micros(duration: Duration) -> u64 {

@@ -64,9 +64,8 @@ pub struct HeadInfo {
     pub other_entries: u64,
     /// Whether anything follows these first entries: then all heads before it were closed.
     pub has_data: bool,
-    /// How many open replicas of this segment must be found before this one may end the log: as many as an
+    /// How many open replicas of this segment must be found before this one may end the log: 1, or as many as an
     /// acknowledgement needed where the backup's machine was started anew since, so that the newest writes may be missing.
-    /// 0 says that nothing is; 1 also that the backup cannot know.
     pub copies: u8,
 }
 

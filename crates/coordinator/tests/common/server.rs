@@ -219,7 +219,7 @@ impl Machine {
                 other_bytes: owner.behaviour.live_bytes,
                 other_entries: owner.behaviour.live_bytes / 1000,
                 has_data: true,
-                copies: 0,
+                copies: 1,
             }),
             ..closed.clone()
         };

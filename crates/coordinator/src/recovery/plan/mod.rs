@@ -10,8 +10,7 @@
 //!    take back what it was told: where writes are only buffered, a loss of power can turn a closed frame into
 //!    the open one it was before.
 //! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no data yet.
-//! 4. Every segment of the digest needs a replica that is closed, or that is of that very head. Where a closed one turns out to be
-//!    damaged, one that is open will do that lost nothing and has as many bytes.
+//! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
 //! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the log only when as many are there
 //!    as an acknowledgement needed; one that lost nothing ends it alone, and shorter ones are not read then (COORD-10).
 //!
@@ -135,18 +134,10 @@ fn may_be(log: LogId, head: &HeadInfo) -> bool {
     head.logs <= LOGS_PER_MASTER_MAX && log.0 < head.logs
 }
 
-/// Whether an open replica of a head has all that it ever had. While such a one counts, its master cannot have closed the
-/// head on all replicas: nothing was written behind it (REP-4), and what others closed is what was appended.
-fn has_lost_nothing(replica: &ReplicaInfo) -> bool {
-    replica.head.as_ref().is_some_and(|head| head.copies == 0)
-}
-
 /// The open head of one log that gives the digest.
 struct Head<'a> {
     segment: SegmentId,
     info: &'a HeadInfo,
-    /// One of its replicas has something behind the opening.
-    has_data: bool,
     /// COORD-10: the log may end here.
     believed: bool,
 }
@@ -212,7 +203,6 @@ impl<'a> Heads<'a> {
         Some(Head {
             segment: *segment,
             info,
-            has_data: replicas.values().any(|info| info.has_data),
             believed,
         })
     }
@@ -265,20 +255,14 @@ pub(crate) fn reconstruct(
             .copied()
             .chain([head.segment])
             .collect();
-        let is_open_head = |r: &ReplicaInfo| {
+        let is_head = |r: &ReplicaInfo| {
             let may_be = r.head.as_ref().is_some_and(|info| may_be(*log, info));
-            r.log == *log && !r.closed && may_be && !r.side && !is_stale(r, epochs)
+            r.log == *log && r.segment == head.segment && may_be && !r.side && !is_stale(r, epochs)
         };
-        let least = sources.least_certain(head.segment, is_open_head);
+        let least = sources.least_certain(head.segment, is_head);
         for segment in wanted {
-            let whole = sources.closed_length(*log, segment);
-            let is_whole = |r: &ReplicaInfo| whole.is_some_and(|whole| r.length >= whole);
-            let open = |r: &ReplicaInfo| match segment == head.segment {
-                true => r.length >= least,
-                false => !head.has_data && has_lost_nothing(r) && is_whole(r),
-            };
-            let usable =
-                |r: &ReplicaInfo| r.log == *log && (r.closed || is_open_head(r) && open(r));
+            let open = |r: &ReplicaInfo| is_head(r) && r.segment == segment && r.length >= least;
+            let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
             if !sources.add(segment, usable) {
                 incomplete.missing.push(segment);
             }
@@ -331,24 +315,12 @@ impl<'a> Sources<'a> {
     /// What every open replica of a head has at least that holds all that was acknowledged (COORD-10): the length of the shortest that lost
     /// nothing; 0 when each of them may have.
     fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
-        let certain = |r: &ReplicaInfo| is_head(r) && has_lost_nothing(r);
-        self.lengths(head, certain).min().unwrap_or(0)
-    }
-
-    /// How long the replicas are that were closed.
-    fn closed_length(&self, log: LogId, segment: SegmentId) -> Option<u32> {
-        let closed = |r: &ReplicaInfo| r.log == log && r.closed;
-        self.lengths(segment, closed).max()
-    }
-
-    fn lengths(
-        &self,
-        segment: SegmentId,
-        of: impl Fn(&ReplicaInfo) -> bool,
-    ) -> impl Iterator<Item = u32> {
-        let replicas = self.replicas.get(&segment).into_iter().flatten();
-        let chosen = replicas.filter(move |(_, _, replica)| of(replica));
-        chosen.map(|(_, _, replica)| replica.length)
+        let replicas = self.replicas.get(&head).into_iter().flatten();
+        let certain = |r: &ReplicaInfo| r.head.as_ref().is_some_and(|info| info.copies <= 1);
+        let lengths = replicas
+            .filter(|(_, _, r)| is_head(r) && certain(r))
+            .map(|(_, _, r)| r.length);
+        lengths.min().unwrap_or(0)
     }
 
     /// Takes a segment with its usable replicas; false when there is none.
