@@ -501,7 +501,7 @@ impl Client {
             let mut header = self.local_header(chunk.owner, attempts.remaining());
             // Before, no other server can have executed any of them.
             if let Some(ticket) = numbers.ticket.as_ref().filter(|_| attempts.is_ambiguous()) {
-                header.operation = ticket.id(attempts.remaining());
+                header.operation = ticket.id(attempts.until_deadline());
             }
             let answer = K::local(master, self.core(), &header, request);
             match self.finish_local::<K::Request>(answer, attempts).await {
@@ -517,7 +517,7 @@ impl Client {
             };
             let mut header = Header::to(chunk.owner);
             if let Some(ticket) = &numbers.ticket {
-                header.operation = ticket.id(attempts.remaining());
+                header.operation = ticket.id(attempts.until_deadline());
             }
             let limit = attempts.next_limit();
             let network = &*self.shared.parts.network;

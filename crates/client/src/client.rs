@@ -344,7 +344,7 @@ impl Client {
                     let mut header = self.local_header(tablet.owner, attempts.remaining());
                     // Without one, nobody else was asked to execute it.
                     if let Some(ticket) = &ticket {
-                        header.operation = ticket.id(attempts.remaining());
+                        header.operation = ticket.id(attempts.until_deadline());
                     }
                     let answer = local(master, self.core, &header, request());
                     self.finish_local::<R>(answer, &mut attempts).await?
@@ -413,7 +413,7 @@ impl Client {
         attempts: &Attempts<'_>,
     ) -> Result<OperationId, ClientError> {
         if let Some(ticket) = ticket {
-            return Ok(ticket.id(attempts.remaining()));
+            return Ok(ticket.id(attempts.until_deadline()));
         }
         let sequence = &self.shared.sequence;
         let begun = match sequence.try_begin(count) {
@@ -424,7 +424,7 @@ impl Client {
                 turn.map_err(|_| attempts.timed_out())?
             }
         };
-        Ok(ticket.insert(begun).id(attempts.remaining()))
+        Ok(ticket.insert(begun).id(attempts.until_deadline()))
     }
 
     /// Waits for a local answer, at most until the time is up.

@@ -53,6 +53,13 @@ impl<'a> Attempts<'a> {
         deadline.since(self.parts.clock.now())
     }
 
+    /// How much longer attempts may be made, whatever they meet: what servers are told. Never less
+    /// than [`Attempts::remaining`], which is shorter while memory is full, until an attempt meets
+    /// something else.
+    pub(crate) fn until_deadline(&self) -> Duration {
+        self.deadline.since(self.parts.clock.now())
+    }
+
     /// The time for the next attempt.
     pub(crate) fn next_limit(&self) -> Duration {
         self.remaining().min(self.per_attempt)

@@ -6,7 +6,7 @@
 //!
 //! - CLIENT-1: an operation keeps its number over all its retries, to whichever server, and
 //!   `acknowledged_below` never passes the number of an operation whose result the client still waits for.
-//! - CLIENT-2: an operation is not sent any more later than it said with every attempt (`retry_ms`).
+//! - CLIENT-5: an operation is not sent any more later than it said with any attempt (`retry_ms`).
 
 use core::time::Duration;
 use pluvio_units::{ClientId, OperationId, SequenceNumber};
@@ -81,7 +81,8 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// The first operation's identity, for one attempt: `retry` is what is left of the operation's time.
+    /// The first operation's identity, for one attempt: `retry` is the longest for which it may be repeated
+    /// (CLIENT-5).
     pub(crate) fn id(&self, retry: Duration) -> OperationId {
         let state = self.sequence.state();
         let retry_ms = retry.as_nanos().div_ceil(1_000_000);

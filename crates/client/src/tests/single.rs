@@ -3,7 +3,7 @@
 use super::{cluster, key_of};
 use crate::testing::{FakeCluster, Fault};
 use crate::{
-    Client, ClientError, ClientOptions, ErrorKind, FatalKind, Number, Opcode, RejectRules,
+    Client, ClientError, ClientOptions, ErrorKind, FatalKind, Key, Number, Opcode, RejectRules,
     RetryReason, blocking,
 };
 use bytes::Bytes;
@@ -255,6 +255,34 @@ fn a_full_memory_may_be_waited_for_less_long_than_a_crash() {
         took > 2 * SECOND && took < 4 * SECOND,
         "another answer begins the time anew: {took:?}"
     );
+}
+
+#[test]
+fn servers_are_told_the_whole_time_also_while_memory_is_full() {
+    let (cluster, _, table) = cluster(1);
+    let options = cluster.options().full_timeout(SECOND);
+    let client = Client::new(cluster.parts(), options);
+    let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
+    for opcode in [Opcode::Write, Opcode::MultiWrite] {
+        // After a lost reply the operation has its whole time again.
+        cluster.plan(opcode, Fault::Refuse(full.clone()), 1);
+        cluster.plan(opcode, Fault::LoseReply, 1);
+    }
+    cluster.run(async {
+        client.write(&table, b"k", value("v")).await.unwrap();
+        let batch = [(Key::new(&table, b"l"), value("v"))];
+        let results = client.multi_write(&batch).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    });
+    assert!(cluster.now() < SECOND);
+    for opcode in [Opcode::Write, Opcode::MultiWrite] {
+        assert_eq!(cluster.count_sent(opcode), 3);
+    }
+    let sent = cluster.sent();
+    let changes = sent.iter().filter(|s| s.operation.is_some());
+    let told: Vec<_> = changes.map(|s| s.operation.retry_ms).collect();
+    assert_eq!(told.len(), 6);
+    assert!(told.iter().all(|ms| *ms > 9000), "{told:?}");
 }
 
 #[test]
