@@ -387,7 +387,7 @@ impl Client {
         let chunks = self.sort(kind, pending, &mut maps, &mut rest, attempts);
         if K::changes_data() && chunks.iter().any(|c| self.local(c.owner).is_none()) {
             let count = u32::try_from(numbers.items.len()).expect("a part of a batch is small");
-            if let Err(error) = self.identity(&mut numbers.ticket, count, attempts).await {
+            if let Err(error) = self.identify(&mut numbers.ticket, count, attempts).await {
                 for index in chunks.iter().flat_map(|chunk| &chunk.indexes) {
                     results[*index] = Some(Err(error.clone()));
                 }

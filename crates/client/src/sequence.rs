@@ -2,7 +2,7 @@
 //!
 //! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait for their
 //! turn, because servers keep the results of a bounded number of operations of a client. An item of a batch is an
-//! operation of its own.
+//! operation of its own. Nobody waits for a turn who has a place of a window (CLIENT-6).
 //!
 //! - CLIENT-1: an operation keeps its number over all its retries, to whichever server, and
 //!   `acknowledged_below` never passes the number of an operation whose result the client still waits for.

@@ -3,7 +3,7 @@
 use super::State;
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::{KeyHash, ObjectVersion, OperationId, ServerId, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
 use pluvio_wire::{
     CountObjects, CountObjectsReply, Delete, DeleteReply, Enumerate, EnumerateReply,
     EnumeratedObject, FatalKind, Header, Increment, IncrementReply, MultiDelete, MultiDeleteReply,
@@ -88,8 +88,12 @@ impl State {
         let id = h.operation;
         if id.is_some() {
             self.results.insert((id.client, id.sequence), result);
-            let below = (id.client, id.acknowledged_below);
-            self.results.retain(|k, _| k.0 != id.client || *k >= below);
+            let (first, below) = (SequenceNumber(0), id.acknowledged_below);
+            let range = (id.client, first)..(id.client, below);
+            let old: Vec<_> = self.results.range(range).map(|(key, _)| *key).collect();
+            for key in old {
+                self.results.remove(&key);
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! Batches.
 
 use super::{cluster, key_of};
-use crate::sequence::BATCH_UNDER_WAY_MAX;
+use crate::sequence::{BATCH_UNDER_WAY_MAX, UNDER_WAY_MAX};
 use crate::testing::Fault;
+use crate::window::WINDOW;
 use crate::{Client, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
 use bytes::Bytes;
 use core::time::Duration;
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use pluvio_units::{KEY_MAX, ServerId, VALUE_MAX};
 use pluvio_wire::{MULTI_ITEMS_MAX, Refusal};
 
@@ -183,6 +184,22 @@ fn a_batch_larger_than_what_may_be_under_way_goes_in_parts() {
     cluster.run(write_all(&client, &table, &many, 0));
     let requests = BATCH_UNDER_WAY_MAX.div_ceil(MULTI_ITEMS_MAX) + 1;
     assert_eq!(cluster.count_sent(Opcode::MultiWrite), requests);
+}
+
+#[test]
+fn writes_and_batches_that_wait_for_their_turn_do_not_hold_up_each_other() {
+    let (cluster, client, table) = cluster(1);
+    cluster.set_latency(Duration::from_millis(1));
+    let many = keys(BATCH_UNDER_WAY_MAX);
+    // Half of the writes are under way, and the other half is next. By then all that may be under way are the
+    // items of batches, whose requests come behind them.
+    let writes = (0..2 * WINDOW).map(|_| client.write(&table, b"k", Bytes::new()));
+    let batches = UNDER_WAY_MAX / BATCH_UNDER_WAY_MAX;
+    let batches = (0..batches).map(|_| write_all(&client, &table, &many, 0));
+    let (written, _) = cluster.run(join(join_all(writes), join_all(batches)));
+    assert!(written.iter().all(Result::is_ok));
+    let took = cluster.now();
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
