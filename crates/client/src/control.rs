@@ -29,7 +29,8 @@ impl Client {
             name: name.to_owned(),
             span,
         };
-        let info = self.ask(&request, &mut self.attempts()).await?;
+        let mut attempts = self.attempts();
+        let info = self.ask_for_change(&request, &mut attempts).await?;
         Ok(self.learn(&info))
     }
 
@@ -70,7 +71,7 @@ impl Client {
         let request = DropTable {
             table: TableRef::Name(name.to_owned()),
         };
-        match self.ask(&request, &mut attempts).await {
+        match self.ask_for_change(&request, &mut attempts).await {
             // An earlier attempt whose reply was lost has dropped it.
             Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
             other => other,
@@ -101,7 +102,8 @@ impl Client {
             table: TableRef::Id(table.id()),
             at,
         };
-        let info = self.ask(&request, &mut self.attempts()).await?;
+        let mut attempts = self.attempts();
+        let info = self.ask_for_change(&request, &mut attempts).await?;
         self.learn(&info);
         Ok(info)
     }
@@ -252,10 +254,29 @@ impl Client {
         }
     }
 
-    /// Asks the coordinators until the one that leads answers.
+    /// Asks the coordinators until the one that leads answers. For questions; it leaves nothing in
+    /// doubt.
     pub(crate) async fn ask<R: Request>(
         &self,
         request: &R,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<R::Reply, ClientError> {
+        self.ask_leader(request, false, attempts).await
+    }
+
+    /// [`Client::ask`] for requests that change something.
+    pub(crate) async fn ask_for_change<R: Request>(
+        &self,
+        request: &R,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<R::Reply, ClientError> {
+        self.ask_leader(request, true, attempts).await
+    }
+
+    async fn ask_leader<R: Request>(
+        &self,
+        request: &R,
+        changes: bool,
         attempts: &mut Attempts<'_>,
     ) -> Result<R::Reply, ClientError> {
         let coordinators = &self.shared.coordinators;
@@ -272,23 +293,27 @@ impl Client {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            let maybe_done = match &error {
-                RpcError::Call(CallError::Unreachable(..)) => false,
-                RpcError::Call(_) | RpcError::BadReply(..) => true,
-                // It may have led when it began.
-                RpcError::Refused(refusal) => matches!(
-                    refusal,
-                    Refusal::Retry {
-                        why: RetryReason::NotLeader,
-                        ..
-                    }
-                ),
-            };
-            if maybe_done {
+            if changes && maybe_done(&error) {
                 attempts.ambiguous();
             }
             let again = self.judge(error, false, attempts)?;
             attempts.pause(again.after).await?;
         }
+    }
+}
+
+/// Whether a coordinator may have done what it was asked although this is what came of it.
+fn maybe_done(error: &RpcError) -> bool {
+    match error {
+        RpcError::Call(CallError::Unreachable(..)) => false,
+        RpcError::Call(_) | RpcError::BadReply(..) => true,
+        // It may have led when it began.
+        RpcError::Refused(refusal) => matches!(
+            refusal,
+            Refusal::Retry {
+                why: RetryReason::NotLeader,
+                ..
+            }
+        ),
     }
 }

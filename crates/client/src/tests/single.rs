@@ -221,6 +221,27 @@ fn silence_until_the_limit_leaves_a_write_in_doubt() {
 }
 
 #[test]
+fn lost_answers_of_the_coordinator_leave_only_what_was_asked_of_it_in_doubt() {
+    let (cluster, client, table) = cluster(2);
+    let key = key_of(&table, ServerId(1));
+    cluster.crash(ServerId(1));
+    cluster.plan(Opcode::GetTable, Fault::LoseReply, u32::MAX);
+    cluster.plan(Opcode::ListTables, Fault::LoseReply, u32::MAX);
+    cluster.plan(Opcode::CreateTable, Fault::LoseReply, u32::MAX);
+    cluster.run(async {
+        let read = client.read(&table, &key).await.unwrap_err();
+        let write = client.write(&table, &key, value("v")).await.unwrap_err();
+        let list = client.list_tables().await.unwrap_err();
+        for error in [read, write, list] {
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            assert!(!error.maybe_executed(), "{error}");
+        }
+        let create = client.create_table("new", None).await.unwrap_err();
+        assert!(create.maybe_executed(), "{create}");
+    });
+}
+
+#[test]
 fn a_full_memory_is_waited_for_and_then_named() {
     let (cluster, client, table) = cluster(1);
     let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
