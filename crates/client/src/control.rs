@@ -62,20 +62,28 @@ impl Client {
         self.ask(&GetTable { table }, &mut self.attempts()).await
     }
 
-    /// Drops a table and all its objects.
+    /// Drops the table that has this name now, and all its objects. One that gets the name later stays,
+    /// also when answers are lost.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
     pub async fn drop_table(&self, name: &str) -> Result<(), ClientError> {
         let mut attempts = self.attempts();
-        let request = DropTable {
+        let named = GetTable {
             table: TableRef::Name(name.to_owned()),
+        };
+        let id = self.ask(&named, &mut attempts).await?.id;
+        // By its id: when an attempt comes late or again, another table may have the name.
+        let request = DropTable {
+            table: TableRef::Id(id),
         };
         match self.ask_for_change(&request, &mut attempts).await {
             // An earlier attempt whose reply was lost has dropped it.
-            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
-            other => other,
+            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => {}
+            other => other?,
         }
+        self.forget(id);
+        Ok(())
     }
 
     /// All tables, by name.

@@ -390,6 +390,23 @@ fn a_drop_whose_reply_was_lost_succeeds() {
 }
 
 #[test]
+fn a_drop_whose_reply_was_lost_leaves_a_later_table_of_the_same_name() {
+    let (cluster, client, old) = cluster(1);
+    cluster.plan(Opcode::DropTable, Fault::DelayReply, 1);
+    let create = async {
+        cluster.at(SECOND, |_| {}).await;
+        client.create_table("t", None).await
+    };
+    let (dropped, new) = cluster.run(join(client.drop_table("t"), create));
+    dropped.unwrap();
+    assert_eq!(cluster.count_sent(Opcode::DropTable), 2);
+    let new = new.unwrap();
+    assert_ne!(new.id(), old.id());
+    let found = cluster.run(client.table("t")).unwrap();
+    assert_eq!(found.id(), new.id());
+}
+
+#[test]
 fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
     let (cluster, client, table) = cluster(3);
     let keys: Vec<_> = (0..500u32)
