@@ -181,14 +181,19 @@ impl Client {
         })
     }
 
-    /// Number and bytes of a table's objects. Servers are asked one after the other: objects that
-    /// come and go meanwhile may or may not count.
+    /// Number and bytes of a table's objects. The coordinator is asked where they are, then servers,
+    /// one after the other: objects that come and go meanwhile may or may not count, those of
+    /// tablets that move meanwhile may count twice or not at all.
     ///
     /// # Errors
     /// See [`Client`].
     pub async fn count(&self, table: &Table) -> Result<CountObjectsReply, ClientError> {
         let mut attempts = self.attempts();
         'from_the_start: loop {
+            // A server counts what it has and says nothing of what has moved away, so an old map would
+            // leave that out.
+            let seen = table.map().generation;
+            self.refresh(table, seen, &mut attempts).await?;
             let map = table.map();
             let Some(owners) = map.owners() else {
                 attempts.failed(
@@ -196,7 +201,6 @@ impl Client {
                     Some(RetryReason::TabletNotReady),
                 );
                 attempts.pause(Duration::ZERO).await?;
-                self.refresh(table, map.generation, &mut attempts).await?;
                 continue;
             };
             let mut total = CountObjectsReply::default();
@@ -220,7 +224,6 @@ impl Client {
                     Err(error) => {
                         let again = self.judge(error, false, &mut attempts)?;
                         attempts.pause(again.after).await?;
-                        self.refresh(table, map.generation, &mut attempts).await?;
                         continue 'from_the_start;
                     }
                 }

@@ -341,6 +341,10 @@ impl State {
             return Err(Refusal::Refresh);
         }
         let table = self.tables.get(&r.table).ok_or_else(|| no_table(r.table))?;
+        // As real servers: who has a part of the table does not know of those that are elsewhere.
+        if !table.tablets.iter().any(|tablet| tablet.owner == s) {
+            return Err(Refusal::Refresh);
+        }
         let mut total = CountObjectsReply::default();
         for ((hash, key), (_, value)) in &table.objects {
             if self.tablet(r.table, *hash).is_some_and(|t| t.owner == s) {

@@ -452,6 +452,22 @@ fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
 }
 
 #[test]
+fn what_has_moved_away_from_a_server_that_has_more_of_the_table_is_counted() {
+    let (cluster, client, _) = cluster(2);
+    cluster.run(async {
+        let table = client.create_table("one server", Some(1)).await.unwrap();
+        let middle = KeyHash(1 << 63);
+        client.split_tablet(&table, Some(middle)).await.unwrap();
+        for n in 0..100u8 {
+            client.write(&table, &[n], value("v")).await.unwrap();
+        }
+        assert_eq!(client.count(&table).await.unwrap().objects, 100);
+        cluster.move_tablet(table.id(), middle, ServerId(2));
+        assert_eq!(client.count(&table).await.unwrap().objects, 100);
+    });
+}
+
+#[test]
 fn enumeration_can_go_on_after_an_error_and_without_values() {
     let (cluster, client, table) = cluster(1);
     cluster.run(async {
