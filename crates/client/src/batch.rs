@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// Requests of one batch under way at a time: enough to keep many servers busy, little enough that
 /// a huge batch takes at most 128 MiB for its requests.
-const CALLS_MAX: usize = 32;
+pub(crate) const CALLS_MAX: usize = 32;
 
 /// One object of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -343,6 +343,11 @@ impl Client {
                 Err(refusal) => results[index] = Some(Err(ClientError::from_final(refusal))),
             }
         }
+        attempts.begin_unsent();
+        if attempts.is_over() {
+            // The parts before have taken all of the time.
+            fail(results, &mut pending, &attempts.timed_out(), |_| true);
+        }
         let mut numbers = Numbers {
             items,
             ticket: None,
@@ -487,7 +492,7 @@ impl Client {
         full
     }
 
-    /// Sends one request.
+    /// Sends one request, unless the time is up.
     async fn send<K: Kind>(
         &self,
         kind: &K,
@@ -496,6 +501,9 @@ impl Client {
         numbers: &Numbers<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Outcome<K::Item> {
+        if attempts.is_over() {
+            return Outcome::Failed(attempts.timed_out());
+        }
         let request = kind.request(&chunk.indexes, &|index| numbers.number(index));
         let result = if let Some(master) = self.local(chunk.owner) {
             let mut header = self.local_header(chunk.owner, attempts.remaining());

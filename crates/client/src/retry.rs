@@ -86,6 +86,11 @@ impl<'a> Attempts<'a> {
         self.maybe_executed
     }
 
+    /// What follows is about operations that were not sent yet.
+    pub(crate) fn begin_unsent(&mut self) {
+        self.maybe_executed = false;
+    }
+
     /// Something was done: pauses start small again.
     pub(crate) fn progressed(&mut self) {
         self.pauses = 0;

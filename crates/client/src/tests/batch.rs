@@ -1,10 +1,11 @@
 //! Batches.
 
 use super::{cluster, key_of};
+use crate::batch::CALLS_MAX;
 use crate::sequence::{BATCH_UNDER_WAY_MAX, UNDER_WAY_MAX};
 use crate::testing::Fault;
 use crate::window::WINDOW;
-use crate::{Client, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
+use crate::{Client, ClientError, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::{join, join_all};
@@ -184,6 +185,42 @@ fn a_batch_larger_than_what_may_be_under_way_goes_in_parts() {
     cluster.run(write_all(&client, &table, &many, 0));
     let requests = BATCH_UNDER_WAY_MAX.div_ceil(MULTI_ITEMS_MAX) + 1;
     assert_eq!(cluster.count_sent(Opcode::MultiWrite), requests);
+}
+
+#[test]
+fn parts_of_a_batch_that_come_after_its_time_are_not_sent() {
+    let (cluster, client, table) = cluster(1);
+    cluster.plan(Opcode::MultiWrite, Fault::LoseRequest, u32::MAX);
+    let many = keys(BATCH_UNDER_WAY_MAX + 1);
+    let objects: Vec<_> = items(&table, &many)
+        .into_iter()
+        .map(|key| (key, Bytes::new()))
+        .collect();
+    let results = cluster.run(client.multi_write(&objects));
+    assert_eq!(cluster.now(), Duration::from_secs(10));
+    let errors: Vec<_> = results.into_iter().map(Result::unwrap_err).collect();
+    assert!(errors.iter().all(|e| e.kind() == ErrorKind::TimedOut));
+    let (last, sent) = errors.split_last().unwrap();
+    assert!(sent.iter().all(|e| e.maybe_executed()));
+    assert!(!last.maybe_executed(), "{last}");
+    let all = cluster.sent();
+    let mut writes = all.iter().filter(|s| s.opcode == Opcode::MultiWrite);
+    let first = writes.next().unwrap().operation.sequence;
+    assert!(writes.all(|s| s.operation.sequence == first));
+}
+
+#[test]
+fn requests_of_a_batch_that_come_after_its_time_are_not_sent() {
+    let (cluster, _, table) = cluster(1);
+    let limit = Duration::from_secs(2);
+    let client = Client::new(cluster.parts(), cluster.options().timeout(limit));
+    cluster.plan(Opcode::MultiRead, Fault::LoseRequest, u32::MAX);
+    let many = keys(CALLS_MAX * MULTI_ITEMS_MAX + 1);
+    let results = cluster.run(client.multi_read(&items(&table, &many)));
+    let late = |error: &ClientError| error.kind() == ErrorKind::TimedOut;
+    assert!(results.iter().all(|r| r.as_ref().is_err_and(late)));
+    assert_eq!(cluster.now(), limit);
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), CALLS_MAX);
 }
 
 #[test]
