@@ -19,6 +19,9 @@ use pluvio_wire::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Tables that are remembered without need, at most.
+const TABLES_IDLE_MAX: usize = 64;
+
 /// An object as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
@@ -52,7 +55,8 @@ pub(crate) struct Shared {
     windows: Windows,
     /// Where the coordinators are, and which of them led last.
     pub(crate) coordinators: Coordinators,
-    /// Tables this client has handles of. Bounded by the number of tables of the cluster.
+    /// So that all handles of a table share what is known of it. Bounded by the tables somebody has
+    /// handles of, and [`TABLES_IDLE_MAX`].
     tables: Mutex<BTreeMap<TableId, Table>>,
 }
 
@@ -544,6 +548,9 @@ impl Client {
             table.update(info);
             return table.clone();
         }
+        if tables.len() >= TABLES_IDLE_MAX {
+            tables.retain(|_, table| table.is_held());
+        }
         let table = Table::new(info);
         tables.insert(info.id, table.clone());
         table
@@ -567,4 +574,26 @@ pub(crate) fn object(reply: ReadReply) -> Option<Object> {
         version: reply.version,
         value: reply.value,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeCluster;
+
+    #[test]
+    fn tables_of_which_nobody_has_a_handle_are_forgotten() {
+        let cluster = FakeCluster::new(1);
+        let client = cluster.client();
+        cluster.run(async {
+            let held = client.create_table("held", None).await.unwrap();
+            for n in 0..3 * TABLES_IDLE_MAX {
+                let name = format!("table {n}");
+                client.create_table(&name, None).await.unwrap();
+            }
+            let tables = client.tables();
+            assert!(tables.len() <= TABLES_IDLE_MAX);
+            assert!(tables.contains_key(&held.id()));
+        });
+    }
 }
