@@ -91,9 +91,10 @@ impl<'a> Attempts<'a> {
         self.maybe_executed = false;
     }
 
-    /// Something was done: pauses start small again.
+    /// Something was done: pauses start small again, and not all refusals are of a full memory.
     pub(crate) fn progressed(&mut self) {
         self.pauses = 0;
+        self.full_since = None;
     }
 
     /// Takes over what a part of the operation has met.

@@ -188,6 +188,19 @@ fn a_batch_larger_than_what_may_be_under_way_goes_in_parts() {
 }
 
 #[test]
+fn a_batch_of_which_something_is_done_has_its_whole_time_in_a_full_memory() {
+    let (cluster, _, table) = cluster(3);
+    let options = cluster.options().full_timeout(Duration::from_secs(1));
+    let client = Client::new(cluster.parts(), options);
+    let full = Refusal::retry(Duration::from_millis(400), RetryReason::MemoryFull);
+    // Of the three requests none is taken at first, then one after the other.
+    cluster.plan(Opcode::MultiWrite, Fault::Refuse(full), 3 + 2 + 1);
+    let keys = keys(100);
+    cluster.run(write_all(&client, &table, &keys, 0));
+    assert!(cluster.now() > Duration::from_secs(1));
+}
+
+#[test]
 fn parts_of_a_batch_that_come_after_its_time_are_not_sent() {
     let (cluster, client, table) = cluster(1);
     cluster.plan(Opcode::MultiWrite, Fault::LoseRequest, u32::MAX);
