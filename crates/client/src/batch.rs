@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// Requests of one batch under way at a time: enough to keep many servers busy, little enough that
 /// a huge batch takes at most 128 MiB for its requests.
-const CALLS_MAX: usize = 32;
+pub(crate) const CALLS_MAX: usize = 32;
 
 /// One object of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -343,6 +343,11 @@ impl Client {
                 Err(refusal) => results[index] = Some(Err(ClientError::from_final(refusal))),
             }
         }
+        attempts.begin_unsent();
+        if attempts.is_over() {
+            // The parts before have taken all of the time.
+            fail(results, &mut pending, &attempts.timed_out(), |_| true);
+        }
         let mut numbers = Numbers {
             items,
             ticket: None,
@@ -387,7 +392,7 @@ impl Client {
         let chunks = self.sort(kind, pending, &mut maps, &mut rest, attempts);
         if K::changes_data() && chunks.iter().any(|c| self.local(c.owner).is_none()) {
             let count = u32::try_from(numbers.items.len()).expect("a part of a batch is small");
-            if let Err(error) = self.identity(&mut numbers.ticket, count, attempts).await {
+            if let Err(error) = self.identify(&mut numbers.ticket, count, attempts).await {
                 for index in chunks.iter().flat_map(|chunk| &chunk.indexes) {
                     results[*index] = Some(Err(error.clone()));
                 }
@@ -487,7 +492,7 @@ impl Client {
         full
     }
 
-    /// Sends one request.
+    /// Sends one request, unless the time is up.
     async fn send<K: Kind>(
         &self,
         kind: &K,
@@ -496,12 +501,15 @@ impl Client {
         numbers: &Numbers<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Outcome<K::Item> {
+        if attempts.is_over() {
+            return Outcome::Failed(attempts.timed_out());
+        }
         let request = kind.request(&chunk.indexes, &|index| numbers.number(index));
         let result = if let Some(master) = self.local(chunk.owner) {
             let mut header = self.local_header(chunk.owner, attempts.remaining());
             // Before, no other server can have executed any of them.
             if let Some(ticket) = numbers.ticket.as_ref().filter(|_| attempts.is_ambiguous()) {
-                header.operation = ticket.id(attempts.remaining());
+                header.operation = ticket.id(attempts.until_deadline());
             }
             let answer = K::local(master, self.core(), &header, request);
             match self.finish_local::<K::Request>(answer, attempts).await {
@@ -517,7 +525,7 @@ impl Client {
             };
             let mut header = Header::to(chunk.owner);
             if let Some(ticket) = &numbers.ticket {
-                header.operation = ticket.id(attempts.remaining());
+                header.operation = ticket.id(attempts.until_deadline());
             }
             let limit = attempts.next_limit();
             let network = &*self.shared.parts.network;

@@ -10,7 +10,7 @@ use crate::window::{WindowPlace, Windows};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
-use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, OperationId, ServerId, TableId};
+use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, Delete, DeleteReply, Header, Increment, IncrementReply, Number, Read,
     ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply,
@@ -18,6 +18,9 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Tables that are remembered without need, at most.
+const TABLES_IDLE_MAX: usize = 64;
 
 /// An object as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +55,8 @@ pub(crate) struct Shared {
     windows: Windows,
     /// Where the coordinators are, and which of them led last.
     pub(crate) coordinators: Coordinators,
-    /// Tables this client has handles of. Bounded by the number of tables of the cluster.
+    /// So that all handles of a table share what is known of it. Bounded by the tables somebody has
+    /// handles of, and [`TABLES_IDLE_MAX`].
     tables: Mutex<BTreeMap<TableId, Table>>,
 }
 
@@ -344,18 +348,20 @@ impl Client {
                     let mut header = self.local_header(tablet.owner, attempts.remaining());
                     // Without one, nobody else was asked to execute it.
                     if let Some(ticket) = &ticket {
-                        header.operation = ticket.id(attempts.remaining());
+                        header.operation = ticket.id(attempts.until_deadline());
                     }
                     let answer = local(master, self.core, &header, request());
                     self.finish_local::<R>(answer, &mut attempts).await?
                 } else {
                     let moved = || table.map().generation != map.generation;
-                    let Some(_place) = self.place(tablet.owner, &attempts, moved).await? else {
+                    let numbered = !R::OPCODE.is_idempotent();
+                    let place = self.enter(tablet.owner, numbered, &mut ticket, &attempts, moved);
+                    let Some(_place) = place.await? else {
                         continue;
                     };
                     let mut header = Header::to(tablet.owner);
-                    if !R::OPCODE.is_idempotent() {
-                        header.operation = self.identity(&mut ticket, 1, &attempts).await?;
+                    if let Some(ticket) = &ticket {
+                        header.operation = ticket.id(attempts.until_deadline());
                     }
                     let limit = attempts.next_limit();
                     let network = &*self.shared.parts.network;
@@ -381,7 +387,36 @@ impl Client {
         }
     }
 
+    /// A place for one operation, which has an identity then if it is to be `numbered`; `None` when it
+    /// is to be located anew.
+    ///
+    /// Whoever has to wait for an identity does so without a place (CLIENT-6).
+    ///
+    /// # Errors
+    /// The time was up before there were both.
+    async fn enter<'a>(
+        &'a self,
+        server: ServerId,
+        numbered: bool,
+        ticket: &mut Option<Ticket<'a>>,
+        attempts: &Attempts<'_>,
+        has_moved: impl Fn() -> bool,
+    ) -> Result<Option<WindowPlace>, ClientError> {
+        let place = self.place(server, attempts, has_moved).await?;
+        if place.is_none() || !numbered || ticket.is_some() {
+            return Ok(place);
+        }
+        *ticket = self.shared.sequence.try_begin(1);
+        if ticket.is_some() {
+            return Ok(place);
+        }
+        drop(place);
+        self.identify(ticket, 1, attempts).await?;
+        Ok(None)
+    }
+
     /// A place among the requests under way to a server; `None` when another server is to be asked.
+    /// Who has it may wait for the answer of that server only (CLIENT-6).
     ///
     /// # Errors
     /// The time was up before there was one.
@@ -402,18 +437,19 @@ impl Client {
         Ok(place)
     }
 
-    /// The identity of operations that change data, the same for all their attempts.
+    /// Gives operations that change data their identity, the same for all their attempts. Not for
+    /// those who have a place (CLIENT-6).
     ///
     /// # Errors
     /// The time was up before fewer operations were under way.
-    pub(crate) async fn identity<'a>(
+    pub(crate) async fn identify<'a>(
         &'a self,
         ticket: &mut Option<Ticket<'a>>,
         count: u32,
         attempts: &Attempts<'_>,
-    ) -> Result<OperationId, ClientError> {
-        if let Some(ticket) = ticket {
-            return Ok(ticket.id(attempts.remaining()));
+    ) -> Result<(), ClientError> {
+        if ticket.is_some() {
+            return Ok(());
         }
         let sequence = &self.shared.sequence;
         let begun = match sequence.try_begin(count) {
@@ -424,7 +460,8 @@ impl Client {
                 turn.map_err(|_| attempts.timed_out())?
             }
         };
-        Ok(ticket.insert(begun).id(attempts.remaining()))
+        *ticket = Some(begun);
+        Ok(())
     }
 
     /// Waits for a local answer, at most until the time is up.
@@ -511,6 +548,9 @@ impl Client {
             table.update(info);
             return table.clone();
         }
+        if tables.len() >= TABLES_IDLE_MAX {
+            tables.retain(|_, table| table.is_held());
+        }
         let table = Table::new(info);
         tables.insert(info.id, table.clone());
         table
@@ -534,4 +574,26 @@ pub(crate) fn object(reply: ReadReply) -> Option<Object> {
         version: reply.version,
         value: reply.value,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeCluster;
+
+    #[test]
+    fn tables_of_which_nobody_has_a_handle_are_forgotten() {
+        let cluster = FakeCluster::new(1);
+        let client = cluster.client();
+        cluster.run(async {
+            let held = client.create_table("held", None).await.unwrap();
+            for n in 0..3 * TABLES_IDLE_MAX {
+                let name = format!("table {n}");
+                client.create_table(&name, None).await.unwrap();
+            }
+            let tables = client.tables();
+            assert!(tables.len() <= TABLES_IDLE_MAX);
+            assert!(tables.contains_key(&held.id()));
+        });
+    }
 }

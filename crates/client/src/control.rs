@@ -29,7 +29,8 @@ impl Client {
             name: name.to_owned(),
             span,
         };
-        let info = self.ask(&request, &mut self.attempts()).await?;
+        let mut attempts = self.attempts();
+        let info = self.ask_for_change(&request, &mut attempts).await?;
         Ok(self.learn(&info))
     }
 
@@ -61,20 +62,28 @@ impl Client {
         self.ask(&GetTable { table }, &mut self.attempts()).await
     }
 
-    /// Drops a table and all its objects.
+    /// Drops the table that has this name now, and all its objects. One that gets the name later stays,
+    /// also when answers are lost.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
     pub async fn drop_table(&self, name: &str) -> Result<(), ClientError> {
         let mut attempts = self.attempts();
-        let request = DropTable {
+        let named = GetTable {
             table: TableRef::Name(name.to_owned()),
         };
-        match self.ask(&request, &mut attempts).await {
+        let id = self.ask(&named, &mut attempts).await?.id;
+        // By its id: when an attempt comes late or again, another table may have the name.
+        let request = DropTable {
+            table: TableRef::Id(id),
+        };
+        match self.ask_for_change(&request, &mut attempts).await {
             // An earlier attempt whose reply was lost has dropped it.
-            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
-            other => other,
+            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => {}
+            other => other?,
         }
+        self.forget(id);
+        Ok(())
     }
 
     /// All tables, by name.
@@ -101,7 +110,8 @@ impl Client {
             table: TableRef::Id(table.id()),
             at,
         };
-        let info = self.ask(&request, &mut self.attempts()).await?;
+        let mut attempts = self.attempts();
+        let info = self.ask_for_change(&request, &mut attempts).await?;
         self.learn(&info);
         Ok(info)
     }
@@ -171,14 +181,19 @@ impl Client {
         })
     }
 
-    /// Number and bytes of a table's objects. Servers are asked one after the other: objects that
-    /// come and go meanwhile may or may not count.
+    /// Number and bytes of a table's objects. The coordinator is asked where they are, then servers,
+    /// one after the other: objects that come and go meanwhile may or may not count, those of
+    /// tablets that move meanwhile may count twice or not at all.
     ///
     /// # Errors
     /// See [`Client`].
     pub async fn count(&self, table: &Table) -> Result<CountObjectsReply, ClientError> {
         let mut attempts = self.attempts();
         'from_the_start: loop {
+            // A server counts what it has and says nothing of what has moved away, so an old map would
+            // leave that out.
+            let seen = table.map().generation;
+            self.refresh(table, seen, &mut attempts).await?;
             let map = table.map();
             let Some(owners) = map.owners() else {
                 attempts.failed(
@@ -186,7 +201,6 @@ impl Client {
                     Some(RetryReason::TabletNotReady),
                 );
                 attempts.pause(Duration::ZERO).await?;
-                self.refresh(table, map.generation, &mut attempts).await?;
                 continue;
             };
             let mut total = CountObjectsReply::default();
@@ -210,7 +224,6 @@ impl Client {
                     Err(error) => {
                         let again = self.judge(error, false, &mut attempts)?;
                         attempts.pause(again.after).await?;
-                        self.refresh(table, map.generation, &mut attempts).await?;
                         continue 'from_the_start;
                     }
                 }
@@ -252,10 +265,29 @@ impl Client {
         }
     }
 
-    /// Asks the coordinators until the one that leads answers.
+    /// Asks the coordinators until the one that leads answers. For questions; it leaves nothing in
+    /// doubt.
     pub(crate) async fn ask<R: Request>(
         &self,
         request: &R,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<R::Reply, ClientError> {
+        self.ask_leader(request, false, attempts).await
+    }
+
+    /// [`Client::ask`] for requests that change something.
+    pub(crate) async fn ask_for_change<R: Request>(
+        &self,
+        request: &R,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<R::Reply, ClientError> {
+        self.ask_leader(request, true, attempts).await
+    }
+
+    async fn ask_leader<R: Request>(
+        &self,
+        request: &R,
+        changes: bool,
         attempts: &mut Attempts<'_>,
     ) -> Result<R::Reply, ClientError> {
         let coordinators = &self.shared.coordinators;
@@ -272,23 +304,27 @@ impl Client {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            let maybe_done = match &error {
-                RpcError::Call(CallError::Unreachable(..)) => false,
-                RpcError::Call(_) | RpcError::BadReply(..) => true,
-                // It may have led when it began.
-                RpcError::Refused(refusal) => matches!(
-                    refusal,
-                    Refusal::Retry {
-                        why: RetryReason::NotLeader,
-                        ..
-                    }
-                ),
-            };
-            if maybe_done {
+            if changes && maybe_done(&error) {
                 attempts.ambiguous();
             }
             let again = self.judge(error, false, attempts)?;
             attempts.pause(again.after).await?;
         }
+    }
+}
+
+/// Whether a coordinator may have done what it was asked although this is what came of it.
+fn maybe_done(error: &RpcError) -> bool {
+    match error {
+        RpcError::Call(CallError::Unreachable(..)) => false,
+        RpcError::Call(_) | RpcError::BadReply(..) => true,
+        // It may have led when it began.
+        RpcError::Refused(refusal) => matches!(
+            refusal,
+            Refusal::Retry {
+                why: RetryReason::NotLeader,
+                ..
+            }
+        ),
     }
 }

@@ -26,7 +26,8 @@ impl Client {
             tablet,
             to,
         };
-        self.ask(&request, &mut self.attempts()).await
+        let mut attempts = self.attempts();
+        self.ask_for_change(&request, &mut attempts).await
     }
 
     /// How a migration goes. `None`: it has ended, and how is not known any more, because another coordinator leads or

@@ -53,6 +53,13 @@ impl<'a> Attempts<'a> {
         deadline.since(self.parts.clock.now())
     }
 
+    /// How much longer attempts may be made, whatever they meet: what servers are told. Never less
+    /// than [`Attempts::remaining`], which is shorter while memory is full, until an attempt meets
+    /// something else.
+    pub(crate) fn until_deadline(&self) -> Duration {
+        self.deadline.since(self.parts.clock.now())
+    }
+
     /// The time for the next attempt.
     pub(crate) fn next_limit(&self) -> Duration {
         self.remaining().min(self.per_attempt)
@@ -79,9 +86,15 @@ impl<'a> Attempts<'a> {
         self.maybe_executed
     }
 
-    /// Something was done: pauses start small again.
+    /// What follows is about operations that were not sent yet.
+    pub(crate) fn begin_unsent(&mut self) {
+        self.maybe_executed = false;
+    }
+
+    /// Something was done: pauses start small again, and not all refusals are of a full memory.
     pub(crate) fn progressed(&mut self) {
         self.pauses = 0;
+        self.full_since = None;
     }
 
     /// Takes over what a part of the operation has met.

@@ -2,11 +2,11 @@
 //!
 //! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait for their
 //! turn, because servers keep the results of a bounded number of operations of a client. An item of a batch is an
-//! operation of its own.
+//! operation of its own. Nobody waits for a turn who has a place of a window (CLIENT-6).
 //!
 //! - CLIENT-1: an operation keeps its number over all its retries, to whichever server, and
 //!   `acknowledged_below` never passes the number of an operation whose result the client still waits for.
-//! - CLIENT-2: an operation is not sent any more later than it said with every attempt (`retry_ms`).
+//! - CLIENT-5: an operation is not sent any more later than it said with any attempt (`retry_ms`).
 
 use core::time::Duration;
 use pluvio_units::{ClientId, OperationId, SequenceNumber};
@@ -81,7 +81,8 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// The first operation's identity, for one attempt: `retry` is what is left of the operation's time.
+    /// The first operation's identity, for one attempt: `retry` is the longest for which it may be repeated
+    /// (CLIENT-5).
     pub(crate) fn id(&self, retry: Duration) -> OperationId {
         let state = self.sequence.state();
         let retry_ms = retry.as_nanos().div_ceil(1_000_000);

@@ -76,6 +76,11 @@ impl Table {
         self.0.refreshing.lock().await
     }
 
+    /// Whether there are other handles than this one.
+    pub(crate) fn is_held(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     pub(crate) fn update(&self, info: &TableInfo) {
         let mut map = self.0.map.write().unwrap_or_else(PoisonError::into_inner);
         *map = Arc::new(TableMap::new(info, map.generation + 1));

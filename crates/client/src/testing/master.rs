@@ -3,7 +3,7 @@
 use super::State;
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::{KeyHash, ObjectVersion, OperationId, ServerId, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
 use pluvio_wire::{
     CountObjects, CountObjectsReply, Delete, DeleteReply, Enumerate, EnumerateReply,
     EnumeratedObject, FatalKind, Header, Increment, IncrementReply, MultiDelete, MultiDeleteReply,
@@ -88,8 +88,12 @@ impl State {
         let id = h.operation;
         if id.is_some() {
             self.results.insert((id.client, id.sequence), result);
-            let below = (id.client, id.acknowledged_below);
-            self.results.retain(|k, _| k.0 != id.client || *k >= below);
+            let (first, below) = (SequenceNumber(0), id.acknowledged_below);
+            let range = (id.client, first)..(id.client, below);
+            let old: Vec<_> = self.results.range(range).map(|(key, _)| *key).collect();
+            for key in old {
+                self.results.remove(&key);
+            }
         }
     }
 
@@ -337,6 +341,10 @@ impl State {
             return Err(Refusal::Refresh);
         }
         let table = self.tables.get(&r.table).ok_or_else(|| no_table(r.table))?;
+        // As real servers: who has a part of the table does not know of those that are elsewhere.
+        if !table.tablets.iter().any(|tablet| tablet.owner == s) {
+            return Err(Refusal::Refresh);
+        }
         let mut total = CountObjectsReply::default();
         for ((hash, key), (_, value)) in &table.objects {
             if self.tablet(r.table, *hash).is_some_and(|t| t.owner == s) {

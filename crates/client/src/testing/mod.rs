@@ -227,6 +227,20 @@ impl FakeCluster {
         }
     }
 
+    /// Gives the tablet that has a hash to another server, with its objects.
+    ///
+    /// # Panics
+    /// When there is no such table.
+    pub fn move_tablet(&self, table: TableId, hash: KeyHash, to: ServerId) {
+        let mut state = self.state();
+        let table = state.tables.get_mut(&table).expect("the table is there");
+        for tablet in &mut table.tablets {
+            if tablet.range.contains(hash) {
+                tablet.owner = to;
+            }
+        }
+    }
+
     /// Lets something happen at a time of the virtual clock.
     pub async fn at(&self, time: Duration, act: impl FnOnce(&Self)) {
         let wait = time.saturating_sub(self.now());

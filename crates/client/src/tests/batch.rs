@@ -1,12 +1,14 @@
 //! Batches.
 
 use super::{cluster, key_of};
-use crate::sequence::BATCH_UNDER_WAY_MAX;
+use crate::batch::CALLS_MAX;
+use crate::sequence::{BATCH_UNDER_WAY_MAX, UNDER_WAY_MAX};
 use crate::testing::Fault;
-use crate::{Client, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
+use crate::window::WINDOW;
+use crate::{Client, ClientError, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
 use bytes::Bytes;
 use core::time::Duration;
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use pluvio_units::{KEY_MAX, ServerId, VALUE_MAX};
 use pluvio_wire::{MULTI_ITEMS_MAX, Refusal};
 
@@ -183,6 +185,71 @@ fn a_batch_larger_than_what_may_be_under_way_goes_in_parts() {
     cluster.run(write_all(&client, &table, &many, 0));
     let requests = BATCH_UNDER_WAY_MAX.div_ceil(MULTI_ITEMS_MAX) + 1;
     assert_eq!(cluster.count_sent(Opcode::MultiWrite), requests);
+}
+
+#[test]
+fn a_batch_of_which_something_is_done_has_its_whole_time_in_a_full_memory() {
+    let (cluster, _, table) = cluster(3);
+    let options = cluster.options().full_timeout(Duration::from_secs(1));
+    let client = Client::new(cluster.parts(), options);
+    let full = Refusal::retry(Duration::from_millis(400), RetryReason::MemoryFull);
+    // Of the three requests none is taken at first, then one after the other.
+    cluster.plan(Opcode::MultiWrite, Fault::Refuse(full), 3 + 2 + 1);
+    let keys = keys(100);
+    cluster.run(write_all(&client, &table, &keys, 0));
+    assert!(cluster.now() > Duration::from_secs(1));
+}
+
+#[test]
+fn parts_of_a_batch_that_come_after_its_time_are_not_sent() {
+    let (cluster, client, table) = cluster(1);
+    cluster.plan(Opcode::MultiWrite, Fault::LoseRequest, u32::MAX);
+    let many = keys(BATCH_UNDER_WAY_MAX + 1);
+    let objects: Vec<_> = items(&table, &many)
+        .into_iter()
+        .map(|key| (key, Bytes::new()))
+        .collect();
+    let results = cluster.run(client.multi_write(&objects));
+    assert_eq!(cluster.now(), Duration::from_secs(10));
+    let errors: Vec<_> = results.into_iter().map(Result::unwrap_err).collect();
+    assert!(errors.iter().all(|e| e.kind() == ErrorKind::TimedOut));
+    let (last, sent) = errors.split_last().unwrap();
+    assert!(sent.iter().all(|e| e.maybe_executed()));
+    assert!(!last.maybe_executed(), "{last}");
+    let all = cluster.sent();
+    let mut writes = all.iter().filter(|s| s.opcode == Opcode::MultiWrite);
+    let first = writes.next().unwrap().operation.sequence;
+    assert!(writes.all(|s| s.operation.sequence == first));
+}
+
+#[test]
+fn requests_of_a_batch_that_come_after_its_time_are_not_sent() {
+    let (cluster, _, table) = cluster(1);
+    let limit = Duration::from_secs(2);
+    let client = Client::new(cluster.parts(), cluster.options().timeout(limit));
+    cluster.plan(Opcode::MultiRead, Fault::LoseRequest, u32::MAX);
+    let many = keys(CALLS_MAX * MULTI_ITEMS_MAX + 1);
+    let results = cluster.run(client.multi_read(&items(&table, &many)));
+    let late = |error: &ClientError| error.kind() == ErrorKind::TimedOut;
+    assert!(results.iter().all(|r| r.as_ref().is_err_and(late)));
+    assert_eq!(cluster.now(), limit);
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), CALLS_MAX);
+}
+
+#[test]
+fn writes_and_batches_that_wait_for_their_turn_do_not_hold_up_each_other() {
+    let (cluster, client, table) = cluster(1);
+    cluster.set_latency(Duration::from_millis(1));
+    let many = keys(BATCH_UNDER_WAY_MAX);
+    // Half of the writes are under way, and the other half is next. By then all that may be under way are the
+    // items of batches, whose requests come behind them.
+    let writes = (0..2 * WINDOW).map(|_| client.write(&table, b"k", Bytes::new()));
+    let batches = UNDER_WAY_MAX / BATCH_UNDER_WAY_MAX;
+    let batches = (0..batches).map(|_| write_all(&client, &table, &many, 0));
+    let (written, _) = cluster.run(join(join_all(writes), join_all(batches)));
+    assert!(written.iter().all(Result::is_ok));
+    let took = cluster.now();
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{cluster, key_of};
 use crate::testing::{FakeCluster, Fault};
 use crate::{
-    Client, ClientError, ClientOptions, ErrorKind, FatalKind, Number, Opcode, RejectRules,
+    Client, ClientError, ClientOptions, ErrorKind, FatalKind, Key, Number, Opcode, RejectRules,
     RetryReason, blocking,
 };
 use bytes::Bytes;
@@ -221,6 +221,27 @@ fn silence_until_the_limit_leaves_a_write_in_doubt() {
 }
 
 #[test]
+fn lost_answers_of_the_coordinator_leave_only_what_was_asked_of_it_in_doubt() {
+    let (cluster, client, table) = cluster(2);
+    let key = key_of(&table, ServerId(1));
+    cluster.crash(ServerId(1));
+    cluster.plan(Opcode::GetTable, Fault::LoseReply, u32::MAX);
+    cluster.plan(Opcode::ListTables, Fault::LoseReply, u32::MAX);
+    cluster.plan(Opcode::CreateTable, Fault::LoseReply, u32::MAX);
+    cluster.run(async {
+        let read = client.read(&table, &key).await.unwrap_err();
+        let write = client.write(&table, &key, value("v")).await.unwrap_err();
+        let list = client.list_tables().await.unwrap_err();
+        for error in [read, write, list] {
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            assert!(!error.maybe_executed(), "{error}");
+        }
+        let create = client.create_table("new", None).await.unwrap_err();
+        assert!(create.maybe_executed(), "{create}");
+    });
+}
+
+#[test]
 fn a_full_memory_is_waited_for_and_then_named() {
     let (cluster, client, table) = cluster(1);
     let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
@@ -255,6 +276,34 @@ fn a_full_memory_may_be_waited_for_less_long_than_a_crash() {
         took > 2 * SECOND && took < 4 * SECOND,
         "another answer begins the time anew: {took:?}"
     );
+}
+
+#[test]
+fn servers_are_told_the_whole_time_also_while_memory_is_full() {
+    let (cluster, _, table) = cluster(1);
+    let options = cluster.options().full_timeout(SECOND);
+    let client = Client::new(cluster.parts(), options);
+    let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
+    for opcode in [Opcode::Write, Opcode::MultiWrite] {
+        // After a lost reply the operation has its whole time again.
+        cluster.plan(opcode, Fault::Refuse(full.clone()), 1);
+        cluster.plan(opcode, Fault::LoseReply, 1);
+    }
+    cluster.run(async {
+        client.write(&table, b"k", value("v")).await.unwrap();
+        let batch = [(Key::new(&table, b"l"), value("v"))];
+        let results = client.multi_write(&batch).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    });
+    assert!(cluster.now() < SECOND);
+    for opcode in [Opcode::Write, Opcode::MultiWrite] {
+        assert_eq!(cluster.count_sent(opcode), 3);
+    }
+    let sent = cluster.sent();
+    let changes = sent.iter().filter(|s| s.operation.is_some());
+    let told: Vec<_> = changes.map(|s| s.operation.retry_ms).collect();
+    assert_eq!(told.len(), 6);
+    assert!(told.iter().all(|ms| *ms > 9000), "{told:?}");
 }
 
 #[test]
@@ -341,6 +390,23 @@ fn a_drop_whose_reply_was_lost_succeeds() {
 }
 
 #[test]
+fn a_drop_whose_reply_was_lost_leaves_a_later_table_of_the_same_name() {
+    let (cluster, client, old) = cluster(1);
+    cluster.plan(Opcode::DropTable, Fault::DelayReply, 1);
+    let create = async {
+        cluster.at(SECOND, |_| {}).await;
+        client.create_table("t", None).await
+    };
+    let (dropped, new) = cluster.run(join(client.drop_table("t"), create));
+    dropped.unwrap();
+    assert_eq!(cluster.count_sent(Opcode::DropTable), 2);
+    let new = new.unwrap();
+    assert_ne!(new.id(), old.id());
+    let found = cluster.run(client.table("t")).unwrap();
+    assert_eq!(found.id(), new.id());
+}
+
+#[test]
 fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
     let (cluster, client, table) = cluster(3);
     let keys: Vec<_> = (0..500u32)
@@ -382,6 +448,22 @@ fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
         assert_eq!(objects.cursor(), None);
         assert_eq!(objects.next_batch().await, Ok(None));
         assert_eq!(client.count(&table).await.unwrap().objects, 500);
+    });
+}
+
+#[test]
+fn what_has_moved_away_from_a_server_that_has_more_of_the_table_is_counted() {
+    let (cluster, client, _) = cluster(2);
+    cluster.run(async {
+        let table = client.create_table("one server", Some(1)).await.unwrap();
+        let middle = KeyHash(1 << 63);
+        client.split_tablet(&table, Some(middle)).await.unwrap();
+        for n in 0..100u8 {
+            client.write(&table, &[n], value("v")).await.unwrap();
+        }
+        assert_eq!(client.count(&table).await.unwrap().objects, 100);
+        cluster.move_tablet(table.id(), middle, ServerId(2));
+        assert_eq!(client.count(&table).await.unwrap().objects, 100);
     });
 }
 
