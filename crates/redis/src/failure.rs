@@ -60,7 +60,9 @@ pub(crate) fn bad_expiry(command: &str) -> Failure {
 
 /// What an error of the cluster becomes.
 pub(crate) fn of_client(error: &ClientError) -> Failure {
-    match error.retry_reason() {
+    // One attempt may have been executed although another was refused.
+    let reason = error.retry_reason().filter(|_| !error.maybe_executed());
+    match reason {
         Some(RetryReason::MemoryFull) => return OUT_OF_MEMORY,
         Some(RetryReason::TooFewBackups) => return TOO_FEW_REPLICAS,
         _ => {}
@@ -83,27 +85,42 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    fn text(reason: Option<RetryReason>, maybe_executed: bool) -> String {
+        let failure = of_client(&ClientError::TimedOut {
+            limit: Duration::from_secs(10),
+            reason,
+            last: "x".into(),
+            maybe_executed,
+        });
+        String::from_utf8(failure.text().to_vec()).unwrap()
+    }
+
     #[test]
     fn waiting_in_vain_gets_the_prefix_clients_know() {
-        let text = |reason| {
-            let failure = of_client(&ClientError::TimedOut {
-                limit: Duration::from_secs(10),
-                reason,
-                last: "x".into(),
-                maybe_executed: true,
-            });
-            String::from_utf8(failure.text().to_vec()).unwrap()
-        };
         assert_eq!(
-            text(Some(RetryReason::MemoryFull)),
+            text(Some(RetryReason::MemoryFull), false),
             "OOM command not allowed when used memory > 'maxmemory'."
         );
         assert_eq!(
-            text(Some(RetryReason::TooFewBackups)),
+            text(Some(RetryReason::TooFewBackups), false),
             "NOREPLICAS Not enough good replicas to write."
         );
-        let other = text(Some(RetryReason::TabletNotReady));
-        assert!(other.starts_with("TRYAGAIN ") && other.contains("may have been executed"));
-        assert!(text(None).starts_with("TRYAGAIN "));
+        for reason in [Some(RetryReason::TabletNotReady), None] {
+            assert!(text(reason, false).starts_with("TRYAGAIN "), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_executed_says_so_whatever_was_refused() {
+        for reason in [
+            Some(RetryReason::MemoryFull),
+            Some(RetryReason::TooFewBackups),
+            Some(RetryReason::TabletNotReady),
+            None,
+        ] {
+            let text = text(reason, true);
+            assert!(text.contains("may have been executed"), "{text}");
+            assert!(text.starts_with("TRYAGAIN "), "{text}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use pluvio_units::{KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
-use pluvio_wire::Refusal;
+use pluvio_wire::{Answer, Refusal, Write, WriteReply};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -218,6 +218,20 @@ fn silence_until_the_limit_leaves_a_write_in_doubt() {
         error.to_string().contains("may have been executed"),
         "{error}"
     );
+}
+
+#[test]
+fn a_write_that_is_accepted_and_not_answered_is_in_doubt_whatever_was_refused_before() {
+    let cluster = FakeCluster::new(1);
+    let client = cluster.client();
+    let mut attempts = client.attempts();
+    attempts.failed("full".into(), Some(RetryReason::MemoryFull));
+    let never = Answer::<WriteReply>::Later(Box::pin(core::future::pending()));
+    let error = cluster
+        .run(client.finish_local::<Write>(never, &mut attempts))
+        .unwrap_err();
+    assert!(error.maybe_executed());
+    assert_eq!(error.retry_reason(), None);
 }
 
 #[test]
