@@ -9,7 +9,7 @@ use pluvio_env::{Address, CallError};
 use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
-    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Ping, Refusal,
+    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Opcode, Ping, Refusal,
     Request, RetryReason, RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef,
     check_table_name,
 };
@@ -272,23 +272,36 @@ impl Client {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            let maybe_done = match &error {
-                RpcError::Call(CallError::Unreachable(..)) => false,
-                RpcError::Call(_) | RpcError::BadReply(..) => true,
-                // It may have led when it began.
-                RpcError::Refused(refusal) => matches!(
-                    refusal,
-                    Refusal::Retry {
-                        why: RetryReason::NotLeader,
-                        ..
-                    }
-                ),
-            };
-            if maybe_done {
+            if maybe_done(R::OPCODE, &error) {
                 attempts.ambiguous();
             }
             let again = self.judge(error, false, attempts)?;
             attempts.pause(again.after).await?;
         }
     }
+}
+
+/// Whether a request to the coordinator may have changed something although it failed.
+fn maybe_done(opcode: Opcode, error: &RpcError) -> bool {
+    let only_reads = matches!(
+        opcode,
+        Opcode::GetTable
+            | Opcode::ListTables
+            | Opcode::GetServerList
+            | Opcode::GetClusterStatus
+            | Opcode::GetMigration
+    );
+    let maybe = match error {
+        RpcError::Call(CallError::Unreachable(..)) => false,
+        RpcError::Call(_) | RpcError::BadReply(..) => true,
+        // It may have led when it began.
+        RpcError::Refused(refusal) => matches!(
+            refusal,
+            Refusal::Retry {
+                why: RetryReason::NotLeader,
+                ..
+            }
+        ),
+    };
+    maybe && !only_reads
 }

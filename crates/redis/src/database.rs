@@ -11,7 +11,7 @@
 //! Threads: used by the event loop of its core; locks are never held over an await point, but for
 //! the turn to look up, which is a queue.
 
-use crate::failure::of_client;
+use crate::failure::{in_part, of_client, of_table, worst};
 use crate::reply::Failure;
 use bytes::Bytes;
 use core::time::Duration;
@@ -133,7 +133,7 @@ impl Databases {
         let result = match self.client.table(&database.table_name()).await {
             Ok(table) => Ok(Some(Arc::new(table))),
             Err(error) if error.kind() == ErrorKind::NoSuchTable => Ok(None),
-            Err(error) => Err(of_client(&error)),
+            Err(error) => Err(of_table(error)),
         };
         if let Ok(found) = &result {
             self.remember(database, found);
@@ -149,7 +149,7 @@ impl Databases {
             return Ok(table);
         }
         let created = self.client.create_table(&database.table_name(), None).await;
-        let table = Arc::new(created.map_err(|error| of_client(&error))?);
+        let table = Arc::new(created.map_err(of_table)?);
         self.remember(database, &Some(table.clone()));
         Ok(table)
     }
@@ -331,10 +331,10 @@ impl Databases {
                 .map(|(key, value)| (Key::new(&table, key), value.clone()))
                 .collect();
             let results = self.client.multi_write(&items).await;
-            match results.into_iter().find_map(Result::err) {
-                None => return Ok(()),
-                Some(error) => tries.again(&table, &error).await?,
+            if results.iter().all(Result::is_ok) {
+                return Ok(());
             }
+            tries.again_in_part(&table, &results).await?;
         }
     }
 
@@ -348,22 +348,18 @@ impl Databases {
         keys: &[&[u8]],
     ) -> Result<u64, Failure> {
         let mut tries = self.tries(database);
-        'again: loop {
+        loop {
             let Some(table) = tries.existing().await? else {
                 return Ok(0);
             };
             let items: Vec<_> = keys.iter().map(|key| Key::new(&table, key)).collect();
-            let mut count = 0;
-            for result in self.client.multi_delete(&items).await {
-                match result {
-                    Ok(reply) => count += u64::from(reply.deleted != ObjectVersion(0)),
-                    Err(error) => {
-                        tries.again(&table, &error).await?;
-                        continue 'again;
-                    }
-                }
+            let results = self.client.multi_delete(&items).await;
+            if results.iter().all(Result::is_ok) {
+                let replies = results.iter().flatten();
+                let deleted = replies.filter(|reply| reply.deleted != ObjectVersion(0));
+                return Ok(deleted.count() as u64);
             }
-            return Ok(count);
+            tries.again_in_part(&table, &results).await?;
         }
     }
 
@@ -473,6 +469,24 @@ impl Tries<'_> {
         }
         self.tries += 1;
         Ok(())
+    }
+
+    /// [`Tries::again`] for a write or delete of several keys of which at least one failed.
+    async fn again_in_part<T>(
+        &mut self,
+        table: &Table,
+        results: &[Result<T, ClientError>],
+    ) -> Result<(), Failure> {
+        let errors = results.iter().filter_map(|result| result.as_ref().err());
+        let error = worst(errors).expect("one of them failed");
+        let again = self.again(table, error).await;
+        again.map_err(|failure| {
+            if results.iter().any(Result::is_ok) {
+                in_part(failure)
+            } else {
+                failure
+            }
+        })
     }
 
     fn forget(&self, id: TableId) {

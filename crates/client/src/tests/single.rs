@@ -221,6 +221,18 @@ fn silence_until_the_limit_leaves_a_write_in_doubt() {
 }
 
 #[test]
+fn silence_of_the_coordinator_leaves_no_doubt_of_what_no_server_was_asked_for() {
+    let (cluster, client, table) = cluster(1);
+    cluster.crash(ServerId(1));
+    cluster.plan(Opcode::GetTable, Fault::LoseRequest, u32::MAX);
+    let error = cluster
+        .run(client.write(&table, b"k", value("v")))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(!error.maybe_executed(), "{error}");
+}
+
+#[test]
 fn a_write_that_is_accepted_and_not_answered_is_in_doubt_whatever_was_refused_before() {
     let cluster = FakeCluster::new(1);
     let client = cluster.client();
