@@ -9,14 +9,15 @@
 //! - CONN-1: commands start in the order of the stream (FLIGHT-1 and FLIGHT-2 do the rest).
 //! - CONN-2: commands under way are driven in every wait, also while replies are written to a peer
 //!   that does not read: they may hold turns that others wait for.
-//! - CONN-3: a connection holds at most one command's bytes and one read of input, and at most
-//!   `output_bytes_max` and one reply of output; an idle one holds no buffers.
+//! - CONN-3: a connection holds at most one command's bytes and one read of input, at most
+//!   `output_bytes_max` and one reply of output, and the replies of what is under way (FLIGHT-3); an idle one
+//!   holds no buffers.
 
 use crate::commands::{Data, run_data, run_now, run_own};
 use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::failure::too_long;
-use crate::flights::{Bounds, Claim, Flights};
+use crate::flights::{Bounds, Claim, Flights, Load};
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -169,10 +170,12 @@ where
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
         self.flights.poll(context);
         loop {
-            while let Some(reply) = self.flights.next_reply() {
+            let limit = self.core.options().output_bytes_max;
+            while self.output.len() < limit
+                && let Some(reply) = self.flights.next_reply()
+            {
                 self.emit(&reply);
             }
-            let limit = self.core.options().output_bytes_max;
             if self.output.len() + self.flights.bytes_waiting() >= limit {
                 return Pause::Blocked;
             }
@@ -293,9 +296,16 @@ where
                 }
                 self.session.entry().set_command(spec);
                 let answered = self.session.is_answered();
-                let bytes = command.bytes_held();
+                let load = Load {
+                    bytes: command.bytes_held(),
+                    values: if what == Data::MGet {
+                        command.len() - 1
+                    } else {
+                        1
+                    },
+                };
                 let future = (self.fly)(self.session.database(), what, command);
-                let started = self.flights.start(future, claim, bytes, answered, context);
+                let started = self.flights.start(future, claim, load, answered, context);
                 if let Some(reply) = started {
                     self.emit(&reply);
                 }

@@ -10,11 +10,12 @@ use crate::shared::Core;
 use crate::table::wrong_arity;
 use bytes::Bytes;
 use pluvio_client::RejectRules;
-use pluvio_units::ObjectVersion;
+use pluvio_units::{ObjectVersion, VALUE_MAX};
 use std::collections::BTreeMap;
 
-/// Keys read in one step of MGET, so that what is held for its reply is known after each.
-const STEP_KEYS: usize = 1024;
+/// Keys read in one step of MGET. What is held for its reply is known after each step, so it may be over its limit
+/// by the values of one step, 64 MiB.
+const STEP_KEYS: usize = (64 << 20) / VALUE_MAX;
 
 /// Bytes of an object in the log besides its key and value, rounded: its header in format.rs.
 const OBJECT_OVERHEAD: usize = 40;
