@@ -18,6 +18,7 @@ use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::failure::too_long;
 use crate::flights::{Bounds, Claim, Flights, Load};
+use crate::give_way::give_way;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -417,18 +418,4 @@ enum Wait {
     For(Step),
     /// The connection is over.
     Forever,
-}
-
-/// Lets other tasks of the core run.
-async fn give_way() {
-    let mut given = false;
-    poll_fn(|context| {
-        if given {
-            return Poll::Ready(());
-        }
-        given = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

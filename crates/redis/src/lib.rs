@@ -27,6 +27,7 @@ mod counters;
 mod database;
 mod failure;
 mod flights;
+mod give_way;
 mod glob;
 mod number;
 mod parser;

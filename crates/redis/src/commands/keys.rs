@@ -3,6 +3,7 @@
 use super::Outcome;
 use crate::database::DatabaseId;
 use crate::failure;
+use crate::give_way::give_way;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -61,7 +62,10 @@ pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> O
     let limit = core.options().reply_bytes_max;
     let mut replies = Vec::with_capacity(keys.len());
     let mut bytes = 0;
-    for step in keys.chunks(STEP_KEYS) {
+    for (number, step) in keys.chunks(STEP_KEYS).enumerate() {
+        if number > 0 {
+            give_way().await;
+        }
         for object in core.databases.multi_read(db, step).await? {
             let reply = Reply::bulk_or_nil(object.map(|o| o.value));
             bytes += reply.size();

@@ -145,6 +145,26 @@ fn many_keys_are_read_in_steps() {
 }
 
 #[test]
+fn commands_on_many_local_keys_give_way_to_others() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    let key = |n| format!("k{n}");
+    let objects = (0..20_000).flat_map(|n| [key(n), "v".to_owned()]);
+    let set: Vec<_> = core::iter::once("MSET".to_owned()).chain(objects).collect();
+    assert_eq!(c.call(&set), b"+OK\r\n");
+    let get: Vec<_> = core::iter::once("MGET".to_owned())
+        .chain((0..20_000).map(key))
+        .collect();
+    let keys = ["KEYS", "*"].map(str::to_owned).to_vec();
+    for command in [keys, get] {
+        c.push(&encode(&command));
+        c.turns(1);
+        assert!(c.take().is_empty(), "{} keeps its core", command[0]);
+        assert!(c.replies(1).concat().starts_with(b"*20000\r\n"));
+    }
+}
+
+#[test]
 fn replies_that_land_together_are_sent_in_parts() {
     let cluster = FakeCluster::new(1);
     let mut options = RedisOptions::default();
