@@ -50,7 +50,7 @@ fn strings_are_set_and_read() {
         ("DBSIZE", ":2\r\n"),
         ("MEMORY USAGE none", "$-1\r\n"),
         ("OBJECT ENCODING m", "$3\r\nint\r\n"),
-        ("WAIT 0 0", ":2\r\n"),
+        ("WAIT 0 0", ":1\r\n"),
     ] {
         assert_eq!(c.say(command), reply, "{command}");
     }
