@@ -252,7 +252,8 @@ where
                 let peer = &self.session.entry().address;
                 tracing::debug!(%peer, ?error, "closing a connection: protocol error");
                 self.session.close();
-                self.answer(Reply::Error(Failure::new(error.text())), true);
+                let answered = self.session.is_answered();
+                self.answer(Reply::Error(Failure::new(error.text())), answered);
                 return Ok(());
             }
             Step::Intruder => {

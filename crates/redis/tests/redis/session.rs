@@ -343,8 +343,16 @@ fn replies_can_be_turned_off() {
     c.push(&encode(&["CLIENT", "REPLY", "OFF"]));
     c.push(&encode(&["GET", "k"]));
     c.push(&encode(&["NOSUCH"]));
+    // There is nothing to skip.
+    c.push(&encode(&["CLIENT", "REPLY", "SKIP"]));
+    c.push(&encode(&["GET", "k"]));
+    c.push(&encode(&["GET", "k"]));
     assert_eq!(c.say("CLIENT REPLY ON"), "+OK\r\n");
     assert_eq!(c.say("GET k"), "$1\r\nv\r\n");
+    c.push(&encode(&["CLIENT", "REPLY", "OFF"]));
+    c.push(b"*1\r\nx\r\n");
+    c.settle();
+    assert!(c.is_closed() && c.take().is_empty());
 }
 
 #[test]
