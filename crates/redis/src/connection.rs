@@ -131,6 +131,9 @@ where
             if turns > TURNS_MAX {
                 turns = 0;
                 give_way().await;
+                if self.session.entry().was_killed() {
+                    return Ok(());
+                }
             }
             let pause = poll_fn(|context| Poll::Ready(self.start_all(context))).await;
             if !self.output.is_empty() {

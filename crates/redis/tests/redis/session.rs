@@ -334,6 +334,25 @@ fn connections_list_and_kill_each_other() {
 }
 
 #[test]
+fn a_connection_that_never_waits_is_killed_too() {
+    let mut bench = Bench::local();
+    let (mut a, mut b) = (bench.connect(), bench.connect());
+    assert_eq!(a.say("PING"), "+PONG\r\n");
+    let value = vec![b'v'; 1 << 20];
+    b.call(&[b"SET".as_slice(), b"k", &value]);
+    for _ in 0..100 {
+        b.push(&encode(&["GET", "k"]));
+    }
+    b.turns(1);
+    assert!(!b.is_closed());
+    assert_eq!(a.say("CLIENT KILL ID 2"), ":1\r\n");
+    b.turns(1);
+    assert!(b.is_closed());
+    let run = bench.service.totals().commands["get"];
+    assert!(run < 50, "{run} commands were run");
+}
+
+#[test]
 fn replies_can_be_turned_off() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
