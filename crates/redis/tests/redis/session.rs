@@ -299,6 +299,15 @@ fn handshakes_of_clients_work() {
         c.say("HELLO 4"),
         "-NOPROTO unsupported protocol version\r\n"
     );
+    assert_eq!(
+        c.say("HELLO 2 AUTH nobody x SETNAMES you"),
+        "-ERR Syntax error in HELLO option 'SETNAMES'\r\n"
+    );
+    assert_eq!(
+        c.say("HELLO 2 AUTH nobody x SETNAME you"),
+        "-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+    );
+    assert_eq!(c.say("CLIENT GETNAME"), "$2\r\nme\r\n");
     assert_eq!(c.say("RESET"), "+RESET\r\n");
     assert_eq!(c.say("GET none"), "$-1\r\n");
     assert_eq!(c.say("CLIENT GETNAME"), "$-1\r\n");
