@@ -61,7 +61,7 @@ impl Client {
         self.ask(&GetTable { table }, &mut self.attempts()).await
     }
 
-    /// Drops a table and all its objects.
+    /// Drops a table and all its objects. No server serves it any more when this ends.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
@@ -71,7 +71,7 @@ impl Client {
             table: TableRef::Name(name.to_owned()),
         };
         match self.ask(&request, &mut attempts).await {
-            // An earlier attempt whose reply was lost has dropped it.
+            // An earlier attempt has dropped it: its reply was lost, or it did not wait to the end.
             Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
             other => other,
         }
@@ -294,14 +294,14 @@ fn maybe_done(opcode: Opcode, error: &RpcError) -> bool {
     let maybe = match error {
         RpcError::Call(CallError::Unreachable(..)) => false,
         RpcError::Call(_) | RpcError::BadReply(..) => true,
-        // It may have led when it began.
-        RpcError::Refused(refusal) => matches!(
-            refusal,
-            Refusal::Retry {
-                why: RetryReason::NotLeader,
-                ..
-            }
-        ),
+        RpcError::Refused(Refusal::Retry { why, .. }) => match why {
+            // It may have led when it began.
+            RetryReason::NotLeader => true,
+            // The name is gone, servers have not followed yet.
+            RetryReason::NotReady => opcode == Opcode::DropTable,
+            _ => false,
+        },
+        RpcError::Refused(_) => false,
     };
     maybe && !only_reads
 }

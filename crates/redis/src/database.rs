@@ -501,7 +501,8 @@ impl Databases {
         }
     }
 
-    /// Drops the table; the next write creates a new one.
+    /// Drops the table; the next write creates a new one. Ends when no server serves a dropped table of this
+    /// database any more, whoever dropped it.
     pub(crate) async fn flush(&self, database: DatabaseId) -> Result<(), Failure> {
         let dropped = self.client.drop_table(&database.table_name()).await;
         match dropped {

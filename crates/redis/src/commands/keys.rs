@@ -10,6 +10,7 @@ use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::wrong_arity;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use pluvio_client::RejectRules;
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 use std::collections::BTreeMap;
@@ -152,10 +153,15 @@ pub(super) async fn flush_db(core: &Core, db: DatabaseId, command: &Command) -> 
 
 pub(super) async fn flush_all(core: &Core, command: &Command) -> Outcome {
     check_flush(command)?;
-    for db in core.databases.existing().await? {
-        core.databases.flush(db).await?;
+    // Also those that seem to be gone: others may be dropping them, and servers serve them until that is done.
+    let flushes = DatabaseId::all().map(|db| core.databases.flush(db));
+    let results = join_all(flushes).await;
+    let is_any_done = results.iter().any(Result::is_ok);
+    match results.into_iter().find_map(Result::err) {
+        None => Ok(Reply::OK),
+        Some(failure) if is_any_done => Err(failure::in_part(failure)),
+        Some(failure) => Err(failure),
     }
-    Ok(Reply::OK)
 }
 
 pub(super) async fn memory_usage(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
