@@ -223,7 +223,10 @@ impl Shared {
             .await
             .is_err()
         {
-            tracing::info!(?leaving, "not all servers have forgotten the dropped table yet");
+            tracing::info!(
+                ?leaving,
+                "not all servers have forgotten the dropped table yet"
+            );
             return Err(Refusal::retry(COME_AGAIN, RetryReason::NotReady));
         }
         dropped.map(|_| ())

@@ -146,7 +146,12 @@ fn what_was_read_before_a_flush_is_not_changed_after_it() {
         ("SET k 5 IFEQ 1", Opcode::Write, "$-1\r\n", "$1\r\n2\r\n"),
         ("APPEND k 5", Opcode::Write, ":2\r\n", "$2\r\n25\r\n"),
         ("SETRANGE k 1 5", Opcode::Write, ":2\r\n", "$2\r\n25\r\n"),
-        ("INCRBYFLOAT k 1", Opcode::Write, "$1\r\n3\r\n", "$1\r\n3\r\n"),
+        (
+            "INCRBYFLOAT k 1",
+            Opcode::Write,
+            "$1\r\n3\r\n",
+            "$1\r\n3\r\n",
+        ),
     ] {
         let mut bench = Bench::new();
         let mut other = bench.another();
