@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 /// by the values of one step, 64 MiB.
 const STEP_KEYS: usize = (64 << 20) / VALUE_MAX;
 
-/// Bytes of an object in the log besides its key and value, rounded: its header in format.rs.
-const OBJECT_OVERHEAD: usize = 40;
+/// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its numbers
+/// (docs/log-format.md, kind 1).
+const OBJECT_OVERHEAD: usize = 20;
 
 fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     let mut keys: Vec<_> = keys.collect();
