@@ -477,6 +477,7 @@ impl Client {
                 match timeout(clock, attempts.remaining(), future).await {
                     Ok(result) => result,
                     Err(_) => {
+                        attempts.unanswered();
                         if !R::OPCODE.is_idempotent() {
                             attempts.ambiguous();
                         }

@@ -9,7 +9,7 @@ use pluvio_env::{Address, CallError};
 use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
-    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Ping, Refusal,
+    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Opcode, Ping, Refusal,
     Request, RetryReason, RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef,
     check_table_name,
 };
@@ -62,8 +62,8 @@ impl Client {
         self.ask(&GetTable { table }, &mut self.attempts()).await
     }
 
-    /// Drops the table that has this name now, and all its objects. One that gets the name later stays,
-    /// also when answers are lost.
+    /// Drops the table that has this name now, and all its objects. No server serves it any more when this ends. A table that
+    /// gets the name later stays, also when answers are lost.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
@@ -72,18 +72,30 @@ impl Client {
         let named = GetTable {
             table: TableRef::Name(name.to_owned()),
         };
-        let id = self.ask(&named, &mut attempts).await?.id;
-        // By its id: when an attempt comes late or again, another table may have the name.
-        let request = DropTable {
-            table: TableRef::Id(id),
+        let id = match self.ask(&named, &mut attempts).await {
+            Ok(found) => found.id,
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => {
+                // Somebody else may be dropping it: the coordinator answers when servers have followed.
+                return self.drop_one(named.table, &mut attempts).await;
+            }
+            Err(error) => return Err(error),
         };
-        match self.ask_for_change(&request, &mut attempts).await {
-            // An earlier attempt whose reply was lost has dropped it.
-            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => {}
-            other => other?,
-        }
+        // By its id: when an attempt comes late or again, another table may have the name.
+        self.drop_one(TableRef::Id(id), &mut attempts).await?;
         self.forget(id);
         Ok(())
+    }
+
+    async fn drop_one(
+        &self,
+        table: TableRef,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), ClientError> {
+        match self.ask_for_change(&DropTable { table }, attempts).await {
+            // An earlier attempt has dropped it: its reply was lost, or it did not wait to the end.
+            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// All tables, by name.
@@ -304,7 +316,7 @@ impl Client {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            if changes && maybe_done(&error) {
+            if changes && maybe_done(R::OPCODE, &error) {
                 attempts.ambiguous();
             }
             let again = self.judge(error, false, attempts)?;
@@ -314,17 +326,17 @@ impl Client {
 }
 
 /// Whether a coordinator may have done what it was asked although this is what came of it.
-fn maybe_done(error: &RpcError) -> bool {
+fn maybe_done(opcode: Opcode, error: &RpcError) -> bool {
     match error {
         RpcError::Call(CallError::Unreachable(..)) => false,
         RpcError::Call(_) | RpcError::BadReply(..) => true,
-        // It may have led when it began.
-        RpcError::Refused(refusal) => matches!(
-            refusal,
-            Refusal::Retry {
-                why: RetryReason::NotLeader,
-                ..
-            }
-        ),
+        RpcError::Refused(Refusal::Retry { why, .. }) => match why {
+            // It may have led when it began.
+            RetryReason::NotLeader => true,
+            // The name is gone, servers have not followed yet.
+            RetryReason::NotReady => opcode == Opcode::DropTable,
+            _ => false,
+        },
+        RpcError::Refused(_) => false,
     }
 }

@@ -76,6 +76,12 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// Remembers that the last attempt was not answered: why those before were refused says nothing of it.
+    pub(crate) fn unanswered(&mut self) {
+        self.reason = None;
+        self.last = None;
+    }
+
     /// Remembers that the operation may have been executed.
     pub(crate) fn ambiguous(&mut self) {
         self.maybe_executed = true;

@@ -121,6 +121,17 @@ impl State {
         Ok(id)
     }
 
+    /// Dropped tables that had this name or id and that servers still serve.
+    fn leaving(&self, table: &TableRef) -> BTreeSet<TableId> {
+        let is_meant = |record: &TableRecord| match table {
+            TableRef::Id(id) => record.id == *id,
+            TableRef::Name(name) => record.name == *name,
+        };
+        let records = self.tables.values().filter(|record| is_meant(record));
+        let dropped = records.filter(|record| record.dropping && record.has(TabletState::Normal));
+        dropped.map(|record| record.id).collect()
+    }
+
     /// Cuts a tablet in two. A cut that is there already is no error.
     fn split(&mut self, request: &SplitTablet) -> Result<TableId, Refusal> {
         let table = self.find(&request.table)?;
@@ -187,25 +198,38 @@ impl Shared {
         Ok(state.info(state.find(&TableRef::Id(id))?))
     }
 
-    /// Answers when the name is free and, unless they do not answer, all servers have forgotten the
-    /// table; those follow later.
+    /// Answers when the name is free and no server serves a dropped table of this name any more: also one that an
+    /// earlier request has dropped, whose answer was lost.
+    ///
+    /// # Errors
+    /// There is no such table. Servers have not followed in time: the name is free, and whoever asks again waits on.
     pub(crate) async fn drop_table(self: Arc<Self>, request: DropTable) -> Result<(), Refusal> {
-        let id = self
+        let table = request.table.clone();
+        let dropped = self
             .change(move |state| state.drop_table(&request.table))
-            .await?;
-        tracing::info!(table = %id, "table dropped");
-        let served = |state: &Arc<State>| {
-            let table = state.tables.get(&id);
-            table.is_some_and(|t| t.has(TabletState::Normal))
+            .await;
+        match &dropped {
+            Ok(id) => tracing::info!(table = %id, "table dropped"),
+            Err(refusal) if refusal.fatal_kind() == Some(FatalKind::NoSuchTable) => {}
+            Err(refusal) => return Err(refusal.clone()),
+        }
+        let leaving = self.state().leaving(&table);
+        let is_served = |state: &Arc<State>| {
+            let mut records = leaving.iter().filter_map(|id| state.tables.get(id));
+            records.any(|record| record.has(TabletState::Normal))
         };
-        let forgotten = self.until(|state| !served(state));
+        let forgotten = self.until(|state| !is_served(state));
         if timeout(&*self.env.clock, WAIT_MAX, forgotten)
             .await
             .is_err()
         {
-            tracing::info!(table = %id, "not all servers have forgotten the dropped table yet");
+            tracing::info!(
+                ?leaving,
+                "not all servers have forgotten the dropped table yet"
+            );
+            return Err(Refusal::retry(COME_AGAIN, RetryReason::NotReady));
         }
-        Ok(())
+        dropped.map(|_| ())
     }
 
     pub(crate) async fn split_tablet(

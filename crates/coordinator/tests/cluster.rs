@@ -7,7 +7,8 @@ use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
     CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, PROTOCOL_VERSION, Ping,
-    RpcError, ServerInfo, ServerState, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
+    Refusal, RpcError, ServerInfo, ServerState, SetReplicationEpoch, SplitTablet, TableRef,
+    TabletState,
 };
 use std::time::Duration;
 
@@ -72,6 +73,30 @@ fn a_dropped_table_is_gone_everywhere_and_its_name_is_free() {
     assert_ne!(cluster.create_table("t").id, old.id);
     let status = cluster.calm_down();
     assert_eq!(status.tables.len(), 1);
+}
+
+#[test]
+fn a_drop_is_answered_when_nobody_serves_the_table_however_often_it_is_asked_for() {
+    for has_new_leader in [false, true] {
+        let cluster = cluster(3);
+        cluster.create_table("t");
+        cluster.server(1).behaviour.drops_put_off = 40;
+        let first = cluster.try_once(DropTable { table: named("t") });
+        assert!(
+            matches!(&first, Err(RpcError::Refused(Refusal::Retry { .. }))),
+            "{first:?}"
+        );
+        assert!(!cluster.server(1).owned.is_empty());
+        if has_new_leader {
+            cluster.crash_coordinator();
+            cluster.restart_coordinator();
+        }
+        // The name is free, but whoever hears so must not find the old table served.
+        let again = cluster.ask(DropTable { table: named("t") });
+        assert_eq!(fatal(again), FatalKind::NoSuchTable);
+        assert!(cluster.server(1).owned.is_empty());
+        cluster.calm_down();
+    }
 }
 
 #[test]

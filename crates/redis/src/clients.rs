@@ -70,7 +70,7 @@ impl ClientEntry {
 
     /// Tells the connection to end.
     pub(crate) fn kill(&self) {
-        // Pairs with the acquire in `is_killed`: whoever is woken sees the flag.
+        // Pairs with the acquires in `is_killed` and `was_killed`: whoever is woken sees the flag.
         self.killed.store(true, Ordering::Release);
         self.wake.wake();
     }
@@ -78,6 +78,11 @@ impl ClientEntry {
     /// Whether the connection has to end; if not, `waker` is woken once it has.
     pub(crate) fn is_killed(&self, waker: &Waker) -> bool {
         self.wake.register(waker);
+        self.was_killed()
+    }
+
+    /// Whether the connection has to end, for one that does not wait.
+    pub(crate) fn was_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
 

@@ -9,14 +9,16 @@
 //! - CONN-1: commands start in the order of the stream (FLIGHT-1 and FLIGHT-2 do the rest).
 //! - CONN-2: commands under way are driven in every wait, also while replies are written to a peer
 //!   that does not read: they may hold turns that others wait for.
-//! - CONN-3: a connection holds at most one command's bytes and one read of input, and at most
-//!   `output_bytes_max` and one reply of output; an idle one holds no buffers.
+//! - CONN-3: a connection holds at most one command's bytes and one read of input, at most
+//!   `output_bytes_max` and one reply of output, and the replies of what is under way (FLIGHT-3); an idle one
+//!   holds no buffers.
 
 use crate::commands::{Data, run_data, run_now, run_own};
 use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::failure::too_long;
-use crate::flights::{Bounds, Claim, Flights};
+use crate::flights::{Bounds, Claim, Flights, Load};
+use crate::give_way::give_way;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -129,6 +131,9 @@ where
             if turns > TURNS_MAX {
                 turns = 0;
                 give_way().await;
+                if self.session.entry().was_killed() {
+                    return Ok(());
+                }
             }
             let pause = poll_fn(|context| Poll::Ready(self.start_all(context))).await;
             if !self.output.is_empty() {
@@ -169,10 +174,12 @@ where
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
         self.flights.poll(context);
         loop {
-            while let Some(reply) = self.flights.next_reply() {
+            let limit = self.core.options().output_bytes_max;
+            while self.output.len() < limit
+                && let Some(reply) = self.flights.next_reply()
+            {
                 self.emit(&reply);
             }
-            let limit = self.core.options().output_bytes_max;
             if self.output.len() + self.flights.bytes_waiting() >= limit {
                 return Pause::Blocked;
             }
@@ -248,7 +255,8 @@ where
                 let peer = &self.session.entry().address;
                 tracing::debug!(%peer, ?error, "closing a connection: protocol error");
                 self.session.close();
-                self.answer(Reply::Error(Failure::new(error.text())), true);
+                let answered = self.session.is_answered();
+                self.answer(Reply::Error(Failure::new(error.text())), answered);
                 return Ok(());
             }
             Step::Intruder => {
@@ -293,9 +301,16 @@ where
                 }
                 self.session.entry().set_command(spec);
                 let answered = self.session.is_answered();
-                let bytes = command.bytes_held();
+                let load = Load {
+                    bytes: command.bytes_held(),
+                    values: if what == Data::MGet {
+                        command.len() - 1
+                    } else {
+                        1
+                    },
+                };
                 let future = (self.fly)(self.session.database(), what, command);
-                let started = self.flights.start(future, claim, bytes, answered, context);
+                let started = self.flights.start(future, claim, load, answered, context);
                 if let Some(reply) = started {
                     self.emit(&reply);
                 }
@@ -407,18 +422,4 @@ enum Wait {
     For(Step),
     /// The connection is over.
     Forever,
-}
-
-/// Lets other tasks of the core run.
-async fn give_way() {
-    let mut given = false;
-    poll_fn(|context| {
-        if given {
-            return Poll::Ready(());
-        }
-        given = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

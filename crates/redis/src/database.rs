@@ -7,11 +7,13 @@
 //!   written, through any server, is never missed.
 //! - DB-3: a table that was dropped (FLUSHDB, here or elsewhere) is found out by the first operation on
 //!   it, which then looks the name up again and repeats itself, at most [`TRIES_MAX`] times.
+//! - DB-4: a version is compared only within the table it was read from: a write or delete of what was
+//!   [`Seen`] in another table does nothing.
 //!
 //! Threads: used by the event loop of its core; locks are never held over an await point, but for
 //! the turn to look up, which is a queue.
 
-use crate::failure::of_client;
+use crate::failure::{in_part, of_client, of_table, worst};
 use crate::reply::Failure;
 use bytes::Bytes;
 use core::time::Duration;
@@ -70,6 +72,15 @@ pub(crate) type Conditional<T> = Result<T, Refused>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused(pub(crate) ObjectVersion);
 
+/// An object and the table it was read from: versions of different tables cannot be compared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    table: TableId,
+    version: ObjectVersion,
+    /// Its value.
+    pub(crate) value: Bytes,
+}
+
 type Found = Option<Arc<Table>>;
 
 #[derive(Default)]
@@ -119,6 +130,15 @@ impl Databases {
             .clone_from(table);
     }
 
+    /// Forgets a handle of a table that was dropped.
+    fn forget(&self, database: DatabaseId, id: TableId) {
+        let known = self.slot(database).table.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_some_and(|table| table.id() == id) {
+            *known = None;
+        }
+    }
+
     /// The table, if it exists.
     async fn look_up(&self, database: DatabaseId) -> Result<Found, Failure> {
         let slot = self.slot(database);
@@ -133,7 +153,7 @@ impl Databases {
         let result = match self.client.table(&database.table_name()).await {
             Ok(table) => Ok(Some(Arc::new(table))),
             Err(error) if error.kind() == ErrorKind::NoSuchTable => Ok(None),
-            Err(error) => Err(of_client(&error)),
+            Err(error) => Err(of_table(error)),
         };
         if let Ok(found) = &result {
             self.remember(database, found);
@@ -149,7 +169,7 @@ impl Databases {
             return Ok(table);
         }
         let created = self.client.create_table(&database.table_name(), None).await;
-        let table = Arc::new(created.map_err(|error| of_client(&error))?);
+        let table = Arc::new(created.map_err(of_table)?);
         self.remember(database, &Some(table.clone()));
         Ok(table)
     }
@@ -176,6 +196,90 @@ impl Databases {
                 Err(error) => tries.again(&table, &error).await?,
                 Ok(object) => return Ok(object),
             }
+        }
+    }
+
+    /// [`Databases::read`] for a command that then writes or deletes what it read.
+    pub(crate) async fn see(
+        &self,
+        database: DatabaseId,
+        key: &[u8],
+    ) -> Result<Option<Seen>, Failure> {
+        let mut tries = self.tries(database);
+        loop {
+            let Some(table) = tries.existing().await? else {
+                return Ok(None);
+            };
+            match self.client.read(&table, key).await {
+                Err(error) => tries.again(&table, &error).await?,
+                Ok(object) => {
+                    return Ok(object.map(|object| Seen {
+                        table: table.id(),
+                        version: object.version,
+                        value: object.value,
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Writes a key if it is as it was seen, `None` for a key that did not exist; whether it was written.
+    pub(crate) async fn replace(
+        &self,
+        database: DatabaseId,
+        key: &[u8],
+        value: Bytes,
+        seen: Option<&Seen>,
+    ) -> Result<bool, Failure> {
+        let Some(seen) = seen else {
+            // That a key does not exist means the same in every table.
+            let rules = RejectRules::unless_version(ObjectVersion(0));
+            return Ok(self.write(database, key, value, rules).await?.is_ok());
+        };
+        let Some(table) = self.table_of(database, seen) else {
+            return Ok(false);
+        };
+        let rules = RejectRules::unless_version(seen.version);
+        let written = self.client.write_if(&table, key, value, rules).await;
+        self.as_seen(database, &table, written.map(|_| ()))
+    }
+
+    /// Deletes a key if it is as it was seen; whether it was deleted.
+    pub(crate) async fn remove(
+        &self,
+        database: DatabaseId,
+        key: &[u8],
+        seen: &Seen,
+    ) -> Result<bool, Failure> {
+        let Some(table) = self.table_of(database, seen) else {
+            return Ok(false);
+        };
+        let rules = RejectRules::unless_version(seen.version);
+        let deleted = self.client.delete_if(&table, key, rules).await;
+        self.as_seen(database, &table, deleted.map(|_| ()))
+    }
+
+    /// The table of what was seen, unless this core knows of another one by now or of none.
+    fn table_of(&self, database: DatabaseId, seen: &Seen) -> Found {
+        let known = self.known(database);
+        known.filter(|table| table.id() == seen.table)
+    }
+
+    /// Whether a change of what was seen went ahead: not if the object or the table is another one by now.
+    fn as_seen(
+        &self,
+        database: DatabaseId,
+        table: &Table,
+        changed: Result<(), ClientError>,
+    ) -> Result<bool, Failure> {
+        match changed {
+            Ok(()) => Ok(true),
+            Err(ClientError::Rejected { .. }) => Ok(false),
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => {
+                self.forget(database, table.id());
+                Ok(false)
+            }
+            Err(error) => Err(of_client(&error)),
         }
     }
 
@@ -331,10 +435,10 @@ impl Databases {
                 .map(|(key, value)| (Key::new(&table, key), value.clone()))
                 .collect();
             let results = self.client.multi_write(&items).await;
-            match results.into_iter().find_map(Result::err) {
-                None => return Ok(()),
-                Some(error) => tries.again(&table, &error).await?,
+            if results.iter().all(Result::is_ok) {
+                return Ok(());
             }
+            tries.again_in_part(&table, &results).await?;
         }
     }
 
@@ -348,22 +452,18 @@ impl Databases {
         keys: &[&[u8]],
     ) -> Result<u64, Failure> {
         let mut tries = self.tries(database);
-        'again: loop {
+        loop {
             let Some(table) = tries.existing().await? else {
                 return Ok(0);
             };
             let items: Vec<_> = keys.iter().map(|key| Key::new(&table, key)).collect();
-            let mut count = 0;
-            for result in self.client.multi_delete(&items).await {
-                match result {
-                    Ok(reply) => count += u64::from(reply.deleted != ObjectVersion(0)),
-                    Err(error) => {
-                        tries.again(&table, &error).await?;
-                        continue 'again;
-                    }
-                }
+            let results = self.client.multi_delete(&items).await;
+            if results.iter().all(Result::is_ok) {
+                let replies = results.iter().flatten();
+                let deleted = replies.filter(|reply| reply.deleted != ObjectVersion(0));
+                return Ok(deleted.count() as u64);
             }
-            return Ok(count);
+            tries.again_in_part(&table, &results).await?;
         }
     }
 
@@ -401,7 +501,8 @@ impl Databases {
         }
     }
 
-    /// Drops the table; the next write creates a new one.
+    /// Drops the table; the next write creates a new one. Ends when no server serves a dropped table of this
+    /// database any more, whoever dropped it.
     pub(crate) async fn flush(&self, database: DatabaseId) -> Result<(), Failure> {
         let dropped = self.client.drop_table(&database.table_name()).await;
         match dropped {
@@ -465,7 +566,7 @@ impl Tries<'_> {
         if error.kind() != ErrorKind::NoSuchTable || self.tries >= TRIES_MAX {
             return Err(of_client(error));
         }
-        self.forget(table.id());
+        self.databases.forget(self.database, table.id());
         // Mostly the name is free or taken again already.
         if self.tries > 0 {
             let pause = PAUSE * (1 << self.tries.min(6));
@@ -475,11 +576,21 @@ impl Tries<'_> {
         Ok(())
     }
 
-    fn forget(&self, id: TableId) {
-        let known = self.databases.slot(self.database).table.lock();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_some_and(|table| table.id() == id) {
-            *known = None;
-        }
+    /// [`Tries::again`] for a write or delete of several keys of which at least one failed.
+    async fn again_in_part<T>(
+        &mut self,
+        table: &Table,
+        results: &[Result<T, ClientError>],
+    ) -> Result<(), Failure> {
+        let errors = results.iter().filter_map(|result| result.as_ref().err());
+        let error = worst(errors).expect("one of them failed");
+        let again = self.again(table, error).await;
+        again.map_err(|failure| {
+            if results.iter().any(Result::is_ok) {
+                in_part(failure)
+            } else {
+                failure
+            }
+        })
     }
 }

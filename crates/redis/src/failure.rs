@@ -58,15 +58,19 @@ pub(crate) fn bad_expiry(command: &str) -> Failure {
     Failure::new(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// What an error of the cluster becomes.
+/// What an error of the cluster becomes: `ERR` when the command may have been executed. Clients send what was
+/// answered with `TRYAGAIN` again by themselves.
 pub(crate) fn of_client(error: &ClientError) -> Failure {
+    if error.maybe_executed() {
+        return in_doubt(error);
+    }
     match error.retry_reason() {
         Some(RetryReason::MemoryFull) => return OUT_OF_MEMORY,
         Some(RetryReason::TooFewBackups) => return TOO_FEW_REPLICAS,
         _ => {}
     }
     match error.kind() {
-        ErrorKind::TimedOut | ErrorKind::MaybeExecuted => Failure::new(format!(
+        ErrorKind::TimedOut => Failure::new(format!(
             "TRYAGAIN the cluster did not do it in time: {error}"
         )),
         ErrorKind::BadNumber => match error.fatal_kind() {
@@ -78,32 +82,97 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
     }
 }
 
+/// [`of_client`] for finding or creating a table: whatever became of that, nobody was asked for the command itself.
+pub(crate) fn of_table(error: ClientError) -> Failure {
+    let certain = match error {
+        ClientError::TimedOut {
+            limit,
+            reason,
+            last,
+            ..
+        } => ClientError::TimedOut {
+            limit,
+            reason,
+            last,
+            maybe_executed: false,
+        },
+        other => other,
+    };
+    of_client(&certain)
+}
+
+fn in_doubt(error: &ClientError) -> Failure {
+    Failure::new(format!(
+        "ERR it is not known whether the command was executed: {error}"
+    ))
+}
+
+/// The error of several that says most of what became of them: one that leaves doubt, else the first.
+pub(crate) fn worst<'a>(
+    mut errors: impl Iterator<Item = &'a ClientError> + Clone,
+) -> Option<&'a ClientError> {
+    let doubtful = errors.clone().find(|error| error.maybe_executed());
+    doubtful.or_else(|| errors.next())
+}
+
+/// The failure of a command that has changed some of its keys: clients are not to send it again by themselves.
+pub(crate) fn in_part(failure: Failure) -> Failure {
+    let Some(rest) = failure.text().strip_prefix(b"TRYAGAIN ") else {
+        return failure;
+    };
+    let start = b"ERR some of the keys were changed, others not: ";
+    Failure::new([start.as_slice(), rest].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
 
+    fn text(reason: Option<RetryReason>, maybe_executed: bool) -> String {
+        let failure = of_client(&ClientError::TimedOut {
+            limit: Duration::from_secs(10),
+            reason,
+            last: "x".into(),
+            maybe_executed,
+        });
+        String::from_utf8(failure.text().to_vec()).unwrap()
+    }
+
     #[test]
     fn waiting_in_vain_gets_the_prefix_clients_know() {
-        let text = |reason| {
-            let failure = of_client(&ClientError::TimedOut {
-                limit: Duration::from_secs(10),
-                reason,
-                last: "x".into(),
-                maybe_executed: true,
-            });
-            String::from_utf8(failure.text().to_vec()).unwrap()
-        };
         assert_eq!(
-            text(Some(RetryReason::MemoryFull)),
+            text(Some(RetryReason::MemoryFull), false),
             "OOM command not allowed when used memory > 'maxmemory'."
         );
         assert_eq!(
-            text(Some(RetryReason::TooFewBackups)),
+            text(Some(RetryReason::TooFewBackups), false),
             "NOREPLICAS Not enough good replicas to write."
         );
-        let other = text(Some(RetryReason::TabletNotReady));
-        assert!(other.starts_with("TRYAGAIN ") && other.contains("may have been executed"));
-        assert!(text(None).starts_with("TRYAGAIN "));
+        for reason in [Some(RetryReason::TabletNotReady), None] {
+            assert!(text(reason, false).starts_with("TRYAGAIN "), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_executed_says_so_whatever_was_refused() {
+        for reason in [
+            Some(RetryReason::MemoryFull),
+            Some(RetryReason::TooFewBackups),
+            Some(RetryReason::TabletNotReady),
+            None,
+        ] {
+            let text = text(reason, true);
+            let expected = "ERR it is not known whether the command was executed: ";
+            assert!(text.starts_with(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_done_in_part_is_not_to_be_sent_again() {
+        let failure = in_part(Failure::fixed("TRYAGAIN later"));
+        let expected = "ERR some of the keys were changed, others not: later";
+        assert_eq!(failure.text(), expected.as_bytes());
+        assert_eq!(in_part(OUT_OF_MEMORY), OUT_OF_MEMORY);
     }
 }

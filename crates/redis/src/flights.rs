@@ -7,8 +7,9 @@
 //! - FLIGHT-1: replies leave in the order in which their commands came, whenever they are ready.
 //! - FLIGHT-2: two commands with a key in common are never under way together, nor is anything
 //!   beside a command that runs alone.
-//! - FLIGHT-3: number and bytes of what is under way are bounded; how many may be so shrinks while
-//!   replies are large, because their size is only known when they are there.
+//! - FLIGHT-3: number and bytes of what is under way are bounded, and so is the number of values that are
+//!   read: it shrinks while replies are large, because their size is only known when they are there. One
+//!   read of several keys may go beyond it.
 
 use crate::reply::Reply;
 use core::pin::Pin;
@@ -23,12 +24,24 @@ use std::collections::VecDeque;
 const REPLIES_BYTES: usize = 8 << 20;
 /// So many may always be under way.
 const FLIGHTS_MIN: usize = 4;
+/// How large values are taken to be before there was one: large enough that the first commands of a connection
+/// cannot take much memory, small enough that some dozens may be under way.
+const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
 
 /// Bounds of what is under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) flights: usize,
     pub(crate) bytes: usize,
+}
+
+/// What a command takes while it is under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// Bytes of the command.
+    pub(crate) bytes: usize,
+    /// Values that its reply may hold; 1 unless it reads several keys.
+    pub(crate) values: usize,
 }
 
 /// What a command keeps others from.
@@ -69,14 +82,14 @@ struct Flight<F> {
     slot: Option<Slot<F>>,
     number: u64,
     claim: Claim,
-    bytes: usize,
+    load: Load,
 }
 
 struct Landed<F> {
     slot: Slot<F>,
     number: u64,
     claim: Claim,
-    bytes: usize,
+    load: Load,
     reply: Reply,
 }
 
@@ -92,7 +105,7 @@ impl<F: Future<Output = Reply>> Future for Flight<F> {
             slot: self.slot.take().expect("it was there a moment ago"),
             number: self.number,
             claim: core::mem::replace(&mut self.claim, Claim::All),
-            bytes: self.bytes,
+            load: self.load,
             reply,
         })
     }
@@ -128,9 +141,10 @@ pub(crate) struct Flights<F> {
     /// How many commands under way have a key of this hash.
     claimed: FixedMap<u64, u32>,
     alone: bool,
-    bytes: usize,
+    /// Of all commands under way.
+    load: Load,
     bytes_waiting: usize,
-    /// About the largest reply of late.
+    /// About the largest reply of late; of a reply with several values, their mean.
     largest_reply: usize,
 }
 
@@ -144,9 +158,9 @@ impl<F: Future<Output = Reply>> Flights<F> {
             first: 0,
             claimed: FixedMap::default(),
             alone: false,
-            bytes: 0,
+            load: Load::default(),
             bytes_waiting: 0,
-            largest_reply: 0,
+            largest_reply: REPLY_BYTES_FIRST,
         }
     }
 
@@ -174,8 +188,8 @@ impl<F: Future<Output = Reply>> Flights<F> {
         !self.alone
             && *claim != Claim::All
             && self.has_place()
-            && self.running.len() < expected
-            && self.bytes < self.bounds.bytes
+            && self.load.values < expected
+            && self.load.bytes < self.bounds.bytes
             && !claim.hashes().iter().any(|h| self.claimed.contains_key(h))
     }
 
@@ -184,7 +198,7 @@ impl<F: Future<Output = Reply>> Flights<F> {
         &mut self,
         future: F,
         claim: Claim,
-        bytes: usize,
+        load: Load,
         answered: bool,
         context: &mut Context<'_>,
     ) -> Option<Reply> {
@@ -198,7 +212,8 @@ impl<F: Future<Output = Reply>> Flights<F> {
             *self.claimed.entry(*hash).or_default() += 1;
         }
         self.alone = claim == Claim::All;
-        self.bytes += bytes;
+        self.load.bytes += load.bytes;
+        self.load.values += load.values;
         let number = self.first + self.queue.len() as u64;
         self.queue.push_back(Place {
             answered,
@@ -208,7 +223,7 @@ impl<F: Future<Output = Reply>> Flights<F> {
             slot: Some(slot),
             number,
             claim,
-            bytes,
+            load,
         });
         None
     }
@@ -238,7 +253,8 @@ impl<F: Future<Output = Reply>> Flights<F> {
 
     fn land(&mut self, landed: Landed<F>) {
         self.spare.push(landed.slot);
-        self.bytes -= landed.bytes;
+        self.load.bytes -= landed.load.bytes;
+        self.load.values -= landed.load.values;
         for hash in landed.claim.hashes() {
             if let Some(count) = self.claimed.get_mut(hash) {
                 *count -= 1;
@@ -250,7 +266,7 @@ impl<F: Future<Output = Reply>> Flights<F> {
         self.alone = false;
         let size = landed.reply.size();
         let faded = self.largest_reply - self.largest_reply / 16;
-        self.largest_reply = faded.max(size);
+        self.largest_reply = faded.max(size / landed.load.values.max(1));
         self.bytes_waiting += size;
         let at = usize::try_from(landed.number - self.first).expect("the queue fits memory");
         self.queue[at].reply = Some(landed.reply);

@@ -13,7 +13,8 @@
 //! - REDIS-2: commands of a connection that share a key take effect in their order; a command is
 //!   acknowledged only when its replicas have it.
 //! - REDIS-3: error texts that Redis has are Redis's: clients choose their way by them.
-//! - REDIS-4: what a peer sends costs memory only as it arrives, and within bounds (PARSE-2, CONN-3).
+//! - REDIS-4: what a peer sends costs memory only as it arrives, and within bounds, and so does what it is
+//!   answered (PARSE-2, CONN-3, FLIGHT-3). The bounds are those of one connection.
 //!
 //! Threads: a connection stays on the core that accepted it. What cores share is counters that are
 //! only added up to be shown, and the list of connections.
@@ -27,6 +28,7 @@ mod counters;
 mod database;
 mod failure;
 mod flights;
+mod give_way;
 mod glob;
 mod number;
 mod parser;

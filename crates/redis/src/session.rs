@@ -69,6 +69,13 @@ impl Session {
         self.answers = answers;
     }
 
+    /// The next command is not answered; changes nothing where none is.
+    pub(crate) fn skip_next(&mut self) {
+        if self.answers != Answers::Off {
+            self.answers = Answers::SkipNext;
+        }
+    }
+
     /// No more commands are run; what is due is still sent.
     pub(crate) fn close(&mut self) {
         self.closing = true;

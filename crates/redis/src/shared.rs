@@ -96,15 +96,11 @@ impl Shared {
         (self.status)()
     }
 
-    /// Replicas that every acknowledged write has: those that are wanted if nothing is behind,
-    /// else those that are needed.
+    /// Replicas that every acknowledged write has, whichever server has its key. Most have more: those that are
+    /// wanted.
     pub(crate) fn replicas_sure(&self) -> u32 {
         let status = self.status();
-        if status.segments_under_replicated == 0 && status.backups_up >= status.replicas_wanted {
-            status.replicas_wanted
-        } else {
-            status.replicas_needed.min(status.replicas_wanted)
-        }
+        status.replicas_needed.min(status.replicas_wanted)
     }
 
     /// Seconds since 1970 and microseconds. Runs on evenly with the monotonic clock, and follows

@@ -254,5 +254,5 @@ rows! {
     "unlink" -2 data(Data::Del), "write fast", "keyspace write fast", ALL "RM delete",
         "generic" "4.0.0" "Deletes keys";
     "wait" 3 own(Own::Wait), "noscript", "slow connection", NONE "",
-        "generic" "3.0.0" "Gives the number of replicas that have every acknowledged write";
+        "generic" "3.0.0" "Gives the number of replicas that every acknowledged write has at least";
 }

@@ -41,9 +41,10 @@ const CLEANER_SLEEP: Duration = Duration::from_millis(2);
 /// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
-/// recovery takes, shorter than most clients wait.
+/// recovery takes. Clients whose own time-out is shorter (many have 2 to 5 s, some none) give up before and do not
+/// hear whether their command was executed.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a Redis client waits while all servers say is that memory is full: the cleaner gets its chance,
+/// How long a Redis client waits while all that servers say is that memory is full: the cleaner gets its chance,
 /// and the answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 

@@ -286,7 +286,9 @@ pub struct CreateTable {
 impl Body for CreateTable {}
 request!(CreateTable => TableInfo);
 
-/// Drop a table and all its objects. A table that does not exist is refused as `NoSuchTable`.
+/// Drop a table and all its objects. Answered when no server serves it any more. A table that does not exist is
+/// refused as `NoSuchTable`, once no server serves one of this name that was dropped before. Refused as
+/// `NotReady` when that takes long: the table has no name any more, and is to be asked for again.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DropTable {
     /// Which.

@@ -3,7 +3,7 @@
 use super::master::{answer, refuse};
 use super::{FakeTable, State, is_coordinators, spread};
 use pluvio_env::Frame;
-use pluvio_units::{ClusterId, KeyHash, ServerId, ServerListVersion, TableId};
+use pluvio_units::{ClusterId, KeyHash, ObjectVersion, ServerId, ServerListVersion, TableId};
 use pluvio_wire::{
     ClusterStatus, CreateTable, DropTable, FatalKind, GetClusterStatus, GetServerList, GetTable,
     ListTables, ListTablesReply, Opcode, Refusal, ServerInfo, ServerList, ServerState, SplitTablet,
@@ -83,6 +83,7 @@ impl State {
             seed: id.0,
             tablets: spread(&up, request.span),
             objects: BTreeMap::new(),
+            version_last: ObjectVersion(0),
         };
         self.tables.insert(id, table);
         Ok(self.info(id))

@@ -152,9 +152,9 @@ impl State {
     }
 
     fn put(&mut self, table: TableId, hash: KeyHash, key: &[u8], value: Bytes) -> ObjectVersion {
-        self.version_last = self.version_last.next();
-        let version = self.version_last;
         let table = self.tables.get_mut(&table).expect("it was opened");
+        table.version_last = table.version_last.next();
+        let version = table.version_last;
         table.objects.insert((hash, key.to_vec()), (version, value));
         version
     }

@@ -81,7 +81,6 @@ struct State {
     servers: BTreeMap<ServerId, (Address, bool)>,
     tables: BTreeMap<TableId, FakeTable>,
     table_last: TableId,
-    version_last: ObjectVersion,
     results: BTreeMap<(ClientId, SequenceNumber), master::Kept>,
     faults: Vec<(Opcode, Fault, u32)>,
     sent: Vec<Sent>,
@@ -94,6 +93,8 @@ struct FakeTable {
     seed: u64,
     tablets: Vec<TabletInfo>,
     objects: Objects,
+    /// As on real servers, those of different tables cannot be compared.
+    version_last: ObjectVersion,
 }
 
 /// Where the fake coordinator listens.
@@ -120,7 +121,6 @@ impl FakeCluster {
             servers: servers.collect(),
             tables: BTreeMap::new(),
             table_last: TableId(0),
-            version_last: ObjectVersion(0),
             results: BTreeMap::new(),
             faults: Vec::new(),
             sent: Vec::new(),

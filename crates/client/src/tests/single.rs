@@ -13,7 +13,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use pluvio_units::{KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
-use pluvio_wire::Refusal;
+use pluvio_wire::{Answer, Refusal, Write, WriteReply};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -242,6 +242,32 @@ fn lost_answers_of_the_coordinator_leave_only_what_was_asked_of_it_in_doubt() {
 }
 
 #[test]
+fn silence_of_the_coordinator_leaves_no_doubt_of_what_no_server_was_asked_for() {
+    let (cluster, client, table) = cluster(1);
+    cluster.crash(ServerId(1));
+    cluster.plan(Opcode::GetTable, Fault::LoseRequest, u32::MAX);
+    let error = cluster
+        .run(client.write(&table, b"k", value("v")))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(!error.maybe_executed(), "{error}");
+}
+
+#[test]
+fn a_write_that_is_accepted_and_not_answered_is_in_doubt_whatever_was_refused_before() {
+    let cluster = FakeCluster::new(1);
+    let client = cluster.client();
+    let mut attempts = client.attempts();
+    attempts.failed("full".into(), Some(RetryReason::MemoryFull));
+    let never = Answer::<WriteReply>::Later(Box::pin(core::future::pending()));
+    let error = cluster
+        .run(client.finish_local::<Write>(never, &mut attempts))
+        .unwrap_err();
+    assert!(error.maybe_executed());
+    assert_eq!(error.retry_reason(), None);
+}
+
+#[test]
 fn a_full_memory_is_waited_for_and_then_named() {
     let (cluster, client, table) = cluster(1);
     let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
@@ -387,6 +413,10 @@ fn a_drop_whose_reply_was_lost_succeeds() {
     cluster.run(client.drop_table("t")).unwrap();
     let error = cluster.run(client.drop_table("t")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTable);
+    // As after a drop that servers have not followed yet.
+    let later = Refusal::retry(Duration::from_millis(50), RetryReason::NotReady);
+    cluster.plan(Opcode::DropTable, Fault::Refuse(later), 1);
+    cluster.run(client.drop_table("t")).unwrap();
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct Behaviour {
     pub on_recover: Vec<OnRecover>,
     /// So many of the next requests to take tablets are put off.
     pub takes_put_off: u32,
+    /// So many of the next requests to drop tablets are put off.
+    pub drops_put_off: u32,
     /// Its objects have no replicas.
     pub volatile: bool,
     /// Its disk was lost: it has no replicas of others.
@@ -450,6 +452,11 @@ impl Service for Handler {
                 Ok(())
             }),
             Opcode::DropTablets => self.answer::<DropTablets>(&frame, |server, drop| {
+                if let Some(left) = server.behaviour.drops_put_off.checked_sub(1) {
+                    server.behaviour.drops_put_off = left;
+                    let after = Duration::from_millis(100);
+                    return Err(Refusal::retry(after, RetryReason::TabletNotReady));
+                }
                 server.dropped.insert(drop.table);
                 server.owned.retain(|(table, _)| *table != drop.table);
                 server.frozen.retain(|_, (table, _)| *table != drop.table);

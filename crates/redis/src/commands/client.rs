@@ -85,16 +85,15 @@ pub(super) fn on_or_off(command: &Command) -> Outcome {
 }
 
 pub(super) fn reply(session: &mut Session, command: &Command) -> Outcome {
-    let answers = if command.is(2, "on") {
-        Answers::On
+    if command.is(2, "on") {
+        session.set_answers(Answers::On);
     } else if command.is(2, "off") {
-        Answers::Off
+        session.set_answers(Answers::Off);
     } else if command.is(2, "skip") {
-        Answers::SkipNext
+        session.skip_next();
     } else {
         return Err(failure::SYNTAX);
-    };
-    session.set_answers(answers);
+    }
     Ok(Reply::OK)
 }
 

@@ -46,12 +46,12 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Ou
             _ => return Err(NO_PROTOCOL),
         };
     }
-    let mut name = None;
+    let (mut user, mut name) = (None, None);
     let mut at = 2;
     while at < command.len() {
         let more = command.len() - at - 1;
         if command.is(at, "AUTH") && more >= 2 {
-            check_user(command.get(at + 1))?;
+            user = Some(at + 1);
             at += 3;
         } else if command.is(at, "SETNAME") && more >= 1 {
             client::check_name(command.get(at + 1))?;
@@ -62,6 +62,10 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Ou
             let text = [b"ERR Syntax error in HELLO option '", option, b"'"].concat();
             return Err(Failure::new(text));
         }
+    }
+    // As in Redis, once all options are understood.
+    if let Some(user) = user {
+        check_user(command.get(user))?;
     }
     if let Some(name) = name {
         client::set_name(session, command.get(name))?;

@@ -3,21 +3,25 @@
 use super::Outcome;
 use crate::database::DatabaseId;
 use crate::failure;
+use crate::give_way::give_way;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::wrong_arity;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use pluvio_client::RejectRules;
-use pluvio_units::ObjectVersion;
+use pluvio_units::{ObjectVersion, VALUE_MAX};
 use std::collections::BTreeMap;
 
-/// Keys read in one step of MGET, so that what is held for its reply is known after each.
-const STEP_KEYS: usize = 1024;
+/// Keys read in one step of MGET. What is held for its reply is known after each step, so it may be over its limit
+/// by the values of one step, 64 MiB.
+const STEP_KEYS: usize = (64 << 20) / VALUE_MAX;
 
-/// Bytes of an object in the log besides its key and value, rounded: its header in format.rs.
-const OBJECT_OVERHEAD: usize = 40;
+/// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its numbers
+/// (docs/log-format.md, kind 1).
+const OBJECT_OVERHEAD: usize = 20;
 
 fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     let mut keys: Vec<_> = keys.collect();
@@ -60,7 +64,10 @@ pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> O
     let limit = core.options().reply_bytes_max;
     let mut replies = Vec::with_capacity(keys.len());
     let mut bytes = 0;
-    for step in keys.chunks(STEP_KEYS) {
+    for (number, step) in keys.chunks(STEP_KEYS).enumerate() {
+        if number > 0 {
+            give_way().await;
+        }
         for object in core.databases.multi_read(db, step).await? {
             let reply = Reply::bulk_or_nil(object.map(|o| o.value));
             bytes += reply.size();
@@ -147,10 +154,15 @@ pub(super) async fn flush_db(core: &Core, db: DatabaseId, command: &Command) -> 
 
 pub(super) async fn flush_all(core: &Core, command: &Command) -> Outcome {
     check_flush(command)?;
-    for db in core.databases.existing().await? {
-        core.databases.flush(db).await?;
+    // Also those that seem to be gone: others may be dropping them, and servers serve them until that is done.
+    let flushes = DatabaseId::all().map(|db| core.databases.flush(db));
+    let results = join_all(flushes).await;
+    let is_any_done = results.iter().any(Result::is_ok);
+    match results.into_iter().find_map(Result::err) {
+        None => Ok(Reply::OK),
+        Some(failure) if is_any_done => Err(failure::in_part(failure)),
+        Some(failure) => Err(failure),
     }
-    Ok(Reply::OK)
 }
 
 pub(super) async fn memory_usage(core: &Core, db: DatabaseId, command: &Command) -> Outcome {

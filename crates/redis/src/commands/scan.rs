@@ -7,6 +7,7 @@
 use super::Outcome;
 use crate::database::DatabaseId;
 use crate::failure;
+use crate::give_way::give_way;
 use crate::glob;
 use crate::number::integer;
 use crate::parser::Command;
@@ -116,6 +117,9 @@ async fn some_keys(
         && seen < count
         && bytes < limit
     {
+        if seen > 0 {
+            give_way().await;
+        }
         let (objects, after) = core.databases.stretch(db, hash, count - seen).await?;
         seen += objects.len().max(1);
         next = after;
@@ -145,6 +149,9 @@ pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> Outc
         }
         all.extend(some);
         next = after;
+        if next.is_some() {
+            give_way().await;
+        }
     }
     Ok(Reply::Array(all))
 }
@@ -164,6 +171,7 @@ pub(super) async fn random_key(core: &Core, db: DatabaseId) -> Outcome {
                 return Ok(Reply::Bulk(Bytes::from(key)));
             }
             next = after;
+            give_way().await;
         }
     }
     Ok(Reply::Nil)

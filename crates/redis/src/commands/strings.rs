@@ -1,10 +1,10 @@
 //! Commands on one value.
 //!
-//! Those that read and then write do so in a loop: read, compute, write if the version is still the
-//! one read. So they are atomic among all clients of all servers; [`Contest`] bounds the loop.
+//! Those that read and then write do so in a loop: read, compute, write if the object is still the
+//! one read (DB-4). So they are atomic among all clients of all servers; [`Contest`] bounds the loop.
 
 use super::Outcome;
-use crate::database::DatabaseId;
+use crate::database::{DatabaseId, Seen};
 use crate::failure;
 use crate::number::{NoSum, add_floats, integer};
 use crate::parser::Command;
@@ -12,7 +12,7 @@ use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_client::{Number, Object, RejectRules};
+use pluvio_client::{Number, RejectRules};
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 
 /// How often a value is read again because another client changed it. Each failure is another's
@@ -50,12 +50,8 @@ impl Contest {
     }
 }
 
-fn version_of(object: Option<&Object>) -> RejectRules {
-    RejectRules::unless_version(object.map_or(ObjectVersion(0), |o| o.version))
-}
-
-fn value_of(object: Option<Object>) -> Reply {
-    Reply::bulk_or_nil(object.map(|o| o.value))
+fn value_of(seen: Option<Seen>) -> Reply {
+    Reply::bulk_or_nil(seen.map(|s| s.value))
 }
 
 fn length_of(bytes: &[u8]) -> Reply {
@@ -64,7 +60,7 @@ fn length_of(bytes: &[u8]) -> Reply {
 
 pub(super) async fn get(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
     let object = core.databases.read(db, command.get(1)).await?;
-    Ok(value_of(object))
+    Ok(Reply::bulk_or_nil(object.map(|o| o.value)))
 }
 
 pub(super) async fn put(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
@@ -173,7 +169,7 @@ pub(super) async fn set(core: &Core, db: DatabaseId, command: &Command) -> Outco
     }
     let mut contest = Contest::default();
     loop {
-        let old = core.databases.read(db, key).await?;
+        let old = core.databases.see(db, key).await?;
         let same = |expected: &Bytes| old.as_ref().is_some_and(|o| o.value == expected);
         let go = match &options.if_equal {
             Some(expected) => same(expected),
@@ -181,9 +177,8 @@ pub(super) async fn set(core: &Core, db: DatabaseId, command: &Command) -> Outco
             None => !options.if_there,
         };
         if go {
-            let rules = version_of(old.as_ref());
-            let written = core.databases.write(db, key, value.clone(), rules).await?;
-            if written.is_err() {
+            let replaced = core.databases.replace(db, key, value.clone(), old.as_ref());
+            if !replaced.await? {
                 contest.lost(core).await?;
                 continue;
             }
@@ -200,10 +195,9 @@ pub(super) async fn get_and_set(core: &Core, db: DatabaseId, command: &Command) 
     let (key, value) = (command.get(1), command.share(2));
     let mut contest = Contest::default();
     loop {
-        let old = core.databases.read(db, key).await?;
-        let rules = version_of(old.as_ref());
-        let written = core.databases.write(db, key, value.clone(), rules).await?;
-        if written.is_ok() {
+        let old = core.databases.see(db, key).await?;
+        let replaced = core.databases.replace(db, key, value.clone(), old.as_ref());
+        if replaced.await? {
             return Ok(value_of(old));
         }
         contest.lost(core).await?;
@@ -214,11 +208,10 @@ pub(super) async fn get_and_delete(core: &Core, db: DatabaseId, command: &Comman
     let key = command.get(1);
     let mut contest = Contest::default();
     loop {
-        let Some(old) = core.databases.read(db, key).await? else {
+        let Some(old) = core.databases.see(db, key).await? else {
             return Ok(Reply::Nil);
         };
-        let rules = RejectRules::unless_version(old.version);
-        if core.databases.delete(db, key, rules).await?.is_ok() {
+        if core.databases.remove(db, key, &old).await? {
             return Ok(Reply::Bulk(old.value));
         }
         contest.lost(core).await?;
@@ -229,12 +222,11 @@ pub(super) async fn delete_if_equal(core: &Core, db: DatabaseId, command: &Comma
     let (key, expected) = (command.get(1), command.get(2));
     let mut contest = Contest::default();
     loop {
-        let old = core.databases.read(db, key).await?;
+        let old = core.databases.see(db, key).await?;
         let Some(old) = old.filter(|o| o.value == expected) else {
             return Ok(Reply::Integer(0));
         };
-        let rules = RejectRules::unless_version(old.version);
-        if core.databases.delete(db, key, rules).await?.is_ok() {
+        if core.databases.remove(db, key, &old).await? {
             return Ok(Reply::Integer(1));
         }
         contest.lost(core).await?;
@@ -270,7 +262,7 @@ pub(super) async fn append(core: &Core, db: DatabaseId, command: &Command) -> Ou
     let (key, more) = (command.get(1), command.get(2));
     let mut contest = Contest::default();
     loop {
-        let old = core.databases.read(db, key).await?;
+        let old = core.databases.see(db, key).await?;
         let before = old.as_ref().map_or(&b""[..], |o| &o.value);
         if old.is_some() && more.is_empty() {
             return Ok(length_of(before));
@@ -280,8 +272,8 @@ pub(super) async fn append(core: &Core, db: DatabaseId, command: &Command) -> Ou
         }
         let value = Bytes::from([before, more].concat());
         let reply = length_of(&value);
-        let rules = version_of(old.as_ref());
-        if core.databases.write(db, key, value, rules).await?.is_ok() {
+        let replaced = core.databases.replace(db, key, value, old.as_ref());
+        if replaced.await? {
             return Ok(reply);
         }
         contest.lost(core).await?;
@@ -322,7 +314,7 @@ pub(super) async fn set_range(core: &Core, db: DatabaseId, command: &Command) ->
     let (key, patch) = (command.get(1), command.get(3));
     let mut contest = Contest::default();
     loop {
-        let old = core.databases.read(db, key).await?;
+        let old = core.databases.see(db, key).await?;
         let before = old.as_ref().map_or(&b""[..], |o| &o.value);
         if patch.is_empty() {
             return Ok(length_of(before));
@@ -335,13 +327,8 @@ pub(super) async fn set_range(core: &Core, db: DatabaseId, command: &Command) ->
         value.resize(value.len().max(end), 0);
         value[offset..end].copy_from_slice(patch);
         let reply = length_of(&value);
-        let rules = version_of(old.as_ref());
-        if core
-            .databases
-            .write(db, key, value.into(), rules)
-            .await?
-            .is_ok()
-        {
+        let replaced = core.databases.replace(db, key, value.into(), old.as_ref());
+        if replaced.await? {
             return Ok(reply);
         }
         contest.lost(core).await?;
@@ -371,16 +358,15 @@ pub(super) async fn increment_by_float(core: &Core, db: DatabaseId, command: &Co
     let (key, by) = (command.get(1), command.get(2));
     let mut contest = Contest::default();
     loop {
-        let old = core.databases.read(db, key).await?;
+        let old = core.databases.see(db, key).await?;
         let before = old.as_ref().map_or(&b"0"[..], |o| &o.value);
         let sum = add_floats(before, by).map_err(|why| match why {
             NoSum::NotANumber => failure::NOT_FLOAT,
             NoSum::NotFinite => failure::NOT_FINITE,
         })?;
         let value = Bytes::from(sum);
-        let rules = version_of(old.as_ref());
-        let written = core.databases.write(db, key, value.clone(), rules).await?;
-        if written.is_ok() {
+        let replaced = core.databases.replace(db, key, value.clone(), old.as_ref());
+        if replaced.await? {
             return Ok(Reply::Bulk(value));
         }
         contest.lost(core).await?;

@@ -213,6 +213,11 @@ impl Connection {
 
     /// Lets the service do what it can without time passing.
     pub fn settle(&mut self) {
+        self.turns(100);
+    }
+
+    /// Gives the service so many turns on its core without time passing.
+    pub fn turns(&mut self, count: u32) {
         let mut polls = 0;
         let serving = &mut self.serving;
         self.cluster.run(poll_fn(|context| {
@@ -223,7 +228,7 @@ impl Connection {
                 *serving = None;
             }
             polls += 1;
-            if polls == 100 || serving.is_none() {
+            if polls == count || serving.is_none() {
                 return Poll::Ready(());
             }
             context.waker().wake_by_ref();

@@ -57,6 +57,41 @@ fn a_server_that_is_gone_is_a_delay_and_in_the_end_an_error() {
 }
 
 #[test]
+fn a_write_in_doubt_says_so_and_nothing_else_does() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET k v");
+    for opcode in [Opcode::Write, Opcode::Read, Opcode::CreateTable] {
+        bench.cluster.plan(opcode, Fault::LoseRequest, 10_000);
+    }
+    let reply = c.say("SET k w");
+    let in_doubt = "-ERR it is not known whether the command was executed: ";
+    assert!(reply.starts_with(in_doubt), "{reply}");
+    assert!(c.say("GET k").starts_with("-TRYAGAIN "));
+    c.say("SELECT 1");
+    assert!(c.say("SET k w").starts_with("-TRYAGAIN "));
+}
+
+#[test]
+fn what_was_done_of_some_keys_only_is_not_to_be_sent_again() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET k v");
+    bench.cluster.crash(ServerId(2));
+    let keys: Vec<_> = (0..20).map(|n| format!("k{n}")).collect();
+    let objects = keys.iter().flat_map(|key| [key.as_str(), "v"]);
+    let set: Vec<_> = core::iter::once("MSET").chain(objects).collect();
+    let delete: Vec<_> = core::iter::once("DEL")
+        .chain(keys.iter().map(String::as_str))
+        .collect();
+    for command in [set, delete] {
+        let reply = String::from_utf8(c.call(&command)).unwrap();
+        let expected = "-ERR some of the keys were changed, others not: ";
+        assert!(reply.starts_with(expected), "{reply}");
+    }
+}
+
+#[test]
 fn a_lost_reply_does_not_increment_twice() {
     let mut bench = Bench::new();
     let mut c = bench.connect();

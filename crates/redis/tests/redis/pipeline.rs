@@ -1,12 +1,30 @@
 //! Order, concurrency and bounds of many commands on one connection.
 
-use crate::bench::{Bench, encode};
+use crate::bench::{Bench, Connection, encode};
 use pluvio_client::testing::FakeCluster;
 use pluvio_redis::RedisOptions;
+use pluvio_wire::Opcode;
 use std::time::Duration;
 
 fn text(replies: &[Vec<u8>]) -> String {
     String::from_utf8(replies.concat()).unwrap()
+}
+
+/// Lets a connection find out that its replies are small, so that as many commands as may be fly together.
+/// Commands have to wait for something by then.
+fn warm_up(c: &mut Connection) {
+    for n in 0..40 {
+        c.push(&encode(&["SET", &format!("warm{n}"), "up"]));
+    }
+    assert_eq!(c.replies(40).len(), 40);
+}
+
+/// Lets time pass for what a connection waits for.
+fn pass(bench: &Bench, c: &mut Connection, time: Duration) {
+    c.settle();
+    let until = bench.cluster.now() + time;
+    bench.cluster.run(bench.cluster.at(until, |_| ()));
+    c.settle();
 }
 
 #[test]
@@ -32,8 +50,8 @@ fn a_pipeline_is_answered_in_order_in_one_write() {
 fn commands_on_different_keys_wait_together() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
-    c.say("SET warm up");
     bench.cluster.set_latency(Duration::from_millis(10));
+    warm_up(&mut c);
     let start = bench.cluster.now();
     for n in 0..200 {
         c.push(&encode(&[
@@ -85,6 +103,98 @@ fn the_number_of_commands_under_way_is_bounded() {
     assert_eq!(c.replies(100).len(), 100);
     // Ten at a time, but the oldest of ten frees the place for the next.
     assert_eq!(cluster.now() - start, Duration::from_millis(200));
+}
+
+#[test]
+fn until_there_was_a_reply_replies_are_taken_for_large_ones() {
+    let cluster = FakeCluster::new(1);
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), RedisOptions::default());
+    bench.connect().say("SET warm up");
+    let latency = Duration::from_millis(10);
+    cluster.set_latency(latency);
+    let mut c = bench.connect();
+    for n in 0..100 {
+        c.push(&encode(&["GET", &format!("k{n}")]));
+    }
+    pass(&bench, &mut c, latency);
+    assert_eq!(cluster.count_sent(Opcode::Read), 32);
+    assert_eq!(c.replies(100).len(), 100);
+    // A read of several keys counts as so many values. One of them may go beyond.
+    let mut c = bench.connect();
+    for n in 0..5 {
+        let keys = (0..20).map(|m| format!("k{n}-{m}"));
+        let command: Vec<_> = core::iter::once("MGET".to_owned()).chain(keys).collect();
+        c.push(&encode(&command));
+    }
+    pass(&bench, &mut c, latency);
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), 2);
+    assert_eq!(c.replies(5).len(), 5);
+}
+
+#[test]
+fn many_keys_are_read_in_steps() {
+    let cluster = FakeCluster::new(1);
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), RedisOptions::default());
+    let mut c = bench.connect();
+    c.say("SET k199 v");
+    let keys = (0..200).map(|n| format!("k{n}"));
+    let command: Vec<_> = core::iter::once("MGET".to_owned()).chain(keys).collect();
+    let reply = String::from_utf8(c.call(&command)).unwrap();
+    assert!(reply.starts_with("*200\r\n$-1\r\n") && reply.ends_with("$1\r\nv\r\n"));
+    assert_eq!(cluster.count_sent(Opcode::MultiRead), 4);
+}
+
+#[test]
+fn commands_on_many_local_keys_give_way_to_others() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    let key = |n| format!("k{n}");
+    let objects = (0..20_000).flat_map(|n| [key(n), "v".to_owned()]);
+    let set: Vec<_> = core::iter::once("MSET".to_owned()).chain(objects).collect();
+    assert_eq!(c.call(&set), b"+OK\r\n");
+    let get: Vec<_> = core::iter::once("MGET".to_owned())
+        .chain((0..20_000).map(key))
+        .collect();
+    let keys = ["KEYS", "*"].map(str::to_owned).to_vec();
+    for command in [keys, get] {
+        c.push(&encode(&command));
+        c.turns(1);
+        assert!(c.take().is_empty(), "{} keeps its core", command[0]);
+        assert!(c.replies(1).concat().starts_with(b"*20000\r\n"));
+    }
+}
+
+#[test]
+fn replies_that_land_together_are_sent_in_parts() {
+    let cluster = FakeCluster::new(1);
+    let mut options = RedisOptions::default();
+    options.output_bytes_max = 200_000;
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), options);
+    let (mut c, mut other) = (bench.connect(), bench.connect());
+    let value = vec![b'v'; 100_000];
+    for n in 0..20 {
+        c.call(&[b"SET".as_slice(), format!("k{n}").as_bytes(), &value]);
+    }
+    cluster.set_latency(Duration::from_millis(10));
+    c.set_room(1000);
+    for n in 0..20 {
+        c.push(&encode(&["GET", &format!("k{n}")]));
+    }
+    for _ in 0..2 {
+        pass(&bench, &mut c, Duration::from_millis(10));
+    }
+    let mut all = c.take();
+    assert_eq!(all.len(), 1000);
+    let list = other.say("CLIENT LIST ID 1");
+    let held = list.split(" obl=").nth(1).unwrap();
+    let held: usize = held.split(' ').next().unwrap().parse().unwrap();
+    assert!(held <= 300_100, "{held} bytes");
+    c.set_room(0);
+    while all.len() < 20 * (value.len() + 11) {
+        c.settle();
+        all.extend(c.take());
+    }
+    assert_eq!(crate::bench::split(&all).len(), 20);
 }
 
 #[test]
@@ -155,10 +265,10 @@ fn nothing_of_a_web_page_is_executed() {
 fn local_commands_that_wait_for_replicas_do_not_hold_up_other_keys() {
     let mut bench = Bench::local();
     let mut c = bench.connect();
-    c.say("SET warm up");
     bench
         .cluster
         .set_local_waits(Some(Duration::from_millis(5)));
+    warm_up(&mut c);
     let start = bench.cluster.now();
     for n in 0..50 {
         c.push(&encode(&[

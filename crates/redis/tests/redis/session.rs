@@ -1,6 +1,8 @@
 //! Commands and their exact replies, those that differ from Redis included.
 
 use crate::bench::{Bench, encode};
+use pluvio_client::testing::Fault;
+use pluvio_wire::Opcode;
 
 #[test]
 fn strings_are_set_and_read() {
@@ -48,7 +50,7 @@ fn strings_are_set_and_read() {
         ("DBSIZE", ":2\r\n"),
         ("MEMORY USAGE none", "$-1\r\n"),
         ("OBJECT ENCODING m", "$3\r\nint\r\n"),
-        ("WAIT 0 0", ":2\r\n"),
+        ("WAIT 0 0", ":1\r\n"),
     ] {
         assert_eq!(c.say(command), reply, "{command}");
     }
@@ -131,6 +133,39 @@ fn a_flush_elsewhere_is_found_out() {
         assert_eq!(b.say("DEL k x"), ":0\r\n");
         assert_eq!(b.say("MSET k v l v"), "+OK\r\n");
         assert_eq!(a.say("DBSIZE"), ":2\r\n");
+    }
+}
+
+#[test]
+fn what_was_read_before_a_flush_is_not_changed_after_it() {
+    for (command, opcode, reply, left) in [
+        ("DELIFEQ k 1", Opcode::Delete, ":0\r\n", "$1\r\n2\r\n"),
+        ("GETDEL k", Opcode::Delete, "$1\r\n2\r\n", "$-1\r\n"),
+        ("GETSET k 5", Opcode::Write, "$1\r\n2\r\n", "$1\r\n5\r\n"),
+        ("SET k 5 GET", Opcode::Write, "$1\r\n2\r\n", "$1\r\n5\r\n"),
+        ("SET k 5 IFEQ 1", Opcode::Write, "$-1\r\n", "$1\r\n2\r\n"),
+        ("APPEND k 5", Opcode::Write, ":2\r\n", "$2\r\n25\r\n"),
+        ("SETRANGE k 1 5", Opcode::Write, ":2\r\n", "$2\r\n25\r\n"),
+        (
+            "INCRBYFLOAT k 1",
+            Opcode::Write,
+            "$1\r\n3\r\n",
+            "$1\r\n3\r\n",
+        ),
+    ] {
+        let mut bench = Bench::new();
+        let mut other = bench.another();
+        let (mut a, mut b) = (bench.connect(), other.connect());
+        a.say("SET k 1");
+        // It is read, and the change is on its way until its first attempt is given up.
+        bench.cluster.plan(opcode, Fault::LoseRequest, 1);
+        a.push(&encode(&command.split(' ').collect::<Vec<_>>()));
+        a.settle();
+        assert_eq!(b.say("FLUSHDB"), "+OK\r\n");
+        // The first version of the new table, as the one that was read was of the old.
+        assert_eq!(b.say("SET k 2"), "+OK\r\n");
+        assert_eq!(a.replies(1).concat(), reply.as_bytes(), "{command}");
+        assert_eq!(b.say("GET k"), left, "{command}");
     }
 }
 
@@ -269,6 +304,15 @@ fn handshakes_of_clients_work() {
         c.say("HELLO 4"),
         "-NOPROTO unsupported protocol version\r\n"
     );
+    assert_eq!(
+        c.say("HELLO 2 AUTH nobody x SETNAMES you"),
+        "-ERR Syntax error in HELLO option 'SETNAMES'\r\n"
+    );
+    assert_eq!(
+        c.say("HELLO 2 AUTH nobody x SETNAME you"),
+        "-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+    );
+    assert_eq!(c.say("CLIENT GETNAME"), "$2\r\nme\r\n");
     assert_eq!(c.say("RESET"), "+RESET\r\n");
     assert_eq!(c.say("GET none"), "$-1\r\n");
     assert_eq!(c.say("CLIENT GETNAME"), "$-1\r\n");
@@ -304,6 +348,25 @@ fn connections_list_and_kill_each_other() {
 }
 
 #[test]
+fn a_connection_that_never_waits_is_killed_too() {
+    let mut bench = Bench::local();
+    let (mut a, mut b) = (bench.connect(), bench.connect());
+    assert_eq!(a.say("PING"), "+PONG\r\n");
+    let value = vec![b'v'; 1 << 20];
+    b.call(&[b"SET".as_slice(), b"k", &value]);
+    for _ in 0..100 {
+        b.push(&encode(&["GET", "k"]));
+    }
+    b.turns(1);
+    assert!(!b.is_closed());
+    assert_eq!(a.say("CLIENT KILL ID 2"), ":1\r\n");
+    b.turns(1);
+    assert!(b.is_closed());
+    let run = bench.service.totals().commands["get"];
+    assert!(run < 50, "{run} commands were run");
+}
+
+#[test]
 fn replies_can_be_turned_off() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
@@ -313,8 +376,16 @@ fn replies_can_be_turned_off() {
     c.push(&encode(&["CLIENT", "REPLY", "OFF"]));
     c.push(&encode(&["GET", "k"]));
     c.push(&encode(&["NOSUCH"]));
+    // There is nothing to skip.
+    c.push(&encode(&["CLIENT", "REPLY", "SKIP"]));
+    c.push(&encode(&["GET", "k"]));
+    c.push(&encode(&["GET", "k"]));
     assert_eq!(c.say("CLIENT REPLY ON"), "+OK\r\n");
     assert_eq!(c.say("GET k"), "$1\r\nv\r\n");
+    c.push(&encode(&["CLIENT", "REPLY", "OFF"]));
+    c.push(b"*1\r\nx\r\n");
+    c.settle();
+    assert!(c.is_closed() && c.take().is_empty());
 }
 
 #[test]

@@ -19,6 +19,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Pause after a connection could not be made.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How the answer begins when the server does not know whether a command was executed.
+const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";
+
 /// One client.
 pub struct Redis {
     /// Where it records.
@@ -199,6 +202,7 @@ impl Redis {
         let word = text.split(' ').next().unwrap_or_default();
         match word {
             "TRYAGAIN" | "OOM" | "NOREPLICAS" => self.journal.error(format!("redis: {word}")),
+            _ if text.starts_with(IN_DOUBT) => self.journal.error("redis: in doubt".to_owned()),
             // Nothing is asked for that could be refused for good.
             _ => self
                 .journal
