@@ -119,6 +119,9 @@ impl Client {
     }
 }
 
+/// Whoever sends operations chooses his client id. With ids that meet in one place of the map he makes the server look through as
+/// many as it knows, [`CLIENTS_MAX`] at most, for each of his operations; but he needs nothing of the kind to keep it busy, or to
+/// delete what it has: nobody may reach a server's port who is not trusted (`docs/transport.md`).
 type Shard = FixedMap<ClientId, Client>;
 
 /// See the module's text.
