@@ -10,10 +10,11 @@ use pluvio_format::{Completion, Encoded, Entry, Outcome};
 use pluvio_log::{CleanerOptions, Cleaning, Durability, LogOptions};
 use pluvio_store::{
     Admission, CLIENTS_MAX, Change, Effect, Engine, EngineError, EngineOptions, EngineTable,
-    Execution, OPERATIONS_MAX, Once, Replay, Update, kept_for,
+    Execution, OPERATIONS_MAX, Once, RESULTS_MAX, Replay, Update, kept_for,
 };
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId, SequenceNumber, Size, TableId,
+    BATCH_UNDER_WAY_MAX, ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId,
+    SequenceNumber, Size, TableId,
 };
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -199,6 +200,50 @@ fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
     write(&store, &table, id(1, 5, 5), b"k");
     // With that, the client acknowledges all of them.
     write(&store, &table, id(1, newer, newer), b"k");
+}
+
+/// The items of a batch are acknowledged together: if one of them were refused, the others' results would stay, and with them those of
+/// all later operations that fill the table.
+#[test]
+fn a_batch_that_all_others_wait_for_is_admitted_whole() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let batch = 5..5 + BATCH_UNDER_WAY_MAX as u64;
+    let newer = batch.end + OPERATIONS_MAX as u64;
+    for sequence in batch.end..newer {
+        write(&store, &table, id(1, sequence, 5), b"k");
+    }
+    assert!(matches!(
+        admit(&store, &table, id(1, newer, 5), b"k", NOW),
+        Admission::Busy
+    ));
+    for sequence in batch {
+        write(&store, &table, id(1, sequence, 5), b"k");
+    }
+    write(&store, &table, id(1, newer, newer), b"k");
+    assert_eq!(store.completions().results(), 1);
+}
+
+#[test]
+fn the_oldest_operations_have_room_of_their_own() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let clients = (RESULTS_MAX / OPERATIONS_MAX) as u64;
+    let mut under_way = Vec::with_capacity(RESULTS_MAX);
+    for client in 1..=clients {
+        for sequence in 2..2 + OPERATIONS_MAX as u64 {
+            under_way.push(execution(&store, &table, id(client, sequence, 1), b"k"));
+        }
+    }
+    assert_eq!(store.completions().results(), RESULTS_MAX);
+    let is_admitted = |sequence| {
+        let id = id(clients + 1, sequence, 1);
+        let admission = admit(&store, &table, id, b"k", NOW);
+        matches!(admission, Admission::Execute(_))
+    };
+    let batch = BATCH_UNDER_WAY_MAX as u64;
+    assert!(is_admitted(1) && is_admitted(batch));
+    assert!(!is_admitted(batch + 1));
+    drop(under_way);
+    assert!(is_admitted(batch + 1));
 }
 
 /// Replays a record of each of these operations on `k`.
