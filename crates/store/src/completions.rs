@@ -20,6 +20,9 @@
 //!   of this one's log, which has a copy of each record; meanwhile new clients and newer operations are refused.
 //! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted with the
 //!   append and counted off when it leaves the table, under a guard older than that.
+//! - COMP-6: who gets keys from a master that lives gets to know what that one knew of acknowledgements, and for as long.
+//!   Otherwise a late copy of an acknowledged operation would be executed where the keys have been before and come
+//!   back to: neither its record nor a later one of its client need lie with the keys.
 //!
 //! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows them: COMP-1
 //! `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2 `what_is_acknowledged_is_never_executed_again`, COMP-3
@@ -28,7 +31,8 @@
 //! `a_batch_that_all_others_wait_for_is_admitted_whole`, `the_oldest_operations_have_room_of_their_own`,
 //! `what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile` and
 //! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`, COMP-5
-//! `unacknowledged_results_survive_cleaning_and_two_crashes`.
+//! `unacknowledged_results_survive_cleaning_and_two_crashes`, COMP-6
+//! `what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes`.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
@@ -38,8 +42,8 @@ use pluvio_format::{Completion, Entry, Outcome};
 use pluvio_log::LogSpace;
 use pluvio_memory::EpochGuard;
 use pluvio_units::{
-    BATCH_UNDER_WAY_MAX, ClientId, EntryRef, FixedMap, HashRange, KeyHash, OperationId,
-    SequenceNumber, TableId,
+    Acknowledged, BATCH_UNDER_WAY_MAX, ClientId, EntryRef, FixedMap, HashRange, KeyHash,
+    OperationId, SequenceNumber, TableId,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -121,6 +125,18 @@ impl Client {
         gone.extend(self.records.drain(..count).map(|(_, record)| record));
     }
 
+    /// What it has acknowledged, for another master; `None` if that is nothing, or none of its operations can come any more.
+    fn acknowledged(&self, client: ClientId, now: Duration) -> Option<Acknowledged> {
+        let left = self.until.checked_sub(now)?;
+        let below = self.acknowledged_below;
+        // Operations count from 1.
+        (below > SequenceNumber(1)).then(|| Acknowledged {
+            client,
+            below,
+            known_s: u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX),
+        })
+    }
+
     fn is_running(&self) -> bool {
         let running = |(_, record): &(_, Record)| matches!(record, Record::Running);
         self.records.iter().any(running)
@@ -138,6 +154,15 @@ pub struct Completions {
     shards: Vec<Mutex<Shard>>,
     clients: AtomicUsize,
     results: AtomicUsize,
+}
+
+/// What leaves with keys for another master.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeavingResults {
+    /// The results of operations on the keys.
+    pub records: Vec<Completion>,
+    /// What clients have acknowledged, also of operations on other keys (COMP-6).
+    pub acknowledged: Vec<Acknowledged>,
 }
 
 /// What to do with an operation.
@@ -348,24 +373,42 @@ impl Completions {
         }
     }
 
-    /// The results of operations on these keys, for whoever gets the keys. How long a client may still ask for one is
+    /// Takes over what clients have acknowledged to another master (COMP-6). Those that are not known come to be known beyond the
+    /// bound, too (COMP-4). `now` is the clock of [`Completions::admit`].
+    pub fn take_acknowledged(&self, clients: &[Acknowledged], now: Duration) {
+        for told in clients {
+            let guard = self.space.pin();
+            let mut gone = Vec::new();
+            let mut shard = self.shard(told.client);
+            let client = self.client(&mut shard, told.client);
+            let known = Duration::from_secs(u64::from(told.known_s));
+            client.until = client.until.max(now + known);
+            client.acknowledge(told.below, &mut gone);
+            drop(shard);
+            self.bury(gone, &guard);
+        }
+    }
+
+    /// The results of operations on these keys and all acknowledgements, for whoever gets the keys. Of each client both are of one
+    /// moment: a result that is not among them is acknowledged (COMP-6). How long a client may still ask for one is
     /// told as if it had just come: rather too long than too short (COMP-3).
     pub(crate) fn of_range(
         &self,
         table: TableId,
         range: HashRange,
         now: Duration,
-    ) -> Vec<Completion> {
-        let mut found = Vec::new();
+    ) -> LeavingResults {
+        let mut found = LeavingResults::default();
         for shard in &self.shards {
             for (id, client) in Self::lock(shard).iter() {
+                found.acknowledged.extend(client.acknowledged(*id, now));
                 let left = client.until.saturating_sub(now).as_secs() / 2 + 1;
                 for (sequence, record) in &client.records {
                     if let Record::Done(done) = record
                         && done.table == table
                         && range.contains(done.hash)
                     {
-                        found.push(Completion {
+                        found.records.push(Completion {
                             client: *id,
                             sequence: *sequence,
                             acknowledged_below: client.acknowledged_below,

@@ -371,6 +371,38 @@ fn results_of_keys_that_leave_are_forgotten() {
     assert_eq!(store.completions().results(), 0);
 }
 
+/// A late copy of it may come to a server that had the key before and has it again: nothing but this tells that server.
+#[test]
+fn what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes() {
+    let (store, table) = open(Durability::Volatile, 1);
+    write(&store, &table, id(1, 17, 17), b"k");
+    write(&store, &table, id(1, 18, 18), b"other");
+    write(&store, &table, id(2, 1, 1), b"k");
+    let hash = table.hash(b"k");
+    let range = HashRange::new(hash, hash);
+    let leaving = store.results_of(&table, range, NOW);
+    let kept: Vec<_> = leaving.records.iter().map(|r| r.client).collect();
+    assert_eq!(kept, [ClientId(2)]);
+    let told = leaving.acknowledged.iter().map(|a| (a.client, a.below));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [(ClientId(1), SequenceNumber(18))]);
+    let over = NOW + kept_for(RETRY) + Duration::from_nanos(1);
+    let late = store.results_of(&table, range, over).acknowledged;
+    assert!(late.is_empty(), "no copy can be on its way");
+
+    let (store, table) = open(Durability::Volatile, 1);
+    let completions = store.completions();
+    completions.take_acknowledged(&leaving.acknowledged, NOW);
+    let last = NOW + kept_for(RETRY);
+    for turn in 0..pluvio_store::Completions::TURNS {
+        completions.forget_clients(turn, last);
+    }
+    assert!(matches!(
+        admit(&store, &table, id(1, 17, 17), b"k", last),
+        Admission::Forgotten
+    ));
+}
+
 /// One client's operations that it waits for, and what came of them.
 #[derive(Default)]
 struct Waiting {

@@ -23,6 +23,6 @@ pub use limits::{
     SEGLETS_PER_SEGMENT, SEGMENT_BYTES, SMALL_ENTRY_MAX, TABLE_NAME_MAX, VALUE_MAX,
 };
 pub use marks::{MarkCounts, Marks, mark};
-pub use operation::OperationId;
+pub use operation::{Acknowledged, OperationId};
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
