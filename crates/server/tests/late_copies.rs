@@ -8,11 +8,11 @@ mod rig;
 use bytes::Bytes;
 use pluvio_client::Table;
 use pluvio_env::Address;
-use pluvio_units::{ClientId, KeyHash, OperationId, SequenceNumber};
+use pluvio_units::{ClientId, OperationId, SequenceNumber};
 use pluvio_wire::{
-    FatalKind, Header, Increment, Number, RejectRules, Request, RpcError, WhichTablet, Write, call,
+    FatalKind, Header, Increment, Number, RejectRules, Request, RpcError, Write, call,
 };
-use rig::{LONG, Rig};
+use rig::Rig;
 use std::time::Duration;
 
 const KEY: &[u8] = b"n";
@@ -29,21 +29,6 @@ fn table_at(rig: &Rig, owner: Option<usize>) -> Table {
     let is_there = |table: &Table| owner.is_none() || rig.owner(table, KEY) == owner;
     let found = made.find(is_there);
     found.expect("one of many tables goes to each server")
-}
-
-/// Moves the only tablet of a table.
-fn migrate(rig: &Rig, table: &Table, to: usize) {
-    let (client, of) = (rig.connect(&rig.client), table.clone());
-    let id = rig.server(to).expect("it has started").id();
-    rig.run(&rig.client, async move {
-        let whole = WhichTablet::Containing(KeyHash(0));
-        let begun = client.start_migration(&of, whole, id).await;
-        begun.expect("it can begin");
-    });
-    let is_there = || rig.owner(table, KEY) == Some(to);
-    rig.sim
-        .run_until(is_there, LONG)
-        .unwrap_or_else(|stuck| panic!("{stuck}"));
 }
 
 /// Sends one attempt of an operation of one client that has the results of all before it.
@@ -91,7 +76,7 @@ fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
             rules: RejectRules::default(),
             by: Number::Integer(1),
         };
-        migrate(&rig, &table, second);
+        rig.migrate(&table, second);
         let done = send(&rig, second, 17, increment()).unwrap();
         assert_eq!(done.value, Number::Integer(1));
         let write = Write {
@@ -101,7 +86,7 @@ fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
             value: Bytes::new(),
         };
         send(&rig, second, 18, write).unwrap();
-        migrate(&rig, &table, first);
+        rig.migrate(&table, first);
 
         let late = send(&rig, first, 17, increment());
         let forgotten = matches!(&late, Err(RpcError::Refused(refusal))
