@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// Most operations of one client that change data and are under way: half of what servers keep.
 pub(crate) const UNDER_WAY_MAX: usize = 8 << 10;
 /// Most items of a batch that are under way: so that several batches and single operations are, too.
-pub(crate) const BATCH_UNDER_WAY_MAX: usize = UNDER_WAY_MAX / 2;
+pub(crate) const BATCH_UNDER_WAY_MAX: usize = pluvio_units::BATCH_UNDER_WAY_MAX;
 
 /// Gives out operation numbers of one client.
 pub(crate) struct Sequence {

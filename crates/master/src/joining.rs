@@ -16,7 +16,7 @@
 use crate::master::Master;
 use crate::wanted::Wanted;
 use bytes::Bytes;
-use pluvio_env::timeout;
+use pluvio_env::{Moment, timeout};
 use pluvio_log::{CommitError, SideLog};
 use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, SegmentId};
@@ -138,8 +138,9 @@ impl Master {
         }
     }
 
-    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which is that the replicas take
-    /// longer than the limit or that the work was withdrawn before they were there, nothing is left.
+    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which is that the replicas or the memory
+    /// for a head take longer than the limit, or that the work was withdrawn before they were there, nothing is left. What has joined
+    /// is not taken back here: for the replicas of its digest there is no limit.
     pub(crate) async fn join(
         &self,
         log: LogId,
@@ -149,6 +150,7 @@ impl Master {
         limit: Option<Duration>,
     ) -> Result<Joined, String> {
         let side = self.close(log, replay).await?;
+        let give_up = limit.map(|limit| self.env.clock.now() + limit);
         let durable = async {
             let durable = self.side_log_durable(&side);
             let Some(limit) = limit else {
@@ -161,14 +163,19 @@ impl Master {
         };
         let durable = wanted.unless_withdrawn(durable).await.flatten();
         if let Err(why) = durable {
-            for (table, range) in tablets {
-                self.forget(table, *range).await;
-            }
-            side.abort();
+            self.abort(side, tablets).await;
             return Err(why);
         }
         let side = self.compare(side).await?;
-        Ok(self.commit(side).await)
+        self.commit(side, tablets, wanted, give_up).await
+    }
+
+    /// Leaves nothing of what was replayed and is in no digest.
+    async fn abort(&self, side: SideLog, tablets: &[(Arc<EngineTable>, HashRange)]) {
+        for (table, range) in tablets {
+            self.forget(table, *range).await;
+        }
+        side.abort();
     }
 
     /// What the replicas have of the side log was right.
@@ -205,25 +212,39 @@ impl Master {
         }
     }
 
-    /// Joins the side log to the log; waits until that is durable.
-    async fn commit(&self, mut side: SideLog) -> Joined {
+    /// Joins the side log to the log; waits until that is durable. Leaves nothing when it cannot join until `give_up`, or nobody
+    /// wants it any more.
+    async fn commit(
+        &self,
+        mut side: SideLog,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        wanted: &Wanted,
+        give_up: Option<Moment>,
+    ) -> Result<Joined, String> {
         let log = side.log();
         loop {
-            match side.commit() {
+            let refused = match side.commit() {
                 Ok(appended) => {
                     let segments = self.durable(appended).await.into_value();
-                    return Joined { log, segments };
+                    return Ok(Joined { log, segments });
                 }
-                Err(refused) => {
-                    side = refused.side_log;
-                    match refused.error {
-                        CommitError::Full { retry_after } => {
-                            self.env.clock.sleep(retry_after).await
-                        }
-                        CommitError::NotDurable(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
-                    }
+                Err(refused) => refused,
+            };
+            side = refused.side_log;
+            let (pause, why) = match refused.error {
+                // The error tells when to try again, which is over if this is told.
+                CommitError::Full { retry_after } => {
+                    (retry_after, RetryReason::MemoryFull.to_string())
                 }
+                error @ CommitError::NotDurable(_) => (MEMORY_PAUSE, error.to_string()),
+            };
+            let is_over = give_up.is_some_and(|moment| self.env.clock.now() >= moment);
+            let goes_on = if is_over { Err(why) } else { wanted.check() };
+            if let Err(why) = goes_on {
+                self.abort(side, tablets).await;
+                return Err(why);
             }
+            self.env.clock.sleep(pause).await;
         }
     }
 

@@ -9,8 +9,9 @@ use pluvio_wire::{FatalKind, Number, Refusal};
 /// Digits after the point that sums keep.
 const SCALE_DIGITS: usize = 17;
 const SCALE: i128 = 10_i128.pow(SCALE_DIGITS as u32);
-/// Longest text that is looked at as a number; Redis has the same order of limit.
-const TEXT_MAX: usize = 256;
+/// Longest text that is looked at as a number: longer than any sum is written, so that what an increment stores can be
+/// incremented again. The longest are the smallest numbers, some 330 bytes without an exponent.
+const TEXT_MAX: usize = 400;
 
 const _: () = assert!(TEXT_MAX < VALUE_MAX && TEXT_MAX < KEY_MAX);
 
@@ -206,6 +207,19 @@ mod tests {
         assert_eq!(float("1e300", 1e300).parse::<f64>().unwrap(), 2e300);
         let error = add(Some(b"1e308"), Number::Float(1e308)).unwrap_err();
         assert_eq!(error.fatal_kind(), Some(FatalKind::Overflow));
+    }
+
+    #[test]
+    fn what_an_increment_stores_can_be_incremented_again() {
+        let longest = -f64::MIN_POSITIVE;
+        for number in [1e300, -1e300, f64::MIN, 1e-300, longest, 5e-324] {
+            let once = float("0", number);
+            assert_eq!(once.parse::<f64>(), Ok(number), "{once}");
+            assert_eq!(float(&once, -number).parse::<f64>(), Ok(0.0), "{once}");
+        }
+        let large = float("1e300", 1.0);
+        assert!(large.len() > 256, "{large}");
+        assert_eq!(float(&large, 1.0), large);
     }
 
     #[test]

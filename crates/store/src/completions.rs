@@ -11,21 +11,28 @@
 //! - COMP-3: a client is known, with all its unacknowledged results, until [`kept_for`] has passed for each of
 //!   its operations since that one came or was replayed. Only then is it forgotten, as a whole.
 //! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten: [`CLIENTS_MAX`]
-//!   clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. Of each client one more: the oldest
-//!   operation that it waits for is always admitted. Until it is done none of the others can be
-//!   acknowledged, so refusing it would refuse everything. What a recovery or a migration brings is kept beyond the
+//!   clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. The oldest operations of a client are admitted beyond
+//!   that, [`BATCH_UNDER_WAY_MAX`] numbers from the first that it has not acknowledged: the items of a batch are acknowledged
+//!   together, so until all of them are done none of the client's others can be acknowledged, and refusing one
+//!   would refuse everything. In all there is room for [`OLDEST_RESULTS_MAX`] of these; beyond that, too, the very first of each
+//!   client is admitted. What a recovery or a migration brings is kept beyond the
 //!   bound: without it an operation could be done again. That is bounded by what the other servers held and by the memory
 //!   of this one's log, which has a copy of each record; meanwhile new clients and newer operations are refused.
 //! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted with the
 //!   append and counted off when it leaves the table, under a guard older than that.
+//! - COMP-6: who gets keys from a master that lives gets to know what that one knew of acknowledgements, and for as long.
+//!   Otherwise a late copy of an acknowledged operation would be executed where the keys have been before and come
+//!   back to: neither its record nor a later one of its client need lie with the keys.
 //!
 //! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows them: COMP-1
 //! `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2 `what_is_acknowledged_is_never_executed_again`, COMP-3
 //! `a_client_is_forgotten_only_when_it_must_have_given_up`, COMP-4
 //! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`,
+//! `a_batch_that_all_others_wait_for_is_admitted_whole`, `the_oldest_operations_have_room_of_their_own`,
 //! `what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile` and
 //! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`, COMP-5
-//! `unacknowledged_results_survive_cleaning_and_two_crashes`.
+//! `unacknowledged_results_survive_cleaning_and_two_crashes`, COMP-6
+//! `what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes`.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
@@ -35,7 +42,8 @@ use pluvio_format::{Completion, Entry, Outcome};
 use pluvio_log::LogSpace;
 use pluvio_memory::EpochGuard;
 use pluvio_units::{
-    ClientId, EntryRef, FixedMap, HashRange, KeyHash, OperationId, SequenceNumber, TableId,
+    Acknowledged, BATCH_UNDER_WAY_MAX, ClientId, EntryRef, FixedMap, HashRange, KeyHash,
+    OperationId, SequenceNumber, TableId,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,10 +51,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Clients that are known at a time. A newcomer beyond is refused until others have been forgotten, unless a replay brings it.
 pub const CLIENTS_MAX: usize = 128 << 10;
-/// Unacknowledged results of one client: twice what a client has under way.
+/// Unacknowledged results of one client, beside those of its oldest operations: twice what a client has under way.
 pub const OPERATIONS_MAX: usize = 16 << 10;
 /// Unacknowledged results of all clients: some 100 MB of table and 40 MB of log.
 pub const RESULTS_MAX: usize = 1 << 20;
+/// What is admitted of the oldest operations of clients beyond [`RESULTS_MAX`]. Later operations take nothing of it, so that so many
+/// results of all kinds do not keep batches from their end. It is enough for 256 parts of batches that are half done; more
+/// of them may keep each other from their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
+pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
 /// Independent parts of the table, so that cores seldom meet.
 const SHARDS: usize = 64;
 /// Longer than a message stays on its way between two machines that both live.
@@ -113,12 +125,27 @@ impl Client {
         gone.extend(self.records.drain(..count).map(|(_, record)| record));
     }
 
+    /// What it has acknowledged, for another master; `None` if that is nothing, or none of its operations can come any more.
+    fn acknowledged(&self, client: ClientId, now: Duration) -> Option<Acknowledged> {
+        let left = self.until.checked_sub(now)?;
+        let below = self.acknowledged_below;
+        // Operations count from 1.
+        (below > SequenceNumber(1)).then(|| Acknowledged {
+            client,
+            below,
+            known_s: u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX),
+        })
+    }
+
     fn is_running(&self) -> bool {
         let running = |(_, record): &(_, Record)| matches!(record, Record::Running);
         self.records.iter().any(running)
     }
 }
 
+/// Whoever sends operations chooses his client id. With ids that meet in one place of the map he makes the server look through as
+/// many as it knows, [`CLIENTS_MAX`] at most, for each of his operations; but he needs nothing of the kind to keep it busy, or to
+/// delete what it has: nobody may reach a server's port who is not trusted (`docs/transport.md`).
 type Shard = FixedMap<ClientId, Client>;
 
 /// See the module's text.
@@ -127,6 +154,15 @@ pub struct Completions {
     shards: Vec<Mutex<Shard>>,
     clients: AtomicUsize,
     results: AtomicUsize,
+}
+
+/// What leaves with keys for another master.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeavingResults {
+    /// The results of operations on the keys.
+    pub records: Vec<Completion>,
+    /// What clients have acknowledged, also of operations on other keys (COMP-6).
+    pub acknowledged: Vec<Acknowledged>,
 }
 
 /// What to do with an operation.
@@ -234,8 +270,7 @@ impl Completions {
             }
             Err(at) => at,
         };
-        let full = client.records.len() >= OPERATIONS_MAX || self.results() >= RESULTS_MAX;
-        if full && id.sequence > client.acknowledged_below {
+        if !self.has_room(client, id.sequence) {
             return Admission::Busy;
         }
         client.records.insert(at, (id.sequence, Record::Running));
@@ -247,6 +282,18 @@ impl Completions {
             hash,
             is_complete: false,
         })
+    }
+
+    /// Whether there is room for the result of an operation that its client has not acknowledged (COMP-4).
+    fn has_room(&self, client: &Client, sequence: SequenceNumber) -> bool {
+        let before = sequence.0 - client.acknowledged_below.0;
+        if before == 0 {
+            return true;
+        }
+        if before < BATCH_UNDER_WAY_MAX as u64 {
+            return self.results() < RESULTS_MAX + OLDEST_RESULTS_MAX;
+        }
+        client.records.len() < OPERATIONS_MAX && self.results() < RESULTS_MAX
     }
 
     fn client<'s>(&self, shard: &'s mut Shard, id: ClientId) -> &'s mut Client {
@@ -326,24 +373,42 @@ impl Completions {
         }
     }
 
-    /// The results of operations on these keys, for whoever gets the keys. How long a client may still ask for one is
+    /// Takes over what clients have acknowledged to another master (COMP-6). Those that are not known come to be known beyond the
+    /// bound, too (COMP-4). `now` is the clock of [`Completions::admit`].
+    pub fn take_acknowledged(&self, clients: &[Acknowledged], now: Duration) {
+        for told in clients {
+            let guard = self.space.pin();
+            let mut gone = Vec::new();
+            let mut shard = self.shard(told.client);
+            let client = self.client(&mut shard, told.client);
+            let known = Duration::from_secs(u64::from(told.known_s));
+            client.until = client.until.max(now + known);
+            client.acknowledge(told.below, &mut gone);
+            drop(shard);
+            self.bury(gone, &guard);
+        }
+    }
+
+    /// The results of operations on these keys and all acknowledgements, for whoever gets the keys. Of each client both are of one
+    /// moment: a result that is not among them is acknowledged (COMP-6). How long a client may still ask for one is
     /// told as if it had just come: rather too long than too short (COMP-3).
     pub(crate) fn of_range(
         &self,
         table: TableId,
         range: HashRange,
         now: Duration,
-    ) -> Vec<Completion> {
-        let mut found = Vec::new();
+    ) -> LeavingResults {
+        let mut found = LeavingResults::default();
         for shard in &self.shards {
             for (id, client) in Self::lock(shard).iter() {
+                found.acknowledged.extend(client.acknowledged(*id, now));
                 let left = client.until.saturating_sub(now).as_secs() / 2 + 1;
                 for (sequence, record) in &client.records {
                     if let Record::Done(done) = record
                         && done.table == table
                         && range.contains(done.hash)
                     {
-                        found.push(Completion {
+                        found.records.push(Completion {
                             client: *id,
                             sequence: *sequence,
                             acknowledged_below: client.acknowledged_below,

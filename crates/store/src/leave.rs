@@ -12,6 +12,7 @@
 //!
 //! Stores whose values are overwritten in place are not moved: only embedded stores are such.
 
+use crate::completions::LeavingResults;
 use crate::engine::{Engine, key_of, unreachable_kind};
 use crate::table::EngineTable;
 use core::time::Duration;
@@ -110,7 +111,8 @@ impl Engine {
         encode(&Entry::SafeVersion(self.space.safe_version()), to);
     }
 
-    /// The results of operations on a range. `now` is the clock of
+    /// The results of operations on a range, and what clients have acknowledged. It looks at all clients, which takes some
+    /// tenths of a second when there are very many. `now` is the clock of
     /// [`Completions::admit`](crate::Completions::admit).
     #[must_use]
     pub fn results_of(
@@ -118,7 +120,7 @@ impl Engine {
         table: &EngineTable,
         range: HashRange,
         now: Duration,
-    ) -> Vec<Completion> {
+    ) -> LeavingResults {
         self.completions().of_range(table.id(), range, now)
     }
 }

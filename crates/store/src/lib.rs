@@ -49,7 +49,8 @@ mod scan;
 mod table;
 
 pub use completions::{
-    Admission, CLIENTS_MAX, Completions, Execution, OPERATIONS_MAX, RESULTS_MAX, kept_for,
+    Admission, CLIENTS_MAX, Completions, Execution, LeavingResults, OLDEST_RESULTS_MAX,
+    OPERATIONS_MAX, RESULTS_MAX, kept_for,
 };
 pub use embedded::{
     Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, HugePages, IncrementError,

@@ -10,10 +10,11 @@ use pluvio_format::{Completion, Encoded, Entry, Outcome};
 use pluvio_log::{CleanerOptions, Cleaning, Durability, LogOptions};
 use pluvio_store::{
     Admission, CLIENTS_MAX, Change, Effect, Engine, EngineError, EngineOptions, EngineTable,
-    Execution, OPERATIONS_MAX, Once, Replay, Update, kept_for,
+    Execution, OPERATIONS_MAX, Once, RESULTS_MAX, Replay, Update, kept_for,
 };
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId, SequenceNumber, Size, TableId,
+    BATCH_UNDER_WAY_MAX, ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId,
+    SequenceNumber, Size, TableId,
 };
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -201,6 +202,50 @@ fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
     write(&store, &table, id(1, newer, newer), b"k");
 }
 
+/// The items of a batch are acknowledged together: if one of them were refused, the others' results would stay, and with them those of
+/// all later operations that fill the table.
+#[test]
+fn a_batch_that_all_others_wait_for_is_admitted_whole() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let batch = 5..5 + BATCH_UNDER_WAY_MAX as u64;
+    let newer = batch.end + OPERATIONS_MAX as u64;
+    for sequence in batch.end..newer {
+        write(&store, &table, id(1, sequence, 5), b"k");
+    }
+    assert!(matches!(
+        admit(&store, &table, id(1, newer, 5), b"k", NOW),
+        Admission::Busy
+    ));
+    for sequence in batch {
+        write(&store, &table, id(1, sequence, 5), b"k");
+    }
+    write(&store, &table, id(1, newer, newer), b"k");
+    assert_eq!(store.completions().results(), 1);
+}
+
+#[test]
+fn the_oldest_operations_have_room_of_their_own() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let clients = (RESULTS_MAX / OPERATIONS_MAX) as u64;
+    let mut under_way = Vec::with_capacity(RESULTS_MAX);
+    for client in 1..=clients {
+        for sequence in 2..2 + OPERATIONS_MAX as u64 {
+            under_way.push(execution(&store, &table, id(client, sequence, 1), b"k"));
+        }
+    }
+    assert_eq!(store.completions().results(), RESULTS_MAX);
+    let is_admitted = |sequence| {
+        let id = id(clients + 1, sequence, 1);
+        let admission = admit(&store, &table, id, b"k", NOW);
+        matches!(admission, Admission::Execute(_))
+    };
+    let batch = BATCH_UNDER_WAY_MAX as u64;
+    assert!(is_admitted(1) && is_admitted(batch));
+    assert!(!is_admitted(batch + 1));
+    drop(under_way);
+    assert!(is_admitted(batch + 1));
+}
+
 /// Replays a record of each of these operations on `k`.
 fn replay_records(
     store: &Arc<Engine>,
@@ -324,6 +369,38 @@ fn results_of_keys_that_leave_are_forgotten() {
     assert_eq!(store.completions().results(), 1);
     store.forget(&table, HashRange::new(KeyHash(hash), KeyHash(hash)));
     assert_eq!(store.completions().results(), 0);
+}
+
+/// A late copy of it may come to a server that had the key before and has it again: nothing but this tells that server.
+#[test]
+fn what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes() {
+    let (store, table) = open(Durability::Volatile, 1);
+    write(&store, &table, id(1, 17, 17), b"k");
+    write(&store, &table, id(1, 18, 18), b"other");
+    write(&store, &table, id(2, 1, 1), b"k");
+    let hash = table.hash(b"k");
+    let range = HashRange::new(hash, hash);
+    let leaving = store.results_of(&table, range, NOW);
+    let kept: Vec<_> = leaving.records.iter().map(|r| r.client).collect();
+    assert_eq!(kept, [ClientId(2)]);
+    let told = leaving.acknowledged.iter().map(|a| (a.client, a.below));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [(ClientId(1), SequenceNumber(18))]);
+    let over = NOW + kept_for(RETRY) + Duration::from_nanos(1);
+    let late = store.results_of(&table, range, over).acknowledged;
+    assert!(late.is_empty(), "no copy can be on its way");
+
+    let (store, table) = open(Durability::Volatile, 1);
+    let completions = store.completions();
+    completions.take_acknowledged(&leaving.acknowledged, NOW);
+    let last = NOW + kept_for(RETRY);
+    for turn in 0..pluvio_store::Completions::TURNS {
+        completions.forget_clients(turn, last);
+    }
+    assert!(matches!(
+        admit(&store, &table, id(1, 17, 17), b"k", last),
+        Admission::Forgotten
+    ));
 }
 
 /// One client's operations that it waits for, and what came of them.

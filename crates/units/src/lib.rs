@@ -18,11 +18,11 @@ pub use ids::{
     SegmentId, SequenceNumber, ServerId, ServerListVersion, TableId,
 };
 pub use limits::{
-    ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN,
-    PARTITION_CROWD_MAX, PARTITION_ENTRIES_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT, SEGMENT_BYTES,
-    SMALL_ENTRY_MAX, TABLE_NAME_MAX, VALUE_MAX,
+    BATCH_UNDER_WAY_MAX, ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, PARTITION_BYTES_MAX,
+    PARTITION_BYTES_MIN, PARTITION_CROWD_MAX, PARTITION_ENTRIES_MAX, SEGLET_BYTES,
+    SEGLETS_PER_SEGMENT, SEGMENT_BYTES, SMALL_ENTRY_MAX, TABLE_NAME_MAX, VALUE_MAX,
 };
 pub use marks::{MarkCounts, Marks, mark};
-pub use operation::OperationId;
+pub use operation::{Acknowledged, OperationId};
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};

@@ -19,6 +19,9 @@ pub const SMALL_ENTRY_MAX: usize = SEGLET_BYTES / 16;
 pub const ENTRY_MAX: usize = KEY_MAX + VALUE_MAX + 64;
 /// Most logs (cores) of one master. Bounds what a digest and a recovery have to carry.
 pub const LOGS_PER_MASTER_MAX: u16 = 256;
+/// Most operations that a client numbers in one piece and acknowledges together: the items of one part of a batch. Servers admit the
+/// oldest so many of each client beyond what they keep of one otherwise, or a batch could wait for its own end (COMP-4 in crate `store`).
+pub const BATCH_UNDER_WAY_MAX: usize = 4 << 10;
 
 /// Bytes of a recovery partition, at most: what one recovery master can replay in about a second (003 §7.5).
 pub const PARTITION_BYTES_MAX: u64 = 500_000_000;

@@ -2,6 +2,7 @@
 
 use crate::{ClientId, SequenceNumber};
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// Names one operation of one client for ever, so that a server can tell a retry from a new
 /// operation (003 §10.3).
@@ -17,6 +18,17 @@ pub struct OperationId {
     /// The client repeats this operation for at most so many milliseconds after it sent this
     /// attempt. What has to be kept for a retry need not be kept longer.
     pub retry_ms: u32,
+}
+
+/// What a client has acknowledged, as one server tells another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// The client.
+    pub client: ClientId,
+    /// See [`OperationId::acknowledged_below`].
+    pub below: SequenceNumber,
+    /// For so many seconds an operation of the client may still come that was sent before it acknowledged this.
+    pub known_s: u32,
 }
 
 impl OperationId {

@@ -5,7 +5,7 @@ use crate::control::{TableRef, TabletSpec};
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
-use pluvio_units::{HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId};
+use pluvio_units::{Acknowledged, HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId};
 use serde::{Deserialize, Serialize};
 
 /// Which tablet of a table.
@@ -125,7 +125,8 @@ pub enum TabletPart {
     Changes(u64),
     /// The tablet is served no more from now on; what changes there are behind this number.
     LastChanges(u64),
-    /// Results of operations, from this one on, and the safe version. Of a frozen tablet only.
+    /// Results of operations and what clients have acknowledged, both from this one on, and the safe version. Of a frozen
+    /// tablet only.
     Results(u64),
 }
 
@@ -149,6 +150,8 @@ pub struct GetTabletDataReply {
     pub next: Option<u64>,
     /// Of changes: how many have been noted and are not in here.
     pub left: u64,
+    /// With results: what clients have acknowledged, also of operations on other tablets.
+    pub acknowledged: Vec<Acknowledged>,
     /// Entries, one after the other without padding (the payload).
     #[serde(skip)]
     pub data: Bytes,

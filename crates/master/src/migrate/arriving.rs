@@ -13,7 +13,9 @@ use bytes::Bytes;
 use futures_util::future::join;
 use pluvio_env::Moment;
 use pluvio_store::{EngineTable, Replay};
-use pluvio_units::{CoreId, HashRange, KeyHash, LogId, MigrationId, SegmentId, ServerId};
+use pluvio_units::{
+    Acknowledged, CoreId, HashRange, KeyHash, LogId, MigrationId, SegmentId, ServerId,
+};
 use pluvio_wire::{
     FatalKind, GetTabletData, GetTabletDataReply, Header, MigrationProgress, ReceiveTablet,
     Refusal, RpcError, ServerList, ServerState, TabletPart, TabletReceived, call,
@@ -226,9 +228,19 @@ impl Master {
         while let Some(next) = from {
             let part = self.fetch_part(arrival, TabletPart::Results(next)).await?;
             from = part.next;
+            self.take_acknowledged(part.acknowledged).await?;
             self.replay_part(arrival, replay, part.data).await?;
         }
         Ok(())
+    }
+
+    /// That need not be taken back if the tablet stays where it is: it is so, wherever the tablet is. Nor need it outlive this life of the
+    /// server, which is the one that late copies name.
+    async fn take_acknowledged(&self, clients: Vec<Acknowledged>) -> Result<(), ReplayFailure> {
+        let (store, now) = (Arc::clone(self.store()), self.monotonic());
+        let take = move || store.completions().take_acknowledged(&clients, now);
+        let taken = self.elsewhere(take).await;
+        taken.ok_or_else(|| ReplayFailure::Other("the process is stopping".into()))
     }
 
     async fn replay_changes(

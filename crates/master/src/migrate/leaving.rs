@@ -5,13 +5,13 @@ use super::notes::Notes;
 use crate::master::Master;
 use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
-use pluvio_format::Completion;
-use pluvio_store::{Effect, EngineTable};
+use pluvio_store::{Effect, Engine, EngineTable, LeavingResults};
 use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, TableId};
 use pluvio_wire::{
     EndMigration, FatalKind, GetTabletData, GetTabletDataReply, Refusal, RetryReason, TabletPart,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 const PART_BYTES: usize = 1 << 20;
 /// Changes looked at for one part.
 const PART_CHANGES: usize = 8 << 10;
-/// Results in one part: with some 50 bytes each less than [`PART_BYTES`].
+/// Results in one part, and clients: with some 50 bytes each less than [`PART_BYTES`], twice.
 const PART_RESULTS: usize = 16 << 10;
 /// When a client should try a change again whose note has no room.
 const NOTES_RETRY: Duration = Duration::from_millis(5);
@@ -38,7 +38,7 @@ pub(crate) struct Leaving {
     /// those of before it was frozen, which are the same and more.
     old: Mutex<OldMaps>,
     /// Of the frozen tablet; fixed, so that parts fit together.
-    results: Mutex<Option<Arc<Vec<Completion>>>>,
+    results: Mutex<Option<Arc<LeavingResults>>>,
 }
 
 impl Leaving {
@@ -54,6 +54,13 @@ impl Leaving {
             Effect::Unchanged { .. } | Effect::Refused(_) => return,
         };
         self.notes().add(key, deleted);
+    }
+
+    /// Of the frozen tablet.
+    fn results(&self, store: &Engine, now: Duration) -> Arc<LeavingResults> {
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let collect = || Arc::new(store.results_of(&self.table, self.range, now));
+        Arc::clone(results.get_or_insert_with(collect))
     }
 
     fn old(&self) -> MutexGuard<'_, OldMaps> {
@@ -223,6 +230,12 @@ impl Leavings {
     }
 }
 
+/// As much of a part as there is.
+fn within<'a, T>(all: &'a [T], part: &Range<usize>) -> &'a [T] {
+    let end = part.end.min(all.len());
+    &all[part.start.min(end)..end]
+}
+
 /// Joins a range with those that it overlaps.
 fn add_range(ranges: &mut Vec<HashRange>, range: HashRange) {
     let mut joined = range;
@@ -257,7 +270,7 @@ impl Master {
             TabletPart::Changes(after) | TabletPart::LastChanges(after) => {
                 self.changes_of(leaving, after).await
             }
-            TabletPart::Results(from) => self.results_of(&leaving, from),
+            TabletPart::Results(from) => self.results_of(leaving, from).await,
         }
     }
 
@@ -275,8 +288,8 @@ impl Master {
         let copied = self.elsewhere(copy).await.ok_or_else(Self::not_ready)?;
         Ok(GetTabletDataReply {
             next: copied.next.map(|hash| hash.0),
-            left: 0,
             data: Bytes::from(copied.data),
+            ..GetTabletDataReply::default()
         })
     }
 
@@ -306,40 +319,43 @@ impl Master {
                 next,
                 left,
                 data: Bytes::from(data),
+                ..GetTabletDataReply::default()
             }
         };
         self.elsewhere(copy).await.ok_or_else(Self::not_ready)
     }
 
-    fn results_of(&self, leaving: &Leaving, from: u64) -> Result<GetTabletDataReply, Refusal> {
+    fn is_frozen(&self, leaving: &Leaving) -> bool {
         let snapshot = self.tablets().snapshot();
-        let phase = snapshot
-            .get(&leaving.table.id())
-            .and_then(|t| t.tablet_of(leaving.range.first))
-            .map(|tablet| tablet.phase);
-        if phase != Some(TabletPhase::Frozen) {
+        let local = snapshot.get(&leaving.table.id());
+        let tablet = local.and_then(|local| local.tablet_of(leaving.range.first));
+        tablet.is_some_and(|tablet| tablet.phase == TabletPhase::Frozen)
+    }
+
+    async fn results_of(
+        &self,
+        leaving: Arc<Leaving>,
+        from: u64,
+    ) -> Result<GetTabletDataReply, Refusal> {
+        if !self.is_frozen(&leaving) {
             return Err(Refusal::malformed("results are given of a frozen tablet"));
         }
-        let all = {
-            let mut results = leaving
-                .results
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let collect = || {
-                let (table, range) = (&leaving.table, leaving.range);
-                Arc::new(self.store().results_of(table, range, self.monotonic()))
-            };
-            Arc::clone(results.get_or_insert_with(collect))
+        let (store, now) = (Arc::clone(self.store()), self.monotonic());
+        let copy = move || {
+            let all = leaving.results(&store, now);
+            let from = usize::try_from(from).unwrap_or(usize::MAX);
+            let part = from..from.saturating_add(PART_RESULTS);
+            let last = all.records.len().max(all.acknowledged.len());
+            let mut data = Vec::new();
+            store.copy_results(within(&all.records, &part), &mut data);
+            GetTabletDataReply {
+                next: (part.end < last).then_some(part.end as u64),
+                left: 0,
+                acknowledged: within(&all.acknowledged, &part).to_vec(),
+                data: Bytes::from(data),
+            }
         };
-        let from = usize::try_from(from).unwrap_or(usize::MAX).min(all.len());
-        let end = (from + PART_RESULTS).min(all.len());
-        let mut data = Vec::new();
-        self.store().copy_results(&all[from..end], &mut data);
-        Ok(GetTabletDataReply {
-            next: (end < all.len()).then_some(end as u64),
-            left: 0,
-            data: Bytes::from(data),
-        })
+        self.elsewhere(copy).await.ok_or_else(Self::not_ready)
     }
 
     /// Forgets a tablet that has moved, or serves it again (MOVE-1); answers when that is done (MOVE-5).

@@ -10,7 +10,7 @@ use pluvio_format::{FrameHeader, newest_frame_header};
 use pluvio_server::{OnCorruption, Server, ServerOptions};
 use pluvio_sim::{DiskFaults, Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
-use pluvio_wire::{ClusterStatus, Opcode};
+use pluvio_wire::{ClusterStatus, Opcode, WhichTablet};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -334,6 +334,26 @@ impl Rig {
             .filter(|path| path.starts_with(&prefix))
             .filter_map(frame)
             .collect()
+    }
+
+    /// Lets the only tablet of a table begin to move.
+    pub fn begin_migration(&self, table: &Table, to: usize) {
+        let (client, table) = (self.connect(&self.client), table.clone());
+        let id = self.server(to).expect("it has started").id();
+        self.run(&self.client, async move {
+            let whole = WhichTablet::Containing(KeyHash(0));
+            let begun = client.start_migration(&table, whole, id).await;
+            begun.expect("it can begin");
+        });
+    }
+
+    /// Moves the only tablet of a table.
+    pub fn migrate(&self, table: &Table, to: usize) {
+        self.begin_migration(table, to);
+        let is_there = || self.owner(table, b"any key") == Some(to);
+        self.sim
+            .run_until(is_there, LONG)
+            .unwrap_or_else(|stuck| panic!("{stuck}"));
     }
 
     /// What the coordinator knows.

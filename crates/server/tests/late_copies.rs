@@ -1,0 +1,98 @@
+//! Copies of operations that come when everything about them is over: their tablet has moved away and come back, and their client has its
+//! result from the server between.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod rig;
+
+use bytes::Bytes;
+use pluvio_client::Table;
+use pluvio_env::Address;
+use pluvio_units::{ClientId, OperationId, SequenceNumber};
+use pluvio_wire::{
+    FatalKind, Header, Increment, Number, RejectRules, Request, RpcError, Write, call,
+};
+use rig::Rig;
+use std::time::Duration;
+
+const KEY: &[u8] = b"n";
+
+/// A table of one tablet, at this server if that is said.
+fn table_at(rig: &Rig, owner: Option<usize>) -> Table {
+    let mut made = ('a'..='z').map(|name| {
+        let client = rig.connect(&rig.client);
+        rig.run(&rig.client, async move {
+            let made = client.create_table(&name.to_string(), Some(1)).await;
+            made.expect("a table can be made")
+        })
+    });
+    let is_there = |table: &Table| owner.is_none() || rig.owner(table, KEY) == owner;
+    let found = made.find(is_there);
+    found.expect("one of many tables goes to each server")
+}
+
+/// Sends one attempt of an operation of one client that has the results of all before it.
+fn send<R: Request + Sync + 'static>(
+    rig: &Rig,
+    of: usize,
+    sequence: u64,
+    request: R,
+) -> Result<R::Reply, RpcError>
+where
+    R::Reply: 'static,
+{
+    let operation = OperationId {
+        client: ClientId(7_000_000),
+        sequence: SequenceNumber(sequence),
+        acknowledged_below: SequenceNumber(sequence),
+        retry_ms: 10_000,
+    };
+    let env = rig.client.env.clone();
+    let header = Header {
+        operation,
+        ..Header::to(rig.server(of).expect("it has started").id())
+    };
+    rig.run(&rig.client, async move {
+        let to = Address::from(&*format!("server-{of}"));
+        let limit = Duration::from_secs(1);
+        call(&*env.network, &to, header, &request, limit).await
+    })
+}
+
+/// EO-1, COMP-6. The first attempt is sent while the tablet is at its first owner, and is long on its way. Nothing that lies with the tablet
+/// speaks of its client when it arrives.
+#[test]
+fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
+    for seed in 0..3 {
+        let rig = Rig::of(seed, 3, 2);
+        rig.all_started();
+        let table = table_at(&rig, None);
+        let first = rig.owner(&table, KEY).expect("somebody serves it");
+        let second = (first + 1) % 3;
+        let other = table_at(&rig, Some(second));
+        let increment = || Increment {
+            table: table.id(),
+            key: KEY.to_vec(),
+            rules: RejectRules::default(),
+            by: Number::Integer(1),
+        };
+        rig.migrate(&table, second);
+        let done = send(&rig, second, 17, increment()).unwrap();
+        assert_eq!(done.value, Number::Integer(1));
+        let write = Write {
+            table: other.id(),
+            key: KEY.to_vec(),
+            rules: RejectRules::default(),
+            value: Bytes::new(),
+        };
+        send(&rig, second, 18, write).unwrap();
+        rig.migrate(&table, first);
+
+        let late = send(&rig, first, 17, increment());
+        let forgotten = matches!(&late, Err(RpcError::Refused(refusal))
+            if refusal.fatal_kind() == Some(FatalKind::ResultForgotten));
+        assert!(forgotten, "seed {seed}: {late:?}");
+        let next = send(&rig, first, 19, increment()).unwrap();
+        assert_eq!(next.value, Number::Integer(2), "seed {seed}");
+    }
+}
