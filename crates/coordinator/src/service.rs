@@ -53,6 +53,12 @@ pub enum CoordinatorError {
         /// What is there.
         found: String,
     },
+    /// The store holds older data than this coordinator or a server has seen of the same cluster. Nothing was written to it since that was
+    /// found.
+    #[error(
+        "the metadata store has gone back: {0}: stop all coordinators and restore the newest copy of its data"
+    )]
+    WentBack(String),
 }
 
 impl CoordinatorError {
@@ -61,6 +67,7 @@ impl CoordinatorError {
         match (error, known) {
             (CampaignError::Store(error), _) => Self::Store(error),
             (CampaignError::Foreign(count), _) => Self::Foreign(count),
+            (CampaignError::WentBack(why), _) => Self::WentBack(why),
             (CampaignError::Lost, Some(cluster)) => Self::lost(cluster),
             (CampaignError::Another(found), known) => Self::Lost {
                 // Only who knows a cluster finds another one.
@@ -118,7 +125,7 @@ impl Coordinator {
             address: String::new(),
             known: None,
         };
-        let tenure = campaign.run(&mut false, |_| (), |_| ()).await;
+        let tenure = campaign.run(&mut None, |_| (), |_| ()).await;
         let tenure = tenure.map_err(|error| CoordinatorError::after(error, None))?;
         env.tasks
             .spawn(crate::shared::LOOP, "keep", tenure.clone().keep());
