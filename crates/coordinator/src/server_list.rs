@@ -309,7 +309,10 @@ mod tests {
         let mut state = copy;
         let refused = state.enlist(request(4, Some(newest.0))).err().unwrap();
         assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
-        assert!(refused.to_string().contains("metadata is older"), "{refused}");
+        assert!(
+            refused.to_string().contains("metadata is older"),
+            "{refused}"
+        );
         assert_eq!(state.globals.last_server, ServerId(2));
         assert!(state.is_up(ServerId(1)) && state.is_up(ServerId(2)));
         // Who has the last id is no stranger.

@@ -143,8 +143,8 @@ impl Coordinator {
         candidate: u64,
         known: Option<ClusterId>,
     ) -> Result<Self, CoordinatorError> {
-        let deposed = |_| StoreError("has another leader meanwhile".into());
-        tenure.unpack().await?.map_err(deposed)?;
+        let deposed = || StoreError("has another leader meanwhile".into());
+        tenure.unpack().await?.map_err(|_| deposed())?;
         let state = match State::load(tenure.store()).await? {
             Some(state) => match known.filter(|known| *known != state.globals.cluster) {
                 None => state,
@@ -159,12 +159,18 @@ impl Coordinator {
                 }
                 let state = State::new(ClusterId(env.rng.next_u64().max(1)));
                 let stored = tenure.apply(state.all_changes()).await;
-                stored.map_err(deposed)?;
+                stored.map_err(|_| deposed())?;
                 tracing::info!(cluster = %format_args!("{:016x}", state.globals.cluster.0), "new cluster");
                 state
             }
         };
-        state.check();
+        if let Err(broken) = state.holds() {
+            // If another one leads by now, it may have changed something between two reads.
+            return Err(match tenure.holds_office().await? {
+                true => CoordinatorError::Damaged(broken),
+                false => deposed().into(),
+            });
+        }
         tracing::info!(
             term = tenure.term(),
             servers = state.servers.len(),
