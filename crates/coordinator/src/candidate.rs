@@ -3,7 +3,7 @@
 //!
 //! It answers requests all the time. While it does not lead, it refuses them and says who does.
 
-use crate::lead::Campaign;
+use crate::lead::{Campaign, End};
 use crate::options::CoordinatorOptions;
 use crate::service::{Coordinator, CoordinatorError, refuse_as_not_leader};
 use crate::shared::LOOP;
@@ -112,7 +112,7 @@ impl Candidate {
             address: address.to_owned(),
             known: None,
         };
-        let mut seen = false;
+        let mut seen = None;
         loop {
             let tell = |now| self.stands(now);
             let trouble = |error: Option<&StoreError>| self.note_trouble(error);
@@ -127,21 +127,23 @@ impl Candidate {
                 self.standing.send_replace(Standing::Leading(coordinator));
                 core::future::pending::<Result<(), CoordinatorError>>().await
             };
-            tokio::select! {
+            let end = tokio::select! {
                 biased;
-                why = tenure.ended() => {
-                    pluvio_units::mark("coordinator-deposed");
-                    tracing::warn!(why, "does not lead any more");
-                }
+                end = tenure.ended() => end,
                 failed = leading => {
                     tenure.release().await;
                     failed?;
+                    tenure.ended().await
                 }
-            }
+            };
+            pluvio_units::mark("coordinator-deposed");
+            tracing::warn!(why = %end, "does not lead any more");
             // Dropped here, which ends its tasks.
             self.standing.send_replace(Standing::Looking);
-            if tenure.gave_way() {
-                self.env.clock.sleep(GIVE_WAY).await;
+            match end {
+                End::Over(_) => {}
+                End::GaveWay => self.env.clock.sleep(GIVE_WAY).await,
+                End::WentBack(why) => return Err(CoordinatorError::WentBack(why)),
             }
         }
     }

@@ -93,7 +93,8 @@ impl Suspicion {
     }
 
     /// Nobody has answered this process since `last_answer`: what was silent since then may have been its own contact. That time does not
-    /// count, and pings are counted anew.
+    /// count, and pings are counted anew. Example: silent since 0 s, and the last answer of anybody came at 3 s; weighed at 5 s the silence
+    /// begins at 2 s, so that 3 s of it count, and weighed again at 6 s without an answer at 3 s, so that no more of it does.
     fn unwitnessed(&mut self, now: Moment, last_answer: Option<Moment>) {
         let from = last_answer.unwrap_or_default().max(self.weighed_until);
         self.since = (self.since + now.since(from)).min(now);
@@ -289,7 +290,7 @@ impl Shared {
 
     /// Whether some other server that should be there answers (DETECT-1). Asks a few of those that nobody suspects, unless
     /// one has answered just now.
-    async fn others_answer(&self, besides: ServerId) -> bool {
+    async fn others_answer(self: &Arc<Self>, besides: ServerId) -> bool {
         let now = self.env.clock.now();
         // Half of the time for which the suspect has been silent: an answer from before that would be no sign of this process's
         // own contact since.
@@ -316,7 +317,11 @@ impl Shared {
 
     /// One ping to a server that is being checked, and when it was sent. Silence does not count if the server has answered
     /// another ping meanwhile.
-    async fn ping_suspect(&self, suspect: &ServerInfo, limit: Duration) -> (Sign, Moment) {
+    async fn ping_suspect(
+        self: &Arc<Self>,
+        suspect: &ServerInfo,
+        limit: Duration,
+    ) -> (Sign, Moment) {
         let (sign, sent) = self.ping(suspect, limit).await;
         let has_answered = self.memory().suspects.get(&suspect.id) == Some(&true);
         match sign {
@@ -326,10 +331,13 @@ impl Shared {
     }
 
     /// One ping, and when it was sent.
-    async fn ping(&self, to: &ServerInfo, limit: Duration) -> (Sign, Moment) {
+    async fn ping(self: &Arc<Self>, to: &ServerInfo, limit: Duration) -> (Sign, Moment) {
         let sent = self.env.clock.now();
         let result = self.who_is_there(&to.address, limit).await;
         let took = self.env.clock.now().since(sent);
+        if let Ok(reply) = &result {
+            self.note_list(&to.address, reply.server_list);
+        }
         let sign = match result {
             Ok(reply) if reply.server == to.id => Sign::Alive,
             // Another life has the address.

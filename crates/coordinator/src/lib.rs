@@ -45,6 +45,7 @@ mod push;
 mod recovery;
 mod server_list;
 mod service;
+mod set_back;
 mod shared;
 mod state;
 mod status;

@@ -70,27 +70,24 @@ impl TableRecord {
 }
 
 impl State {
-    /// COORD-7.
-    pub(crate) fn check_moves(&self, table: &TableRecord) {
+    /// Whether COORD-7 holds for a table.
+    ///
+    /// # Errors
+    /// The migration that breaks it, for people.
+    pub(crate) fn moves_hold(&self, table: &TableRecord) -> Result<(), String> {
         for (at, record) in table.moves.iter().enumerate() {
-            assert!(self.is_up(record.from), "{record:?} (COORD-7)");
             let others = &table.moves[at + 1..];
-            assert!(
-                !others.iter().any(|m| m.range.overlaps(&record.range)),
-                "{record:?} (COORD-7)"
-            );
-            if record.stage == MoveStage::Copying {
-                let is_there = table.tablets.iter().any(|t| {
-                    t.range == record.range
-                        && t.owner == record.from
-                        && t.state == TabletState::Normal
-                });
-                assert!(
-                    is_there && self.is_up(record.to) && !table.dropping,
-                    "{record:?} (COORD-7)"
-                );
+            let overlaps = others.iter().any(|m| m.range.overlaps(&record.range));
+            let is_there = table.tablets.iter().any(|t| {
+                t.range == record.range && t.owner == record.from && t.state == TabletState::Normal
+            });
+            let may_copy = is_there && self.is_up(record.to) && !table.dropping;
+            let may_be = record.stage != MoveStage::Copying || may_copy;
+            if overlaps || !self.is_up(record.from) || !may_be {
+                return Err(format!("table {}: {record:?} (COORD-7)", table.id));
             }
         }
+        Ok(())
     }
 
     /// Stores that a tablet shall move, cutting it out of a larger one if need be.

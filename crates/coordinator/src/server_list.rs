@@ -78,11 +78,19 @@ impl State {
             );
             return Err(Refusal::fatal(FatalKind::WrongCluster, message));
         }
+        // Ids that were given since would be given again, and replicas of the servers that had them be freed.
+        let last = self.globals.last_server;
+        if let Some(former) = request.replaces.filter(|former| *former > last) {
+            let message = format!(
+                "the coordinator's metadata is older than the server's data directory, which is that of server {former}, while the last id in the metadata is {last}: stop the coordinator and restore the newest copy of its metadata; nothing was deleted"
+            );
+            return Err(Refusal::fatal(FatalKind::Other, message));
+        }
         Ok(())
     }
 
-    /// Declares a server crashed; its tablets wait for recovery. Tablets that it had not yet
-    /// confirmed hold nothing and are just given to others. False when it was not up.
+    /// Declares a server crashed; its tablets wait for recovery. Those that it has not confirmed hold nothing; others
+    /// get them when its lease is over (see `assign`). False when it was not up.
     pub(crate) fn mark_crashed(&mut self, server: ServerId) -> bool {
         let Some(record) = self.servers.get_mut(&server) else {
             return false;
@@ -288,6 +296,27 @@ mod tests {
         let kind = state.enlist(old).err().unwrap().fatal_kind();
         assert_eq!(kind, Some(FatalKind::WrongVersion));
         assert!(state.servers.is_empty());
+    }
+
+    #[test]
+    fn who_is_newer_than_the_metadata_is_refused() {
+        let mut state = state();
+        enlist(&mut state, request(1, None));
+        enlist(&mut state, request(2, None));
+        let copy = state.clone();
+        let newest = enlist(&mut state, request(3, Some(2)));
+        // An old copy of the metadata was restored.
+        let mut state = copy;
+        let refused = state.enlist(request(4, Some(newest.0))).err().unwrap();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+        assert!(
+            refused.to_string().contains("metadata is older"),
+            "{refused}"
+        );
+        assert_eq!(state.globals.last_server, ServerId(2));
+        assert!(state.is_up(ServerId(1)) && state.is_up(ServerId(2)));
+        // Who has the last id is no stranger.
+        assert_eq!(enlist(&mut state, request(5, Some(2))), newest);
     }
 
     #[test]

@@ -53,6 +53,12 @@ pub enum CoordinatorError {
         /// What is there.
         found: String,
     },
+    /// The store holds older data than this coordinator or a server has seen of the same cluster. Nothing was written to it since that was
+    /// found.
+    #[error(
+        "the metadata store has gone back: {0}: stop all coordinators and restore the newest copy of its data"
+    )]
+    WentBack(String),
 }
 
 impl CoordinatorError {
@@ -61,6 +67,7 @@ impl CoordinatorError {
         match (error, known) {
             (CampaignError::Store(error), _) => Self::Store(error),
             (CampaignError::Foreign(count), _) => Self::Foreign(count),
+            (CampaignError::WentBack(why), _) => Self::WentBack(why),
             (CampaignError::Lost, Some(cluster)) => Self::lost(cluster),
             (CampaignError::Another(found), known) => Self::Lost {
                 // Only who knows a cluster finds another one.
@@ -118,7 +125,7 @@ impl Coordinator {
             address: String::new(),
             known: None,
         };
-        let tenure = campaign.run(&mut false, |_| (), |_| ()).await;
+        let tenure = campaign.run(&mut None, |_| (), |_| ()).await;
         let tenure = tenure.map_err(|error| CoordinatorError::after(error, None))?;
         env.tasks
             .spawn(crate::shared::LOOP, "keep", tenure.clone().keep());
@@ -136,8 +143,8 @@ impl Coordinator {
         candidate: u64,
         known: Option<ClusterId>,
     ) -> Result<Self, CoordinatorError> {
-        let deposed = |_| StoreError("has another leader meanwhile".into());
-        tenure.unpack().await?.map_err(deposed)?;
+        let deposed = || StoreError("has another leader meanwhile".into());
+        tenure.unpack().await?.map_err(|_| deposed())?;
         let state = match State::load(tenure.store()).await? {
             Some(state) => match known.filter(|known| *known != state.globals.cluster) {
                 None => state,
@@ -152,12 +159,18 @@ impl Coordinator {
                 }
                 let state = State::new(ClusterId(env.rng.next_u64().max(1)));
                 let stored = tenure.apply(state.all_changes()).await;
-                stored.map_err(deposed)?;
+                stored.map_err(|_| deposed())?;
                 tracing::info!(cluster = %format_args!("{:016x}", state.globals.cluster.0), "new cluster");
                 state
             }
         };
-        state.check();
+        if let Err(broken) = state.holds() {
+            // If another one leads by now, it may have changed something between two reads.
+            return Err(match tenure.holds_office().await? {
+                true => CoordinatorError::Damaged(broken),
+                false => deposed().into(),
+            });
+        }
         tracing::info!(
             term = tenure.term(),
             servers = state.servers.len(),

@@ -44,6 +44,8 @@ pub(crate) struct Memory {
     pub(crate) suspects: BTreeMap<ServerId, bool>,
     /// Servers that were declared crashed for silence.
     pub(crate) convictions: Convictions,
+    /// Whether a server's list is being compared with the stored one.
+    pub(crate) comparing: bool,
     /// When a server answered a ping last.
     pub(crate) last_answer: Option<Moment>,
     /// Why the owners of a new table's tablets do not take them yet.

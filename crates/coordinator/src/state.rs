@@ -157,6 +157,30 @@ impl TableRecord {
         }
     }
 
+    /// COORD-5.
+    fn cover_holds(&self) -> Result<(), String> {
+        if self.dropping {
+            return Ok(());
+        }
+        let broken = || {
+            let id = self.id;
+            Err(format!(
+                "the tablets of table {id} do not cover every hash once (COORD-5)"
+            ))
+        };
+        let mut next = Some(0);
+        for tablet in &self.tablets {
+            if next != Some(tablet.range.first.0) {
+                return broken();
+            }
+            next = tablet.range.last.0.checked_add(1);
+        }
+        match next {
+            None => Ok(()),
+            Some(_) => broken(),
+        }
+    }
+
     /// Cuts the tablet that holds `at`, so that `at` is the first hash of the upper part. False
     /// when it is cut there already.
     pub(crate) fn cut(&mut self, at: KeyHash) -> bool {
@@ -337,23 +361,33 @@ impl State {
         batch
     }
 
+    /// What there is one of in a store; `None` when it holds no cluster.
+    pub(crate) async fn globals_in(
+        store: &dyn MetadataStore,
+    ) -> Result<Option<Globals>, LoadError> {
+        let found = store.get(GLOBALS).await?;
+        let globals = found.map(|bytes| get::<Globals>(GLOBALS, &bytes));
+        globals.transpose()
+    }
+
     /// Which cluster a store holds; `None` when it holds none.
     pub(crate) async fn cluster_in(
         store: &dyn MetadataStore,
     ) -> Result<Option<ClusterId>, LoadError> {
-        let found = store.get(GLOBALS).await?;
-        let globals = found.map(|bytes| get::<Globals>(GLOBALS, &bytes));
-        Ok(globals.transpose()?.map(|globals| globals.cluster))
+        let globals = Self::globals_in(store).await?;
+        Ok(globals.map(|globals| globals.cluster))
     }
 
-    /// Reads a state; `None` from an empty store.
+    /// Reads a state, piece by piece; `None` from an empty store. Whether the pieces fit together is for [`State::holds`] to
+    /// say.
     pub(crate) async fn load(store: &dyn MetadataStore) -> Result<Option<Self>, LoadError> {
         let Some(bytes) = store.get(GLOBALS).await? else {
-            let rest = store.list_prefix(SERVERS).await?.len();
-            return match rest {
+            let servers = store.list_prefix(SERVERS).await?.len();
+            let tables = store.list_prefix(TABLES).await?.len();
+            return match servers + tables {
                 0 => Ok(None),
                 _ => Err(LoadError::Damaged(format!(
-                    "{GLOBALS} is missing, but {rest} servers are there"
+                    "{GLOBALS} is missing, but {servers} servers and {tables} tables are there"
                 ))),
             };
         };
@@ -378,33 +412,32 @@ impl State {
         }))
     }
 
-    /// Checks COORD-4, COORD-5 and COORD-7, which every stored state keeps.
+    /// Whether COORD-4, COORD-5 and COORD-7 hold, which every stored state keeps.
+    ///
+    /// # Errors
+    /// What breaks one of them, for people.
+    pub(crate) fn holds(&self) -> Result<(), String> {
+        self.tables.values().try_for_each(|table| {
+            self.owners_hold(table)?;
+            table.cover_holds()?;
+            self.moves_hold(table)
+        })
+    }
+
+    /// [`State::holds`] of a state that was made here.
     pub(crate) fn check(&self) {
-        for table in self.tables.values() {
-            self.check_moves(table);
-            for tablet in &table.tablets {
-                assert!(
-                    self.servers.contains_key(&tablet.owner),
-                    "tablet {} of table {} belongs to server {}, which is not listed (COORD-4)",
-                    tablet.range,
-                    table.id,
-                    tablet.owner
-                );
-            }
-            if table.dropping {
-                continue;
-            }
-            let mut next = Some(0);
-            for tablet in &table.tablets {
-                assert_eq!(
-                    next,
-                    Some(tablet.range.first.0),
-                    "tablets of table {} (COORD-5)",
-                    table.id
-                );
-                next = tablet.range.last.0.checked_add(1);
-            }
-            assert_eq!(next, None, "tablets of table {} (COORD-5)", table.id);
+        assert_eq!(self.holds(), Ok(()));
+    }
+
+    /// COORD-4.
+    fn owners_hold(&self, table: &TableRecord) -> Result<(), String> {
+        let mut tablets = table.tablets.iter();
+        match tablets.find(|tablet| !self.servers.contains_key(&tablet.owner)) {
+            None => Ok(()),
+            Some(tablet) => Err(format!(
+                "tablet {} of table {} belongs to server {}, which is not listed (COORD-4)",
+                tablet.range, table.id, tablet.owner
+            )),
         }
     }
 }
@@ -456,5 +489,128 @@ fn differences<K: Ord + Copy, V: Serialize + PartialEq>(
     }
     for id in before.keys().filter(|id| !after.contains_key(id)) {
         batch.push(Change::Delete { key: key(*id) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+    use futures_util::FutureExt as _;
+
+    /// A state of two servers with a table of two tablets, as it is stored.
+    fn stored() -> BTreeMap<String, Bytes> {
+        let mut state = State::new(ClusterId(1));
+        let mut server = |id| {
+            let info = ServerInfo {
+                id: ServerId(id),
+                address: format!("server-{id}"),
+                redis: None,
+                admin: None,
+                rack: None,
+                pid: 0,
+                cores: 1,
+                volatile: false,
+                disk_mb_per_s: 0,
+                state: ServerState::Up,
+            };
+            let record = ServerRecord {
+                info,
+                attempt: id,
+                epochs: BTreeMap::new(),
+                had: BTreeMap::new(),
+            };
+            state.servers.insert(ServerId(id), Arc::new(record));
+        };
+        server(1);
+        server(2);
+        let table = TableRecord {
+            id: TableId(1),
+            name: "t".into(),
+            seed: 0,
+            dropping: false,
+            tablets: vec![
+                TabletRecord::new(HashRange::new(KeyHash(0), KeyHash(99)), ServerId(1)),
+                TabletRecord::new(HashRange::new(KeyHash(100), KeyHash(u64::MAX)), ServerId(2)),
+            ],
+            cuts: Vec::new(),
+            moves: Vec::new(),
+        };
+        state.tables.insert(TableId(1), Arc::new(table));
+        state.check();
+        let puts = state.all_changes().into_iter().map(|change| match change {
+            Change::Put { key, value } => (key, value),
+            Change::Delete { key } => panic!("{key} is not there"),
+        });
+        puts.collect()
+    }
+
+    fn load(entries: BTreeMap<String, Bytes>) -> Result<Option<State>, LoadError> {
+        let store = MemoryStore::new();
+        store.replace(entries);
+        let loaded = State::load(&store).now_or_never();
+        loaded.expect("memory answers at once")
+    }
+
+    fn key(prefix: &str, id: u64) -> String {
+        format!("{prefix}{id:016x}")
+    }
+
+    #[test]
+    fn what_was_stored_is_read_and_holds() {
+        let state = load(stored()).unwrap().unwrap();
+        assert_eq!((state.servers.len(), state.tables.len()), (2, 1));
+        assert_eq!(state.holds(), Ok(()));
+        assert!(load(BTreeMap::new()).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_owner_that_is_missing_is_told() {
+        let mut entries = stored();
+        entries.remove(&key(SERVERS, 2)).unwrap();
+        let broken = load(entries).unwrap().unwrap().holds().unwrap_err();
+        assert!(broken.contains("server 2, which is not listed"), "{broken}");
+    }
+
+    #[test]
+    fn tablets_with_a_gap_or_an_overlap_are_told() {
+        const LAST: u64 = u64::MAX;
+        let state = load(stored()).unwrap().unwrap();
+        // Behind a tablet up to hash 99.
+        let held = |ranges: &[(u64, u64)]| {
+            let mut state = state.clone();
+            let table = state.table_mut(TableId(1)).unwrap();
+            table.tablets.truncate(1);
+            for (first, last) in ranges {
+                let range = HashRange::new(KeyHash(*first), KeyHash(*last));
+                table.tablets.push(TabletRecord::new(range, ServerId(2)));
+            }
+            state.holds()
+        };
+        assert_eq!(held(&[(100, LAST)]), Ok(()));
+        let cases: [&[(u64, u64)]; 5] = [
+            &[],
+            &[(101, LAST)],
+            &[(99, LAST)],
+            &[(100, LAST - 1)],
+            &[(100, LAST), (100, LAST)],
+        ];
+        for ranges in cases {
+            let broken = held(ranges).unwrap_err();
+            assert!(broken.contains("tablets of table 1"), "{broken}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_cluster_begins_no_new_one() {
+        for prefix in [SERVERS, TABLES] {
+            let mut entries = stored();
+            entries.retain(|key, _| key.starts_with(prefix));
+            let left = load(entries);
+            assert!(
+                matches!(&left, Err(LoadError::Damaged(what)) if what.contains("globals is missing")),
+                "{prefix}"
+            );
+        }
     }
 }

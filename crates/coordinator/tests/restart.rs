@@ -1,10 +1,10 @@
-//! The coordinator crashes between any two changes it stores, and just after each of them.
+//! The coordinator crashes between any two changes it stores, and just after each of them; and what it finds when it starts again.
 
 mod common;
 
 use common::Cluster;
 use common::story::play_story;
-use pluvio_coordinator::Stop;
+use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Stop};
 use pluvio_sim::SimOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,4 +100,34 @@ fn the_state_is_the_same_after_a_restart() {
     assert_eq!((before.list, before.tables), (after.list, after.tables));
     assert_eq!(before.cluster, after.cluster);
     assert_eq!(stored, cluster.stored(), "a restart stores nothing");
+}
+
+/// The store is a copy that was made before a server started again: its new id, and the list that has it, are not there.
+#[test]
+fn a_coordinator_on_an_old_copy_of_its_store_ends() {
+    let _marks = pluvio_units::Marks::to_reach(&["coordinator-store-set-back"]);
+    let cluster = Cluster::with_servers(4, SimOptions::default(), 3);
+    cluster.create_table("t");
+    cluster.calm_down();
+    let copy = cluster.store.dump();
+    cluster.crash(0);
+    cluster.restart(0);
+    cluster.calm_down();
+    cluster.crash_coordinator();
+    cluster.store.replace(copy);
+    let process = cluster.sim.restart(cluster.coordinator);
+    let (env, store) = (process.env.clone(), cluster.store.clone());
+    let running = async move {
+        let candidate = Candidate::new(env, CoordinatorOptions::default());
+        let Err(error) = candidate.run(Arc::new(store), "coordinator").await;
+        error
+    };
+    let limit = Duration::from_secs(10);
+    let error = cluster.sim.block_on(process.id, running, limit);
+    let error = error.expect("it ends by itself");
+    assert!(matches!(error, CoordinatorError::WentBack(_)), "{error}");
+    assert!(
+        error.to_string().contains("restore the newest copy"),
+        "{error}"
+    );
 }

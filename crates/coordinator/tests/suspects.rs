@@ -11,8 +11,8 @@ use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network, NoConnectio
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
 use pluvio_units::{ServerId, ServerListVersion};
 use pluvio_wire::{
-    Enlist, HintServerCrashed, Opcode, PROTOCOL_VERSION, Ping, PingReply, Refusal, RpcError,
-    ServerInfo, ServerState, UpdateServerList, decode, reply,
+    Enlist, FatalKind, HintServerCrashed, Opcode, PROTOCOL_VERSION, Ping, PingReply, Refusal,
+    RpcError, ServerInfo, ServerState, UpdateServerList, decode, reply,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -241,6 +241,37 @@ fn another_life_that_answers_and_a_port_that_refuses_are_proof_of_a_crash() {
         cluster.sim.run_for(MOMENT);
         assert!(!is_up(&cluster, id));
     }
+}
+
+/// It has the address of a server that is gone. Lists of its cluster say nothing of this one's store.
+#[test]
+fn a_server_of_another_cluster_does_not_end_the_coordinator() {
+    let (cluster, wire) = cluster(4);
+    let id = cluster.id(1);
+    let (stranger, asked) = (address(1), Shared::<bool>::default());
+    let note = asked.clone();
+    obey(&wire, move |to, frame| {
+        if to != stranger {
+            return None;
+        }
+        if frame.opcode == Opcode::Ping as u16 {
+            return Some(Ok(reply::<Ping>(&Ok(PingReply {
+                server: ServerId(99),
+                server_list: ServerListVersion(1000),
+                caller_is_member: true,
+            }))));
+        }
+        let is_list = frame.opcode == Opcode::UpdateServerList as u16;
+        is_list.then(|| {
+            *note.lock().unwrap() = true;
+            let refusal = Refusal::fatal(FatalKind::WrongCluster, "another cluster");
+            Ok(reply::<UpdateServerList>(&Err(refusal)))
+        })
+    });
+    cluster.sim.run_for(10 * SECOND);
+    assert!(*asked.lock().unwrap());
+    assert!(!is_up(&cluster, id), "its process is gone");
+    assert_eq!(cluster.leaders(), [0]);
 }
 
 fn enlist(attempt: u64, address: &str) -> Enlist {

@@ -3,14 +3,16 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::Cluster;
 use common::story::{create, play_story};
 use pluvio_coordinator::{
     Candidate, Change, Condition, CoordinatorError, CoordinatorOptions, Limits, MemoryStore,
-    MetadataStore, Outcome, Stop,
+    MetadataStore, Outcome, Standing, Stop,
 };
+use pluvio_env::{BoxFuture, Clock};
 use pluvio_sim::{ProcessId, SimOptions};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -230,8 +232,11 @@ fn a_leader_without_servers_leads_on_when_whoever_challenged_it_died() {
     cluster.calm_down();
 }
 
-/// Runs a coordinator on a store that something happens to; gives why it ended.
-fn ends_after(store: &MemoryStore, happens: impl FnOnce(&MemoryStore) + Send + 'static) -> String {
+/// Runs a coordinator on a store that something happens to once it leads; gives why it ended.
+fn ends(
+    store: &MemoryStore,
+    happens: impl FnOnce(MemoryStore, Arc<dyn Clock>) -> BoxFuture<'static, ()> + Send + 'static,
+) -> CoordinatorError {
     let sim = pluvio_sim::Sim::new(1, SimOptions::default());
     let process = sim.process("coordinator");
     let (env, clock) = (process.env.clone(), process.env.clock.clone());
@@ -239,9 +244,10 @@ fn ends_after(store: &MemoryStore, happens: impl FnOnce(&MemoryStore) + Send + '
     let running = async move {
         let candidate = Candidate::new(env, CoordinatorOptions::default());
         let happening = async {
-            candidate.settled().await;
+            let leads = matches!(candidate.settled().await, Standing::Leading(_));
+            assert!(leads, "nobody else is there");
             clock.sleep(Duration::from_secs(1)).await;
-            happens(&own);
+            happens(own.clone(), clock.clone()).await;
             core::future::pending::<()>().await;
         };
         let run = candidate.run(Arc::new(own.clone()), "coordinator");
@@ -250,9 +256,12 @@ fn ends_after(store: &MemoryStore, happens: impl FnOnce(&MemoryStore) + Send + '
             futures_util::future::Either::Right(((), _)) => unreachable!("it waits for ever"),
         }
     };
-    let error = sim
-        .block_on(process.id, running, Duration::from_secs(60))
-        .expect("it ends by itself");
+    sim.block_on(process.id, running, Duration::from_secs(60))
+        .expect("it ends by itself")
+}
+
+fn ends_after(store: &MemoryStore, happens: impl FnOnce(&MemoryStore) + Send + 'static) -> String {
+    let error = ends(store, |store, _| Box::pin(async move { happens(&store) }));
     let CoordinatorError::Lost { .. } = &error else {
         panic!("{error}");
     };
@@ -278,6 +287,68 @@ fn a_store_that_holds_another_cluster_is_not_written_to() {
     let error = ends_after(&store, move |store| store.replace(others));
     assert!(error.contains("holds cluster"), "{error}");
     assert_eq!(store.dump(), entries);
+}
+
+/// As etcd is when it is restored from a snapshot of the same tenure. A challenge makes the leader store something.
+#[test]
+fn a_leader_that_changes_nothing_notices_that_its_store_was_set_back() {
+    let store = MemoryStore::shared();
+    let error = ends(&store, |store, clock| {
+        Box::pin(async move {
+            let before = store.dump();
+            let mut challenged = before.clone();
+            challenged.insert("challenge".into(), "of whoever".into());
+            store.replace(challenged);
+            clock.sleep(Duration::from_secs(1)).await;
+            assert_ne!(store.dump()["leader"], before["leader"], "it answers");
+            store.replace(before);
+        })
+    });
+    assert!(matches!(error, CoordinatorError::WentBack(_)), "{error}");
+}
+
+#[test]
+fn a_store_that_was_set_back_to_an_earlier_leader_is_not_written_to() {
+    let former = cluster(2, 1, 0);
+    former.leader();
+    let earlier = former.store.dump();
+    let (store, again) = (MemoryStore::shared(), earlier.clone());
+    store.replace(earlier.clone());
+    let error = ends(&store, |store, _| {
+        Box::pin(async move { store.replace(again) })
+    });
+    assert!(matches!(error, CoordinatorError::WentBack(_)), "{error}");
+    assert_eq!(store.dump(), earlier);
+}
+
+/// A record is missing, and what is left cannot be true.
+#[test]
+fn a_damaged_store_is_refused_and_left_as_it_is() {
+    let former = cluster(3, 1, 3);
+    former.create_table("t");
+    let mut entries = former.store.dump();
+    let server = entries.keys().find(|key| key.starts_with("server/"));
+    let server = server.expect("there are three").clone();
+    entries.remove(&server);
+    let store = MemoryStore::shared();
+    store.replace(entries.clone());
+    let sim = pluvio_sim::Sim::new(1, SimOptions::default());
+    let process = sim.process("coordinator");
+    let (env, own) = (process.env.clone(), store.clone());
+    let running = async move {
+        let candidate = Candidate::new(env, CoordinatorOptions::default());
+        let Err(error) = candidate.run(Arc::new(own), "coordinator").await;
+        error
+    };
+    let error = sim
+        .block_on(process.id, running, Duration::from_secs(60))
+        .unwrap();
+    assert!(matches!(error, CoordinatorError::Damaged(_)), "{error}");
+    let kept = |mut entries: BTreeMap<String, Bytes>| {
+        entries.retain(|key, _| key.contains('/') || key == "globals");
+        entries
+    };
+    assert_eq!(kept(store.dump()), kept(entries));
 }
 
 #[test]

@@ -30,12 +30,19 @@ pub struct EtcdStore {
     prefix: String,
     http: Http,
     login: Option<Login>,
-    /// What etcd gave for the login. It ends when nobody has used it for five minutes, or etcd starts again.
+    /// What etcd gave for the login. It ends when nobody has used it for five minutes, or etcd starts again; a JSON web token ends at
+    /// its time, and with each change of users or roles.
     token: Mutex<Option<String>>,
 }
 
-/// What etcd says of a token that has ended.
-const ENDED: &str = "invalid auth token";
+/// What etcd says of a token that has ended, before it does anything: it does not know it, or it is a JSON web token from before the
+/// last change of users or roles.
+const ENDED: [&str; 2] = ["invalid auth token", "revision of auth store is old"];
+
+/// Whether etcd's words say that a token has ended.
+fn has_ended(words: &str) -> bool {
+    ENDED.iter().any(|ended| words.contains(ended))
+}
 
 /// A key or a value in base64, as the gateway has bytes.
 fn text(bytes: impl AsRef<[u8]>) -> String {
@@ -121,8 +128,9 @@ impl EtcdStore {
         let body = serde_json::to_vec(request).map_err(|error| self.failed(error))?;
         let body = Bytes::from(body);
         let first = match self.post(path, &body).await {
-            // Not executed; the next one logs in anew.
-            Err(words) if words.contains(ENDED) && self.kept_token().take().is_some() => {
+            // Not executed; the next one logs in anew. Another request may have done so meanwhile: once more does no harm.
+            Err(words) if self.login.is_some() && has_ended(&words) => {
+                *self.kept_token() = None;
                 self.post(path, &body).await
             }
             other => other,

@@ -1,7 +1,7 @@
 //! Requests over HTTP to one of several servers that are as good as each other.
 //!
-//! Connections are kept for the next request. A server that cannot be reached, or does not answer in time,
-//! is left for the next one of the list.
+//! Connections are kept for the next request. A server that cannot be reached, does not answer in time, or answers that it is at
+//! fault itself, is left for the next one of the list.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -56,7 +56,8 @@ impl Http {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts JSON to a path of one server, as the user that has `token`; after a failure to connect, of each of the others.
+    /// Posts JSON to a path of one server, as the user that has `token`; after a failure to connect, of each of the others. An answer
+    /// with an error of the server's is given as it is, and the next request goes to another server.
     ///
     /// # Errors
     /// What went wrong, for people. The request may have been executed.
@@ -117,6 +118,12 @@ impl Http {
             Ok::<_, hyper::Error>((status, body, connection))
         };
         let failed = match timeout(&*self.env.clock, ANSWER_LIMIT, asked).await {
+            Ok(Ok((status, body, _))) if status.is_server_error() => {
+                // A server that can never answer, as a learner or a proxy without one behind it, must not be asked for ever. For
+                // those that say so in passing it costs a connection.
+                self.leave(server);
+                return Ok((status, body));
+            }
             Ok(Ok((status, body, connection))) => {
                 let mut place = self.place();
                 if place.current == server && place.idle.len() < IDLE_MAX {

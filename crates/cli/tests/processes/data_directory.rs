@@ -34,6 +34,7 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     in_use(&cluster);
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
+    of_older_metadata(&cluster, &place("older"));
     ports_in_use(&cluster, &place("ports"));
     of_another_role(&cluster, &place("roles"));
     metadata_to_begin_with(&cluster, &place("metadata"));
@@ -131,6 +132,20 @@ fn of_another_cluster(cluster: &Cluster, data: &Path) {
     let own = cluster.data().join("server-1/identity.json");
     fs::copy(own, mixed.join("identity.json")).unwrap();
     server(cluster, &mixed, &[]).fails(1, &["error: ", "belongs to cluster"]);
+}
+
+/// A copy of the metadata was restored that is older than the directory.
+fn of_older_metadata(cluster: &Cluster, data: &Path) {
+    fs::create_dir_all(data).unwrap();
+    let known = cluster.data().join("server-1/identity.json");
+    let text = fs::read_to_string(known).unwrap();
+    let mut identity: serde_json::Value = serde_json::from_str(&text).unwrap();
+    identity["server"] = 9999.into();
+    let (file, text) = (data.join("identity.json"), identity.to_string());
+    fs::write(&file, &text).unwrap();
+    let words = ["error: ", "metadata is older", "server 9999", "newest copy"];
+    server(cluster, data, &[]).fails(1, &words);
+    assert_eq!(fs::read_to_string(file).unwrap(), text);
 }
 
 fn of_another_format(cluster: &Cluster, data: &Path) {

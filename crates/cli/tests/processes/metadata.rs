@@ -1,12 +1,17 @@
 //! The metadata stores outside of the process, against real servers: the promises of all stores, and what
-//! is told when a server is away or its place is somebody else's.
+//! is told when a server is away or its place is somebody else's. What real servers say rarely is said by scripted ones.
 
 use crate::support::cluster::Turn;
+use crate::support::gate::http_request;
 use crate::support::metadata::{Kind, MetadataServer};
 use crate::support::native::runtime;
 use pluvio_coordinator::{Change, Condition, MetadataStore, Outcome, StoreError, conformance};
-use pluvio_metadata::Place;
+use pluvio_metadata::{Login, Place};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::Builder;
 
 /// A store at a place, and what runs it.
 struct Opened {
@@ -15,10 +20,50 @@ struct Opened {
 }
 
 fn open(place: &str) -> Opened {
+    open_as(None, place)
+}
+
+fn open_as(login: Option<Login>, place: &str) -> Opened {
     let (runtime, env) = runtime();
     let place: Place = place.parse().unwrap();
-    let store = place.open(&env, None).unwrap();
+    let store = place.open(&env, login).unwrap();
     Opened { runtime, store }
+}
+
+/// What a scripted server answers to a request: status and body.
+type Script = dyn Fn(&str) -> (u16, String) + Send + Sync;
+
+/// A server that speaks HTTP as etcd does; gives its address.
+fn scripted(script: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let script: Arc<Script> = Arc::new(script);
+    let listening = Builder::new().spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let script = Arc::clone(&script);
+            let answering = Builder::new().spawn(move || {
+                // The client closes the connection when it likes.
+                let _ = answer(&client, &*script);
+            });
+            answering.unwrap();
+        }
+    });
+    listening.unwrap();
+    address
+}
+
+/// Answers the requests of one connection.
+fn answer(client: &TcpStream, script: &Script) -> std::io::Result<()> {
+    let mut stream = client;
+    loop {
+        let request = http_request(&mut stream)?;
+        let (status, body) = script(&String::from_utf8_lossy(&request));
+        let length = body.len();
+        write!(
+            stream,
+            "HTTP/1.1 {status} Scripted\r\nContent-Length: {length}\r\n\r\n{body}"
+        )?;
+    }
 }
 
 impl Opened {
@@ -86,6 +131,44 @@ fn a_server_that_is_not_there_is_named() {
         let error = open(&place).get("leader").unwrap_err().to_string();
         assert!(error.contains(&place), "{error}");
     }
+}
+
+/// So are those of etcd that are no members yet (learners), and proxies whose servers are away.
+#[test]
+fn a_server_that_answers_with_an_error_of_its_own_is_left_for_the_next_one() {
+    let learner = scripted(|_| {
+        let words = r#"{"message":"etcdserver: rpc not supported for learner"}"#;
+        (503, words.to_owned())
+    });
+    let member = scripted(|_| (200, "{}".to_owned()));
+    let both = open(&format!("etcd://{learner},{member}"));
+    let error = both.get("leader").unwrap_err().to_string();
+    assert!(error.contains("not supported for learner"), "{error}");
+    assert_eq!(both.get("leader"), Ok(None));
+    assert_eq!(both.get("leader"), Ok(None));
+}
+
+/// As etcd with JSON web tokens does it.
+#[test]
+fn a_token_from_before_a_change_of_users_or_roles_is_replaced() {
+    let logins = AtomicU32::new(0);
+    let etcd = scripted(move |request| {
+        if request.contains("/v3/auth/authenticate") {
+            let number = logins.fetch_add(1, Ordering::Relaxed);
+            return (200, format!("{{\"token\":\"token-{number}\"}}"));
+        }
+        let words = r#"{"message":"etcdserver: revision of auth store is old"}"#;
+        match request.contains("token-0") {
+            true => (400, words.to_owned()),
+            false => (200, "{}".to_owned()),
+        }
+    });
+    let login = Login {
+        user: "pluvio".into(),
+        password: "secret".into(),
+    };
+    let store = open_as(Some(login), &format!("etcd://{etcd}"));
+    assert_eq!(store.get("leader"), Ok(None));
 }
 
 mod needs_etcd {

@@ -65,27 +65,30 @@ pub(crate) enum CampaignError {
     Lost,
     /// It holds another cluster than before.
     Another(ClusterId),
+    /// Its leader's record is of an earlier term than one that was there; says so.
+    WentBack(String),
 }
 
 impl Campaign {
-    /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is wrong with the store; `seen` says whether this process has seen a leader's record already.
+    /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is wrong with the store; `seen` is the
+    /// newest term that this process has seen a leader's record of.
     ///
     /// # Errors
     /// See [`CampaignError`].
     pub(crate) async fn run(
         &self,
-        seen: &mut bool,
+        seen: &mut Option<u64>,
         tell: impl Fn(Standing),
         trouble: impl Fn(Option<&StoreError>),
     ) -> Result<Arc<Tenure>, CampaignError> {
         let clock = &self.env.clock;
         let give_up = clock.now() + FIRST_ANSWER;
-        let mut answered = *seen;
+        let mut answered = seen.is_some();
         let mut reported = false;
         loop {
             match self.round(seen, &tell).await {
                 Ok(Some(tenure)) => {
-                    *seen = true;
+                    *seen = Some(tenure.term());
                     trouble(None);
                     return Ok(tenure);
                 }
@@ -117,17 +120,23 @@ impl Campaign {
     /// One look at the record, and what follows from it; `None` when it is to be looked at again.
     async fn round(
         &self,
-        seen: &mut bool,
+        seen: &mut Option<u64>,
         tell: &impl Fn(Standing),
     ) -> Result<Option<Arc<Tenure>>, Trouble> {
         let Some(found) = self.get(LEADER).await? else {
-            if *seen {
+            if seen.is_some() {
                 return Err(Trouble::Final(CampaignError::Lost));
             }
             return self.found_nothing().await;
         };
-        *seen = true;
         let record: LeaderRecord = decode(LEADER, &found)?;
+        if let Some(newer) = seen.filter(|term| record.term < *term) {
+            self.check_cluster().await?;
+            let older = record.term;
+            let why = format!("its leader's record is of term {older}, and was of term {newer}");
+            return Err(Trouble::Final(CampaignError::WentBack(why)));
+        }
+        *seen = Some(record.term);
         if record.released || self.store.is_exclusive() {
             self.check_cluster().await?;
             return self.take_over(Some((found, record))).await;

@@ -14,7 +14,8 @@
 //!   there is a new one.
 //! - LEAD-2: a leader answers and acts only for [`LEASE`] after it asked the store and found its record
 //!   there and no challenge that it has not answered, or after it began a batch that was applied.
-//!   An applied batch is an answer to every challenge before it.
+//!   An applied batch is an answer to every challenge before it. Nor does it answer once it has begun to release its
+//!   record: that may be stored long before it hears so.
 //! - LEAD-3: a candidate takes over only with a record that has not changed for [`TAKEOVER`] after its
 //!   challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped by then.
 //! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one record
@@ -35,7 +36,7 @@ mod contact;
 mod tenure;
 
 pub(crate) use campaign::{Campaign, CampaignError};
-pub(crate) use tenure::Tenure;
+pub(crate) use tenure::{End, Tenure};
 
 use crate::store::{Change, StoreError};
 use bytes::Bytes;

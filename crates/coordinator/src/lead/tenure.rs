@@ -10,15 +10,38 @@ use super::{
 };
 use crate::store::{Change, Condition, Limits, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
+use core::fmt;
 use core::time::Duration;
 use futures_util::future::join;
 use pluvio_env::{Env, Moment, timeout, watch};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Another coordinator leads. Nothing more can be stored.
+/// The tenure has ended. Nothing more can be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deposed;
+
+/// How a tenure ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// Another coordinator leads, or somebody asked for the end; says which.
+    Over(String),
+    /// It made room for another coordinator, which has not taken over yet (LEAD-5).
+    GaveWay,
+    /// The store has older records than were stored there; says what shows it. Nobody is to lead on them.
+    WentBack(String),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Over(why) => f.write_str(why),
+            Self::GaveWay => {
+                f.write_str("it does not reach the servers, and another coordinator does")
+            }
+            Self::WentBack(why) => write!(f, "the metadata store has gone back: {why}"),
+        }
+    }
+}
 
 /// The time for which one coordinator leads.
 pub(crate) struct Tenure {
@@ -30,16 +53,17 @@ pub(crate) struct Tenure {
     chain: tokio::sync::Mutex<LeaderRecord>,
     seen: Mutex<Seen>,
     contact: Mutex<Contact>,
-    /// Why it ended, for people.
-    ended: watch::Sender<Option<String>>,
-    /// It ended to make room for another one, which has not taken over yet.
-    gave_way: AtomicBool,
+    ended: watch::Sender<Option<End>>,
 }
 
 #[derive(Default)]
 struct Seen {
     /// Until when this coordinator may act (LEAD-2). Not used where the store is exclusive.
     until: Moment,
+    /// Its record is being released: it may be stored already, and another coordinator lead. Final.
+    releasing: bool,
+    /// The number of the record that was stored last, as far as that is known.
+    number: u64,
     /// Why the store does not do what it is asked, if it does not.
     trouble: Option<String>,
 }
@@ -54,7 +78,8 @@ impl Tenure {
     ) -> Arc<Self> {
         let seen = Seen {
             until: sent + LEASE,
-            trouble: None,
+            number: record.number,
+            ..Seen::default()
         };
         Arc::new(Self {
             env,
@@ -65,7 +90,6 @@ impl Tenure {
             seen: Mutex::new(seen),
             contact: Mutex::default(),
             ended: watch::Sender::new(None),
-            gave_way: AtomicBool::new(false),
         })
     }
 
@@ -80,12 +104,6 @@ impl Tenure {
         self.contact.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it ended to make room for another one (LEAD-5).
-    pub(crate) fn gave_way(&self) -> bool {
-        // Relaxed: set before the end is published, which is what is waited for.
-        self.gave_way.load(Ordering::Relaxed)
-    }
-
     /// The store, for reading.
     pub(crate) fn store(&self) -> &dyn MetadataStore {
         &*self.store
@@ -98,7 +116,9 @@ impl Tenure {
     /// Whether this coordinator may answer and act now (LEAD-2).
     pub(crate) fn leads(&self) -> bool {
         let ended = self.ended.borrow().is_some();
-        !ended && (self.store.is_exclusive() || self.env.clock.now() < self.seen().until)
+        let seen = self.seen();
+        let may_act = self.store.is_exclusive() || self.env.clock.now() < seen.until;
+        !ended && !seen.releasing && may_act
     }
 
     /// Waits until [`Tenure::leads`]; for ever when it has ended.
@@ -112,8 +132,11 @@ impl Tenure {
 
     /// Why the store does not do what it is asked, if it does not.
     pub(crate) fn trouble(&self) -> Option<String> {
-        let trouble = self.seen().trouble.clone();
-        let is_slow = !self.leads() && self.ended.borrow().is_none();
+        let (trouble, releasing) = {
+            let seen = self.seen();
+            (seen.trouble.clone(), seen.releasing)
+        };
+        let is_slow = !releasing && !self.leads() && self.ended.borrow().is_none();
         trouble.or_else(|| {
             is_slow.then(|| {
                 format!("metadata store is slow: it did not say within {LEASE:?} who leads, so nobody is told anything meanwhile")
@@ -121,27 +144,35 @@ impl Tenure {
         })
     }
 
-    /// Waits for the end; gives why.
-    pub(crate) async fn ended(&self) -> String {
+    /// Waits for the end; gives how it came.
+    pub(crate) async fn ended(&self) -> End {
         let mut ended = self.ended.subscribe();
-        let end = ended.wait_for(Option::is_some).await;
-        end.expect("the sender lives as long as this");
-        self.ended.borrow().clone().unwrap_or_default()
+        let waited = ended.wait_for(Option::is_some).await;
+        waited.expect("the sender lives as long as this");
+        let end = self.ended.borrow().clone();
+        end.expect("an end is final")
     }
 
-    fn end(&self, why: String) {
+    fn end(&self, end: End) {
         self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
             if first {
-                *ended = Some(why);
+                *ended = Some(end);
             }
             first
         });
     }
 
+    /// Ends the tenure because the store has older records than were stored there; `why` says what shows it.
+    pub(crate) fn store_went_back(&self, why: String) {
+        self.end(End::WentBack(why));
+    }
+
     fn extend(&self, from: Moment) {
         let mut seen = self.seen();
-        seen.until = seen.until.max(from + LEASE);
+        if !seen.releasing {
+            seen.until = seen.until.max(from + LEASE);
+        }
         seen.trouble = None;
     }
 
@@ -161,9 +192,10 @@ impl Tenure {
 
     async fn look(&self, answered: &mut Option<Bytes>) -> Result<(), StoreError> {
         let asked = self.env.clock.now();
+        let number = self.seen().number;
         let (challenge, record) = join(self.get(CHALLENGE), self.get(LEADER)).await;
         let (challenge, record) = (challenge?, record?);
-        if !self.is_mine(record.as_ref())? {
+        if !self.is_mine(record.as_ref(), number)? {
             return Ok(());
         }
         if challenge == *answered {
@@ -173,12 +205,14 @@ impl Tenure {
         // Whoever challenged waits for another record.
         let mut chain = self.chain.lock().await;
         let gives_way = self.gives_way_to(challenge.as_ref());
+        if gives_way {
+            self.seen().releasing = true;
+        }
         let stored = self.step(&mut chain, Vec::new(), |record| record.released = gives_way);
         if stored.await.is_ok() {
             *answered = challenge;
             if gives_way {
-                self.gave_way.store(true, Ordering::Relaxed);
-                self.end("it does not reach the servers, and another coordinator does".into());
+                self.end(End::GaveWay);
             }
         }
         Ok(())
@@ -192,18 +226,38 @@ impl Tenure {
         better_off && self.contact().is_lost()
     }
 
-    /// Whether a record that was just read is one of this tenure; ends it otherwise.
-    fn is_mine(&self, record: Option<&Bytes>) -> Result<bool, StoreError> {
+    /// Whether the store has this tenure's record; ends the tenure otherwise. For those who have read much, piece by piece.
+    ///
+    /// # Errors
+    /// The store does not say.
+    pub(crate) async fn holds_office(&self) -> Result<bool, StoreError> {
+        let number = self.seen().number;
+        let found = self.get(LEADER).await?;
+        self.is_mine(found.as_ref(), number)
+    }
+
+    /// Whether a record that was just read is one of this tenure, and not older than the one with this number, which was stored
+    /// before; ends the tenure otherwise.
+    fn is_mine(&self, record: Option<&Bytes>, number: u64) -> Result<bool, StoreError> {
         let Some(bytes) = record else {
-            self.end("the leader's record is gone from the metadata store".into());
+            let gone = "the leader's record is gone from the metadata store";
+            self.end(End::Over(gone.into()));
             return Ok(false);
         };
         let record: LeaderRecord = decode(LEADER, bytes)?;
-        if (record.term, record.candidate) == (self.term, self.candidate) {
-            return Ok(true);
+        if (record.term, record.candidate) != (self.term, self.candidate) {
+            let successor = format!("the coordinator at {} took over", record.address);
+            self.end(End::Over(successor));
+            return Ok(false);
         }
-        self.end(format!("the coordinator at {} took over", record.address));
-        Ok(false)
+        if record.number < number {
+            let found = record.number;
+            self.store_went_back(format!(
+                "its last change is number {found}, and number {number} was stored"
+            ));
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
@@ -287,6 +341,7 @@ impl Tenure {
 
     /// Ends the tenure so that others need not wait. Gives up when the store does not answer.
     pub(crate) async fn release(&self) {
+        self.seen().releasing = true;
         let releasing = async {
             let mut chain = self.chain.lock().await;
             self.step(&mut chain, Vec::new(), |record| record.released = true)
@@ -294,7 +349,7 @@ impl Tenure {
         };
         // Late: others take over by themselves.
         let _ = timeout(&*self.env.clock, LEASE, releasing).await;
-        self.end("it was asked to".into());
+        self.end(End::Over("it was asked to".into()));
     }
 
     /// The room that the store's limits leave beside the leader's record, for one part's encoding too.
@@ -331,6 +386,7 @@ impl Tenure {
             let failed = match limited(&self.env, tried).await {
                 Ok(Outcome::Applied) => {
                     *chain = next;
+                    self.seen().number = chain.number;
                     self.extend(sent);
                     return Ok(());
                 }
@@ -338,13 +394,15 @@ impl Tenure {
                 Ok(Outcome::Refused) => match self.get(LEADER).await {
                     Ok(Some(found)) if found == next.encode() => {
                         *chain = next;
-                        self.seen().trouble = None;
+                        let mut seen = self.seen();
+                        seen.number = chain.number;
+                        seen.trouble = None;
                         return Ok(());
                     }
                     // Still the one before: an answer of the store came late. Asked again.
                     Ok(found) => {
                         self.env.clock.sleep(AGAIN).await;
-                        self.is_mine(found.as_ref()).err()
+                        self.is_mine(found.as_ref(), chain.number).err()
                     }
                     Err(error) => Some(error),
                 },
@@ -406,6 +464,80 @@ fn split(batch: Vec<Change>, limits: Limits) -> Vec<Vec<Change>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{MemoryStore, Stop};
+    use pluvio_env::BoxFuture;
+    use pluvio_sim::{Sim, SimOptions};
+
+    fn in_simulation(test: impl FnOnce(Env) -> BoxFuture<'static, ()>) {
+        let sim = Sim::new(1, SimOptions::default());
+        let process = sim.process("leader");
+        sim.block_on(process.id, test(process.env), Duration::from_secs(10))
+            .unwrap();
+    }
+
+    /// A tenure that has stored its first record.
+    async fn tenure(env: &Env, store: &MemoryStore) -> Arc<Tenure> {
+        let record = LeaderRecord {
+            term: 1,
+            candidate: 1,
+            address: "leader".into(),
+            number: 1,
+            parts: 0,
+            released: false,
+        };
+        let condition = Condition {
+            key: LEADER.into(),
+            value: None,
+        };
+        let sent = env.clock.now();
+        let stored = store.apply_if(condition, vec![record.put()]).await;
+        assert_eq!(stored, Ok(Outcome::Applied));
+        Tenure::begin(env.clone(), Arc::new(store.clone()), record, sent)
+    }
+
+    fn batch(key: &str) -> Vec<Change> {
+        vec![Change::Put {
+            key: key.into(),
+            value: "value".into(),
+        }]
+    }
+
+    #[test]
+    fn a_batch_on_a_store_that_was_set_back_ends_the_tenure() {
+        in_simulation(|env| {
+            Box::pin(async move {
+                let store = MemoryStore::shared();
+                let tenure = tenure(&env, &store).await;
+                let before = store.dump();
+                assert_eq!(tenure.apply(batch("first")).await, Ok(()));
+                // As etcd is when it is restored from a snapshot of the same tenure.
+                store.replace(before.clone());
+                assert_eq!(tenure.apply(batch("second")).await, Err(Deposed));
+                assert!(matches!(tenure.ended().await, End::WentBack(_)));
+                assert!(!tenure.leads());
+                assert_eq!(store.dump(), before);
+            })
+        });
+    }
+
+    #[test]
+    fn who_releases_its_record_does_not_lead_while_the_answer_is_late() {
+        in_simulation(|env| {
+            Box::pin(async move {
+                let store = MemoryStore::shared();
+                let tenure = tenure(&env, &store).await;
+                // Stored, and never answered: another one takes over as soon as it sees that.
+                store.set_stop(Some(Stop::After(1)));
+                let looking = async {
+                    env.clock.sleep(Duration::from_millis(10)).await;
+                    let record: LeaderRecord = decode(LEADER, &store.dump()[LEADER]).unwrap();
+                    assert!(record.released && !tenure.leads());
+                    assert_eq!(tenure.trouble(), None);
+                };
+                join(tenure.release(), looking).await;
+            })
+        });
+    }
 
     #[test]
     fn batches_are_cut_into_parts_that_fit() {

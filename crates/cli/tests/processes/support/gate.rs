@@ -219,7 +219,7 @@ fn some_bytes(from: &mut &TcpStream) -> std::io::Result<Vec<u8>> {
 }
 
 /// A request with its body, whose length its head tells.
-fn http_request(from: &mut &TcpStream) -> std::io::Result<Vec<u8>> {
+pub fn http_request(from: &mut &TcpStream) -> std::io::Result<Vec<u8>> {
     let mut message = Vec::new();
     let head = loop {
         message.extend(some_bytes(from)?);
