@@ -44,13 +44,13 @@ impl Shared {
         }
         // A server of another cluster may have the address by now; it refuses this one's list. A member ignores it, as it is old.
         let state = self.state();
-        let list = UpdateServerList {
+        let request = UpdateServerList {
             cluster: state.globals.cluster,
             list: state.list(),
         };
         self.tenure.until_it_leads().await;
         let (to, network) = (Address::from(address), &*self.env.network);
-        let answer = pluvio_wire::call(network, &to, Header::default(), &list, limit).await;
+        let answer = pluvio_wire::call(network, &to, Header::default(), &request, limit).await;
         answer.ok()?;
         pluvio_units::mark("coordinator-store-set-back");
         Some(format!(

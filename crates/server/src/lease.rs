@@ -4,7 +4,7 @@
 //! server that was declared dead and does not know it would go on showing what others have changed. So:
 //!
 //! - LEASE-1: the master answers for [`LEASE`] from the moment when its witnesses were asked, if all of
-//!   them said that they take part in no recovery of it. The witnesses are the backups of its heads, of
+//!   them said that they take part in no recovery of it. The witnesses are the backups of its first log's open heads, of
 //!   which every recovery needs one ([`Replication::witnesses`]).
 //! - LEASE-2: the coordinator gives tablets away only when more than that time has passed since the
 //!   backups that answered began to take part (its `zombie_grace`).

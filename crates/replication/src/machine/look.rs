@@ -58,9 +58,9 @@ impl Machine {
         self.digest.is_some()
     }
 
-    /// The servers that hold the open heads: a recovery needs at least one of them, and none that is not
-    /// among them. `None` while that cannot be said. (A stale replica of a head that lost one is no help
-    /// to recovery once the coordinator has the epoch. The next head counts too: with it and a closed
+    /// The servers that hold the open heads: no recovery finds the log complete without at least one of
+    /// them, whichever other servers answer it. `None` while that cannot be said. (A stale replica of a head that lost one is no
+    /// help to recovery once the coordinator has the epoch. The next head counts too: with it and a closed
     /// replica of the first head that was given up, recovery could do without the others.)
     pub(crate) fn witnesses(&self) -> Option<Vec<ServerId>> {
         let first = self.heads.front().filter(|id| self.digest == Some(**id))?;
