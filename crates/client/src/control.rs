@@ -62,8 +62,8 @@ impl Client {
         self.ask(&GetTable { table }, &mut self.attempts()).await
     }
 
-    /// Drops the table that has this name now, and all its objects. No server serves it any more when this ends. A table that
-    /// gets the name later stays, also when answers are lost.
+    /// Drops the table that has this name now, and all its objects. No server of the cluster serves it any more when this ends, nor
+    /// one of the name that was dropped before. A table that gets the name later stays, also when answers are lost.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
@@ -76,22 +76,27 @@ impl Client {
             Ok(found) => found.id,
             Err(error) if error.kind() == ErrorKind::NoSuchTable => {
                 // Somebody else may be dropping it: the coordinator answers when servers have followed.
-                return self.drop_one(named.table, &mut attempts).await;
+                let request = DropTable {
+                    table: named.table,
+                    only_wait: true,
+                };
+                return self.drop_by(&request, &mut attempts).await;
             }
             Err(error) => return Err(error),
         };
         // By its id: when an attempt comes late or again, another table may have the name.
-        self.drop_one(TableRef::Id(id), &mut attempts).await?;
+        let request = DropTable::of(TableRef::Id(id));
+        self.drop_by(&request, &mut attempts).await?;
         self.forget(id);
         Ok(())
     }
 
-    async fn drop_one(
+    async fn drop_by(
         &self,
-        table: TableRef,
+        request: &DropTable,
         attempts: &mut Attempts<'_>,
     ) -> Result<(), ClientError> {
-        match self.ask_for_change(&DropTable { table }, attempts).await {
+        match self.ask_for_change(request, attempts).await {
             // An earlier attempt has dropped it: its reply was lost, or it did not wait to the end.
             Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
             other => other.map(drop),
@@ -334,8 +339,9 @@ fn maybe_done(opcode: Opcode, error: &RpcError) -> bool {
             // It may have led when it began.
             RetryReason::NotLeader => true,
             // The name is gone, servers have not followed yet.
-            RetryReason::NotReady => opcode == Opcode::DropTable,
-            _ => false,
+            RetryReason::NotReady if opcode == Opcode::DropTable => true,
+            // It is stored, and its servers have not taken it yet.
+            _ => opcode == Opcode::CreateTable,
         },
         RpcError::Refused(_) => false,
     }

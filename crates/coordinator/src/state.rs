@@ -259,13 +259,9 @@ impl State {
                 .values()
                 .find(|t| t.name == *name && !t.dropping),
         };
-        found.filter(|t| !t.dropping).ok_or_else(|| {
-            let which = match table {
-                TableRef::Id(id) => format!("with id {id}"),
-                TableRef::Name(name) => format!("{name:?}"),
-            };
-            Refusal::fatal(FatalKind::NoSuchTable, format!("there is no table {which}"))
-        })
+        found
+            .filter(|t| !t.dropping)
+            .ok_or_else(|| no_such_table(table))
     }
 
     /// A table that is there, to be changed.
@@ -450,6 +446,14 @@ pub(crate) enum LoadError {
     Format(u16),
     /// A record cannot be decoded.
     Damaged(String),
+}
+
+pub(crate) fn no_such_table(table: &TableRef) -> Refusal {
+    let which = match table {
+        TableRef::Id(id) => format!("with id {id}"),
+        TableRef::Name(name) => format!("{name:?}"),
+    };
+    Refusal::fatal(FatalKind::NoSuchTable, format!("there is no table {which}"))
 }
 
 impl From<StoreError> for LoadError {

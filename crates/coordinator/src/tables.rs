@@ -4,7 +4,7 @@
 //! `assign`, `drop_table` and `cut`, which the supervisor starts.
 
 use crate::shared::Shared;
-use crate::state::{State, TableRecord, TabletRecord};
+use crate::state::{State, TableRecord, TabletRecord, no_such_table};
 use core::time::Duration;
 use pluvio_env::{Rng, timeout};
 use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
@@ -121,13 +121,14 @@ impl State {
         Ok(id)
     }
 
-    /// Dropped tables that had this name or id and that servers still serve.
+    /// Dropped tables that had the name of this one and that servers still serve.
     fn leaving(&self, table: &TableRef) -> BTreeSet<TableId> {
-        let is_meant = |record: &TableRecord| match table {
-            TableRef::Id(id) => record.id == *id,
-            TableRef::Name(name) => record.name == *name,
+        let name = match table {
+            TableRef::Id(id) => self.tables.get(id).map(|record| &record.name),
+            TableRef::Name(name) => Some(name),
         };
-        let records = self.tables.values().filter(|record| is_meant(record));
+        let is_meant = |record: &&Arc<TableRecord>| Some(&record.name) == name;
+        let records = self.tables.values().filter(is_meant);
         let dropped = records.filter(|record| record.dropping && record.has(TabletState::Normal));
         dropped.map(|record| record.id).collect()
     }
@@ -205,9 +206,12 @@ impl Shared {
     /// There is no such table. Servers have not followed in time: the name is free, and whoever asks again waits on.
     pub(crate) async fn drop_table(self: Arc<Self>, request: DropTable) -> Result<(), Refusal> {
         let table = request.table.clone();
-        let dropped = self
-            .change(move |state| state.drop_table(&request.table))
-            .await;
+        let dropped = if request.only_wait {
+            Err(no_such_table(&table))
+        } else {
+            let drop = move |state: &mut State| state.drop_table(&request.table);
+            self.change(drop).await
+        };
         match &dropped {
             Ok(id) => tracing::info!(table = %id, "table dropped"),
             Err(refusal) if refusal.fatal_kind() == Some(FatalKind::NoSuchTable) => {}

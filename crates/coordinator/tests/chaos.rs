@@ -45,7 +45,7 @@ fn act(cluster: &Cluster, rng: &dyn Rng) {
         }
         10 => {
             let table = TableRef::Name(some_name(rng));
-            cluster.try_ask(DropTable { table });
+            cluster.try_ask(DropTable::of(table));
         }
         11 => {
             let table = TableRef::Name(some_name(rng));

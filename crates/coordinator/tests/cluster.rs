@@ -64,10 +64,10 @@ fn a_table_is_answered_when_its_servers_have_it() {
 fn a_dropped_table_is_gone_everywhere_and_its_name_is_free() {
     let cluster = cluster(3);
     let old = cluster.create_table("t");
-    cluster.ask(DropTable { table: named("t") }).unwrap();
+    cluster.ask(DropTable::of(named("t"))).unwrap();
     assert!((0..3).all(|i| cluster.server(i).owned.is_empty()));
     assert_eq!(
-        fatal(cluster.ask(DropTable { table: named("t") })),
+        fatal(cluster.ask(DropTable::of(named("t")))),
         FatalKind::NoSuchTable
     );
     assert_ne!(cluster.create_table("t").id, old.id);
@@ -81,7 +81,7 @@ fn a_drop_is_answered_when_nobody_serves_the_table_however_often_it_is_asked_for
         let cluster = cluster(3);
         cluster.create_table("t");
         cluster.server(1).behaviour.drops_put_off = 40;
-        let first = cluster.try_once(DropTable { table: named("t") });
+        let first = cluster.try_once(DropTable::of(named("t")));
         assert!(
             matches!(&first, Err(RpcError::Refused(Refusal::Retry { .. }))),
             "{first:?}"
@@ -92,11 +92,40 @@ fn a_drop_is_answered_when_nobody_serves_the_table_however_often_it_is_asked_for
             cluster.restart_coordinator();
         }
         // The name is free, but whoever hears so must not find the old table served.
-        let again = cluster.ask(DropTable { table: named("t") });
+        let again = cluster.ask(DropTable::of(named("t")));
         assert_eq!(fatal(again), FatalKind::NoSuchTable);
         assert!(cluster.server(1).owned.is_empty());
         cluster.calm_down();
     }
+}
+
+/// Whoever drops the second one must not find the first one served.
+#[test]
+fn a_drop_waits_for_earlier_tables_of_the_name_too() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    cluster.server(1).behaviour.drops_put_off = 40;
+    let first = cluster.try_once(DropTable::of(named("t")));
+    assert!(first.is_err(), "{first:?}");
+    let second = cluster.create_table("t");
+    assert!(cluster.server(1).behaviour.drops_put_off > 0);
+    cluster.ask(DropTable::of(TableRef::Id(second.id))).unwrap();
+    assert!(cluster.server(1).owned.is_empty());
+    cluster.calm_down();
+}
+
+#[test]
+fn a_request_that_only_waits_drops_nothing() {
+    let cluster = cluster(1);
+    let table = cluster.create_table("t");
+    let only_wait = DropTable {
+        table: named("t"),
+        only_wait: true,
+    };
+    assert_eq!(fatal(cluster.ask(only_wait)), FatalKind::NoSuchTable);
+    let found = cluster.ask(GetTable { table: named("t") }).unwrap();
+    assert_eq!(found.id, table.id);
+    cluster.calm_down();
 }
 
 #[test]
@@ -289,7 +318,7 @@ fn a_table_dropped_while_it_is_recovered_leaves_nothing_behind() {
         cluster.create_table("u");
         cluster.crash(0);
         cluster.sim.run_for(Duration::from_millis(delay));
-        cluster.ask(DropTable { table: named("t") }).unwrap();
+        cluster.ask(DropTable::of(named("t"))).unwrap();
         let status = cluster.calm_down();
         assert_eq!(status.tables.len(), 1);
     }
@@ -564,7 +593,7 @@ fn on_a_bad_network_everything_still_happens_once() {
         cluster.sim.run_for(SECOND);
         cluster.restart(0);
         // The reply of an earlier try may have been lost.
-        let dropped = cluster.ask(DropTable { table: named("u") });
+        let dropped = cluster.ask(DropTable::of(named("u")));
         assert!(dropped.is_ok() || fatal(dropped) == FatalKind::NoSuchTable);
         cluster.restart(1);
         let status = cluster.calm_down();

@@ -21,6 +21,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Idle connections that are kept. A coordinator has three requests under way at most.
 const IDLE_MAX: usize = 4;
+/// Where a learner's words begin in its answer, in bytes; answers with values are long.
+const LEARNER_WITHIN: usize = 256;
 
 type Connection = SendRequest<Full<Bytes>>;
 
@@ -118,7 +120,7 @@ impl Http {
             Ok::<_, hyper::Error>((status, body, connection))
         };
         let failed = match timeout(&*self.env.clock, ANSWER_LIMIT, asked).await {
-            Ok(Ok((status, body, _))) if status.is_server_error() => {
+            Ok(Ok((status, body, _))) if status.is_server_error() || is_of_learner(&body) => {
                 // A server that can never answer, as a learner or a proxy without one behind it, must not be asked for ever. For
                 // those that say so in passing it costs a connection.
                 self.leave(server);
@@ -169,4 +171,13 @@ impl Http {
             place.idle.clear();
         }
     }
+}
+
+/// Whether an answer is that of an etcd server that does not vote yet: some versions give it a status of
+/// its own fault, others one of ours.
+fn is_of_learner(body: &[u8]) -> bool {
+    let words = b"not supported for learner";
+    body.windows(words.len())
+        .take(LEARNER_WITHIN)
+        .any(|at| at == words)
 }

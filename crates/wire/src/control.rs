@@ -293,6 +293,19 @@ request!(CreateTable => TableInfo);
 pub struct DropTable {
     /// Which.
     pub table: TableRef,
+    /// A table that there is stays; what was dropped before is waited for, and the answer is `NoSuchTable`.
+    pub only_wait: bool,
+}
+
+impl DropTable {
+    /// Drops this one.
+    #[must_use]
+    pub fn of(table: TableRef) -> Self {
+        Self {
+            table,
+            only_wait: false,
+        }
+    }
 }
 impl Body for DropTable {}
 request!(DropTable => ());

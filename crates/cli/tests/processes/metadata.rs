@@ -136,16 +136,17 @@ fn a_server_that_is_not_there_is_named() {
 /// So are those of etcd that are no members yet (learners), and proxies whose servers are away.
 #[test]
 fn a_server_that_answers_with_an_error_of_its_own_is_left_for_the_next_one() {
-    let learner = scripted(|_| {
-        let words = r#"{"message":"etcdserver: rpc not supported for learner"}"#;
-        (503, words.to_owned())
-    });
-    let member = scripted(|_| (200, "{}".to_owned()));
-    let both = open(&format!("etcd://{learner},{member}"));
-    let error = both.get("leader").unwrap_err().to_string();
-    assert!(error.contains("not supported for learner"), "{error}");
-    assert_eq!(both.get("leader"), Ok(None));
-    assert_eq!(both.get("leader"), Ok(None));
+    // A proxy, and learners of older and newer versions of etcd.
+    let learner = r#"{"message":"etcdserver: rpc not supported for learner"}"#;
+    for (status, words) in [(502, "nobody is behind it"), (503, learner), (400, learner)] {
+        let useless = scripted(move |_| (status, words.to_owned()));
+        let member = scripted(|_| (200, "{}".to_owned()));
+        let both = open(&format!("etcd://{useless},{member}"));
+        let error = both.get("leader").unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        assert_eq!(both.get("leader"), Ok(None));
+        assert_eq!(both.get("leader"), Ok(None));
+    }
 }
 
 /// As etcd with JSON web tokens does it.

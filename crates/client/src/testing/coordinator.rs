@@ -20,6 +20,10 @@ impl State {
                 Ok(self.info(id))
             }),
             Opcode::DropTable => answer::<DropTable>(request, |_, r| {
+                if r.only_wait {
+                    let none = "there is no such table";
+                    return Err(Refusal::fatal(FatalKind::NoSuchTable, none));
+                }
                 let id = self.find(&r.table)?;
                 self.tables.remove(&id);
                 Ok(())

@@ -146,7 +146,7 @@ fn create() -> CreateTable {
 }
 
 fn drop_table() -> DropTable {
-    DropTable { table: named("t") }
+    DropTable::of(named("t"))
 }
 
 fn split() -> SplitTablet {

@@ -41,7 +41,7 @@ const STORY: [Act; 11] = [
         c.crash(0);
         true
     },
-    |c| c.try_ask(DropTable { table: named("u") }).is_some(),
+    |c| c.try_ask(DropTable::of(named("u"))).is_some(),
     |c| {
         c.restart(0);
         true
