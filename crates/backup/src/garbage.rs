@@ -29,16 +29,19 @@ impl Backup {
 
     async fn free_orphans(&self) {
         let _alone = self.0.cleaning.lock().await;
+        let mut left = Vec::new();
         loop {
-            let orphans = self.0.catalogue().orphans();
+            let mut orphans = self.0.catalogue().orphans();
+            orphans.append(&mut left);
             let Some(first) = orphans.first() else { return };
             tracing::info!(replicas = orphans.len(), master = %first.master, "freeing replicas of servers that left");
-            let mut failed = false;
             for key in orphans {
                 // Not remembered: the server list refuses their masters from now on (BACKUP-5).
-                failed |= self.0.free(key, false).await.is_err();
+                if self.0.free(key, false).await.is_err() {
+                    left.push(key);
+                }
             }
-            if failed {
+            if !left.is_empty() {
                 self.0.env.clock.sleep(PAUSE_AFTER_ERROR).await;
             }
         }

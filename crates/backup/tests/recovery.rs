@@ -3,7 +3,6 @@
 mod support;
 
 use pluvio_backup::{Backup, BackupOptions};
-use pluvio_env::OpenMode;
 use pluvio_format::SegmentKind::{Head, Side};
 use pluvio_format::{Check, Entry, Parsed};
 use pluvio_units::{HashRange, KeyHash, RecoveryId, SegmentId, TableId};
@@ -199,14 +198,21 @@ fn a_replica_that_is_shorter_than_its_header_says_is_not_offered_again() {
     let image = Image::new(2, Head, 50);
     node.write(&backup, image.whole(2, Head))
         .expect("is written");
-    let disk = node.env.disk.clone();
-    node.run(async move {
-        let whole = disk.open(FRAME, OpenMode::Existing).await.unwrap();
-        let most = 4096 + image.ends[30] as usize;
-        let rest = whole.read_at(0, most).await.unwrap();
-        disk.remove(FRAME).await.unwrap();
-        let shorter = disk.open(FRAME, OpenMode::New).await.unwrap();
-        shorter.write_at(0, rest).await.unwrap();
+    node.rewrite(FRAME, |file| file.truncate(4096 + image.ends[30] as usize));
+    check_that_it_is_damaged(&node, &backup);
+}
+
+/// A device may give zeros where bytes of a file that became longer are lost.
+#[test]
+fn a_replica_whose_end_is_zeros_is_damaged() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
+    let node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Head, 50);
+    node.write(&backup, image.whole(2, Head))
+        .expect("is written");
+    node.rewrite(FRAME, |file| {
+        file[4096 + image.ends[49] as usize..].fill(0)
     });
     check_that_it_is_damaged(&node, &backup);
 }

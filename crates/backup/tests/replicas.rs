@@ -133,6 +133,27 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
+/// Zeros are what a device may give for the end of a file whose new length it has kept.
+#[test]
+fn an_open_frame_whose_end_is_zeros_is_as_long_as_before_its_last_write() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
+    let mut node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Head, 10);
+    for (from, to) in [(0, 5), (5, 10)] {
+        node.write(&backup, image.request(2, Head, from, to))
+            .expect("is written");
+    }
+    drop(backup);
+    let kept = image.ends[4];
+    node.rewrite("frames/0000000000000003-0000000000000002", |file| {
+        file[4096 + image.ends[8] as usize..].fill(0)
+    });
+    node.restart();
+    let backup = node.start();
+    assert_eq!(replicas(&node, &backup)[0].length, kept);
+}
+
 /// How many replicas of an open head are asked for, after its process died or its machine lost power; `None` when it was lost.
 fn copies_after(seed: u64, synced: bool, power: bool) -> Option<u8> {
     let mut node = Node::new(seed);

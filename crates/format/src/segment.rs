@@ -1,10 +1,12 @@
 //! Walks over the image of a segment, group by group.
 //!
 //! An image is the certified prefix of a segment: it ends after a whole group. Entries follow one
-//! another; a zero kind byte says that the rest of the seglet is padding.
+//! another; a zero kind byte says that the rest of the seglet is padding. Padding is written together with the small
+//! entry behind it, so it is shorter than such an entry may be, and an image never ends in it: zeros there are bytes that were lost.
 
 use crate::entry::{Check, Entry, ParseError, ParseErrorKind, Parsed};
 use core::ops::Range;
+use pluvio_units::SMALL_ENTRY_MAX;
 
 /// Iterates the groups of a segment image, oldest first. Every entry of a group has been read and
 /// its checksum compared before the group is given out (FORMAT-4). After an error there is nothing
@@ -44,11 +46,13 @@ impl<'a> SegmentIter<'a> {
     fn skip_padding(&self, mut at: usize) -> Result<usize, ParseError> {
         while at < self.bytes.len() && self.bytes[at] == 0 {
             let border = at - at % self.seglet_bytes + self.seglet_bytes;
-            let end = border.min(self.bytes.len());
-            if at.is_multiple_of(self.seglet_bytes) || self.bytes[at..end].iter().any(|&b| b != 0) {
+            let is_padding = border < self.bytes.len()
+                && border - at < SMALL_ENTRY_MAX.min(self.seglet_bytes)
+                && self.bytes[at..border].iter().all(|&b| b == 0);
+            if !is_padding {
                 return Err(ParseError::new(at, ParseErrorKind::BadPadding));
             }
-            at = end;
+            at = border;
         }
         Ok(at)
     }

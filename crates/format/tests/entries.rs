@@ -428,6 +428,22 @@ fn a_kind_byte_that_rotted_to_zero_is_not_taken_for_padding() {
     );
 }
 
+/// A device that lost the end of a file may give zeros for it.
+#[test]
+fn zeros_at_the_end_of_an_image_are_not_taken_for_padding() {
+    let (image, ends) = lay_out(&[vec![object(b"a")], vec![object(b"b")]]);
+    for end in ends {
+        let border = end.next_multiple_of(SEGLET);
+        for length in end + 1..=border {
+            let mut image = image[..end].to_vec();
+            image.resize(length, 0);
+            let error = SegmentIter::new(&image, SEGLET).find_map(Result::err);
+            let error = error.expect("something is missing");
+            assert_eq!((error.offset, error.kind), (end, ParseErrorKind::BadPadding));
+        }
+    }
+}
+
 /// Compares a segment piece by piece: each begins where the last one left an entry cut off.
 fn compare_in_pieces(image: &[u8], piece: usize) -> Result<usize, ParseError> {
     let mut next = 0;

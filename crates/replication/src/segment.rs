@@ -371,7 +371,8 @@ impl ReplicatedSegment {
     /// A backup has no space for the rest of a replica that it may have a part of.
     pub(crate) fn stall(&mut self, server: ServerId, until: Moment) {
         let old = self.epoch;
-        let fence = self.kind == SegmentKind::Head && !self.durably_closed;
+        let is_whole = self.durably_closed;
+        let fence = self.kind == SegmentKind::Head && !is_whole;
         let Some(replica) = self.replica(server) else {
             return;
         };
@@ -381,8 +382,9 @@ impl ReplicatedSegment {
         let found_open = replica.may_be_found_open();
         match replica.stage {
             ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => {}
-            // The same write again will do: it closes the replica, so no part of it counts alone.
-            ReplicaStage::Completing(_) if !fence => {}
+            // The same write again will do: it closes the replica, so no part of it counts alone. While the segment
+            // grows it would not.
+            ReplicaStage::Completing(_) if is_whole => {}
             ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => {
                 pluvio_units::mark("replica-lags");
                 replica.stage = ReplicaStage::Lagging(old);

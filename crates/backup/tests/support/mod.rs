@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
-use pluvio_env::Env;
+use pluvio_env::{Env, OpenMode};
 use pluvio_format::{
     Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, Outcome, SegmentHeader,
     SegmentKind, TableStat, TableStats, Tombstone,
@@ -108,6 +108,26 @@ impl Node {
     pub fn write(&self, backup: &Backup, request: WriteReplica) -> Result<(), Refusal> {
         let backup = backup.clone();
         self.run(async move { backup.write_replica(CORE, request).await })
+    }
+
+    /// Changes a file behind the backup's back.
+    pub fn rewrite(&self, path: &'static str, change: impl FnOnce(&mut Vec<u8>)) {
+        let disk = self.env.disk.clone();
+        let bytes = self.run(async move {
+            let file = disk.open(path, OpenMode::Existing).await.expect("is there");
+            let size = file.size().await.expect("is known");
+            let bytes = file.read_at(0, size as usize).await.expect("is read");
+            disk.remove(path).await.expect("is removed");
+            bytes
+        });
+        let mut bytes = bytes.to_vec();
+        change(&mut bytes);
+        let disk = self.env.disk.clone();
+        self.run(async move {
+            let file = disk.open(path, OpenMode::New).await.expect("is new");
+            let written = file.write_at(0, bytes.into());
+            written.await.expect("is written");
+        });
     }
 
     pub fn frames(&self) -> Vec<String> {

@@ -205,6 +205,40 @@ fn a_replica_that_waits_for_space_is_not_told_while_another_takes_its_place() {
     assert!(!world.lacks_space());
 }
 
+/// What the new replica was to be completed with is not all when its backup has space again.
+#[test]
+fn a_side_segment_that_grew_while_its_new_replica_waited_for_space_is_closed_there_too() {
+    let mut world = World::new(1, 4, 3, 2);
+    world.deliver_all();
+    let side = world.open(SegmentKind::Side, BTreeSet::new());
+    world.grow(side);
+    world.deliver_all();
+    let ids: Vec<ServerId> = world.backups.keys().copied().collect();
+    let (holders, others): (Vec<ServerId>, Vec<ServerId>) = ids
+        .iter()
+        .partition(|id| world.backups[id].frames.contains_key(&side));
+    let new = others[0];
+    world.backups.remove(&holders[0]);
+    world.push_list(3);
+    world.go_on();
+    for order in std::mem::take(&mut world.writes) {
+        world.deliver_surely(&order);
+    }
+    assert!(world.backups[&new].rewriting.contains_key(&side));
+    world.grow(side);
+    world.backups.get_mut(&new).expect("it is there").full = true;
+    world.deliver_all();
+    world.grow(side);
+    world.segments.get_mut(&side).expect("it is there").closed = true;
+    world.deliver_all();
+    world.backups.get_mut(&new).expect("it is there").full = false;
+    world.now = world.now + Duration::from_secs(5);
+    world.deliver_all();
+    let frame = &world.backups[&new].frames[&side];
+    assert!(frame.closed, "{frame:?}");
+    assert_eq!(frame.certified, world.segments[&side].length);
+}
+
 /// All that the first head has is durable; the next one is refused everywhere.
 #[test]
 fn disks_without_room_for_the_next_head_are_told() {

@@ -134,6 +134,11 @@ fn may_be(log: LogId, head: &HeadInfo) -> bool {
     head.logs <= LOGS_PER_MASTER_MAX && log.0 < head.logs
 }
 
+/// Whether an open replica of a head has all that it ever had.
+fn is_certain(replica: &ReplicaInfo) -> bool {
+    replica.head.as_ref().is_some_and(|info| info.copies <= 1)
+}
+
 /// The open head of one log that gives the digest.
 struct Head<'a> {
     segment: SegmentId,
@@ -316,9 +321,8 @@ impl<'a> Sources<'a> {
     /// nothing; 0 when each of them may have.
     fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
         let replicas = self.replicas.get(&head).into_iter().flatten();
-        let certain = |r: &ReplicaInfo| r.head.as_ref().is_some_and(|info| info.copies <= 1);
         let lengths = replicas
-            .filter(|(_, _, r)| is_head(r) && certain(r))
+            .filter(|(_, _, r)| is_head(r) && is_certain(r))
             .map(|(_, _, r)| r.length);
         lengths.min().unwrap_or(0)
     }
@@ -334,13 +338,14 @@ impl<'a> Sources<'a> {
             .copied()
             .collect();
         // Each replica of an open head has all that was acknowledged, unless its disk lost the end of it: in a power
-        // loss where writes are only buffered, or to damage. So the longest one comes first; closed ones are whole.
+        // loss where writes are only buffered, or to damage. So those that lost nothing come first, then the longest; closed ones are whole.
         sources.sort_by_key(|(ready_us, backup, replica)| {
             let missing = match replica.closed {
                 true => 0,
                 false => u32::MAX - replica.length,
             };
-            (!replica.closed, missing, *ready_us, *backup)
+            let doubtful = !replica.closed && !is_certain(replica);
+            (!replica.closed, doubtful, missing, *ready_us, *backup)
         });
         let Some((ready_us, _, _)) = sources.first().copied() else {
             return false;

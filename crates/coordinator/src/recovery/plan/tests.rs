@@ -382,13 +382,19 @@ fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
         backup(2, vec![filled(3, &[3])]),
     ]);
     assert_eq!(found, [(3, vec![2])]);
-    // As long as one that lost nothing: it has all that was acknowledged.
+    // As long as one that lost nothing, or longer: it has all that was acknowledged, but what it has more of is not worth a doubt.
     let long = doubtful(filled(3, &[3]));
-    let found = complete(&[
-        backup(1, vec![long.clone()]),
-        backup(2, vec![filled(3, &[3])]),
-    ]);
-    assert_eq!(found, [(3, vec![1, 2])]);
+    let longer = ReplicaInfo {
+        length: long.length + 1,
+        ..long.clone()
+    };
+    for weak in [&long, &longer] {
+        let found = complete(&[
+            backup(1, vec![weak.clone()]),
+            backup(2, vec![filled(3, &[3])]),
+        ]);
+        assert_eq!(found, [(3, vec![2, 1])]);
+    }
     // All of them may lack something: the longest first.
     let found = complete(&[backup(1, vec![short]), backup(2, vec![long])]);
     assert_eq!(found, [(3, vec![2, 1])]);
