@@ -211,9 +211,7 @@ fn a_replica_whose_end_is_zeros_is_damaged() {
     let image = Image::new(2, Head, 50);
     node.write(&backup, image.whole(2, Head))
         .expect("is written");
-    node.rewrite(FRAME, |file| {
-        file[4096 + image.ends[49] as usize..].fill(0)
-    });
+    node.rewrite(FRAME, |file| file[4096 + image.ends[49] as usize..].fill(0));
     check_that_it_is_damaged(&node, &backup);
 }
 

@@ -335,14 +335,14 @@ fn maybe_done(opcode: Opcode, error: &RpcError) -> bool {
     match error {
         RpcError::Call(CallError::Unreachable(..)) => false,
         RpcError::Call(_) | RpcError::BadReply(..) => true,
-        RpcError::Refused(Refusal::Retry { why, .. }) => match why {
+        RpcError::Refused(Refusal::Retry { why, .. }) => {
             // It may have led when it began.
-            RetryReason::NotLeader => true,
-            // The name is gone, servers have not followed yet.
-            RetryReason::NotReady if opcode == Opcode::DropTable => true,
-            // It is stored, and its servers have not taken it yet.
-            _ => opcode == Opcode::CreateTable,
-        },
+            *why == RetryReason::NotLeader
+                // The name is gone, servers have not followed yet.
+                || opcode == Opcode::DropTable && *why == RetryReason::NotReady
+                // It is stored, and its servers have not taken it yet.
+                || opcode == Opcode::CreateTable
+        }
         RpcError::Refused(_) => false,
     }
 }

@@ -439,7 +439,10 @@ fn zeros_at_the_end_of_an_image_are_not_taken_for_padding() {
             image.resize(length, 0);
             let error = SegmentIter::new(&image, SEGLET).find_map(Result::err);
             let error = error.expect("something is missing");
-            assert_eq!((error.offset, error.kind), (end, ParseErrorKind::BadPadding));
+            assert_eq!(
+                (error.offset, error.kind),
+                (end, ParseErrorKind::BadPadding)
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{cluster, key_of};
 use crate::batch::CALLS_MAX;
 use crate::sequence::{BATCH_UNDER_WAY_MAX, UNDER_WAY_MAX};
-use crate::testing::Fault;
+use crate::testing::{FakeCluster, Fault};
 use crate::window::WINDOW;
 use crate::{Client, ClientError, ErrorKind, Key, Opcode, RejectRules, RetryReason, Table};
 use bytes::Bytes;
@@ -193,10 +193,18 @@ fn a_batch_of_which_something_is_done_has_its_whole_time_in_a_full_memory() {
     let options = cluster.options().full_timeout(Duration::from_secs(1));
     let client = Client::new(cluster.parts(), options);
     let full = Refusal::retry(Duration::from_millis(400), RetryReason::MemoryFull);
-    // Of the three requests none is taken at first, then one after the other.
-    cluster.plan(Opcode::MultiWrite, Fault::Refuse(full), 3 + 2 + 1);
+    let refuse = |cluster: &FakeCluster, times| {
+        cluster.plan(Opcode::MultiWrite, Fault::Refuse(full.clone()), times);
+    };
     let keys = keys(100);
-    cluster.run(write_all(&client, &table, &keys, 0));
+    // Of the three requests none is taken at first, then one after the other, 400 to 600 ms apart.
+    refuse(&cluster, 3);
+    let one_by_one = async {
+        let (second, third) = (Duration::from_millis(300), Duration::from_millis(700));
+        cluster.at(second, |cluster| refuse(cluster, 2)).await;
+        cluster.at(third, |cluster| refuse(cluster, 1)).await;
+    };
+    cluster.run(join(write_all(&client, &table, &keys, 0), one_by_one));
     assert!(cluster.now() > Duration::from_secs(1));
 }
 
