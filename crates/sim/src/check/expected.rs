@@ -66,7 +66,7 @@ const EXPECTED_OF_DISKS: [Expected; 5] = [
         why: "a bit turned over in it, or it cannot be read; recovery uses another one",
     },
     Expected {
-        part: "an open head is damaged",
+        part: "an open head cannot be read",
         why: "it cannot be read",
     },
     Expected {
