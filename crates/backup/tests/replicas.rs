@@ -149,6 +149,7 @@ fn an_open_frame_whose_end_is_zeros_is_as_long_as_before_its_last_write() {
     node.rewrite("frames/0000000000000003-0000000000000002", |file| {
         file[4096 + image.ends[8] as usize..].fill(0)
     });
+    node.sim.crash(node.process);
     node.restart();
     let backup = node.start();
     assert_eq!(replicas(&node, &backup)[0].length, kept);

@@ -76,30 +76,39 @@ impl Client {
             Ok(found) => found.id,
             Err(error) if error.kind() == ErrorKind::NoSuchTable => {
                 // Somebody else may be dropping it: the coordinator answers when servers have followed.
-                let request = DropTable {
-                    table: named.table,
-                    only_wait: true,
-                };
-                return self.drop_by(&request, &mut attempts).await;
+                return self.until_dropped(named.table, &mut attempts).await;
             }
             Err(error) => return Err(error),
         };
         // By its id: when an attempt comes late or again, another table may have the name.
         let request = DropTable::of(TableRef::Id(id));
-        self.drop_by(&request, &mut attempts).await?;
+        match self.ask_for_change(&request, &mut attempts).await {
+            // An earlier attempt has dropped it: its reply was lost, or it did not wait to the end.
+            Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => {
+                self.until_dropped(named.table, &mut attempts).await?;
+            }
+            other => other?,
+        }
         self.forget(id);
         Ok(())
     }
 
-    async fn drop_by(
+    /// Waits until no server serves a dropped table of this name; drops nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchTable`] when there was nothing to wait for and no attempt to drop one before.
+    async fn until_dropped(
         &self,
-        request: &DropTable,
+        table: TableRef,
         attempts: &mut Attempts<'_>,
     ) -> Result<(), ClientError> {
-        match self.ask_for_change(request, attempts).await {
-            // An earlier attempt has dropped it: its reply was lost, or it did not wait to the end.
+        let request = DropTable {
+            table,
+            only_wait: true,
+        };
+        match self.ask_for_change(&request, attempts).await {
             Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),
-            other => other.map(drop),
+            other => other,
         }
     }
 

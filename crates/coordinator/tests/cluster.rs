@@ -109,7 +109,13 @@ fn a_drop_waits_for_earlier_tables_of_the_name_too() {
     assert!(first.is_err(), "{first:?}");
     let second = cluster.create_table("t");
     assert!(cluster.server(1).behaviour.drops_put_off > 0);
-    cluster.ask(DropTable::of(TableRef::Id(second.id))).unwrap();
+    let waits_for_the_first = cluster.try_once(DropTable::of(TableRef::Id(second.id)));
+    assert!(waits_for_the_first.is_err(), "{waits_for_the_first:?}");
+    let only_wait = DropTable {
+        table: named("t"),
+        only_wait: true,
+    };
+    assert_eq!(fatal(cluster.ask(only_wait)), FatalKind::NoSuchTable);
     assert!(cluster.server(1).owned.is_empty());
     cluster.calm_down();
 }
@@ -318,7 +324,11 @@ fn a_table_dropped_while_it_is_recovered_leaves_nothing_behind() {
         cluster.create_table("u");
         cluster.crash(0);
         cluster.sim.run_for(Duration::from_millis(delay));
-        cluster.ask(DropTable::of(named("t"))).unwrap();
+        match cluster.ask(DropTable::of(named("t"))) {
+            Ok(()) => {}
+            // Refused at first: until the owner's death is known its tablet counts as served.
+            again => assert_eq!(fatal(again), FatalKind::NoSuchTable),
+        }
         let status = cluster.calm_down();
         assert_eq!(status.tables.len(), 1);
     }

@@ -138,8 +138,13 @@ fn a_server_that_is_not_there_is_named() {
 fn a_server_that_answers_with_an_error_of_its_own_is_left_for_the_next_one() {
     // A proxy, and learners of older and newer versions of etcd.
     let learner = r#"{"message":"etcdserver: rpc not supported for learner"}"#;
-    for (status, words) in [(502, "nobody is behind it"), (503, learner), (400, learner)] {
-        let useless = scripted(move |_| (status, words.to_owned()));
+    let cases = [
+        (502, "nobody is behind it", "502"),
+        (503, learner, "not supported for learner"),
+        (400, learner, "not supported for learner"),
+    ];
+    for (status, answer, words) in cases {
+        let useless = scripted(move |_| (status, answer.to_owned()));
         let member = scripted(|_| (200, "{}".to_owned()));
         let both = open(&format!("etcd://{useless},{member}"));
         let error = both.get("leader").unwrap_err().to_string();
