@@ -62,9 +62,10 @@ fn filled(builder: StoreBuilder) -> (Store, Table) {
     (store, table)
 }
 
-/// Overwrites all objects but one until every segment was cleaned.
+/// Overwrites all objects but one, far more often than it takes until every segment was cleaned: a cleaner in a thread of its own, on
+/// a busy machine, may be a few rounds behind. What it finds ends the process.
 fn overwrite_others(table: &Table, but: u32) {
-    for round in 0..6 {
+    for round in 0..200 {
         for key in (0..KEYS).filter(|key| *key != but) {
             put(table, key, &[round; 1000]);
         }
