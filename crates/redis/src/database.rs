@@ -187,16 +187,11 @@ impl Databases {
         database: DatabaseId,
         key: &[u8],
     ) -> Result<Option<Object>, Failure> {
-        let mut tries = self.tries(database);
-        loop {
-            let Some(table) = tries.existing().await? else {
-                return Ok(None);
-            };
-            match self.client.read(&table, key).await {
-                Err(error) => tries.again(&table, &error).await?,
-                Ok(object) => return Ok(object),
-            }
-        }
+        let seen = self.see(database, key).await?;
+        Ok(seen.map(|seen| Object {
+            version: seen.version,
+            value: seen.value,
+        }))
     }
 
     /// [`Databases::read`] for a command that then writes or deletes what it read.
