@@ -106,7 +106,8 @@ impl<'a> Iterator for SegmentIter<'a> {
 /// whole entry: the end of the piece, or where the next piece has to begin.
 ///
 /// # Errors
-/// The first entry that is broken, or padding that is not zero; the offset is the one in the segment.
+/// The first entry that is broken, or padding that is not zero or is longer than padding can be; the offset is the one in
+/// the segment.
 ///
 /// # Panics
 /// When `seglet_bytes` is zero.
@@ -117,7 +118,9 @@ pub fn check_piece(bytes: &[u8], offset: usize, seglet_bytes: usize) -> Result<u
         if bytes[at] == 0 {
             let within = (offset + at) % seglet_bytes;
             let end = (at + seglet_bytes - within).min(bytes.len());
-            if within == 0 || bytes[at..end].iter().any(|&b| b != 0) {
+            let is_padding = seglet_bytes - within < SMALL_ENTRY_MAX.min(seglet_bytes)
+                && bytes[at..end].iter().all(|&b| b == 0);
+            if !is_padding {
                 return Err(ParseError::new(offset + at, ParseErrorKind::BadPadding));
             }
             at = end;

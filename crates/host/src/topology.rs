@@ -29,13 +29,19 @@ pub enum TopologyError {
     /// No node has a processor, or a processor is in two nodes.
     #[error("the nodes {0:?} are no division of processors")]
     Division(Vec<Vec<usize>>),
+    /// The number of a processor is one that no machine has.
+    #[error("there is no processor {0}: the largest number is {PROCESSOR_MAX}")]
+    Processor(usize),
 }
+
+/// No machine has a processor with a larger number.
+const PROCESSOR_MAX: usize = 1 << 20;
 
 impl Nodes {
     /// Nodes with the numbers 0, 1, …
     ///
     /// # Errors
-    /// [`TopologyError::Division`].
+    /// [`TopologyError::Division`], [`TopologyError::Processor`].
     pub fn new(nodes: Vec<Vec<usize>>) -> Result<Self, TopologyError> {
         Self::numbered((0..).zip(nodes).collect())
     }
@@ -43,7 +49,7 @@ impl Nodes {
     /// Nodes with the numbers that the system gives them. Several groups of processors may be near one node.
     ///
     /// # Errors
-    /// [`TopologyError::Division`].
+    /// [`TopologyError::Division`], [`TopologyError::Processor`].
     pub fn numbered(nodes: Vec<(u32, Vec<usize>)>) -> Result<Self, TopologyError> {
         let lists = || nodes.iter().map(|(_, processors)| processors);
         let mut all: Vec<usize> = lists().flatten().copied().collect();
@@ -51,6 +57,9 @@ impl Nodes {
         let twice = all.windows(2).any(|pair| pair[0] == pair[1]);
         if all.is_empty() || twice {
             return Err(TopologyError::Division(lists().cloned().collect()));
+        }
+        if let Some(&last) = all.last().filter(|&&last| last > PROCESSOR_MAX) {
+            return Err(TopologyError::Processor(last));
         }
         let used = nodes.into_iter().filter(|(_, list)| !list.is_empty());
         let (numbers, processors) = used.unzip();
@@ -118,7 +127,7 @@ fn processors(text: &str) -> Option<Vec<usize>> {
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last > 1 << 20 {
+        if first > last || last > PROCESSOR_MAX {
             return None;
         }
         all.extend(first..=last);
@@ -174,6 +183,10 @@ mod tests {
         assert!(refused.to_string().contains("3-1"), "{refused}");
         for nodes in [vec![], vec![vec![]], vec![vec![1], vec![2, 1]]] {
             assert!(Nodes::new(nodes).is_err());
+        }
+        for number in [PROCESSOR_MAX + 1, usize::MAX] {
+            let refused = Nodes::new(vec![vec![0], vec![number]]).unwrap_err();
+            assert!(matches!(refused, TopologyError::Processor(n) if n == number));
         }
     }
 }

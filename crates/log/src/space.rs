@@ -144,6 +144,13 @@ impl LogSpace {
         self.memory.epochs().pin()
     }
 
+    /// Whether what is found in this space stays readable under that guard.
+    #[must_use]
+    #[inline]
+    pub fn is_pinned_by(&self, guard: &EpochGuard<'_>) -> bool {
+        guard.is_of(self.memory.epochs())
+    }
+
     /// Tells the log the time, in seconds of the cluster; an earlier one than it knows changes nothing. Appends tell it as
     /// well, by their timestamps.
     #[inline]

@@ -7,7 +7,7 @@ use pluvio_format::{
     Tombstone,
 };
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SegmentId, TableId};
+use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SMALL_ENTRY_MAX, SegmentId, TableId};
 
 /// An entry in log memory: borrowed where it lies in one piece, which all small ones do; copied
 /// where it crosses a seglet border.
@@ -138,12 +138,12 @@ impl LogMemory {
         unsafe { self.bytes(seglet, within, 1, guard) == [0] }
     }
 
-    /// Whether all bytes from there to the end of the seglet are zero; as [`Self::is_padding`].
+    /// Whether all bytes from there to the end of the seglet are zero, and as few as padding has; as [`Self::is_padding`].
     pub(crate) fn is_blank(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
         // SAFETY: as in `is_padding`; what is behind an entry in a closed segment is padding or other entries, up to the
         // border.
         let bytes = unsafe { self.bytes(seglet, within, SEGLET_BYTES - within, guard) };
-        within > 0 && bytes.iter().all(|byte| *byte == 0)
+        bytes.len() < SMALL_ENTRY_MAX && bytes.iter().all(|byte| *byte == 0)
     }
 
     /// The bytes of an entry of a known length, when they lie in one piece and cannot change. `entry` was found under

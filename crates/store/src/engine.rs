@@ -207,7 +207,7 @@ impl Engine {
                     range,
                     FORGET_SLICE,
                     |entry| self.hash_of(table, entry, &guard),
-                    |slot| self.uncount(table, slot.entry, &self.view(slot.entry, &guard), &guard),
+                    |slot| self.forget_entry(table, slot.entry, &guard),
                 );
                 // As many lines go as were emptied.
                 let hash_of = |entry| self.hash_of(table, entry, &guard);
@@ -216,6 +216,20 @@ impl Engine {
             }
         }
         table.indexes.uncover(range);
+    }
+
+    /// Counts an entry that is in the index no more as dead. Its version is one that has been given: nothing has a smaller one
+    /// afterwards, also when the log that said so is gone.
+    fn forget_entry(&self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
+        let view = self.view(entry, guard);
+        if let Entry::Object(object) = view.entry() {
+            let version = match self.space.is_in_place() {
+                true => ValueHead::strip(object).version,
+                false => object.version,
+            };
+            self.space.raise_safe_version(version.next());
+        }
+        self.uncount(table, entry, &view, guard);
     }
 
     /// Sizes and counts of all tables.

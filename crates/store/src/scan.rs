@@ -51,7 +51,7 @@ impl Engine {
         let last = loop {
             let (stretch_last, mut stretch) = self.scan_bucket(table, from, values, &mut pending);
             stretch.retain(|item| range.contains(item.hash));
-            stretch.sort_by(|a, b| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
+            put_in_order(&mut stretch);
             size += stretch
                 .iter()
                 .map(|i| i.key.len() + i.value.len())
@@ -126,6 +126,16 @@ impl Engine {
         }
         (last, items)
     }
+}
+
+/// By ascending hash, each key once: one that is deleted and stored again while a bucket is looked at may be seen in both of
+/// its slots, and the newer one counts.
+fn put_in_order(stretch: &mut Vec<ScanItem>) {
+    stretch.sort_by(|a, b| {
+        let (of_a, of_b) = ((a.hash, &a.key), (b.hash, &b.key));
+        of_a.cmp(&of_b).then(b.version.cmp(&a.version))
+    });
+    stretch.dedup_by(|older, newest| older.key == newest.key);
 }
 
 /// Drops what is beyond the limits, but never splits one hash and keeps at least one.

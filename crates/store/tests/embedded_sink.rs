@@ -132,6 +132,28 @@ fn delete(table: &Table, key: &[u8]) {
 }
 
 #[test]
+fn versions_of_a_dropped_table_are_not_given_again() {
+    let disk = Disk::default();
+    let store = builder(&disk).heads(1).build().unwrap();
+    let dropped = store.create_table("dropped").unwrap();
+    for _ in 0..1000 {
+        put(&dropped, b"key", b"value");
+    }
+    let last = dropped.get_with(b"key", |version, _| version).unwrap();
+    store.sync().unwrap();
+    assert!(store.drop_table("dropped"));
+    // The whole memory and more: what the table had is cleaned away, in memory and on the disk.
+    let table = store.create_table("other").unwrap();
+    for n in 0..500_u32 {
+        put(&table, &[(n % 20) as u8], &vec![1; 256 << 10]);
+    }
+    store.sync().unwrap();
+    let kept = disk.read_back().unwrap();
+    assert_eq!(kept.objects.len(), 20);
+    assert!(kept.next_version > last);
+}
+
+#[test]
 fn what_was_synced_is_read_back_and_lives_on_in_another_store() {
     let disk = Disk::default();
     let store = builder(&disk).build().unwrap();

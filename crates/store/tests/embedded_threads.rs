@@ -210,6 +210,17 @@ fn a_thread_that_panics_in_a_call_leaves_the_store_usable() {
 }
 
 #[test]
+#[should_panic(expected = "another store")]
+fn a_guard_of_another_store_keeps_nothing_readable_and_is_refused() {
+    let build = || Store::builder().memory(Size::mib(48)).build().unwrap();
+    let (one, two) = (build(), build());
+    let table = one.create_table("t").unwrap();
+    table.put(b"key", b"value").unwrap();
+    let guard = two.pin();
+    drop(table.get_ref(&guard, b"key"));
+}
+
+#[test]
 fn two_stores_in_one_process_know_nothing_of_each_other() {
     let build = || Store::builder().memory(Size::mib(48)).build().unwrap();
     let (one, two) = (build(), build());

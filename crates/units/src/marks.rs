@@ -22,8 +22,9 @@ thread_local! {
 /// Notes that the branch of this name was reached, if anybody counts.
 #[cold]
 pub fn mark(name: &'static str) {
-    COUNTS.with_borrow_mut(|counts| {
-        if let Some(counts) = counts {
+    // A thread that ends may write from the destructors of its variables, when this one is gone.
+    let _nobody_counts_any_more = COUNTS.try_with(|counts| {
+        if let Some(counts) = &mut *counts.borrow_mut() {
             *counts.entry(name).or_default() += 1;
         }
     });

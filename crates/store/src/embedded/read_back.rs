@@ -35,7 +35,7 @@ pub struct KeptObject {
 pub struct Kept {
     /// The objects, by table and key.
     pub objects: Vec<KeptObject>,
-    /// Above every version that was ever given: for
+    /// Above every version that was durable: for
     /// [`StoreBuilder::first_version`](crate::StoreBuilder::first_version).
     pub next_version: ObjectVersion,
 }

@@ -172,9 +172,14 @@ impl Table {
     /// assert_eq!(towns.get(b"Bern").as_deref(), Some(&b"137000"[..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Panics
+    /// When the guard is of another store: it would not keep the value readable.
     #[must_use]
     pub fn get_ref<'g>(&'g self, guard: &'g StoreGuard<'_>, key: &[u8]) -> Option<Borrowed<'g>> {
         let engine = &self.shared.engine;
+        let pinned = engine.space().is_pinned_by(&guard.0);
+        assert!(pinned, "the guard is of another store than the table");
         if engine.space().is_in_place() {
             let mut value = Vec::new();
             let version = engine.copy_in_place(&self.table, key, &mut value)?;
