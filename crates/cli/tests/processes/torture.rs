@@ -35,9 +35,10 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     let kept_text = kept.to_str().unwrap();
     let report = short_run(kept_text);
     assert_eq!(report["ok"], true, "{report}");
-    assert_eq!(report["seed"], 6, "{report}");
-    let faults = report["faults_done"].as_object().unwrap();
-    assert!(!faults.is_empty(), "{report}");
+    assert_eq!(report["seed"], 2_010_131, "{report}");
+    for kind in ["kill", "stop"] {
+        assert!(report["faults_done"][kind].is_u64(), "{report}");
+    }
     // Two kinds need what not every machine grants; the report says so.
     let possible = report["faults"].as_array().unwrap();
     for kind in ["kill", "stop", "coordinator", "flip"] {
@@ -77,10 +78,12 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     output.fails(1, &["do not hold", "defect"]);
 }
 
-/// A few seconds of trouble, and it holds; everything that shows it is kept in a folder. Of all kinds of faults this seed has those that
-/// need most, a cut and a full disk; where these are not possible, others.
+/// A few seconds of trouble, and it holds; everything that shows it is kept in a folder. Whatever the machine allows, this seed begins with a
+/// server that is killed, and stops another one half a second later, for so long that it is declared dead. Both happen, however quick the
+/// machine is: the first fault meets a calm cluster, and the second one joins others, with at most one server away before it. A full disk and a cut
+/// follow where they are possible.
 fn short_run(kept: &str) -> Value {
-    let flags = "--minutes 0.15 --seed 6 --faults all --json --keep";
+    let flags = "--minutes 0.15 --seed 2010131 --faults all --json --keep";
     torture(&format!("{flags} {kept}")).json()
 }
 
