@@ -244,7 +244,19 @@ mod tests {
             "{\"seed\":1,\"marks\":{\"a\":3,\"b\":1}}\nsomething else\n{\"seed\":2,\"marks\":{}}\n";
         assert_eq!(reached(text), ["a", "b"]);
         assert!(reached("no report").is_empty());
-        assert_eq!(listed("# marks\n\na # one\nb\n"), ["a", "b"]);
+        let list = "# marks\n\na # one\nb\nc # no seed gets there\n";
+        assert_eq!(listed(list), ["a", "b", "c"]);
+
+        let root = tempfile::tempdir().expect("a folder");
+        let marks = BTreeSet::from_iter(reached(text));
+        let check = |derived| check_marks(root.path(), &marks, derived);
+        assert!(check(DERIVED_DEFAULT).is_err(), "there is no list");
+        std::fs::create_dir(root.path().join("tests")).expect("a folder");
+        std::fs::write(root.path().join(MARKS), list).expect("a file");
+        let counts = check(DERIVED_DEFAULT).expect("there is a list");
+        assert_eq!((counts.passed, counts.failed), (2, 1));
+        let too_few = check(DERIVED_DEFAULT - 1).expect("there is a list");
+        assert_eq!(too_few, Counts::default());
     }
 
     #[test]

@@ -73,16 +73,10 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
     };
     let done = run_all(sim, &simulate, &told);
     progress.finish_and_clear();
-    let done = done?;
-    let done = match sim.shrink {
-        true => smaller(sim, done),
-        false => done,
-    };
-    for report in &done.failed {
-        say(format_args!(
-            "seed {} failed; replay: {}",
-            report.seed, report.replay
-        ));
+    let mut again = |options: &RunOptions| run_traced(options, tracing::Level::WARN, None);
+    let done = smaller(sim, done?, &mut again);
+    for line in done.replays() {
+        say(line);
     }
     done.verdict()?;
     if !global.json {
@@ -91,9 +85,9 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the first failure smaller. The same check must fail; others are other errors.
-fn smaller(sim: &Sim, mut done: Done) -> Done {
-    let Some(first) = done.failed.first_mut() else {
+/// Makes the first failure smaller, where that is asked for; `again` runs it. The same check must fail; others are other errors.
+fn smaller(sim: &Sim, mut done: Done, again: &mut dyn FnMut(&RunOptions) -> RunReport) -> Done {
+    let Some(first) = done.failed.first_mut().filter(|_| sim.shrink) else {
         return done;
     };
     let check = first.violations[0].check;
@@ -102,9 +96,8 @@ fn smaller(sim: &Sim, mut done: Done) -> Done {
         "seed {}: making the run smaller in which {check} does not hold",
         first.seed
     ));
-    let mut run = |options: &RunOptions| run_traced(options, tracing::Level::WARN, None);
     let fails = |report: &RunReport| report.violations.iter().any(|v| v.check == check);
-    let shrunk = shrink(&options, first.clone(), sim.shrink_tries, &mut run, &fails);
+    let shrunk = shrink(&options, first.clone(), sim.shrink_tries, again, &fails);
     let report = shrunk.report;
     say(format_args!(
         "after {} tries: {} of {} operations, {} of {} clients; {report}",
@@ -123,6 +116,15 @@ struct Done {
 }
 
 impl Done {
+    /// For each seed that failed, how to see that again.
+    fn replays(&self) -> Vec<String> {
+        let line = |report: &RunReport| {
+            let RunReport { seed, replay, .. } = report;
+            format!("seed {seed} failed; replay: {replay}")
+        };
+        self.failed.iter().map(line).collect()
+    }
+
     /// # Errors
     /// A check did not hold; how to see that again.
     fn verdict(&self) -> Result<(), Failure> {
@@ -234,19 +236,88 @@ mod tests {
         Line::parse_from(line.split_whitespace()).sim
     }
 
+    fn planted(check: Check) -> Violation {
+        Violation {
+            check,
+            message: "planted".to_owned(),
+            evidence: Vec::new(),
+        }
+    }
+
     /// A run whose checks hold, but for some seeds.
     fn failing(seeds: &[u64]) -> impl Fn(&Sim, u64) -> RunReport + Sync {
         move |sim, seed| {
             let mut report = simulate(sim, seed);
             if seeds.contains(&seed) {
-                report.violations.push(Violation {
-                    check: Check::OneOwner,
-                    message: "planted".to_owned(),
-                    evidence: Vec::new(),
-                });
+                report.violations.push(planted(Check::OneOwner));
             }
             report
         }
+    }
+
+    /// What came of two seeds of four clients and twenty operations.
+    fn two_failed() -> Done {
+        let failed = |seed: u64| {
+            let mut report = failing(&[seed])(&sim(""), seed);
+            (report.steps, report.steps_done, report.plan.clients) = (20, 20, 4);
+            report.fault_events = 0;
+            report
+        };
+        Done {
+            runs: 4,
+            failed: vec![failed(6), failed(8)],
+        }
+    }
+
+    #[test]
+    fn the_command_of_the_smaller_run_is_told() {
+        let mut flags = sim("--shrink");
+        flags.steps = 20;
+        let done = two_failed();
+        let (like, other) = (done.failed[0].clone(), done.failed[1].replay.clone());
+        let mut tries = 0;
+        // It takes three operations, and no more than one client. With fewer something else is wrong.
+        let mut again = |options: &RunOptions| {
+            tries += 1;
+            let mut report = like.clone();
+            report.steps_done = options.keep.steps.unwrap_or(options.steps);
+            report.plan.clients = options.keep.clients.unwrap_or(4);
+            report.replay = options.command();
+            report.violations = vec![planted(match report.steps_done {
+                0..3 => Check::Linearizable,
+                _ => Check::OneOwner,
+            })];
+            report
+        };
+        let done = smaller(&flags, done, &mut again);
+        let command = "pluvio sim --seed 6 --steps 20 --servers 1 --faults none --keep-clients 1 --keep-steps 3";
+        let told = [
+            format!("seed 6 failed; replay: {command}"),
+            format!("seed 8 failed; replay: {other}"),
+        ];
+        assert_eq!(done.replays(), told);
+        let failure = done
+            .verdict()
+            .expect_err("a check did not hold")
+            .to_string();
+        assert!(failure.starts_with("2 of 4 seeds failed"), "{failure}");
+        assert!(failure.ends_with(command), "{failure}");
+        assert_eq!(done.failed[0].violations, [planted(Check::OneOwner)]);
+        assert!((3..=200).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn no_run_is_made_smaller_unless_that_is_asked_for_and_none_when_all_held() {
+        let mut again = |_: &RunOptions| -> RunReport { panic!("nothing is to be run again") };
+        let before = two_failed().replays();
+        let done = smaller(&sim(""), two_failed(), &mut again);
+        assert_eq!(done.replays(), before);
+        let done = smaller(&sim("--shrink"), Done::default(), &mut again);
+        assert!(done.replays().is_empty());
+        let done = two_failed();
+        let mut never = |_: &RunOptions| -> RunReport { panic!("no try is left") };
+        let done = smaller(&sim("--shrink --shrink-tries 0"), done, &mut never);
+        assert_eq!(done.replays(), before);
     }
 
     #[test]

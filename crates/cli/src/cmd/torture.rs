@@ -1,7 +1,8 @@
 //! `pluvio torture`: a cluster of real processes under faults, with clients whose complete history is checked.
 //!
 //! `docs/torture.md` tells what is done, recorded and checked. The parts: `faults` (the schedule), `nemesis` (does it, to
-//! processes, `links` and `disks`), `native` and `redis` (clients), `journal` (what they did), `report` (the judgement), `lines` (histories as files).
+//! processes, `links` and `disks`), `native` and `redis` (clients), `journal` (what they did), `report` (the judgement), `evidence` (where it is
+//! kept), `lines` (histories as files).
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -11,6 +12,7 @@ use crate::session::Session;
 use clap::Args;
 use disks::Disks;
 use draw::Draw;
+use evidence::Evidence;
 use faults::{Fault, Faults, Schedule};
 use indicatif::ProgressBar;
 use journal::{Journal, Subject};
@@ -31,11 +33,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 mod disks;
 mod draw;
+mod evidence;
 mod faults;
 mod journal;
 mod lines;
@@ -89,7 +91,7 @@ pub struct Torture {
     #[arg(long, value_name = "LIST", default_value_t = Faults::all())]
     faults: Faults,
     /// Keep data, traces, history, faults and report in this directory, which must be empty or new [default: a temporary
-    /// directory, kept only when something does not hold]
+    /// directory, kept only when something does not hold or the run ends early]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Run nothing: check a history that an earlier run has kept
@@ -110,7 +112,17 @@ fn minutes(text: &str) -> Result<f64, String> {
     Ok(minutes)
 }
 
-/// Runs the torture. Exit code 0 when everything held, 1 when not.
+/// A run that was arranged.
+struct Run {
+    /// What is asked for, without faults that are not possible here.
+    torture: Torture,
+    seed: u64,
+    /// Where the processes keep data and traces.
+    data: PathBuf,
+    machine: Arc<Machine>,
+}
+
+/// Runs the torture. Exit code 0 when nothing was found that does not hold, 1 when something was, or when the run ended early.
 pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     if let Some(path) = &torture.history {
         let history = lines::read(path)?;
@@ -123,24 +135,39 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
             "--replicas must be less than --servers: replicas lie on other servers",
         ));
     }
-    let (data, temporary) = directory(torture.keep.as_deref())?;
+    let log = global.log.clone();
+    run_with(global, torture, |run| {
+        temporary::until_stopped(move |env| async move { torment(env, &run, log).await })
+    })
+}
+
+/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment` fails with leaves no evidence:
+/// that there is no cluster, or that somebody stopped it.
+fn run_with(
+    global: &Global,
+    torture: &Torture,
+    torment: impl FnOnce(Run) -> Result<(Report, History), Failure>,
+) -> Result<ExitCode, Failure> {
+    let evidence = Evidence::new(torture.keep.as_deref())?;
     let seed = torture.seed.unwrap_or_else(fresh_seed);
     let mut asked = torture.clone();
-    let (machine, left_out) = machine(&mut asked, seed, &data);
+    let (machine, left_out) = machine(&mut asked, seed, evidence.folder());
     for (fault, why) in &left_out {
         say(format_args!("not possible here: {}: {why}", fault.name()));
     }
     let machine = Arc::new(machine);
-    let (shared, log, folder) = (Arc::clone(&machine), global.log.clone(), data.clone());
-    let result = temporary::until_stopped(move |env| async move {
-        torment(env, &asked, seed, folder, shared, log).await
+    let result = torment(Run {
+        torture: asked,
+        seed,
+        data: evidence.folder().to_owned(),
+        machine: Arc::clone(&machine),
     });
     // Unmounts disks, before their directory is removed.
     drop(machine);
     let (mut report, history) = match result {
         Ok(done) => done,
         Err(failure) => {
-            temporary.into_iter().for_each(temporary::remove);
+            evidence.remove();
             return Err(failure);
         }
     };
@@ -150,15 +177,19 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     report.judge(&history);
     judging.finish_and_clear();
     if report.ok && torture.keep.is_none() {
-        temporary.into_iter().for_each(temporary::remove);
+        evidence.remove();
         return report.tell(global);
     }
-    report.kept = Some(data.display().to_string());
-    keep(&report, &history, &data)?;
-    if let Some(directory) = temporary {
-        let _path = directory.keep();
+    report.kept = Some(evidence.folder().display().to_string());
+    let written = evidence.keep(&report, &history);
+    match (report.tell(global), written) {
+        (Err(failure), Err(unwritten)) => {
+            say(format_args!("not all evidence is there: {unwritten}"));
+            Err(failure)
+        }
+        (Ok(_), Err(unwritten)) => Err(unwritten),
+        (told, Ok(())) => told,
     }
-    report.tell(global)
 }
 
 /// Arranges what faults need; those that this machine does not allow are taken away, with the reason.
@@ -205,50 +236,13 @@ fn fresh_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() >> 40
 }
 
-fn directory(keep: Option<&Path>) -> Result<(PathBuf, Option<TempDir>), Failure> {
-    let Some(path) = keep else {
-        let directory = temporary::directory("pluvio-torture-", "use --keep")?;
-        return Ok((directory.path().to_owned(), Some(directory)));
-    };
-    let fail = |error: std::io::Error| Failure::file(path, &error);
-    fs::create_dir_all(path).map_err(fail)?;
-    if fs::read_dir(path).map_err(fail)?.next().is_some() {
-        return Err(Failure::usage(format!(
-            "--keep {}: it is not empty; give a new directory",
-            path.display()
-        )));
-    }
-    Ok((path.canonicalize().map_err(fail)?, None))
-}
-
-/// Writes the evidence beside the data and traces.
-fn keep(report: &Report, history: &History, folder: &Path) -> Result<(), Failure> {
-    lines::write(history, &folder.join("history.jsonl"))?;
-    let text = |value: Result<String, serde_json::Error>| {
-        value.map_err(|error| Failure::new(format!("cannot write the report: {error}")))
-    };
-    let mut events = String::new();
-    for event in &report.events {
-        events += &text(serde_json::to_string(event))?;
-        events.push('\n');
-    }
-    let report = text(serde_json::to_string_pretty(report))?;
-    for (name, text) in [("faults.jsonl", events), ("report.json", report)] {
-        let path = folder.join(name);
-        fs::write(&path, text).map_err(|error| Failure::file(&path, &error))?;
-    }
-    Ok(())
-}
-
-/// Starts a cluster, torments it, heals it, and reads everything, twice.
-async fn torment(
-    env: Env,
-    torture: &Torture,
-    seed: u64,
-    data: PathBuf,
-    machine: Arc<Machine>,
-    log: Option<String>,
-) -> Result<(Report, History), Failure> {
+/// Starts a cluster, torments it, heals it, and reads everything, twice. What ends that early, once there is a cluster, is
+/// in the report, beside everything that happened until then.
+///
+/// # Errors
+/// There is no cluster.
+async fn torment(env: Env, run: &Run, log: Option<String>) -> Result<(Report, History), Failure> {
+    let torture = &run.torture;
     let options = LocalOptions {
         coordinators: COORDINATORS,
         // Where bits flip, one replica of every segment may be damaged: a write needs another one.
@@ -256,31 +250,72 @@ async fn torment(
             .faults
             .has(Fault::Flip)
             .then(|| (torture.replicas - 1).max(2)),
-        homes: machine.links.as_ref().map(Links::homes),
+        homes: run.machine.links.as_ref().map(Links::homes),
         log: Some(log.unwrap_or_else(|| "info".to_owned())),
-        ..LocalOptions::for_a_while(torture.servers, torture.replicas, torture.memory, &data)
+        ..LocalOptions::for_a_while(torture.servers, torture.replicas, torture.memory, &run.data)
     };
     let cluster = LocalCluster::start(env.clone(), options).await?;
     let journal = Journal::new(env.clock.clone());
-    let last = cluster.session(LAST_PATIENCE);
-    let table = last.client.create_table(TABLE, None).await?;
-    let redis: Vec<String> = cluster.servers().filter_map(|s| s.redis.clone()).collect();
-    let sessions = (0..torture.clients).map(|number| cluster.session(patience(number)));
-    let sessions: Vec<Session> = sessions.collect();
-    let away_max = (torture.replicas as usize - 1).max(1);
     let mut nemesis = Nemesis::new(
         cluster,
-        machine,
+        Arc::clone(&run.machine),
         env.clock.clone(),
         journal.clone(),
-        Schedule::new(seed, &torture.faults),
-        seed,
-        away_max,
+        Schedule::new(run.seed, &torture.faults),
+        run.seed,
+        (torture.replicas as usize - 1).max(1),
     );
-    let clients = Clients::start(seed, &journal, &sessions, &redis).await?;
-    let length = Duration::from_secs_f64(torture.minutes * 60.0);
+    let mut report = Report {
+        seed: run.seed,
+        servers: torture.servers,
+        replicas: torture.replicas,
+        faults: torture.faults.clone(),
+        again: again(torture, run.seed),
+        ..Report::default()
+    };
+    match phases(&env, run, &journal, &mut nemesis, &mut report).await {
+        Ok(()) => nemesis.cluster.stop().await,
+        Err(failure) => {
+            report.failed = Some(failure.to_string());
+            journal.stop();
+            // Some may be stopped or cut off, and would not end when they are asked to.
+            nemesis.kill_all().await;
+        }
+    }
+    report.violations.extend(panics(&run.data.join("logs")));
+    report.faults_done = nemesis.counts;
+    report.expelled = nemesis.expelled;
+    report.events = nemesis.events;
+    let pages = match report.failed.is_some() {
+        // Clients that are still at work go on in theirs.
+        true => journal.pages().clone(),
+        false => std::mem::take(&mut *journal.pages()),
+    };
+    report.operations = pages.operations;
+    report.errors = pages.errors;
+    report.violations.extend(pages.violations);
+    Ok((report, pages.history))
+}
+
+/// All that is done to a cluster, one after the other. What came of it until then is in `journal`, `nemesis` and `report`, also
+/// when it fails.
+async fn phases(
+    env: &Env,
+    run: &Run,
+    journal: &Journal,
+    nemesis: &mut Nemesis,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let cluster = &nemesis.cluster;
+    let last = cluster.session(LAST_PATIENCE);
+    let redis: Vec<String> = cluster.servers().filter_map(|s| s.redis.clone()).collect();
+    let sessions = (0..run.torture.clients).map(|number| cluster.session(patience(number)));
+    let sessions: Vec<Session> = sessions.collect();
+    let table = last.client.create_table(TABLE, None).await?;
+    let clients = Clients::start(run.seed, journal, &sessions, &redis).await?;
+    let length = Duration::from_secs_f64(run.torture.minutes * 60.0);
     let progress = bar(length.as_secs(), "torture (s)", false);
-    let showing = show(&journal, &*env.clock, &progress);
+    let showing = show(journal, &*env.clock, &progress);
     let tormented = async {
         tokio::select! {
             biased;
@@ -288,49 +323,32 @@ async fn torment(
             () = showing => Ok(()),
         }
     };
-    tormented.await?;
+    let tormented = tormented.await;
     progress.finish_and_clear();
-    let worked = journal.now();
+    report.seconds = journal.now().as_secs_f64();
     journal.stop();
+    tormented?;
     nemesis.heal()?;
-    let mut report = Report {
-        seed,
-        servers: torture.servers,
-        replicas: torture.replicas,
-        seconds: worked.as_secs_f64(),
-        faults: torture.faults.clone(),
-        again: again(torture, seed),
-        ..Report::default()
-    };
     let progress = spinner("waiting until the cluster is healthy");
     progress.enable_steady_tick(Duration::from_millis(100));
-    report.healed_s = healthy(&mut nemesis, &mut report, "faults have ended").await?;
+    report.healed_s = healthy(nemesis, report, "faults have ended").await?;
     progress.set_message("clients end");
     clients.ended().await?;
     let readers = Readers {
-        env: &env,
-        journal: &journal,
+        env,
+        journal,
         session: &last,
         table: &table,
-        seed,
+        seed: run.seed,
         progress: &progress,
     };
-    readers.read_everything(&mut report, 0).await?;
+    readers.read_everything(report, 0).await?;
     progress.set_message("cold start");
     nemesis.cold_start().await?;
-    report.cold_start_s = healthy(&mut nemesis, &mut report, "a cold start").await?;
-    readers.read_everything(&mut report, 1).await?;
+    report.cold_start_s = healthy(nemesis, report, "a cold start").await?;
+    readers.read_everything(report, 1).await?;
     progress.finish_and_clear();
-    nemesis.cluster.stop().await;
-    report.violations.extend(panics(&data.join("logs")));
-    report.faults_done = nemesis.counts;
-    report.expelled = nemesis.expelled;
-    report.events = nemesis.events;
-    let pages = std::mem::take(&mut *journal.pages());
-    report.operations = pages.operations;
-    report.errors = pages.errors;
-    report.violations.extend(pages.violations);
-    Ok((report, pages.history))
+    Ok(())
 }
 
 /// The command that does the same to another cluster.
@@ -535,5 +553,104 @@ fn unreadable(subject: &Subject, error: &ClientError) -> Violation {
         check: Check::Progress,
         message: format!("key {key} cannot be read from a healthy cluster: {error}"),
         evidence: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nemesis::Event;
+    use super::*;
+    use clap::Parser;
+    use pluvio_sim::history::{Action, KeyKind};
+    use serde_json::Value;
+
+    /// The command alone, as it is parsed.
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        global: Global,
+        #[command(flatten)]
+        torture: Torture,
+    }
+
+    fn line(flags: &str) -> Line {
+        let line = format!("torture --faults none --seed 17 {flags}");
+        Line::parse_from(line.split_whitespace())
+    }
+
+    /// A run in which a client does not come to its end, in the middle of its first operation.
+    fn ends_early(run: Run) -> Result<(Report, History), Failure> {
+        let mut history = History::default();
+        let key = history.key("r-1", KeyKind::Register);
+        let _under_way = history.invoke(key, 1, Action::Read, Duration::ZERO);
+        let report = Report {
+            seed: run.seed,
+            failed: Some("a client was stopped".to_owned()),
+            events: vec![Event {
+                at: 1.0,
+                text: "server process 1 is killed".to_owned(),
+            }],
+            ..Report::default()
+        };
+        Ok((report, history))
+    }
+
+    /// Checks what such a run says and leaves; gives where that is.
+    fn evidence_of(Line { global, torture }: &Line) -> PathBuf {
+        let failure = run_with(global, torture, ends_early).unwrap_err();
+        let words = failure.to_string();
+        for word in ["early", "seed 17", "a client was stopped"] {
+            assert!(words.contains(word), "{words}");
+        }
+        let code = |code: ExitCode| format!("{code:?}");
+        assert_eq!(code(failure.report()), code(ExitCode::from(1)));
+        let (_, folder) = words.rsplit_once(" are in ").unwrap();
+        let folder = PathBuf::from(folder);
+        let history = lines::read(&folder.join("history.jsonl")).unwrap();
+        assert_eq!(history.len(), 1);
+        let faults = fs::read_to_string(folder.join("faults.jsonl")).unwrap();
+        assert!(faults.contains("server process 1 is killed"), "{faults}");
+        let report = fs::read_to_string(folder.join("report.json")).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["ok"], false, "{report}");
+        assert_eq!(report["failed"], "a client was stopped", "{report}");
+        assert_eq!(report["kept"], folder.to_str().unwrap(), "{report}");
+        folder
+    }
+
+    /// TORT-6.
+    #[test]
+    fn a_run_that_ends_early_leaves_its_evidence_and_says_where() {
+        let folder = evidence_of(&line(""));
+        fs::remove_dir_all(folder).unwrap();
+        let own = tempfile::tempdir().unwrap();
+        let kept = own.path().join("evidence");
+        let folder = evidence_of(&line(&format!("--keep {}", kept.display())));
+        assert_eq!(folder, kept.canonicalize().unwrap());
+    }
+
+    #[test]
+    fn a_run_without_a_cluster_leaves_no_temporary_directory() {
+        let Line { global, torture } = line("");
+        let mut data = PathBuf::new();
+        let failed = run_with(&global, &torture, |run| {
+            assert!(run.data.is_dir());
+            data = run.data;
+            Err(Failure::new("no port is free"))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "no port is free");
+        assert!(!data.exists());
+    }
+
+    #[test]
+    fn a_run_in_which_everything_holds_leaves_no_temporary_directory() {
+        let Line { global, torture } = line("");
+        let mut data = PathBuf::new();
+        let done = run_with(&global, &torture, |run| {
+            data = run.data;
+            Ok((Report::default(), History::default()))
+        });
+        assert!(done.is_ok());
+        assert!(!data.exists());
     }
 }

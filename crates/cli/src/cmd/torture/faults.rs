@@ -220,6 +220,21 @@ mod tests {
         for fault in Fault::ALL {
             assert!(acts(7).iter().any(|act| act.fault == fault), "{fault:?}");
         }
+        // `crates/cli/tests/processes/torture.rs` relies on these, on every machine.
+        for left_out in [
+            &[][..],
+            &[Fault::Cut],
+            &[Fault::Disk],
+            &[Fault::Cut, Fault::Disk],
+        ] {
+            let mut faults = Faults::all();
+            assert!(left_out.iter().all(|fault| faults.remove(*fault)));
+            let first: Vec<Act> = Schedule::new(2_010_131, &faults).take(2).collect();
+            let kinds = [first[0].fault, first[1].fault];
+            assert_eq!(kinds, [Fault::Kill, Fault::Stop], "{left_out:?}");
+            assert!(first[1].joins && first[1].lasts > Duration::from_secs(2));
+            assert!(first[0].after + first[1].after < Duration::from_secs(3));
+        }
         let one = Schedule::new(7, &"stop".parse().unwrap());
         assert!(one.take(50).all(|act| act.fault == Fault::Stop));
         assert_eq!(Schedule::new(7, &Faults::default()).next(), None);

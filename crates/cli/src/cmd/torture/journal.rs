@@ -38,8 +38,8 @@ pub struct Counts {
     pub unknown: u64,
 }
 
-/// Everything that was recorded.
-#[derive(Debug, Default)]
+/// Everything that was recorded. Operations that are under way have no end yet, and an unknown outcome.
+#[derive(Clone, Debug, Default)]
 pub struct Pages {
     /// The operations.
     pub history: History,

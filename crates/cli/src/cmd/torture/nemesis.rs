@@ -171,16 +171,21 @@ impl Nemesis {
         Ok(())
     }
 
+    /// Kills everything at once with SIGKILL, and waits until it is gone.
+    pub async fn kill_all(&mut self) {
+        self.cluster.kill_all();
+        for which in self.cluster.all() {
+            self.cluster.kill(which).await;
+        }
+    }
+
     /// Kills everything at once with SIGKILL and starts it again: a cold start.
     ///
     /// # Errors
     /// A process cannot be started.
     pub async fn cold_start(&mut self) -> Result<(), Failure> {
         self.note("everything is killed, and started again".to_owned());
-        self.cluster.kill_all();
-        for which in self.cluster.all() {
-            self.cluster.kill(which).await;
-        }
+        self.kill_all().await;
         self.due.clear();
         self.servers.fill(Standing::Away);
         for which in self.cluster.all() {

@@ -1,7 +1,8 @@
 //! What came of a torture: judged, told, and kept as evidence.
 //!
-//! - TORT-6: whatever does not hold ends in exit code 1, and then the history, the faults, the report and the traces of all
-//!   processes are on the disk, and the last line says where.
+//! - TORT-6: whatever does not hold, and whatever ends a run early once its cluster has started, ends in exit code 1, and then the
+//!   history, the faults, the report and the traces of all processes are on the disk, and the last line says where. Only whoever
+//!   stops a run by a signal gets nothing.
 
 use super::faults::{Fault, Faults};
 use super::journal::Counts;
@@ -24,8 +25,10 @@ const SHOWN_MAX: usize = 5;
 /// What came of a run. Programs rely on the names of the fields.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Whether everything held.
+    /// Whether the run came to its end, and nothing was found that does not hold.
     pub ok: bool,
+    /// Why it ended early; everything else is then what was found until that.
+    pub failed: Option<String>,
     /// The seed of the schedule.
     pub seed: u64,
     /// The command that does the same to another cluster.
@@ -79,19 +82,21 @@ impl Report {
         self.linearizable = linearizable;
         self.undecided = undecided;
         self.violations.extend(violations);
-        self.ok = self.violations.is_empty();
+        self.ok = self.violations.is_empty() && self.failed.is_none();
     }
 
-    /// Tells it, and gives the exit code: 0 when everything held.
+    /// Tells it, and gives the exit code: 0 when nothing was found that does not hold.
     ///
     /// # Errors
-    /// Something did not hold, which is exit code 1; standard output is closed.
+    /// Something did not hold, or the run ended early, which is exit code 1 and said also when standard output is closed;
+    /// that alone.
     pub fn tell(&self, global: &Global) -> Result<ExitCode, Failure> {
-        match global.json {
-            true => print_json(self)?,
-            false => print_line(&self.to_text())?,
-        }
-        self.verdict()
+        let told = match global.json {
+            true => print_json(self),
+            false => print_line(&self.to_text()),
+        };
+        let code = self.verdict()?;
+        told.map(|()| code)
     }
 
     fn verdict(&self) -> Result<ExitCode, Failure> {
@@ -101,11 +106,17 @@ impl Report {
         let kept = self.kept.as_deref().map_or_else(String::new, |kept| {
             format!("; history, faults and traces are in {kept}")
         });
-        Err(Failure::new(format!(
-            "{} checks do not hold (seed {}): this is a defect of Pluvio{kept}",
-            self.violations.len(),
-            self.seed
-        )))
+        let (wrong, seed) = (self.violations.len(), self.seed);
+        let what = match (&self.failed, wrong) {
+            (None, _) => {
+                format!("{wrong} checks do not hold (seed {seed}): this is a defect of Pluvio")
+            }
+            (Some(why), 0) => format!("the torture ended early (seed {seed}): {why}"),
+            (Some(why), _) => format!(
+                "the torture ended early (seed {seed}): {why}; {wrong} checks do not hold: this is a defect of Pluvio"
+            ),
+        };
+        Err(Failure::new(what + &kept))
     }
 
     fn to_text(&self) -> String {
@@ -162,6 +173,9 @@ impl Report {
         let more = self.violations.len().saturating_sub(SHOWN_MAX);
         if more > 0 {
             line(format!("and {more} more"));
+        }
+        if let Some(why) = &self.failed {
+            line(format!("ended early: {why}"));
         }
         if self.ok {
             line("everything held".to_owned());
@@ -231,5 +245,25 @@ mod tests {
         );
         let code = |code: ExitCode| format!("{code:?}");
         assert_eq!(code(failure.report()), code(ExitCode::from(1)));
+    }
+
+    #[test]
+    fn a_run_that_ended_early_is_not_ok_and_what_it_found_is_said_beside_that() {
+        let mut report = Report {
+            failed: Some("a client was stopped".to_owned()),
+            ..Report::default()
+        };
+        report.judge(&history(2));
+        assert!(!report.ok && report.linearizable == 1);
+        let words = report.verdict().unwrap_err().to_string();
+        assert!(words.contains("a client was stopped"), "{words}");
+        assert!(!words.contains("defect"), "{words}");
+        report.judge(&history(1));
+        let words = report.verdict().unwrap_err().to_string();
+        assert!(words.contains("a client was stopped"), "{words}");
+        assert!(words.contains("do not hold"), "{words}");
+        let text = report.to_text();
+        assert!(text.contains("ended early: a client was stopped"), "{text}");
+        assert!(!text.contains("everything held"), "{text}");
     }
 }

@@ -4,7 +4,7 @@
 //! It knows of the two protocols how requests and answers are told apart, and which requests write.
 
 use super::metadata::Kind;
-use super::patience::pause;
+use super::patience::{pause, wait_for};
 use super::program::signal;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -12,6 +12,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::Duration;
+
+/// Looks without a write, 10 ms apart, after which none is to come: servers are told and answer in a few milliseconds, and what they did not answer
+/// is told again after 100.
+const STILL_LOOKS: u32 = 30;
 
 /// When a coordinator is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +29,10 @@ pub enum Blow {
 #[derive(Default)]
 struct Plan {
     blow: Option<(u32, Blow)>,
+    /// Since a blow was prepared.
     writes: u32,
+    /// Since the gate is open.
+    all_writes: u64,
     delay: Duration,
 }
 
@@ -77,6 +84,21 @@ impl Gate {
     /// Whether it was killed; if not, it is left alone from now on.
     pub fn has_struck(&self) -> bool {
         self.plan().blow.take().is_none()
+    }
+
+    /// Waits until nobody has written for a while: whatever was left to store of what came before is stored, and the next write is
+    /// that of what comes next.
+    #[track_caller]
+    pub fn wait_still(&self) {
+        let (mut seen, mut looks) = (self.plan().all_writes, 0);
+        wait_for("writes to end", || {
+            let writes = self.plan().all_writes;
+            looks = if writes == seen { looks + 1 } else { 0 };
+            seen = writes;
+            (looks >= STILL_LOOKS)
+                .then_some(())
+                .ok_or_else(|| format!("write {writes}"))
+        });
     }
 
     /// Every request takes so much longer from now on.
@@ -182,6 +204,7 @@ impl Passage {
         let mut plan = self.plan.lock().unwrap();
         let number = plan.writes;
         plan.writes += 1;
+        plan.all_writes += 1;
         match plan.blow {
             Some((pid, Blow::Before(at))) if at == number => {
                 plan.blow = None;
