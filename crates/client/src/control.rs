@@ -170,7 +170,8 @@ impl Client {
     /// # Errors
     /// See [`Client`].
     pub async fn server_list(&self) -> Result<ServerList, ClientError> {
-        self.ask(&GetServerList {}, &mut self.attempts()).await
+        let reply = self.ask(&GetServerList {}, &mut self.attempts()).await?;
+        Ok(reply.list)
     }
 
     /// One round trip to a server (or a coordinator) that does nothing else. Asked once, without retries.

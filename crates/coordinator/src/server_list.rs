@@ -122,6 +122,10 @@ impl State {
 
     /// Replicas of an open segment below an epoch are stale from now on.
     pub(crate) fn set_epoch(&mut self, request: &SetReplicationEpoch) -> Result<(), Refusal> {
+        if request.cluster != self.globals.cluster {
+            let message = "this is the coordinator of another cluster";
+            return Err(Refusal::fatal(FatalKind::WrongCluster, message));
+        }
         if !self.is_up(request.server) {
             return Err(not_a_member(request.server));
         }
@@ -325,6 +329,7 @@ mod tests {
         let server = enlist(&mut state, request(1, None));
         let mut set = |segment, epoch| {
             let request = SetReplicationEpoch {
+                cluster: ClusterId(7),
                 server,
                 log: LogId(0),
                 segment: SegmentId(segment),
@@ -337,13 +342,17 @@ mod tests {
         assert_eq!(set(4, 9), (Ok(()), (SegmentId(5), ReplicationEpoch(1))));
         assert_eq!(set(5, 2), (Ok(()), (SegmentId(5), ReplicationEpoch(2))));
         assert_eq!(set(6, 1), (Ok(()), (SegmentId(6), ReplicationEpoch(1))));
-        state.mark_crashed(server);
-        let request = SetReplicationEpoch {
+        let mut request = SetReplicationEpoch {
+            cluster: ClusterId(8),
             server,
             log: LogId(0),
             segment: SegmentId(7),
             epoch: ReplicationEpoch(1),
         };
+        let kind = state.set_epoch(&request).unwrap_err().fatal_kind();
+        assert_eq!(kind, Some(FatalKind::WrongCluster));
+        request.cluster = ClusterId(7);
+        state.mark_crashed(server);
         let kind = state.set_epoch(&request).unwrap_err().fatal_kind();
         assert_eq!(kind, Some(FatalKind::NotInCluster));
     }

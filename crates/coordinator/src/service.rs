@@ -11,10 +11,10 @@ use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader, GetLeaderReply,
-    GetMigration, GetServerList, GetServerStatus, GetTable, HintServerCrashed, ListTables,
-    ListTablesReply, MigrateTablet, Opcode, Ping, PingReply, RecoveryMasterFinished, Refusal,
-    Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply,
-    TabletReceived, decode, handled, reply,
+    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, HintServerCrashed,
+    ListTables, ListTablesReply, MigrateTablet, Opcode, Ping, PingReply, RecoveryMasterFinished,
+    Refusal, Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet,
+    StartRecoveryReply, TabletReceived, decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -336,6 +336,7 @@ impl Service for Coordinator {
                     server: ServerId(0),
                     server_list: state.globals.list_version,
                     caller_is_member: ping.from == ServerId(0) || state.is_up(ping.from),
+                    cluster: state.globals.cluster,
                 })
             }),
             Opcode::GetServerStatus => Self::now::<GetServerStatus>(&request, |_| {
@@ -344,7 +345,13 @@ impl Service for Coordinator {
                     ..ServerStatus::default()
                 })
             }),
-            Opcode::GetServerList => Self::now::<GetServerList>(&request, |_| Ok(state().list())),
+            Opcode::GetServerList => Self::now::<GetServerList>(&request, |_| {
+                let state = state();
+                Ok(GetServerListReply {
+                    cluster: state.globals.cluster,
+                    list: state.list(),
+                })
+            }),
             Opcode::GetTable => Self::now::<GetTable>(&request, |get| {
                 let state = state();
                 Ok(state.info(state.find(&get.table)?))

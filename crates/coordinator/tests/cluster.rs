@@ -499,8 +499,9 @@ fn servers_that_run_by_jerks_are_not_declared_dead_one_after_the_other() {
 fn a_stale_head_is_not_recovered_from_even_by_another_incarnation() {
     let cluster = cluster(3);
     cluster.create_table("t");
-    let server = cluster.id(0);
+    let (of, server) = (cluster.status().cluster, cluster.id(0));
     let set = |segment, epoch| SetReplicationEpoch {
+        cluster: of,
         server,
         log: LogId(0),
         segment: SegmentId(segment),

@@ -9,7 +9,7 @@ use common::{Cluster, Shared};
 use pluvio_coordinator::{MemoryStore, MetadataStore};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network, NoConnection};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
-use pluvio_units::{ServerId, ServerListVersion};
+use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
     Enlist, FatalKind, HintServerCrashed, Opcode, PROTOCOL_VERSION, Ping, PingReply, Refusal,
     RpcError, ServerInfo, ServerState, UpdateServerList, decode, reply,
@@ -123,6 +123,7 @@ fn answer_as(id: u64) -> Result<Frame, CallError> {
         server: ServerId(id),
         server_list: ServerListVersion(1),
         caller_is_member: true,
+        cluster: ClusterId(0),
     })))
 }
 
@@ -259,6 +260,7 @@ fn a_server_of_another_cluster_does_not_end_the_coordinator() {
                 server: ServerId(99),
                 server_list: ServerListVersion(1000),
                 caller_is_member: true,
+                cluster: ClusterId(0),
             }))));
         }
         let is_list = frame.opcode == Opcode::UpdateServerList as u16;

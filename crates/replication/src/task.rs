@@ -297,6 +297,7 @@ impl LogTask {
 
     fn record(&self, segment: SegmentId, epoch: ReplicationEpoch) -> BoxFuture<'static, Ended> {
         let request = SetReplicationEpoch {
+            cluster: self.inner.options.cluster,
             server: self.inner.options.me,
             log: self.log,
             segment,

@@ -9,6 +9,8 @@
 //! - MEM-5: a server asks the leading coordinator from time to time whether it is a member, whatever others say. One that was
 //!   declared dead when the coordinator could not reach it learns of it as soon as it can, also when it is the only server, or
 //!   those it pings do not know either.
+//! - MEM-6: only the word of this cluster's own coordinator counts. One that was started on an empty store, or on another one, leads
+//!   another cluster: its lists get ahead of this one's, and its ids are the same.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask.
@@ -20,7 +22,7 @@ use pluvio_wire::{
     call,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +73,8 @@ pub struct Membership {
     /// The highest id that any list has shown (MEM-4).
     newest: AtomicU64,
     standing: watch::Sender<Standing>,
+    /// Whether the coordinator that answered last leads another cluster (MEM-6).
+    foreign: AtomicBool,
 }
 
 impl Membership {
@@ -82,6 +86,7 @@ impl Membership {
             list: watch::Sender::new(Arc::default()),
             newest: AtomicU64::new(0),
             standing: watch::Sender::new(Standing::Joining),
+            foreign: AtomicBool::new(false),
         })
     }
 
@@ -175,6 +180,22 @@ impl Membership {
         });
     }
 
+    /// MEM-6: whether a coordinator that names this cluster is the own one. Another one's first answer is told.
+    fn is_ours(&self, theirs: ClusterId) -> bool {
+        let ours = self.cluster();
+        let foreign = theirs != ours;
+        // Relaxed: nothing is published by it; it bounds the traces.
+        if !self.foreign.swap(foreign, Ordering::Relaxed) && foreign {
+            pluvio_units::mark("server-ignores-coordinator");
+            tracing::warn!(
+                ours = %format_args!("{:016x}", ours.0),
+                theirs = %format_args!("{:016x}", theirs.0),
+                "the coordinator leads another cluster and is ignored: its metadata store was lost, or is not this cluster's: stop it, and start it again on this cluster's store or on a copy that has every change"
+            );
+        }
+        !foreign
+    }
+
     /// The answer to a ping from `from`.
     #[must_use]
     pub fn answer_ping(&self, from: ServerId) -> PingReply {
@@ -185,6 +206,7 @@ impl Membership {
             server: self.id(),
             server_list: list.version,
             caller_is_member: from == ServerId(0) || unknown_yet || list.is_up(from),
+            cluster: self.cluster(),
         }
     }
 }
@@ -310,6 +332,7 @@ pub(crate) async fn is_confirmed(
         from: membership.id(),
     };
     match coordinators.call(&*env.network, &ping, limit).await {
+        Ok(reply) if !membership.is_ours(reply.cluster) => false,
         Ok(reply) if reply.caller_is_member => membership.is_member(),
         Ok(_) => {
             ask_coordinator(env, coordinators, membership).await;
@@ -330,9 +353,10 @@ pub(crate) async fn ask_coordinator(
         .call(&*env.network, &ask, COORDINATOR_LIMIT)
         .await
     {
-        Ok(list) => {
-            let up = list.is_up(membership.id());
-            membership.update(list);
+        Ok(reply) if !membership.is_ours(reply.cluster) => false,
+        Ok(reply) => {
+            let up = reply.list.is_up(membership.id());
+            membership.update(reply.list);
             up && membership.is_member()
         }
         Err(error) => {

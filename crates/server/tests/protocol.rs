@@ -8,10 +8,11 @@ use bytes::Bytes;
 use pluvio_env::{Address, Moment, OpenMode};
 use pluvio_format::{FRAME_SLOT_BYTES, FRAME_SLOTS, FrameHeader, SegmentKind};
 use pluvio_master::{Master, TabletPhase};
+use pluvio_server::{Server, ServerError, ServerOptions};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{
     ClientId, HashRange, KeyHash, Marks, OperationId, RecoveryId, SEGMENT_BYTES, SegmentId,
-    SequenceNumber, TableId,
+    SequenceNumber, Size, TableId,
 };
 use pluvio_wire::{
     DropTablets, Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason,
@@ -123,6 +124,61 @@ fn a_server_that_is_still_a_member_serves_through_a_loss_of_the_coordinator() {
             assert_eq!(found.expect("it is there").value, "x");
         }
     });
+}
+
+/// It begins a new cluster, whose server list gets ahead of the one that the servers have (MEM-6).
+#[test]
+fn a_coordinator_that_lost_its_store_does_not_oust_the_servers() {
+    let _marks = Marks::to_reach(&["server-ignores-coordinator"]);
+    let mut rig = Rig::of(3, 4, 2);
+    rig.all_started();
+    rig.fill("t", 20);
+    rig.sim.run_for(Duration::from_secs(2));
+    let client = rig.connect(&rig.client);
+    let table = rig.run(&rig.client, {
+        let client = client.clone();
+        async move { client.table("t").await.expect("the table is there") }
+    });
+    let versions = |rig: &Rig| {
+        let server = |i| rig.server(i).expect("it has started");
+        (0..4)
+            .map(|i| server(i).server_list().version)
+            .collect::<Vec<_>>()
+    };
+    let (before, old) = (versions(&rig), rig.status().cluster);
+    rig.store.wipe();
+    rig.restart_coordinator();
+    rig.add(0, DiskFaults::default());
+    for _ in 0..10 {
+        rig.all_started();
+        rig.restart(4, 0);
+    }
+    rig.all_started();
+    let stranger = rig.status();
+    assert_ne!(stranger.cluster, old);
+    assert!(before.iter().max() < Some(&stranger.list.version));
+    rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(versions(&rig), before);
+    rig.run(&rig.client, async move {
+        for i in 0..20 {
+            let key = format!("key {i}");
+            let written = client.write(&table, key.as_bytes(), Bytes::from("x"));
+            written.await.expect("it is written");
+            let found = client.read(&table, key.as_bytes()).await;
+            let found = found.expect("it is read").expect("it is there");
+            assert_eq!(found.value, "x");
+        }
+    });
+    rig.kill(0);
+    let process = rig.sim.restart(rig.servers[0]);
+    let mut options = ServerOptions::new(Address::from("coordinator"), Address::from("server-0"));
+    options.memory = Size::mib(48);
+    let start = Server::start(process.env.clone(), options);
+    let refused = rig.run(&process, async move { start.await.err() });
+    assert!(
+        matches!(refused, Some(ServerError::Refused(_))),
+        "{refused:?}"
+    );
 }
 
 #[test]

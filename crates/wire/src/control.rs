@@ -112,6 +112,9 @@ pub struct PingReply {
     /// Whether it takes the asker for a member that is up (or cannot know). When not, the asker
     /// must ask the coordinator before it serves anything more (003 §7.11).
     pub caller_is_member: bool,
+    /// The cluster of who answers; 0 for servers that are not enlisted yet.
+    #[serde(default)]
+    pub cluster: ClusterId,
 }
 impl Body for PingReply {}
 
@@ -199,13 +202,24 @@ request!(HintServerCrashed => ());
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GetServerList {}
 impl Body for GetServerList {}
-request!(GetServerList => ServerList);
-impl Body for ServerList {}
+request!(GetServerList => GetServerListReply);
+
+/// The server list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GetServerListReply {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The list.
+    pub list: ServerList,
+}
+impl Body for GetServerListReply {}
 
 /// Replicas of this open segment below this epoch are stale, and so are open replicas of all
 /// earlier heads of the same log. Durable at the coordinator when answered.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SetReplicationEpoch {
+    /// The cluster.
+    pub cluster: ClusterId,
     /// The master.
     pub server: ServerId,
     /// The log.

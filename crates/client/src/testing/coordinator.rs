@@ -5,9 +5,9 @@ use super::{FakeTable, State, is_coordinators, spread};
 use pluvio_env::Frame;
 use pluvio_units::{ClusterId, KeyHash, ObjectVersion, ServerId, ServerListVersion, TableId};
 use pluvio_wire::{
-    ClusterStatus, CreateTable, DropTable, FatalKind, GetClusterStatus, GetServerList, GetTable,
-    ListTables, ListTablesReply, Opcode, Refusal, ServerInfo, ServerList, ServerState, SplitTablet,
-    TableInfo, TableRef, check_table_name,
+    ClusterStatus, CreateTable, DropTable, FatalKind, GetClusterStatus, GetServerList,
+    GetServerListReply, GetTable, ListTables, ListTablesReply, Opcode, Refusal, ServerInfo,
+    ServerList, ServerState, SplitTablet, TableInfo, TableRef, check_table_name,
 };
 use std::collections::BTreeMap;
 
@@ -34,7 +34,12 @@ impl State {
                 })
             }),
             Opcode::SplitTablet => answer::<SplitTablet>(request, |_, r| self.split(&r)),
-            Opcode::GetServerList => answer::<GetServerList>(request, |_, _| Ok(self.list())),
+            Opcode::GetServerList => answer::<GetServerList>(request, |_, _| {
+                Ok(GetServerListReply {
+                    cluster: ClusterId(1),
+                    list: self.list(),
+                })
+            }),
             Opcode::GetClusterStatus => answer::<GetClusterStatus>(request, |_, _| {
                 Ok(ClusterStatus {
                     cluster: ClusterId(1),

@@ -4,8 +4,8 @@ use super::{Net, Shared, lock};
 use pluvio_env::{Address, Clock, Env, Frame, Handled, Moment, Peer, Service};
 use pluvio_sim::{ProcessId, Sim};
 use pluvio_units::{
-    HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
-    TableId,
+    ClusterId, HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId,
+    ServerId, TableId,
 };
 use pluvio_wire::{
     Coordinators, DropTablets, EndMigration, Enlist, FatalKind, GetServerStatus, GetTabletData,
@@ -434,6 +434,7 @@ impl Service for Handler {
                     server: server.id,
                     server_list: server.list.version,
                     caller_is_member: true,
+                    cluster: ClusterId(0),
                 })
             }),
             Opcode::UpdateServerList => {

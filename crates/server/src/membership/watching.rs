@@ -1,12 +1,12 @@
 //! A watcher among peers that do as they are told, and a coordinator that only listens.
 
-use super::{Membership, PingOptions, Watcher};
+use super::{Membership, PingOptions, Watcher, ask_coordinator, is_confirmed};
 use pluvio_env::{Address, Frame, Handled, Peer, Service};
-use pluvio_sim::{NetworkFaults, ProcessId, Sim, SimOptions};
+use pluvio_sim::{NetworkFaults, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    Coordinators, GetServerList, HintServerCrashed, Opcode, Ping, PingReply, Refusal, RetryReason,
-    ServerInfo, ServerList, ServerState, decode, reply,
+    Coordinators, GetServerList, GetServerListReply, HintServerCrashed, Opcode, Ping, PingReply,
+    Refusal, RetryReason, ServerInfo, ServerList, ServerState, decode, reply,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -48,6 +48,7 @@ impl Service for Scripted {
                 server: self.as_server,
                 server_list: ServerListVersion(1),
                 caller_is_member: true,
+                cluster: ClusterId(1),
             }))
         } else {
             let refusal = Refusal::retry(Duration::from_millis(1), RetryReason::Busy);
@@ -132,7 +133,7 @@ fn scene(answers: &[Option<u64>]) -> Scene {
     let watcher = Watcher {
         env: me.env,
         membership,
-        coordinators: Arc::new(Coordinators::new(vec![Address::from("coordinator")])),
+        coordinators: coordinators(),
         options: PingOptions::default(),
     };
     sim.spawn(me.id, "watch", watcher.run());
@@ -213,7 +214,11 @@ fn an_answer_between_two_silences_is_a_sign_of_life() {
 }
 
 /// The coordinator of a cluster in which nobody is up any more.
-struct Ousting;
+struct Ousting {
+    cluster: ClusterId,
+    /// What it says to pings all the same.
+    caller_is_member: bool,
+}
 
 impl Service for Ousting {
     fn handle(&self, _: Peer, frame: Frame) -> Handled {
@@ -222,28 +227,31 @@ impl Service for Ousting {
             reply::<Ping>(&Ok(PingReply {
                 server: ServerId(0),
                 server_list: version,
-                caller_is_member: false,
+                caller_is_member: self.caller_is_member,
+                cluster: self.cluster,
             }))
         } else {
             assert_eq!(frame.opcode, Opcode::GetServerList as u16);
-            reply::<GetServerList>(&Ok(ServerList {
-                version,
-                servers: Vec::new(),
-                grown: true,
+            reply::<GetServerList>(&Ok(GetServerListReply {
+                cluster: self.cluster,
+                list: ServerList {
+                    version,
+                    servers: Vec::new(),
+                    grown: true,
+                },
             }))
         })
     }
 }
 
-/// It pings nobody, and nobody pings it any more: only the coordinator can tell (MEM-5).
-#[test]
-fn the_only_server_learns_that_it_was_declared_dead() {
+/// The only server of cluster 1, and a coordinator.
+fn pair(answering: Ousting) -> (Sim, ProcessEnv, Arc<Membership>) {
     let sim = Sim::new(7, SimOptions::default());
     let (coordinator, me) = (sim.process("coordinator"), sim.process("server-1"));
     let env = coordinator.env;
     sim.spawn(coordinator.id, "listen", async move {
         let at = Address::from("coordinator");
-        let open = env.network.listen(&at, Arc::new(Ousting)).await;
+        let open = env.network.listen(&at, Arc::new(answering)).await;
         let _open = open.expect("the address is free");
         std::future::pending::<()>().await;
     });
@@ -254,10 +262,24 @@ fn the_only_server_learns_that_it_was_declared_dead() {
         grown: true,
     };
     membership.enlisted(ME, ClusterId(1), list);
+    (sim, me, membership)
+}
+
+fn coordinators() -> Arc<Coordinators> {
+    Arc::new(Coordinators::new(vec![Address::from("coordinator")]))
+}
+
+/// It pings nobody, and nobody pings it any more: only the coordinator can tell (MEM-5).
+#[test]
+fn the_only_server_learns_that_it_was_declared_dead() {
+    let (sim, me, membership) = pair(Ousting {
+        cluster: ClusterId(1),
+        caller_is_member: false,
+    });
     let _tasks = Watcher {
         env: me.env,
         membership: Arc::clone(&membership),
-        coordinators: Arc::new(Coordinators::new(vec![Address::from("coordinator")])),
+        coordinators: coordinators(),
         options: PingOptions::default(),
     }
     .start();
@@ -265,4 +287,26 @@ fn the_only_server_learns_that_it_was_declared_dead() {
     assert!(membership.is_member());
     sim.run_for(Duration::from_secs(5));
     assert!(!membership.is_member());
+}
+
+/// Neither its list nor its word that the server is up counts (MEM-6).
+#[test]
+fn a_coordinator_of_another_cluster_neither_ousts_nor_confirms() {
+    for (cluster, caller_is_member) in [(1, true), (2, true), (2, false)] {
+        let (sim, me, membership) = pair(Ousting {
+            cluster: ClusterId(cluster),
+            caller_is_member,
+        });
+        let (env, members) = (me.env, Arc::clone(&membership));
+        let ask = async move {
+            let limit = Duration::from_secs(1);
+            let confirmed = is_confirmed(&env, &coordinators(), &members, limit).await;
+            ask_coordinator(&env, &coordinators(), &members).await;
+            confirmed
+        };
+        let confirmed = sim.block_on(me.id, ask, Duration::from_secs(5));
+        let is_ours = cluster == 1;
+        assert_eq!(confirmed.expect("it is answered"), is_ours);
+        assert_eq!(membership.is_member(), !is_ours, "cluster {cluster}");
+    }
 }
