@@ -43,6 +43,39 @@ impl<W: Word> Likely<'_, W> {
     }
 }
 
+/// A slot for one more entry of a locked block. The block is as it was until the slot is filled ([`Locked::fill`]).
+pub(crate) enum Free<'a, M: Lines> {
+    /// An empty slot in a line of the block, so many lines behind the home.
+    InLines { word: &'a M::Word, step: u64 },
+    /// One in the chain. All lines are full (X2).
+    InChain(&'a M::Word),
+    /// The first one of a line that is to become the last of the chain, which is full, too, or is not there.
+    InSpare(SpareLine<'a, M>),
+}
+
+impl<M: Lines> Free<'_, M> {
+    /// Whether nobody has filled it.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::InLines { word, .. } | Self::InChain(word) => word.get() == slot::EMPTY,
+            Self::InSpare(_) => true,
+        }
+    }
+}
+
+/// An overflow line, empty and in no chain. Given back when this is dropped.
+pub(crate) struct SpareLine<'a, M: Lines> {
+    table: &'a Table<M>,
+    /// 0 once it is in a chain.
+    number: u64,
+}
+
+impl<M: Lines> Drop for SpareLine<'_, M> {
+    fn drop(&mut self) {
+        self.table.free_chain(self.number);
+    }
+}
+
 /// The end of a block's chain.
 struct ChainEnd {
     /// The overflow line before the last one (0 = the head).
@@ -288,49 +321,73 @@ impl<'a, M: Lines> Locked<'a, M> {
     /// # Errors
     /// When the block is full and there is no overflow line; nothing has changed.
     pub(crate) fn insert(&mut self, word: u64) -> Result<(), NoLineLeft> {
-        let Address { block, home, .. } = self.address;
-        if !self.insert_in_lines(home, word) {
-            self.insert_in_chain(word)?;
-        }
-        self.table.count_in(block.number);
+        let free = self.room()?;
+        self.fill(free, word);
         Ok(())
     }
 
-    fn insert_in_lines(&self, home: u64, word: u64) -> bool {
-        let block = self.block();
+    /// The slot that a word of the address is to be put into.
+    ///
+    /// # Errors
+    /// As of [`Self::insert`].
+    #[inline]
+    pub(crate) fn room(&self) -> Result<Free<'a, M>, NoLineLeft> {
+        let Address { block, home, .. } = self.address;
         for step in 0..block.lines {
             let slots = self.slots(block.behind(home, step));
-            if let Some(empty) = slots.iter().find(|slot| slot.get() == slot::EMPTY) {
+            if let Some(word) = slots.iter().find(|slot| slot.get() == slot::EMPTY) {
+                return Ok(Free::InLines { word, step });
+            }
+        }
+        self.room_in_chain()
+    }
+
+    /// All lines are full (X2).
+    fn room_in_chain(&self) -> Result<Free<'a, M>, NoLineLeft> {
+        if let Some(empty) = self.find_in_chain(|word| word == slot::EMPTY) {
+            return Ok(Free::InChain(empty.word));
+        }
+        let table = self.table;
+        let number = table.take_overflow().ok_or(NoLineLeft)?;
+        Ok(Free::InSpare(SpareLine { table, number }))
+    }
+
+    /// Puts a word of the address, which must not be in the block, into the slot that was found for it. The block has not
+    /// changed since.
+    #[inline]
+    pub(crate) fn fill(&mut self, free: Free<'_, M>, word: u64) {
+        let Address { block, home, .. } = self.address;
+        match free {
+            Free::InLines { word: empty, step } => {
                 // First this: who sees the entry in its slot and not how far that is must not come later.
                 if step > self.reach(home) {
                     self.set_reach(home, step);
                 }
                 empty.set(word);
-                return true;
             }
+            Free::InChain(empty) => empty.set(word),
+            Free::InSpare(spare) => self.fill_spare(spare, word),
         }
-        false
+        self.table.count_in(block.number);
     }
 
-    /// All lines are full (X2).
-    fn insert_in_chain(&mut self, word: u64) -> Result<(), NoLineLeft> {
-        if let Some(empty) = self.find_in_chain(|word| word == slot::EMPTY) {
-            empty.word.set(word);
-            return Ok(());
-        }
-        let number = self.table.make_chain(&[word]).ok_or(NoLineLeft)?;
-        match self.last_overflow() {
+    /// Makes a line with this word the last one of the chain.
+    fn fill_spare(&mut self, mut spare: SpareLine<'_, M>, word: u64) {
+        let number = core::mem::take(&mut spare.number);
+        self.table.overflow_slots(number)[0].set(word);
+        let lines = match self.last_overflow() {
             None => {
                 self.head = with_next(self.head, number);
                 self.head_word.set(self.head | LOCKED);
+                1
             }
             Some(chain) => {
                 let next = &self.table.overflow_line(chain.last)[0];
                 next.set(with_next(next.get(), number));
-                self.table.note_chain(chain.lines + 1);
+                chain.lines + 1
             }
-        }
-        Ok(())
+        };
+        self.table.note_chain(lines);
     }
 
     /// Removes the entry of the address at `entry`; false when it is not there. Others take its slot if they are

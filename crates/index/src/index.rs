@@ -1,6 +1,6 @@
 //! The public face of the index: hashes, entries and closures.
 
-use crate::block::{Change, Likely, Locked};
+use crate::block::{Change, Free, Likely, Locked};
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
 use crate::table::{Approach, Glance, Home, Table};
@@ -8,19 +8,24 @@ use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
-use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, RegionError, WordRegion};
+use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, REGION_GRANULE_BYTES, RegionError, WordRegion};
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
 /// Lines of a new index, and of the smallest: one kilobyte.
 const LINES_AT_FIRST: u64 = 16;
 
-/// Overflow lines have 32-bit numbers, and so have all.
-const LINES_MAX: u64 = 1 << 32;
+/// Most overflow lines to ask for: links to them have 32 bits, and what a region is rounded up by becomes overflow lines, too.
+const OVERFLOW_MAX: u64 = u32::MAX as u64 - REGION_GRANULE_BYTES / CACHE_LINE_BYTES;
+
+/// Most lines of blocks: a block has eight at least, and its number is made of 32 bits of the hash. No other number of a line is
+/// kept in fewer than 64.
+const LINES_MAX: u64 = 8 << 32;
 
 /// How an index is made.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexOptions {
-    /// Entries it must be able to hold. Reserves address space, 44 bytes each, not memory.
+    /// Entries it must be able to hold, wherever their hashes are; at most [`Index::ENTRIES_MAX`]. Reserves address space, 44
+    /// bytes each, not memory. Five times as many find room if their hashes are spread evenly.
     pub entries_max: u64,
     /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
     /// gather in two blocks of lines.
@@ -56,6 +61,9 @@ pub enum IndexError {
 #[error("the index is full")]
 pub struct IndexFull;
 
+const _: () = assert!(Index::ENTRIES_MAX / 6 + LINES_AT_FIRST <= OVERFLOW_MAX);
+const _: () = assert!(Index::ENTRIES_MAX / 2 < LINES_MAX);
+
 /// The index of one table: see the crate's head for its invariants and its thread rules.
 ///
 /// Closures: `matches` says whether the entry is the one wanted, by reading its key in the log;
@@ -67,22 +75,25 @@ pub struct Index {
 }
 
 impl Index {
+    /// Most entries that an index can be made for: 25 769 797 530, with 1.1 TB of address space.
+    pub const ENTRIES_MAX: u64 = 6 * (OVERFLOW_MAX - LINES_AT_FIRST);
+
     /// An empty index.
     ///
     /// # Errors
     /// [`IndexError::TooLarge`] and [`IndexError::Memory`]; nothing stays reserved.
     pub fn new(options: IndexOptions) -> Result<Self, IndexError> {
         let entries = options.entries_max;
+        if entries > Self::ENTRIES_MAX {
+            let max = Self::ENTRIES_MAX;
+            return Err(IndexError::TooLarge { entries, max });
+        }
         // Three times the lines that evenly spread hashes need.
         let lines_max = (entries / 2 + 1).max(LINES_AT_FIRST);
         // The chain of a block has the less than n / 7 + 1 lines that its n entries would have without the block (X2). A
         // sixth also leaves room for the new chains of a step.
         let overflow_max = entries / 6 + LINES_AT_FIRST;
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
-        if lines > LINES_MAX {
-            let max = LINES_MAX / 8 * 11;
-            return Err(IndexError::TooLarge { entries, max });
-        }
         let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)
             .map_err(|source| IndexError::Memory { entries, source })?;
         let table = Table::new(region, LINES_AT_FIRST, lines_max);
@@ -371,6 +382,15 @@ impl fmt::Debug for LikelySlot<'_> {
     }
 }
 
+/// Room for one entry in a locked bucket ([`BucketGuard::room`]). Given back when this is dropped.
+pub struct Room<'a>(Free<'a, WordRegion>);
+
+impl fmt::Debug for Room<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Room").finish_non_exhaustive()
+    }
+}
+
 /// A locked bucket. Stays in its thread; unlocks when dropped.
 pub struct BucketGuard<'a> {
     locked: Locked<'a, WordRegion>,
@@ -436,6 +456,30 @@ impl<'a> BucketGuard<'a> {
     pub fn insert(&mut self, entry: EntryRef, pending: bool) -> Result<(), IndexFull> {
         let word = slot::pack(self.locked.address().tag, entry, pending);
         self.locked.insert(word).map_err(|_| IndexFull)
+    }
+
+    /// Room for an entry with the locked hash: for who must know that there is some before the entry is made. Until it is
+    /// filled or dropped, nothing may be inserted into the bucket, or removed from it.
+    ///
+    /// # Errors
+    /// [`IndexFull`]; nothing has changed.
+    #[inline]
+    pub fn room(&self) -> Result<Room<'a>, IndexFull> {
+        self.locked.room().map(Room).map_err(|_| IndexFull)
+    }
+
+    /// [`Self::insert`] into the room that came from this guard.
+    ///
+    /// # Panics
+    /// When the entry is at offset zero, or the room is taken.
+    #[inline]
+    pub fn fill(&mut self, room: Room<'_>, entry: EntryRef, pending: bool) {
+        assert!(
+            room.0.is_empty(),
+            "the bucket is locked since there was room"
+        );
+        let word = slot::pack(self.locked.address().tag, entry, pending);
+        self.locked.fill(room.0, word);
     }
 
     /// Lets the slot of `old` refer to `new`, an entry of the same key; false, and nothing has

@@ -52,7 +52,8 @@ mod tests;
 mod words;
 
 pub use index::{
-    BucketChange, BucketGuard, Index, IndexError, IndexFull, IndexOptions, LikelySlot, StableHome,
+    BucketChange, BucketGuard, Index, IndexError, IndexFull, IndexOptions, LikelySlot, Room,
+    StableHome,
 };
 pub use slot::Slot;
 pub use table::{Approach, Home};

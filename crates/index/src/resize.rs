@@ -297,6 +297,13 @@ impl<M: Lines> Table<M> {
         self.first_line..self.first_line + self.lines_max / M::GRANULE * M::GRANULE
     }
 
+    /// Where the granules of the lines in use end, if there are so many. Behind the last whole one overflow lines lie in the
+    /// granule of the last lines, which stays.
+    pub(crate) fn granules_end(&self, lines: u64) -> u64 {
+        let end = (self.first_line + lines).next_multiple_of(M::GRANULE);
+        end.min(self.whole_granules().end)
+    }
+
     /// Has the lines lie on huge pages once there are many.
     pub(crate) fn want_huge_pages(&self) {
         let mut resizer = self.resizer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -425,13 +432,14 @@ impl<M: Lines> Table<M> {
         if let Some(leaving) = &resizer.leaving
             && epochs.is_quiesced(leaving.stamp)
         {
-            let lines_end = granule(self.first_line + resizer.lines_touched);
+            let lines_end = self.granules_end(resizer.lines_touched);
             debug_assert!(
-                (leaving.lines_from..lines_end.min(self.first_line + self.lines_max))
+                (leaving.lines_from..lines_end)
                     .flat_map(|line| self.memory.line(line))
                     .all(|word| word.get() == slot::EMPTY),
                 "X5: an entry lies behind the last line"
             );
+            // What of the last lines shares a granule with overflow lines is counted as given back, and is not: less than one.
             if self.memory.give_back(leaving.lines_from..lines_end) {
                 resizer.lines_touched = leaving.lines_from - self.first_line;
             }
@@ -444,8 +452,9 @@ impl<M: Lines> Table<M> {
             self.give_back_overflow(leaving.overflow_from);
             resizer.leaving = None;
         }
-        let lines_from = granule(self.first_line + self.lines());
-        if resizer.leaving.is_none() && lines_from < self.first_line + resizer.lines_touched {
+        let lines_from = self.granules_end(self.lines());
+        let lines_end = self.granules_end(resizer.lines_touched);
+        if resizer.leaving.is_none() && lines_from < lines_end {
             let overflow_from = {
                 let mut overflow = self.lock_overflow();
                 overflow.grown = false;

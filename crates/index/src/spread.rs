@@ -134,7 +134,7 @@ impl Block {
     fn of(place: u64, lines: u64, log: u32) -> Self {
         let level = lines.ilog2() - log;
         let mask = (1 << level) - 1;
-        // A block's bits are fewer than 32: lines have 32-bit numbers.
+        // A block has 32 bits at most: there are fewer than 2^35 lines.
         let reversed = u64::from(((place >> 32) as u32).reverse_bits());
         let low = reversed & mask;
         let own = (lines >> level) + u64::from(low < lines & mask);

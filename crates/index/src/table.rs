@@ -191,6 +191,11 @@ impl<M: Lines> Table<M> {
         let first_line = Self::first_line(lines_max);
         assert!(1 << M::BLOCK_LOG <= lines && lines <= lines_max);
         assert!(first_line + lines_max < memory.count());
+        let overflow = memory.count() - first_line - lines_max;
+        assert!(
+            overflow <= u64::from(u32::MAX),
+            "links have 32 bits: no {overflow} overflow lines"
+        );
         memory.line(0)[0].set(lines);
         Self {
             memory,
@@ -547,8 +552,10 @@ impl<M: Lines> Table<M> {
     /// Entries, exact when nobody writes.
     pub(crate) fn len(&self) -> u64 {
         let counts = self.stripes.iter().map(|s| s.0.load(Ordering::Relaxed));
-        // Wrapping: the stripes are read one after the other while others count.
-        counts.fold(0, u64::wrapping_add)
+        // Wrapping: an entry may be counted in by one stripe and out by another. They are read one after the other while others
+        // count, so that the sum may be less than nothing for a moment.
+        let sum = counts.fold(0, u64::wrapping_add);
+        sum.cast_signed().max(0).cast_unsigned()
     }
 
     pub(crate) fn count_in(&self, block: u64) {
@@ -574,7 +581,7 @@ impl<M: Lines> Table<M> {
     }
 
     /// Takes an overflow line, empty and in no chain; none when the memory is used up.
-    fn take_overflow(&self) -> Option<u64> {
+    pub(crate) fn take_overflow(&self) -> Option<u64> {
         let number = {
             let mut overflow = self.lock_overflow();
             let number = match overflow.free.pop_first() {

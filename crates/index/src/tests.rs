@@ -570,11 +570,87 @@ fn a_full_index_says_so_and_goes_on() {
 }
 
 #[test]
+fn room_is_had_before_there_is_an_entry_and_given_back_when_there_will_be_none() {
+    let index = index(100);
+    let hash = KeyHash(3);
+    let mut key = 0;
+    while index.lock(hash).room().is_ok() {
+        let used = index.table.overflow_used();
+        let mut bucket = index.lock(hash);
+        drop(bucket.room().unwrap());
+        assert_eq!(index.table.overflow_used(), used, "it was given back");
+        let room = bucket.room().unwrap();
+        assert_eq!(bucket.find(|_| true).is_some(), key > 0);
+        bucket.fill(room, copy_of(key, 0), false);
+        key += 1;
+        assert_eq!(index.len(), key);
+    }
+    let used = index.table.overflow_used();
+    assert!(key >= 100 && used > 0, "{key} entries, {used} lines");
+    // Without room nothing has changed, and what is there stays.
+    assert_eq!(index.lock(hash).room().unwrap_err(), IndexFull);
+    assert_eq!(
+        index.lock(hash).insert(copy_of(key, 0), false),
+        Err(IndexFull)
+    );
+    assert_eq!((index.len(), index.table.overflow_used()), (key, used));
+    let found = (0..key).filter(|key| index.lookup(hash, |e| e == copy_of(*key, 0)).is_some());
+    assert_eq!(found.count() as u64, key);
+    assert!(index.lock(hash).remove(copy_of(0, 0)));
+    let mut bucket = index.lock(hash);
+    let room = bucket.room().unwrap();
+    bucket.fill(room, copy_of(key, 0), true);
+}
+
+#[test]
+#[should_panic(expected = "locked since there was room")]
+fn room_that_is_taken_is_not_filled() {
+    let index = index(100);
+    let mut bucket = index.lock(KeyHash(3));
+    let room = bucket.room().unwrap();
+    bucket.insert(copy_of(1, 0), false).unwrap();
+    bucket.fill(room, copy_of(2, 0), false);
+}
+
+/// Overflow lines begin right behind the last line there may be, in the same granule.
+#[test]
+fn memory_of_overflow_lines_is_not_given_back_with_that_of_lines() {
+    for entries in [100, 2046, 100_000, 1_000_000] {
+        let index = index(entries);
+        let table = &index.table;
+        let (first, most) = (table.first_line, table.lines_max);
+        for lines in [16, most / 2, most.saturating_sub(1).max(16), most] {
+            let end = table.granules_end(lines);
+            assert!(end <= first + most, "{lines} lines of {most}: {end}");
+            assert!(end >= (first + lines).min(first + most / 1024 * 1024));
+            assert!(end.is_multiple_of(1024));
+        }
+    }
+}
+
+#[test]
+fn the_number_of_entries_is_never_less_than_nothing() {
+    let index = index(100);
+    // As who reads the counters while others write may see them.
+    index.table.count_out(3);
+    assert_eq!(index.len(), 0);
+    index.table.count_in(4);
+    assert_eq!(index.len(), 0);
+    index.table.count_in(5);
+    assert_eq!(index.len(), 1);
+}
+
+#[test]
 fn too_large_an_index_is_refused() {
-    let Err(IndexError::TooLarge { max, .. }) = Index::new(options(u64::MAX / 2)) else {
-        panic!("an index of 2^63 entries");
-    };
-    Index::new(options(max)).unwrap();
+    for entries in [Index::ENTRIES_MAX + 1, u64::MAX / 2, u64::MAX] {
+        let Err(IndexError::TooLarge { max, .. }) = Index::new(options(entries)) else {
+            panic!("an index of {entries} entries");
+        };
+        assert_eq!(max, Index::ENTRIES_MAX);
+    }
+    let index = index(Index::ENTRIES_MAX);
+    put(&index, 1, 0, hash_of);
+    assert!(get(&index, 1, hash_of(copy_of(1, 0))).is_some());
 }
 
 #[test]

@@ -21,6 +21,8 @@ use tokio::sync::oneshot;
 const TABLET_RETRY: Duration = Duration::from_millis(5);
 /// When to ask again for what is occupied by an attempt that ends soon.
 const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
+/// When to ask again for what there is no address space for: once tablets have gone.
+const NO_INDEX_RETRY: Duration = Duration::from_millis(100);
 /// When clients should ask again while there are too few backups.
 const BACKUPS_RETRY: Duration = Duration::from_millis(50);
 
@@ -52,7 +54,7 @@ pub struct MasterParts {
 pub(crate) enum NotAdded {
     /// This one is here.
     InTheWay(Tablet),
-    /// No memory for an index.
+    /// No address space for an index.
     NoIndex(String),
 }
 
@@ -72,7 +74,10 @@ impl NotAdded {
                     ),
                 ),
             },
-            Self::NoIndex(why) => Refusal::fatal(FatalKind::Other, why),
+            Self::NoIndex(why) => {
+                tracing::info!(table = %spec.table, range = %spec.range, why, "no address space for a tablet");
+                Refusal::retry(NO_INDEX_RETRY, RetryReason::MemoryFull)
+            }
         }
     }
 }
@@ -175,8 +180,8 @@ impl Master {
     ///
     /// # Errors
     /// `Retry` when that takes long: whoever asks again and again must not fill this server with
-    /// waiting requests; or while something that is not served is in a tablet's way. Fatal when a tablet overlaps one that is
-    /// served, or memory for an index cannot be had. Those before it were taken, and taking them again is no error.
+    /// waiting requests; while something that is not served is in a tablet's way; or while address space for an index cannot
+    /// be had. Fatal when a tablet overlaps one that is served. Those before it were taken, and taking them again is no error.
     pub async fn take_tablets(&self, tablets: &[TabletSpec]) -> Result<(), Refusal> {
         if self.is_replicated() {
             let opened = self.replication.opened();
@@ -365,5 +370,24 @@ impl Master {
             master.wait_durable(wait).await;
             result
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_units::{HashRange, SegmentId};
+
+    #[test]
+    fn a_tablet_without_address_space_is_refused_as_where_memory_is_full() {
+        let spec = TabletSpec {
+            table: TableId(1),
+            seed: 7,
+            range: HashRange::ALL,
+            since: SegmentId(0),
+        };
+        let refusal = NotAdded::NoIndex("cannot reserve".into()).refusal(&spec);
+        let expected = Refusal::retry(NO_INDEX_RETRY, RetryReason::MemoryFull);
+        assert_eq!(refusal, expected);
     }
 }

@@ -96,8 +96,8 @@ impl Master {
     /// to the coordinator. Starting it again does nothing.
     ///
     /// # Errors
-    /// `Retry` while an earlier attempt has not yet ended here; fatal when a tablet overlaps one that is
-    /// served here, or memory for an index cannot be had. Nothing was started.
+    /// `Retry` while an earlier attempt has not yet ended here, or address space for an index cannot be had; fatal when a
+    /// tablet overlaps one that is served here. Nothing was started.
     pub fn recover(
         self: &Arc<Self>,
         core: CoreId,

@@ -15,7 +15,7 @@ use crate::read::Pending;
 use crate::table::{EngineTable, Growth, KeyHasher};
 use core::time::Duration;
 use pluvio_format::{Entry, TableStats};
-use pluvio_index::{IndexError, Slot};
+use pluvio_index::{IndexError, IndexFull, Slot};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, EntryRefs,
     EntryView, LogSpace, OpenError,
@@ -25,10 +25,13 @@ use pluvio_units::{EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, Ta
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+/// When to try again what found no room in an index: as where live objects are at their limit, only deleting helps.
+const INDEX_FULL_RETRY: Duration = Duration::from_millis(100);
+
 /// Why nothing could be appended. Nothing changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EngineError {
-    /// No room. Retryable after the delay.
+    /// No room, in the log or in the index for that hash. Retryable after the delay.
     #[error("memory is full; try again in {retry_after:?}")]
     Full {
         /// When to try again.
@@ -101,6 +104,14 @@ impl Engine {
     /// When the options make no sense or the memory cannot be had; nothing was kept.
     pub fn open(options: EngineOptions) -> Result<Arc<Self>, OpenError> {
         let index_entries_max = options.index_entries_max();
+        Self::with_index_entries(options, index_entries_max)
+    }
+
+    /// [`Self::open`], and each index has room for so many entries at least.
+    fn with_index_entries(
+        options: EngineOptions,
+        index_entries_max: u64,
+    ) -> Result<Arc<Self>, OpenError> {
         let huge_pages = options.log.huge_pages;
         let space = LogSpace::new(options.log)?;
         let tables = Arc::<Tables>::default();
@@ -357,6 +368,14 @@ pub(crate) fn unreachable_kind(entry: &Entry<'_>) -> ! {
     );
 }
 
+impl From<IndexFull> for EngineError {
+    fn from(_: IndexFull) -> Self {
+        Self::Full {
+            retry_after: INDEX_FULL_RETRY,
+        }
+    }
+}
+
 impl From<AppendError> for EngineError {
     fn from(error: AppendError) -> Self {
         match error {
@@ -370,3 +389,6 @@ impl From<AppendError> for EngineError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

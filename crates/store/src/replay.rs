@@ -38,7 +38,7 @@ pub enum ReplayError {
     /// The bytes are no entries. Not retryable with the same bytes.
     #[error("recovery data cannot be read: {0}")]
     Parse(#[from] ParseError),
-    /// No room. Retryable elsewhere, or here after the cleaner or a delete has made room.
+    /// No room in the log or in an index. Retryable elsewhere, or here after the cleaner or a delete has made room.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// More keys than a survey may keep. Retryable in smaller parts.
@@ -265,10 +265,9 @@ impl Replay {
         }
         let slot = bucket.find(|entry| store.key_is(entry, object.key, guard));
         let Some(slot) = slot else {
+            let room = bucket.room().map_err(EngineError::from)?;
             let new = self.append(&[Entry::Object(*object)], guard)?;
-            bucket
-                .insert(new, false)
-                .expect("the index has room for as many entries as fit the log");
+            bucket.fill(room, new, false);
             drop(bucket);
             index.resize(guard, |entry| store.hash_of(table, entry, guard));
             self.count(table, new, guard);
@@ -316,10 +315,9 @@ impl Replay {
             ..*tombstone
         };
         let Some(slot) = bucket.find(|entry| store.key_is(entry, tombstone.key, guard)) else {
+            let room = bucket.room().map_err(EngineError::from)?;
             let new = self.append(&[Entry::Tombstone(unbound)], guard)?;
-            bucket
-                .insert(new, false)
-                .expect("the index has room for as many entries as fit the log");
+            bucket.fill(room, new, false);
             drop(bucket);
             index.resize(guard, |entry| store.hash_of(table, entry, guard));
             self.tombstones.push((table.id(), hash, new));

@@ -107,8 +107,8 @@ impl Master {
     /// Asked again it tells how far it is.
     ///
     /// # Errors
-    /// `Retry` while something else occupies the tablet here; fatal when it is served here, the migration has ended, or memory for an
-    /// index cannot be had. Nothing was started.
+    /// `Retry` while something else occupies the tablet here, or address space for an index cannot be had; fatal when it is
+    /// served here, or the migration has ended. Nothing was started.
     pub fn receive_tablet(
         self: &Arc<Self>,
         core: CoreId,

@@ -255,6 +255,11 @@ impl Engine {
             key: at.key,
             value,
         };
+        // Before the append, which cannot be taken back: replicas may have the entry at once.
+        let room = match old {
+            Some(_) => None,
+            None => Some(bucket.room()?),
+        };
         let effect = Effect::Put {
             version,
             replaced: replaced.map_or(ObjectVersion(0), |old| old.version),
@@ -263,14 +268,12 @@ impl Engine {
         let Written { appended, len } = self.append_put(at, object, replaced, kept, guard)?;
         let durable = self.is_durable_store();
         let entry = *appended.pending();
-        match old {
-            Some(old) => assert!(
-                bucket.replace(old.entry, entry, durable),
+        match room {
+            Some(room) => bucket.fill(room, entry, durable),
+            None => assert!(
+                old.is_some_and(|old| bucket.replace(old.entry, entry, durable)),
                 "the bucket is locked since the slot was found"
             ),
-            None => bucket
-                .insert(entry, durable)
-                .expect("the index has room for as many entries as fit the log"),
         }
         let mut growth = Growth::by(at.key.len() + value_len, len);
         if let Some(old) = replaced {
