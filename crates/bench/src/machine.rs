@@ -14,6 +14,10 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release.
     pub kernel: String,
+    /// To whom the kernel gives transparent huge pages: `always`, `madvise` (who asks) or `never`.
+    pub huge_pages: String,
+    /// Load average of the last minute when the measurement began.
+    pub load: String,
     /// How this program was built: `release` or `debug`.
     pub build: &'static str,
 }
@@ -34,11 +38,36 @@ impl Machine {
             processors: std::thread::available_parallelism().map_or(0, usize::from),
             memory: memory.unwrap_or(0) << 10,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
+            load: first_word(&read("/proc/loadavg")),
             build: if cfg!(debug_assertions) {
                 "debug"
             } else {
                 "release"
             },
         }
+    }
+}
+
+/// The word in brackets, which is the one that holds.
+fn chosen(text: &str) -> String {
+    let after = text.split_once('[').map_or("", |(_, after)| after);
+    let word = after.split_once(']').map_or("", |(word, _)| word);
+    word.to_owned()
+}
+
+fn first_word(text: &str) -> String {
+    text.split_whitespace().next().unwrap_or("").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_is_the_word_in_brackets() {
+        assert_eq!(chosen("always [madvise] never\n"), "madvise");
+        assert_eq!(chosen(""), "");
+        assert_eq!(first_word("0.52 0.58 0.59 1/345 6789\n"), "0.52");
     }
 }

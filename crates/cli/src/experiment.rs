@@ -74,8 +74,8 @@ fn circumstances(experiment: &Experiment) -> [String; 2] {
         .collect();
     let m = &experiment.machine;
     let machine = format!(
-        "{}, {} processors, Linux {}, {} build",
-        m.processor, m.processors, m.kernel, m.build
+        "{}, {} processors, Linux {}, huge pages {}, load {} at the beginning, {} build",
+        m.processor, m.processors, m.kernel, m.huge_pages, m.load, m.build
     );
     [parameters.join(", "), machine]
 }
@@ -125,10 +125,19 @@ fn as_markdown(experiment: &Experiment) -> String {
     if !experiment.ratios.is_empty() {
         text.push_str("\n| ratio | |\n|---|---:|\n");
         for (name, ratio) in &experiment.ratios {
-            text.push_str(&format!("| {name} | {ratio:.3} |\n"));
+            let borders = borders(experiment, name);
+            text.push_str(&format!("| {name} | {ratio:.3}{borders} |\n"));
         }
     }
     text
+}
+
+/// The least and the most of a ratio that is a median over rounds.
+fn borders(experiment: &Experiment, ratio: &str) -> String {
+    match experiment.ratio_spreads.get(ratio) {
+        Some(spread) => format!(" ({:.3} to {:.3})", spread.min, spread.max),
+        None => String::new(),
+    }
 }
 
 fn as_text(experiment: &Experiment) -> String {
@@ -152,7 +161,8 @@ fn as_text(experiment: &Experiment) -> String {
     if !experiment.ratios.is_empty() {
         all.push_str("\nratios\n");
         for (name, ratio) in &experiment.ratios {
-            all.push_str(&format!("{ratio:>8.3}  {name}\n"));
+            let borders = borders(experiment, name);
+            all.push_str(&format!("{ratio:>8.3}  {name}{borders}\n"));
         }
     }
     all.truncate(all.trim_end().len());
@@ -190,6 +200,7 @@ mod tests {
             .push(Row::new().with("who", "a").and(spread));
         experiment.rows.push(Row::new().with("who", "b"));
         experiment.ratio("a / b", 3.0, 2.0);
+        experiment.ratio_by_round("b / a", &[1.0, 2.0, 3.0], &[1.0, 1.0, 1.0]);
         let text = as_markdown(&experiment);
         for line in [
             "## test",
@@ -198,6 +209,7 @@ mod tests {
             "| a | 2 000 000 (1 000 000 to 3 000 000) |",
             "| b |  |",
             "| a / b | 1.500 |",
+            "| b / a | 2.000 (1.000 to 3.000) |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }

@@ -320,6 +320,21 @@ fn memory_goes_back_while_a_store_is_written_lightly_and_not_while_it_is_busy() 
 }
 
 #[test]
+fn a_process_that_stood_still_is_not_taken_for_a_quiet_one() {
+    let mut run = mostly_deleted(Durability::Volatile);
+    run.overwrite_left(4, 5000);
+    let before = run.store.space.stats().cleaner.bytes_given_back;
+    for _ in 0..8 {
+        // A stopped process, or a machine that slept; then a second's writes.
+        run.now_s += 5;
+        run.background();
+        run.overwrite_left(1, 5000);
+    }
+    let stats = run.store.space.stats();
+    assert_eq!(stats.cleaner.bytes_given_back, before, "{stats:?}");
+}
+
+#[test]
 fn a_head_of_dead_data_is_closed_when_nothing_is_written() {
     let _marks = Marks::to_reach(&["log-head-closed-for-its-waste"]);
     let options = options(256, 4, Durability::Volatile);

@@ -35,7 +35,7 @@ const TASKS: [(&str, &str); 11] = [
     ),
     (
         "measure-engine",
-        "run every experiment of the storage engine, in an hour and a half, into docs/measurements: --only NAMES, \
+        "run every experiment of the storage engine, in some two hours, into docs/measurements: --only NAMES, \
          --folder FOLDER",
     ),
     (

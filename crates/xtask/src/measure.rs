@@ -1,4 +1,4 @@
-//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes an hour and a half on two
+//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes some two hours on two
 //! processors, written to `docs/measurements/`: of each a picture, its rows and a page with its tables. What they mean is written by hand, in
 //! `DATE-engine.md`, which this leaves alone.
 //!
@@ -36,10 +36,10 @@ impl Experiment {
     }
 }
 
-/// Rounds are so short that all of them take about an hour and a half. The simulated cleaner is not among them: its page
+/// Rounds are so short that all of them take some two hours. The simulated cleaner is not among them: its page
 /// does not depend on the machine.
-const EXPERIMENTS: [Experiment; 15] = [
-    Experiment::new("store", "bench store --seconds 0.25 --rounds 3"),
+const EXPERIMENTS: [Experiment; 17] = [
+    Experiment::new("store", "bench store --seconds 0.5 --rounds 5"),
     Experiment::new(
         "store-zipfian",
         "bench store --distribution zipfian --threads 2 --get-percent 95,50 --batch 1 --seconds 0.25 --rounds 3",
@@ -51,6 +51,14 @@ const EXPERIMENTS: [Experiment; 15] = [
     Experiment::new(
         "cleaner",
         "bench cleaner --utilization 30,80,90,98 --distribution uniform,hot-cold,zipfian --seconds 0.5 --rounds 2",
+    ),
+    Experiment::new(
+        "cleaner-ample",
+        "bench cleaner --utilization 30,80,90 --value-size 100,1000,10000 --distribution uniform --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
+    ),
+    Experiment::new(
+        "tombstones",
+        "bench cleaner --utilization 80,90 --value-size 100 --distribution uniform --level two,one --tombstones deletes,every --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
     ),
     Experiment::new(
         "cleaner-disk",
@@ -295,7 +303,7 @@ mod tests {
         );
         assert_eq!(
             EXPERIMENTS[0].line(),
-            "pluvio bench store --seconds 0.25 --rounds 3"
+            "pluvio bench store --seconds 0.5 --rounds 5"
         );
     }
 

@@ -6,13 +6,14 @@ use super::ample;
 use super::maps::{Dash, Papaya, Scc};
 use super::plain::Plain;
 use super::pluvio::Ours;
-use super::process::{Answer, Ask};
+use super::process::{Answer, Ask, is_stopped_while_it_waits};
 use super::servers::Server;
 #[cfg(feature = "peers")]
 use super::slab_lru::SlabLru;
 use super::{KeyValue, Kind, Setup, memory, refused};
 use crate::error::ExperimentError;
-use crate::run;
+use crate::run::{self, Drawn};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, Write};
 
 /// The contestant of this process.
@@ -54,6 +55,8 @@ struct Host {
     opened: Opened,
     /// Bytes in memory that are not the contestant's.
     base: u64,
+    /// Keys that its runs share.
+    drawn: Drawn,
 }
 
 /// Does what is asked on `input`, line by line, until it ends.
@@ -91,6 +94,9 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Experime
 fn act(host: &mut Option<Host>, ask: Ask) -> Result<Answer, ExperimentError> {
     let ask = match ask {
         Ask::Open(setup) => {
+            if is_stopped_while_it_waits(setup.kind) {
+                die_with_parent(setup.kind)?;
+            }
             let before = memory::resident(None);
             let opened = open(&setup)?;
             let base = match opened {
@@ -98,22 +104,36 @@ fn act(host: &mut Option<Host>, ask: Ask) -> Result<Answer, ExperimentError> {
                 Opened::Plain(_) => memory::resident(None),
                 _ => before,
             };
-            *host = Some(Host { opened, base });
+            let drawn = Drawn::default();
+            *host = Some(Host {
+                opened,
+                base,
+                drawn,
+            });
             return Ok(Answer::Done);
         }
         other => other,
     };
-    let Some(Host { opened, base }) = host else {
+    let Some(Host {
+        opened,
+        base,
+        drawn,
+    }) = host
+    else {
         return Err(ExperimentError::Parameters("no store is open".into()));
     };
-    let mut answer = with!(opened, store => answer(store, ask))?;
+    let mut answer = with!(opened, store => answer(store, ask, drawn))?;
+    let base = match opened {
+        Opened::Server(_) => 0,
+        _ => *base + drawn.bytes(),
+    };
     match &mut answer {
-        Answer::Loaded(loaded) => deduct(&mut loaded.holdings.resident, *base),
-        Answer::Ran(ran) => deduct(&mut ran.after.resident, *base),
+        Answer::Loaded(loaded) => deduct(&mut loaded.holdings.resident, base),
+        Answer::Ran(ran) => deduct(&mut ran.after.resident, base),
         Answer::Replayed(replayed) => {
             let base = match opened {
                 Opened::Server(_) => 0,
-                _ => *base + replayed.driver_bytes,
+                _ => base + replayed.driver_bytes,
             };
             deduct(&mut replayed.resident_peak, base);
             for mark in &mut replayed.marks {
@@ -121,20 +141,26 @@ fn act(host: &mut Option<Host>, ask: Ask) -> Result<Answer, ExperimentError> {
                 deduct(&mut mark.peak, base);
             }
         }
-        Answer::Holdings(holdings) => deduct(&mut holdings.resident, *base),
+        Answer::Holdings(holdings) => deduct(&mut holdings.resident, base),
         Answer::Done | Answer::Idle(_) | Answer::Failed(_) => {}
     }
     Ok(answer)
+}
+
+/// One that is stopped cannot see that its parent is gone.
+fn die_with_parent(kind: Kind) -> Result<(), ExperimentError> {
+    let asked = set_parent_process_death_signal(Some(Signal::KILL));
+    asked.map_err(|error| refused(kind, format!("cannot be tied to its parent: {error}")))
 }
 
 fn deduct(bytes: &mut u64, base: u64) {
     *bytes = bytes.saturating_sub(base);
 }
 
-fn answer<S: KeyValue>(store: &S, ask: Ask) -> Result<Answer, ExperimentError> {
+fn answer<S: KeyValue>(store: &S, ask: Ask, drawn: &mut Drawn) -> Result<Answer, ExperimentError> {
     Ok(match ask {
         Ask::Load(plan) => Answer::Loaded(run::load(store, &plan)?),
-        Ask::Run(plan) => Answer::Ran(run::run(store, &plan)?),
+        Ask::Run(plan) => Answer::Ran(run::run(store, &plan, drawn)?),
         Ask::Replay(plan) => Answer::Replayed(run::replay(store, &plan)?),
         Ask::Idle(plan) => Answer::Idle(run::idle(&plan)),
         Ask::Holdings => Answer::Holdings(store.holdings()),

@@ -123,17 +123,12 @@ impl KeyValue for Ours {
     }
 
     fn get_batch(&self, keys: &[u64], into: &mut Vec<u8>, see: &mut dyn FnMut(u64, Option<&[u8]>)) {
-        /// Keys asked for together; larger batches are cut.
-        const TOGETHER: usize = 64;
+        /// Keys asked for together, as many as the store looks at together; larger batches are cut.
+        const TOGETHER: usize = 16;
         for keys in keys.chunks(TOGETHER) {
-            let mut bytes = [[0; 8]; TOGETHER];
-            let mut slices: [&[u8]; TOGETHER] = [&[]; TOGETHER];
-            for (bytes, key) in bytes.iter_mut().zip(keys) {
-                *bytes = key.to_le_bytes();
-            }
-            for (slice, bytes) in slices.iter_mut().zip(&bytes) {
-                *slice = bytes;
-            }
+            let bytes: [[u8; 8]; TOGETHER] =
+                core::array::from_fn(|at| keys.get(at).map_or([0; 8], |key| key.to_le_bytes()));
+            let slices: [&[u8]; TOGETHER] = core::array::from_fn(|at| bytes[at].as_slice());
             self.table.get_batch(&slices[..keys.len()], |at, value| {
                 // Copied, as the others do, though the value could be used where it lies.
                 let copied = value.map(|value| {

@@ -1,9 +1,14 @@
 //! The parent's side of a contestant: starts its process and asks it to do things.
+//!
+//! A process is stopped (SIGSTOP) from its answer to the next question: what a store does by itself, our cleaner above all,
+//! would take processors from whoever is measured, and would find its own store better prepared than one that is never left
+//! alone. A contestant that has a server as its own child is not: it only waits, and must be able to end the server.
 
 use super::name::Contender;
-use super::{Holdings, Setup};
+use super::{Holdings, Kind, Setup};
 use crate::error::ExperimentError;
 use crate::run::{Idle, IdlePlan, LoadPlan, Loaded, Ran, ReplayPlan, Replayed, RunPlan};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -49,6 +54,13 @@ pub struct Process {
     /// `None` once it is closed, which is how the child learns that it can go.
     asks: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
+    /// It was told to stop and not yet to go on.
+    stopped: bool,
+}
+
+/// Whether a contestant's process stands still between what it is asked.
+pub(super) fn is_stopped_while_it_waits(kind: Kind) -> bool {
+    !kind.is_server()
 }
 
 impl Process {
@@ -82,6 +94,7 @@ impl Process {
             child,
             asks: Some(asks),
             answers: BufReader::new(answers),
+            stopped: false,
         };
         match process.ask(&Ask::Open(setup.clone()))? {
             Answer::Done => Ok(process),
@@ -168,6 +181,7 @@ impl Process {
 
     fn exchange(&mut self, ask: &Ask) -> Result<Answer, String> {
         let text = serde_json::to_string(ask).map_err(|error| error.to_string())?;
+        self.go_on()?;
         let asks = self.asks.as_mut().ok_or("it was told to go")?;
         writeln!(asks, "{text}").map_err(|error| error.to_string())?;
         let mut line = String::new();
@@ -176,9 +190,34 @@ impl Process {
                 Ok(status) => format!("ended with {status}"),
                 Err(error) => error.to_string(),
             }),
-            Ok(_) => serde_json::from_str(&line).map_err(|error| format!("{error} in {line:?}")),
+            Ok(_) => {
+                self.stop()?;
+                serde_json::from_str(&line).map_err(|error| format!("{error} in {line:?}"))
+            }
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// After an answer: it has not ended, or is not waited for yet, so that the number is still its own.
+    fn stop(&mut self) -> Result<(), String> {
+        if is_stopped_while_it_waits(self.who.kind) {
+            self.signal(Signal::STOP)?;
+            self.stopped = true;
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<(), String> {
+        if self.stopped {
+            self.signal(Signal::CONT)?;
+            self.stopped = false;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), String> {
+        let sent = kill_process(Pid::from_child(&self.child), signal);
+        sent.map_err(|error| format!("cannot be sent {signal:?}: {error}"))
     }
 
     fn unexpected(&self, answer: &Answer) -> ExperimentError {
@@ -191,7 +230,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Closed input asks it to go; servers it started go with it.
+        // Closed input asks it to go; servers it started go with it. One that cannot be told to go on is gone.
+        let _went_on = self.go_on();
         drop(self.asks.take());
         let _reaped = self.child.wait();
     }

@@ -29,6 +29,9 @@ pub struct Experiment {
     pub rows: Vec<Row>,
     /// Ours over the best of the others (or what the name says), by name.
     pub ratios: BTreeMap<String, f64>,
+    /// Of ratios that are medians over rounds, the same with the least and the most.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ratio_spreads: BTreeMap<String, Spread>,
 }
 
 impl Experiment {
@@ -41,6 +44,7 @@ impl Experiment {
             machine: Machine::this(),
             rows: Vec::new(),
             ratios: BTreeMap::new(),
+            ratio_spreads: BTreeMap::new(),
         }
     }
 
@@ -73,6 +77,18 @@ impl Experiment {
         let ratio = ours / theirs;
         if ratio.is_finite() {
             self.ratios.insert(name.into(), ratio);
+        }
+    }
+
+    /// Notes the median of `ours / theirs`, each round against the same round of the other, with the least and the most: a
+    /// machine that was slow for a round was so for both. Nothing when there is nothing to compare with.
+    pub fn ratio_by_round(&mut self, name: impl Into<String>, ours: &[f64], theirs: &[f64]) {
+        let each = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs);
+        let each: Vec<f64> = each.filter(|ratio| ratio.is_finite()).collect();
+        if let Some(spread) = Spread::of(&each) {
+            let name = name.into();
+            self.ratios.insert(name.clone(), spread.median);
+            self.ratio_spreads.insert(name, spread);
         }
     }
 }
@@ -114,6 +130,17 @@ mod tests {
             ["experiment", "machine", "parameters", "ratios", "rows"]
         );
         assert_eq!(json["rows"][1]["x"], 2.5);
+    }
+
+    #[test]
+    fn rounds_are_compared_with_the_same_round_of_the_other() {
+        let mut experiment = two_rows();
+        experiment.ratio_by_round("a", &[2.0, 8.0, 3.0], &[1.0, 8.0, 1.0]);
+        experiment.ratio_by_round("nothing", &[1.0], &[]);
+        assert_eq!(experiment.ratios["a"], 2.0);
+        let spread = experiment.ratio_spreads["a"];
+        assert_eq!((spread.min, spread.max), (1.0, 3.0));
+        assert_eq!(experiment.ratios.len(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod threads;
 pub(crate) use fill::load;
 pub use fill::{LoadPlan, Loaded};
 pub use random::{BATCH_MAX, Idle, IdlePlan, KEYS_MAX, Ran, RunPlan, THREADS_MAX};
-pub(crate) use random::{idle, run};
+pub(crate) use random::{Drawn, idle, run};
 pub(crate) use replay::replay;
 pub use replay::{Mark, ReplayPlan, Replayed, SETTLED};
 pub use tally::Latencies;

@@ -12,16 +12,27 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Operations between two looks at the clock.
-const LOOK: usize = 256;
+const LOOK: u64 = 256;
 /// Draws that are made beforehand where drawing costs more than an operation: they are read in order,
-/// so they cost little memory bandwidth. Uniform draws are made on the way.
-const DRAWN: usize = 1 << 20;
+/// so they cost little memory bandwidth, and are more than a thread does in a second. Cheap draws are made on the way.
+const DRAWN: usize = 8 << 20;
+/// Longest part of a round that writes and does not count: a second's writes are some hundred megabytes, more than a cleaner
+/// frees ahead of them.
+const LEAD_IN_MAX: f64 = 1.0;
+/// The same of rounds that only read: caches fill, and what a cleaner had begun ends.
+const LEAD_IN_OF_READS: f64 = 0.05;
+/// So many times its length a round may last for the sake of [`RunPlan::puts_min`].
+const LONGER_MAX: u32 = 10;
 
 /// Random operations.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RunPlan {
+    /// How long operations go on before those that count, see [`Self::usual_lead_in`].
+    pub lead_in: f64,
     /// How long.
     pub seconds: f64,
+    /// Longer, up to ten times, until so many writes were done, all threads together.
+    pub puts_min: u64,
     /// Threads.
     pub threads: usize,
     /// Keys are `0..objects`.
@@ -51,6 +62,15 @@ pub const BATCH_MAX: usize = 1 << 16;
 pub const KEYS_MAX: u64 = 1 << 36;
 
 impl RunPlan {
+    /// How long the lead-in of a round should be: until memory that was free, and caches, are as they stay during the round.
+    #[must_use]
+    pub fn usual_lead_in(seconds: f64, get_percent: u8) -> f64 {
+        match get_percent < 100 {
+            true => seconds.min(LEAD_IN_MAX),
+            false => LEAD_IN_OF_READS,
+        }
+    }
+
     fn check(&self) -> Result<(), ExperimentError> {
         within("threads", self.threads, 1..=THREADS_MAX)?;
         within("batch", self.batch, 1..=BATCH_MAX)?;
@@ -72,9 +92,9 @@ pub struct Ran {
     pub misses: u64,
     /// Writes that were refused, each time counted.
     pub retries: u64,
-    /// What the store held and had done before.
+    /// What the store held and had done when the lead-in ended, but for the bytes in memory.
     pub before: Holdings,
-    /// And after.
+    /// The same at once after the last operation; and the bytes in memory, which were counted then.
     pub after: Holdings,
     /// How long operations took, when that was asked for.
     pub latencies: Option<Latencies>,
@@ -96,7 +116,7 @@ pub struct Idle {
     pub pauses: Latencies,
 }
 
-/// One thread's part.
+/// What a thread did.
 struct Part {
     operations: u64,
     puts: u64,
@@ -105,30 +125,52 @@ struct Part {
     damaged: u64,
     retries: u64,
     latencies: Collector,
+    /// The first thread's, as in [`Ran`].
+    before: Holdings,
+    after: Holdings,
+}
+
+impl Part {
+    fn new() -> Self {
+        Self {
+            operations: 0,
+            puts: 0,
+            seconds: 0.0,
+            misses: 0,
+            damaged: 0,
+            retries: 0,
+            latencies: Collector::new(),
+            before: Holdings::default(),
+            after: Holdings::default(),
+        }
+    }
 }
 
 /// Runs the plan.
-pub(crate) fn run<S: KeyValue>(store: &S, plan: &RunPlan) -> Result<Ran, ExperimentError> {
+pub(crate) fn run<S: KeyValue>(
+    store: &S,
+    plan: &RunPlan,
+    drawn: &mut Drawn,
+) -> Result<Ran, ExperimentError> {
     let distribution: Distribution = plan
         .distribution
         .parse()
         .map_err(ExperimentError::Parameters)?;
     plan.check()?;
     let draw = distribution.over(plan.objects);
+    let drawn = drawn.of(distribution, &draw, plan.seed);
     store.begin(plan.measured);
-    let before = store.holdings();
     let parts = side_by_side(0..plan.threads, |number, ready| {
-        part(store, plan, &draw, number, ready)
+        Worker::new(store, plan, &draw, drawn, number).run(number == 0, ready)
     });
-    let mut ran = Ran {
-        before,
-        after: store.holdings(),
-        ..Ran::default()
-    };
+    let mut ran = Ran::default();
     let mut latencies = Collector::new();
     let mut damaged = 0;
-    for part in parts {
+    for (number, part) in parts.into_iter().enumerate() {
         let part = part?;
+        if number == 0 {
+            (ran.before, ran.after) = (part.before, part.after);
+        }
         ran.operations += part.operations;
         ran.puts += part.puts;
         ran.per_second += part.operations as f64 / part.seconds.max(1e-9);
@@ -137,6 +179,8 @@ pub(crate) fn run<S: KeyValue>(store: &S, plan: &RunPlan) -> Result<Ran, Experim
         damaged += part.damaged;
         latencies.add(&part.latencies);
     }
+    // Last: counting takes a while, in which a cleaner goes on.
+    ran.after.resident = store.resident();
     ran.latencies = plan.latencies.then(|| latencies.latencies());
     match damaged {
         0 => Ok(ran),
@@ -169,84 +213,177 @@ pub(crate) fn idle(plan: &IdlePlan) -> Idle {
     }
 }
 
-fn part<S: KeyValue>(
-    store: &S,
-    plan: &RunPlan,
-    draw: &Draw,
-    number: usize,
-    ready: &dyn Fn(),
-) -> Result<Part, ExperimentError> {
-    let mut random = Random::new(plan.seed, number as u64 + 1);
-    let mut keys = Keys::new(draw, &mut random, &plan.distribution);
-    let mut value = random.bytes(plan.value_size);
-    let mut into = Vec::with_capacity(plan.value_size);
-    let mut batch = Vec::with_capacity(plan.batch);
-    let mut part = Part {
-        operations: 0,
-        puts: 0,
-        seconds: 0.0,
-        misses: 0,
-        damaged: 0,
-        retries: 0,
-        latencies: Collector::new(),
-    };
-    ready();
-    let limit = Duration::from_secs_f64(plan.seconds);
-    let begin = clock::now();
-    loop {
-        for _ in 0..LOOK.div_ceil(plan.batch) {
-            let read = random.below(100) < u64::from(plan.get_percent);
-            let since = plan.latencies.then(clock::now);
-            if !read {
-                let key = keys.next(&mut random);
-                stamp(key, &mut value);
-                part.retries += put(store, key, &value)?;
-                part.puts += 1;
-                part.operations += 1;
-            } else if plan.batch == 1 {
-                let key = keys.next(&mut random);
-                match store.get(key, &mut into) {
-                    true => part.damaged += u64::from(!is_of(key, &into)),
-                    false => part.misses += 1,
+/// One thread.
+struct Worker<'a, S> {
+    store: &'a S,
+    plan: &'a RunPlan,
+    random: Random,
+    keys: Keys<'a>,
+    value: Vec<u8>,
+    into: Vec<u8>,
+    batch: Vec<u64>,
+}
+
+impl<'a, S: KeyValue> Worker<'a, S> {
+    fn new(
+        store: &'a S,
+        plan: &'a RunPlan,
+        draw: &'a Draw,
+        drawn: Option<&'a [u32]>,
+        number: usize,
+    ) -> Self {
+        let mut random = Random::new(plan.seed, number as u64 + 1);
+        let keys = Keys::new(draw, drawn, &mut random);
+        Self {
+            store,
+            plan,
+            keys,
+            value: random.bytes(plan.value_size),
+            into: Vec::with_capacity(plan.value_size),
+            batch: Vec::with_capacity(plan.batch),
+            random,
+        }
+    }
+
+    /// The lead-in and then what counts; the `first` thread notes what the store has done. All threads meet in between,
+    /// whatever has failed: the others would wait.
+    fn run(mut self, first: bool, ready: &dyn Fn()) -> Result<Part, ExperimentError> {
+        let store = self.store;
+        let counts = || match first {
+            true => store.counts(),
+            false => Holdings::default(),
+        };
+        let plan = self.plan;
+        ready();
+        let led_in = self.go(plan.lead_in, 0);
+        ready();
+        let before = counts();
+        ready();
+        let puts_min = plan.puts_min.div_ceil(plan.threads as u64);
+        let ran = led_in.and_then(|_| self.go(plan.seconds, puts_min));
+        ready();
+        let after = counts();
+        ran.map(|part| Part {
+            before,
+            after,
+            ..part
+        })
+    }
+
+    /// Operations for a time, and for longer until there were enough writes.
+    fn go(&mut self, seconds: f64, puts_min: u64) -> Result<Part, ExperimentError> {
+        let limit = Duration::from_secs_f64(seconds);
+        let mut part = Part::new();
+        let begin = clock::now();
+        loop {
+            let look = part.operations + LOOK;
+            while part.operations < look {
+                let since = self.plan.latencies.then(clock::now);
+                self.act(&mut part)?;
+                if let Some(since) = since {
+                    part.latencies.record(since.elapsed());
                 }
-                part.operations += 1;
-            } else {
-                batch.clear();
-                batch.extend((0..plan.batch).map(|_| keys.next(&mut random)));
-                let (mut misses, mut damaged) = (0, 0);
-                store.get_batch(&batch, &mut into, &mut |key, value| match value {
-                    Some(value) => damaged += u64::from(!is_of(key, value)),
-                    None => misses += 1,
-                });
-                part.misses += misses;
-                part.damaged += damaged;
-                part.operations += plan.batch as u64;
             }
-            if let Some(since) = since {
-                part.latencies.record(since.elapsed());
+            let took = begin.elapsed();
+            if took >= limit && (part.puts >= puts_min || took >= limit * LONGER_MAX) {
+                part.seconds = took.as_secs_f64();
+                return Ok(part);
             }
         }
-        let took = begin.elapsed();
-        if took >= limit {
-            part.seconds = took.as_secs_f64();
-            return Ok(part);
+    }
+
+    /// A write, a read, or a batch of reads.
+    #[inline]
+    fn act(&mut self, part: &mut Part) -> Result<(), ExperimentError> {
+        let (reads, all) = shares(self.plan.get_percent, self.plan.batch as u64);
+        if self.random.below(all) >= reads {
+            let key = self.keys.next(&mut self.random);
+            stamp(key, &mut self.value);
+            part.retries += put(self.store, key, &self.value)?;
+            part.puts += 1;
+            part.operations += 1;
+        } else if self.plan.batch == 1 {
+            let key = self.keys.next(&mut self.random);
+            match self.store.get(key, &mut self.into) {
+                true => part.damaged += u64::from(!is_of(key, &self.into)),
+                false => part.misses += 1,
+            }
+            part.operations += 1;
+        } else {
+            self.batch.clear();
+            let (keys, random) = (&mut self.keys, &mut self.random);
+            self.batch
+                .extend((0..self.plan.batch).map(|_| keys.next(random)));
+            let (mut misses, mut damaged) = (0, 0);
+            let mut see = |key, value: Option<&[u8]>| match value {
+                Some(value) => damaged += u64::from(!is_of(key, value)),
+                None => misses += 1,
+            };
+            self.store.get_batch(&self.batch, &mut self.into, &mut see);
+            part.misses += misses;
+            part.damaged += damaged;
+            part.operations += self.plan.batch as u64;
         }
+        Ok(())
+    }
+}
+
+/// How many of how many draws are batches of reads, so that of a hundred operations, each read of a batch counted, this
+/// many read: the others are single writes.
+#[inline]
+fn shares(get_percent: u8, batch: u64) -> (u64, u64) {
+    let reads = u64::from(get_percent);
+    (reads, reads + batch * (100 - reads))
+}
+
+/// Keys drawn beforehand: they are kept, so that one draw serves all rounds of a contestant.
+#[derive(Default)]
+pub(crate) struct Drawn {
+    of: Option<(Distribution, u64)>,
+    keys: Vec<u32>,
+}
+
+impl Drawn {
+    /// Bytes that it takes of the process.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.keys.capacity() * size_of::<u32>()) as u64
+    }
+
+    /// Keys of this distribution, from the seed of the first run that needs them; none where drawing is cheap.
+    fn of(&mut self, distribution: Distribution, draw: &Draw, seed: u64) -> Option<&[u32]> {
+        let cheap = match distribution {
+            Distribution::Uniform | Distribution::HotCold => true,
+            Distribution::Exponential | Distribution::Zipfian(_) => false,
+        };
+        if cheap || draw.count() > u64::from(u32::MAX) {
+            return None;
+        }
+        let of = Some((distribution, draw.count()));
+        if self.of != of {
+            let mut random = Random::new(seed, 0);
+            self.keys.clear();
+            self.keys
+                .extend((0..DRAWN).map(|_| draw.spread(&mut random) as u32));
+            self.of = of;
+        }
+        Some(self.keys.as_slice())
     }
 }
 
 /// A thread's keys.
 enum Keys<'a> {
     Draw(&'a Draw),
-    Drawn { keys: Vec<u32>, at: usize },
+    Drawn { keys: &'a [u32], at: usize },
 }
 
 impl<'a> Keys<'a> {
-    fn new(draw: &'a Draw, random: &mut Random, distribution: &str) -> Self {
-        match distribution == "uniform" || draw.count() > u64::from(u32::MAX) {
-            true => Self::Draw(draw),
-            false => Self::Drawn {
-                keys: (0..DRAWN).map(|_| draw.spread(random) as u32).collect(),
-                at: 0,
+    /// Threads, and rounds, begin at different places of what was drawn beforehand.
+    fn new(draw: &'a Draw, drawn: Option<&'a [u32]>, random: &mut Random) -> Self {
+        match drawn {
+            None => Self::Draw(draw),
+            Some(keys) => Self::Drawn {
+                keys,
+                at: random.below(keys.len() as u64) as usize,
             },
         }
     }
@@ -256,9 +393,121 @@ impl<'a> Keys<'a> {
         match self {
             Self::Draw(draw) => draw.spread(random),
             Self::Drawn { keys, at } => {
-                *at = (*at + 1) % DRAWN;
+                *at += 1;
+                if *at >= keys.len() {
+                    *at = 0;
+                }
                 u64::from(keys[*at])
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant::Refusal;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Has every key, and counts writes.
+    #[derive(Default)]
+    struct Counting(AtomicU64);
+
+    impl KeyValue for Counting {
+        fn get(&self, key: u64, into: &mut Vec<u8>) -> bool {
+            into.clear();
+            into.extend_from_slice(&key.to_le_bytes());
+            true
+        }
+
+        fn put(&self, _key: u64, _value: &[u8]) -> Result<(), Refusal> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn delete(&self, _key: u64) -> Result<bool, Refusal> {
+            Ok(false)
+        }
+
+        fn counts(&self) -> Holdings {
+            Holdings {
+                moved: self.0.load(Ordering::SeqCst),
+                ..Holdings::default()
+            }
+        }
+    }
+
+    fn plan(get_percent: u8, batch: usize) -> RunPlan {
+        RunPlan {
+            lead_in: 0.01,
+            seconds: 0.02,
+            puts_min: 0,
+            threads: 2,
+            objects: 1000,
+            value_size: 16,
+            get_percent,
+            distribution: "uniform".into(),
+            batch,
+            seed: 1,
+            latencies: false,
+            measured: true,
+        }
+    }
+
+    #[test]
+    fn a_mix_is_one_of_operations_whatever_the_batch() {
+        for (percent, batch) in [(50, 1), (50, 16), (95, 16), (100, 16), (0, 1)] {
+            let plan = RunPlan {
+                puts_min: 20_000 * u64::from(percent < 100),
+                ..plan(percent, batch)
+            };
+            let ran = run(&Counting::default(), &plan, &mut Drawn::default()).unwrap();
+            let reads = 1.0 - ran.puts as f64 / ran.operations as f64;
+            let wanted = f64::from(percent) / 100.0;
+            assert!((reads - wanted).abs() < 0.05, "{reads} of {percent} %");
+        }
+    }
+
+    #[test]
+    fn what_counts_begins_after_the_lead_in() {
+        let store = Counting::default();
+        let ran = run(&store, &plan(0, 1), &mut Drawn::default()).unwrap();
+        assert!(ran.before.moved > 0, "{ran:?}");
+        assert_eq!(ran.after.moved - ran.before.moved, ran.puts);
+        assert_eq!(store.0.into_inner(), ran.after.moved);
+        assert!(ran.after.resident > 0);
+    }
+
+    #[test]
+    fn a_round_lasts_until_enough_was_written_but_not_for_ever() {
+        let run = |puts_min| {
+            let plan = RunPlan {
+                puts_min,
+                threads: 1,
+                ..plan(0, 1)
+            };
+            run(&Counting::default(), &plan, &mut Drawn::default()).unwrap()
+        };
+        let seconds = |ran: &Ran| ran.operations as f64 / ran.per_second;
+        let (once, ever) = (run(1), run(u64::MAX));
+        assert!(seconds(&ever) >= 0.19, "{ever:?}");
+        assert!(seconds(&once) < seconds(&ever), "{once:?}");
+    }
+
+    #[test]
+    fn keys_are_drawn_once_for_all_rounds_where_that_costs_much() {
+        let mut drawn = Drawn::default();
+        let uniform = Distribution::Uniform.over(1000);
+        assert!(drawn.of(Distribution::Uniform, &uniform, 1).is_none());
+        assert_eq!(drawn.bytes(), 0);
+        let skewed = Distribution::Zipfian(0.99);
+        let draw = skewed.over(1000);
+        let first = drawn.of(skewed, &draw, 1).unwrap().to_vec();
+        assert_eq!(first.len(), DRAWN);
+        assert!(drawn.of(skewed, &draw, 2).unwrap() == first);
+        assert!(drawn.bytes() >= 4 * DRAWN as u64);
+        let fewer = skewed.over(10);
+        let keys = drawn.of(skewed, &fewer, 1).unwrap();
+        assert!(keys.iter().all(|key| *key < 10));
     }
 }

@@ -2,7 +2,7 @@
 //! in place (004 fig. 12-13, 21-33, as far as the store has options for them). Levels of cleaning differ only where there
 //! is a disk: `cleaner` compares them.
 
-use super::{Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step};
+use super::{Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step, turns};
 use crate::contestant::{Allocator, Contender, Copying, Epochs, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
@@ -156,13 +156,14 @@ fn tell(
     fill: Fill,
     mix: Mix,
     variants: &[Variant],
-    rates: &[Spread],
+    rates: &[Vec<f64>],
 ) -> Panel {
     let title = format!("{}, {}", fill.name(), mix.name());
     let names = variants.iter().map(|v| format!("{} {}", v.part, v.value));
     let mut panel = bars(title.clone(), "", "operations/s", names.collect());
-    let usual = rates.first().map_or(f64::NAN, |spread| spread.median);
-    for (number, (variant, rate)) in variants.iter().zip(rates).enumerate() {
+    let usual = rates.first().map(Vec::as_slice).unwrap_or_default();
+    for (number, (variant, rates)) in variants.iter().zip(rates).enumerate() {
+        let rate = Spread::of(rates).unwrap_or_default();
         panel.point("operations/s", number as f64, rate.median);
         experiment.rows.push(
             Row::new()
@@ -175,7 +176,7 @@ fn tell(
                 .and(rate.cells("ops_per_s")),
         );
         let name = format!("{title}: {} {} / usual", variant.part, variant.value);
-        experiment.ratio(name, rate.median, usual);
+        experiment.ratio_by_round(name, rates, usual);
     }
     panel
 }
@@ -250,6 +251,7 @@ fn start(
     Ok(process)
 }
 
+/// All rounds of one mix, in turn; the first, which only warms up, is left out.
 fn rounds(
     processes: &mut [Process],
     options: &BreakdownOptions,
@@ -257,12 +259,15 @@ fn rounds(
     mix: Mix,
     variants: &[Variant],
     watch: Watch<'_>,
-) -> Result<Vec<Spread>, ExperimentError> {
+) -> Result<Vec<Vec<f64>>, ExperimentError> {
     let mut rates = vec![Vec::new(); processes.len()];
     for round in 0..=options.rounds.rounds {
-        for ((process, rates), variant) in processes.iter_mut().zip(&mut rates).zip(variants) {
+        for at in turns(round, processes.len()) {
+            let variant = &variants[at];
             let plan = RunPlan {
+                lead_in: RunPlan::usual_lead_in(options.rounds.seconds, mix.get_percent),
                 seconds: options.rounds.seconds,
+                puts_min: 0,
                 threads: options.threads,
                 objects: options.objects,
                 value_size: fill.value_size,
@@ -274,15 +279,11 @@ fn rounds(
                 measured: true,
             };
             let name = format!("{} {}, {}", variant.part, variant.value, mix.name());
-            let ran = step(watch, name, || process.run(&plan))?;
-            // The first round warms up.
+            let ran = step(watch, name, || processes[at].run(&plan))?;
             if round > 0 {
-                rates.push(ran.per_second);
+                rates[at].push(ran.per_second);
             }
         }
     }
-    let spreads = rates
-        .iter()
-        .map(|rates| Spread::of(rates).unwrap_or_default());
-    Ok(spreads.collect())
+    Ok(rates)
 }

@@ -1,6 +1,6 @@
 //! Write throughput and the cleaner's work against memory utilization (000 fig. 8-9, 003 fig. 6).
 
-use super::{Rounds, Watch, check_utilization, check_value_size, lines, step};
+use super::{Rounds, Watch, check_utilization, check_value_size, lines, step, turns};
 use crate::contestant::{Allocator, Contender, Disk, Kind, Process, Program, Setup, Tombstones};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
@@ -30,14 +30,17 @@ pub struct CleanerOptions {
     pub threads: usize,
     /// Threads that clean.
     pub cleaner_threads: u16,
-    /// How long, and how often.
+    /// Warming up may take so long: at the highest utilizations it would take minutes.
+    pub warmup_seconds: f64,
+    /// How long, and how often. A round is longer, up to ten times, until a quarter of the memory was written.
     pub rounds: Rounds,
 }
 
-/// How often the memory is written anew before measuring, and how long that may take: at the highest utilizations it would
-/// take minutes.
+/// How often the memory is written anew before measuring, if there is time.
 const TURNOVERS: u64 = 2;
-const WARMUP_SECONDS_MAX: f64 = 30.0;
+/// The part of the memory that a round writes at least, if ten times its length is enough: with a slow disk a round by time
+/// alone would see few passes of the cleaner.
+const ROUND_TURNOVER: f64 = 0.25;
 
 /// What all stores of one panel have in common.
 #[derive(Clone, Copy)]
@@ -79,6 +82,7 @@ pub fn cleaner(
         check_value_size(size)?;
     }
     within("threads", options.threads, 1..=THREADS_MAX)?;
+    within("warmup-seconds", options.warmup_seconds, 0.0..=86_400.0)?;
     if options.disks.contains(&Disk::None) && options.tombstones.contains(&Tombstones::Every) {
         return Err(ExperimentError::Parameters(
             "--tombstones every: a store without a disk writes none; give --disk-bandwidth".into(),
@@ -127,6 +131,7 @@ impl CleanerOptions {
             .with("memory", self.memory)
             .with("threads", self.threads)
             .with("cleaner_threads", self.cleaner_threads)
+            .with("warmup_seconds", self.warmup_seconds)
             .and(self.rounds.cells())
     }
 }
@@ -199,7 +204,8 @@ impl Group {
             step(watch, name, || self.warm_up(options, store))?;
         }
         for round in 0..=options.rounds.rounds {
-            for store in &mut stores {
+            for at in turns(round, stores.len()) {
+                let store = &mut stores[at];
                 let name = format!("{value_size} B at {} %", store.utilization);
                 let plan = self.plan(options, store, round);
                 let ran = step(watch, name, || store.process.run(&plan))?;
@@ -213,8 +219,11 @@ impl Group {
     }
 
     fn plan(self, options: &CleanerOptions, store: &Store, round: usize) -> RunPlan {
+        let puts = options.memory as f64 * ROUND_TURNOVER / store.entry.max(1.0);
         RunPlan {
+            lead_in: RunPlan::usual_lead_in(options.rounds.seconds, 0),
             seconds: options.rounds.seconds,
+            puts_min: puts as u64,
             threads: options.threads,
             objects: store.objects,
             value_size: self.value_size,
@@ -231,8 +240,10 @@ impl Group {
     fn warm_up(self, options: &CleanerOptions, store: &mut Store) -> Result<(), ExperimentError> {
         let (mut written, mut seconds) = (0.0, 0.0);
         let mut round = 1000;
-        while written < (options.memory * TURNOVERS) as f64 && seconds < WARMUP_SECONDS_MAX {
+        while written < (options.memory * TURNOVERS) as f64 && seconds < options.warmup_seconds {
             let plan = RunPlan {
+                lead_in: 0.0,
+                puts_min: 0,
                 measured: false,
                 ..self.plan(options, store, round)
             };

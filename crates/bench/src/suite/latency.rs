@@ -146,7 +146,9 @@ fn idle_plan(options: &LatencyOptions, round: usize) -> IdlePlan {
 
 fn plan(options: &LatencyOptions, objects: u64, round: usize) -> RunPlan {
     RunPlan {
+        lead_in: 0.0,
         seconds: length(options, round),
+        puts_min: 0,
         threads: options.threads,
         objects,
         value_size: options.value_size,

@@ -1,8 +1,8 @@
 //! The experiments of the storage engine: each starts its contestants, interleaves their rounds, and gives one
 //! [`Experiment`](crate::experiment::Experiment) and a picture.
 //!
-//! - SUITE-1: what is compared ran in the same run, round by round in turn; a row gives the median of
-//!   the rounds with the least and the most.
+//! - SUITE-1: what is compared ran in the same run, round by round in turn, and each round begins with another one; a row
+//!   gives the median of the rounds with the least and the most.
 
 mod breakdown;
 mod cleaner;
@@ -47,6 +47,11 @@ fn step<T>(watch: Watch<'_>, name: impl Into<String>, work: impl FnOnce() -> T) 
     done
 }
 
+/// In which order so many take a round: each round another one is first, since who comes first may find the machine cooler.
+fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |place| (round + place) % count)
+}
+
 /// Bytes of a key that all contestants use.
 const KEY: u64 = 8;
 /// Memory of the store that is asked what an object takes.
@@ -88,7 +93,15 @@ impl Overhead {
     fn memory(self, kind: Kind, objects: u64, bytes: u64, utilization: f64) -> u64 {
         let head = match kind {
             Kind::PluvioInPlace => VALUE_HEAD as f64,
-            _ => 0.0,
+            Kind::Pluvio
+            | Kind::Dashmap
+            | Kind::DashmapInPlace
+            | Kind::Papaya
+            | Kind::Scc
+            | Kind::SlabLru
+            | Kind::Malloc
+            | Kind::Redis
+            | Kind::Memcached => 0.0,
         };
         let live = bytes as f64 + objects as f64 * (self.log + head);
         ((live / utilization) as u64).max(demand::MEMORY_LEAST)
@@ -164,6 +177,14 @@ fn check_utilization(percent: u8) -> Result<(), ExperimentError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_round_begins_with_another_one() {
+        let order = |round| turns(round, 3).collect::<Vec<_>>();
+        assert_eq!(order(0), [0, 1, 2]);
+        assert_eq!(order(4), [1, 2, 0]);
+        assert_eq!(turns(2, 0).count(), 0);
+    }
 
     #[test]
     fn values_that_may_be_overwritten_need_more_memory() {

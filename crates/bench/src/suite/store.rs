@@ -3,13 +3,15 @@
 
 use super::{
     KEY, Overhead, Rounds, UTILIZATION_MAX, Watch, bars, check_utilization, check_value_size, step,
+    turns,
 };
-use crate::contestant::{Contender, Kind, Process, Program, Setup};
+use crate::contestant::{Contender, Holdings, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
 use crate::run::{BATCH_MAX, KEYS_MAX, LoadPlan, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
+use serde_json::Value;
 
 /// What to measure. Lists give a row for each combination.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,15 +100,19 @@ impl StoreOptions {
     }
 
     fn parameters(&self) -> Row {
+        let usual = || Value::from("one for each processor");
         Row::new()
             .with("objects", self.objects)
+            .with("heads", self.heads.map_or_else(usual, Value::from))
             .with("cleaner_threads", self.cleaner_threads)
             .and(self.rounds.cells())
     }
 
     fn plan(&self, case: &Case, value_size: usize, round: usize) -> RunPlan {
         RunPlan {
+            lead_in: RunPlan::usual_lead_in(self.rounds.seconds, case.get_percent),
             seconds: self.rounds.seconds,
+            puts_min: 0,
             threads: case.threads,
             objects: self.objects,
             value_size,
@@ -121,6 +127,12 @@ impl StoreOptions {
 }
 
 impl Case {
+    /// Whether both are of the same mix: then they take their rounds in turn, as what differs, threads and batches, is
+    /// compared. Among other mixes one would find the memory as the other leaves it.
+    fn is_beside(&self, other: &Self) -> bool {
+        self.get_percent == other.get_percent && self.distribution == other.distribution
+    }
+
     fn name(&self, value_size: usize) -> String {
         let verb = match self.get_percent {
             100 => "get".into(),
@@ -170,6 +182,8 @@ pub fn store(
     let each = entrants.len() * (1 + cases.len() * (options.rounds.rounds + 1));
     watch(Step::Total((each * options.value_sizes.len()) as u64));
     let mut experiment = Experiment::new("store", options.parameters());
+    // Of each row.
+    let mut all_rates = Vec::new();
     let mut panels = Vec::new();
     for &value_size in &options.value_sizes {
         let mut processes = Vec::new();
@@ -185,14 +199,19 @@ pub fn store(
             "operations/s",
             cases.iter().map(short_name).collect(),
         );
-        for (number, case) in cases.iter().enumerate() {
-            let rates = rounds(&mut processes, options, case, value_size, watch)?;
-            for ((process, &entrant), rates) in processes.iter_mut().zip(&entrants).zip(&rates) {
-                let spread = Spread::of(rates).unwrap_or_default();
+        let mut measured = Vec::new();
+        for group in cases.chunk_by(Case::is_beside) {
+            measured.extend(rounds(&mut processes, options, group, value_size, watch)?);
+        }
+        for (number, (case, measured)) in cases.iter().zip(&measured).enumerate() {
+            for (measured, &entrant) in measured.iter().zip(&entrants) {
+                let spread = Spread::of(&measured.rates).unwrap_or_default();
                 panel.point(&options.called(entrant), number as f64, spread.median);
-                let row = row(process, options, entrant, case, value_size, spread)?;
+                let row = row(measured.held, options, entrant, case, value_size, spread);
                 experiment.rows.push(row);
+                all_rates.push(measured.rates.clone());
             }
+            let rates: Vec<&[f64]> = measured.iter().map(|one| one.rates.as_slice()).collect();
             for &percent in &options.utilizations {
                 let name = match options.utilizations.len() {
                     1 => case.name(value_size),
@@ -203,7 +222,7 @@ pub fn store(
         }
         panels.push(panel);
     }
-    scaling(&mut experiment);
+    scaling(&mut experiment, &all_rates);
     let picture = Picture {
         title: "Stores inside a process".into(),
         panels,
@@ -241,43 +260,56 @@ fn start(
     Ok(process)
 }
 
-/// All rounds of one case, in turn; the first, which only warms up, is left out.
+/// What one who takes part did in one case.
+#[derive(Clone, Default)]
+struct Measured {
+    /// Operations a second, by round.
+    rates: Vec<f64>,
+    /// What it held after the last round.
+    held: Holdings,
+}
+
+/// All rounds of some cases on the same objects: in each round all cases, in each case all who take part, in turn. Gives by
+/// case and by who takes part. The first round, which only warms up, is left out.
 fn rounds(
     processes: &mut [Process],
     options: &StoreOptions,
-    case: &Case,
+    cases: &[Case],
     value_size: usize,
     watch: Watch<'_>,
-) -> Result<Vec<Vec<f64>>, ExperimentError> {
-    let mut rates = vec![Vec::new(); processes.len()];
+) -> Result<Vec<Vec<Measured>>, ExperimentError> {
+    let mut all = vec![vec![Measured::default(); processes.len()]; cases.len()];
     for round in 0..=options.rounds.rounds {
-        for (process, rates) in processes.iter_mut().zip(&mut rates) {
-            let name = format!("{}: {}", process.who(), case.name(value_size));
-            let plan = options.plan(case, value_size, round);
-            let ran = step(watch, name, || process.run(&plan))?;
-            if ran.misses > 0 {
-                return Err(ExperimentError::Contestant {
-                    contestant: process.who().to_string(),
-                    problem: format!("did not find {} keys that it was given", ran.misses),
-                });
-            }
-            if round > 0 {
-                rates.push(ran.per_second);
+        for (case, measured) in cases.iter().zip(&mut all) {
+            for at in turns(round, processes.len()) {
+                let process = &mut processes[at];
+                let name = format!("{}: {}", process.who(), case.name(value_size));
+                let plan = options.plan(case, value_size, round);
+                let ran = step(watch, name, || process.run(&plan))?;
+                if ran.misses > 0 {
+                    return Err(ExperimentError::Contestant {
+                        contestant: process.who().to_string(),
+                        problem: format!("did not find {} keys that it was given", ran.misses),
+                    });
+                }
+                measured[at].held = ran.after;
+                if round > 0 {
+                    measured[at].rates.push(ran.per_second);
+                }
             }
         }
     }
-    Ok(rates)
+    Ok(all)
 }
 
 fn row(
-    process: &mut Process,
+    holdings: Holdings,
     options: &StoreOptions,
     (who, percent): Entrant,
     case: &Case,
     value_size: usize,
     rate: Spread,
-) -> Result<Row, ExperimentError> {
-    let holdings = process.holdings()?;
+) -> Row {
     let live = options.objects * (value_size as u64 + KEY);
     let mut row = Row::new()
         .with("contestant", who.to_string())
@@ -293,14 +325,15 @@ fn row(
         let used = holdings.live_log as f64 / holdings.log_memory.max(1) as f64;
         row.set("utilization", used);
     }
-    Ok(row)
+    row
 }
 
-/// Ours of one utilization over the best of the others; in place over those in place, and over those with boxed values.
+/// Ours of one utilization over the best of the others; in place over those in place, and over those with boxed values. The
+/// best is the one with the best median: the best of each round would be better than any of them is.
 fn compare(
     experiment: &mut Experiment,
     entrants: &[Entrant],
-    rates: &[Vec<f64>],
+    rates: &[&[f64]],
     utilization: u8,
     case: &str,
 ) {
@@ -309,7 +342,10 @@ fn compare(
         let those = entrants.iter().zip(rates).filter(|((who, percent), _)| {
             of(who.kind) && percent.is_none_or(|percent| percent == utilization)
         });
-        those.map(|(_, rates)| median(rates)).fold(0.0, f64::max)
+        those
+            .map(|(_, rates)| *rates)
+            .max_by(|a, b| median(a).total_cmp(&median(b)))
+            .unwrap_or_default()
     };
     let is_boxed = |kind: Kind| match kind {
         Kind::Dashmap | Kind::Papaya | Kind::Scc | Kind::Malloc => true,
@@ -323,31 +359,27 @@ fn compare(
     let ours = best(&|kind| kind == Kind::Pluvio);
     let in_place = best(&|kind| kind == Kind::PluvioInPlace);
     let slab = best(&|kind| kind == Kind::SlabLru);
-    if ours > 0.0 {
-        experiment.ratio(
-            format!("{case}: pluvio / best boxed map"),
-            ours,
-            best(&is_boxed),
-        );
-        experiment.ratio(format!("{case}: pluvio / slab-lru"), ours, slab);
+    if !ours.is_empty() {
+        let name = format!("{case}: pluvio / best boxed map");
+        experiment.ratio_by_round(name, ours, best(&is_boxed));
+        experiment.ratio_by_round(format!("{case}: pluvio / slab-lru"), ours, slab);
     }
-    if in_place > 0.0 {
+    if !in_place.is_empty() {
         let name = format!("{case}: pluvio-in-place / best boxed map");
-        experiment.ratio(name, in_place, best(&is_boxed));
+        experiment.ratio_by_round(name, in_place, best(&is_boxed));
         let name = format!("{case}: pluvio-in-place / dashmap-in-place");
-        experiment.ratio(name, in_place, best(&|kind| kind == Kind::DashmapInPlace));
+        experiment.ratio_by_round(name, in_place, best(&|kind| kind == Kind::DashmapInPlace));
         let name = format!("{case}: pluvio-in-place / slab-lru");
-        experiment.ratio(name, in_place, slab);
+        experiment.ratio_by_round(name, in_place, slab);
     }
 }
 
-/// Our rows over our rows: two threads over one, batches over none, full logs over the emptiest.
-fn scaling(experiment: &mut Experiment) {
-    let ours: Vec<Row> = experiment
-        .rows
-        .iter()
-        .filter(|row| row.text("contestant").starts_with("pluvio"))
-        .cloned()
+/// Our rows over our rows: two threads over one, batches over none, full logs over the emptiest. `rates` has the rounds of
+/// each row.
+fn scaling(experiment: &mut Experiment, rates: &[Vec<f64>]) {
+    let rows = experiment.rows.iter().cloned().zip(rates);
+    let ours: Vec<(Row, &Vec<f64>)> = rows
+        .filter(|(row, _)| row.text("contestant").starts_with("pluvio"))
         .collect();
     let same = |a: &Row, b: &Row, but: &str| {
         let fields = [
@@ -365,18 +397,18 @@ fn scaling(experiment: &mut Experiment) {
     };
     let emptiest = ours
         .iter()
-        .filter_map(|row| row.number("utilization_percent"))
+        .filter_map(|(row, _)| row.number("utilization_percent"))
         .fold(f64::INFINITY, f64::min);
     for (field, from) in [
         ("threads", 1.0),
         ("batch", 1.0),
         ("utilization_percent", emptiest),
     ] {
-        for a in &ours {
+        for (a, rates) in &ours {
             let base = ours
                 .iter()
-                .find(|b| b.number(field) == Some(from) && same(a, b, field));
-            if let (Some(base), Some(rate)) = (base, a.number("ops_per_s"))
+                .find(|(b, _)| b.number(field) == Some(from) && same(a, b, field));
+            if let Some((_, base)) = base
                 && a.number(field) != Some(from)
             {
                 let name = format!(
@@ -389,7 +421,7 @@ fn scaling(experiment: &mut Experiment) {
                     a.text("threads"),
                     a.text("batch"),
                 );
-                experiment.ratio(name, rate, base.number("ops_per_s").unwrap_or(0.0));
+                experiment.ratio_by_round(name, rates, base);
             }
         }
     }
@@ -448,7 +480,7 @@ mod tests {
         let names: Vec<String> = entrants.iter().map(|&one| options.called(one)).collect();
         assert_eq!(names, ["pluvio 50 %", "pluvio 90 %", "dashmap@glibc"]);
         let mut experiment = Experiment::new("store", Row::new());
-        let rates = [vec![6.0], vec![3.0], vec![4.0]];
+        let rates: [&[f64]; 3] = [&[6.0], &[3.0], &[4.0]];
         for percent in [50, 90] {
             compare(
                 &mut experiment,
@@ -463,8 +495,44 @@ mod tests {
     }
 
     #[test]
+    fn the_best_is_the_one_with_the_best_median() {
+        let on_glibc = |kind| {
+            (
+                Contender {
+                    kind,
+                    allocator: Allocator::Glibc,
+                },
+                None,
+            )
+        };
+        let entrants = [
+            on_glibc(Kind::Pluvio),
+            on_glibc(Kind::Papaya),
+            on_glibc(Kind::Scc),
+        ];
+        let mut experiment = Experiment::new("store", Row::new());
+        let rates: [&[f64]; 3] = [&[6.0, 6.0, 8.0], &[3.0, 4.0, 4.0], &[9.0, 1.0, 1.0]];
+        compare(&mut experiment, &entrants, &rates, 50, "put");
+        let spread = experiment.ratio_spreads["put: pluvio / best boxed map"];
+        assert_eq!((spread.median, spread.min, spread.max), (2.0, 1.5, 2.0));
+    }
+
+    #[test]
+    fn threads_and_batches_of_a_mix_take_their_rounds_in_turn() {
+        let options = StoreOptions {
+            threads: vec![1, 2],
+            get_percents: vec![100, 50, 0],
+            batches: vec![1, 16],
+            ..options(&[50])
+        };
+        let cases = options.cases();
+        let groups: Vec<usize> = cases.chunk_by(Case::is_beside).map(<[Case]>::len).collect();
+        assert_eq!(groups, [4, 4, 2]);
+    }
+
+    #[test]
     fn full_logs_are_compared_with_the_emptiest() {
-        let row = |percent: u8, rate: f64| {
+        let row = |percent: u8| {
             Row::new()
                 .with("contestant", "pluvio")
                 .with("utilization_percent", percent)
@@ -473,11 +541,10 @@ mod tests {
                 .with("get_percent", 0)
                 .with("distribution", "uniform")
                 .with("batch", 1)
-                .with("ops_per_s", rate)
         };
         let mut experiment = Experiment::new("store", Row::new());
-        experiment.rows = vec![row(90, 3.0), row(50, 6.0)];
-        scaling(&mut experiment);
+        experiment.rows = vec![row(90), row(50)];
+        scaling(&mut experiment, &[vec![3.0], vec![6.0]]);
         let ratios: Vec<_> = experiment.ratios.iter().collect();
         let name = "pluvio, 90 % full, 100 B, 0 % get, uniform, 2 threads, batch 1: over utilization_percent 50";
         assert_eq!(ratios, [(&name.to_owned(), &0.5)]);

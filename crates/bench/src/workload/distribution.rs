@@ -57,6 +57,7 @@ impl Distribution {
         Draw {
             n,
             step: step(n),
+            reciprocal: u64::MAX / n,
             kind,
         }
     }
@@ -86,6 +87,8 @@ pub struct Draw {
     n: u64,
     /// Multiplies ranks to spread them.
     step: u64,
+    /// 2^64 over `n`, for remainders without a division.
+    reciprocal: u64,
     kind: Kind,
 }
 
@@ -123,6 +126,13 @@ impl Draw {
 
     #[inline]
     fn scatter(&self, rank: u64) -> u64 {
+        if self.n <= 1 << 32 {
+            // Both are below `n`. The quotient is right, or too small by one.
+            let product = rank * self.step;
+            let quotient = (u128::from(product) * u128::from(self.reciprocal)) >> 64;
+            let rest = product - quotient as u64 * self.n;
+            return if rest < self.n { rest } else { rest - self.n };
+        }
         (u128::from(rank) * u128::from(self.step) % u128::from(self.n)) as u64
     }
 
@@ -298,6 +308,20 @@ mod tests {
             let mut seen: Vec<u64> = (0..n).map(|rank| draw.scatter(rank)).collect();
             seen.sort_unstable();
             assert_eq!(seen, (0..n).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn remainders_are_those_of_a_division() {
+        let mut random = Random::new(5, 0);
+        let few = [1, 2, 3, 10, 1 << 20, u64::from(u32::MAX), 1 << 32];
+        for n in few.into_iter().chain([(1 << 32) + 1, 1 << 36]) {
+            let draw = Distribution::HotCold.over(n);
+            let ranks = (0..1000).map(|_| random.below(n)).chain([0, n - 1]);
+            for rank in ranks {
+                let wide = u128::from(rank) * u128::from(draw.step) % u128::from(n);
+                assert_eq!(u128::from(draw.scatter(rank)), wide, "{rank} of {n}");
+            }
         }
     }
 

@@ -1,8 +1,10 @@
 //! Experiments as users run them, at their smallest: they end, say what they must, and refuse nonsense.
 
-use crate::support::program::pluvio;
+use crate::support::patience::wait_for;
+use crate::support::program::{command, pluvio};
 use serde_json::Value;
 use std::fs;
+use std::process::Stdio;
 
 /// The five fields, and the rows.
 fn rows(experiment: &Value) -> &[Value] {
@@ -100,6 +102,48 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
         let json = pluvio(arguments).json();
         assert_eq!(rows(&json).len(), expected, "{line}: {json}");
     }
+}
+
+/// The letter that stands for a process's state; `None` when it is gone.
+fn state(pid: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Before it stands the name, in parentheses.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn contestants_stand_still_while_another_one_runs_and_die_with_their_parent() {
+    let line = "bench store --keys 2000 --threads 1 --get-percent 100 --batch 1 --seconds 0.2 --rounds 100 --utilization 30,50,80 --peer none";
+    let mut experiment = command()
+        .args(words(line))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", experiment.id());
+    // Two stores of ours for each utilization.
+    let contestants = wait_for("all contestants but one are stopped", || {
+        let pids = fs::read_to_string(&children).map_err(|error| error.to_string())?;
+        let pids: Vec<String> = pids.split_whitespace().map(str::to_owned).collect();
+        let stopped = pids.iter().filter(|pid| state(pid) == Some('T')).count();
+        match pids.len() == 6 && stopped == 5 {
+            true => Ok(pids),
+            false => Err(format!("{stopped} of {}", pids.len())),
+        }
+    });
+    experiment.kill().unwrap();
+    experiment.wait().unwrap();
+    wait_for("no contestant is left", || {
+        let left = contestants
+            .iter()
+            .filter(|pid| !matches!(state(pid), None | Some('Z')))
+            .count();
+        match left {
+            0 => Ok(()),
+            left => Err(format!("{left} are")),
+        }
+    });
 }
 
 /// A trace with the usual columns: a value that is too large, one that was there before, and times that go back.
@@ -267,6 +311,11 @@ fn nonsense_is_refused_with_a_reason() {
             "--utilization 99: 1 to 98",
         ),
         ("bench cleaner --rounds 0", 2, "--rounds 0: 1 to 1000"),
+        (
+            "bench cleaner --warmup-seconds nan",
+            2,
+            "--warmup-seconds NaN: 0 to 86400",
+        ),
         ("bench cleaner --disk-bandwidth 0", 2, "megabytes a second"),
         ("bench cleaner --level three", 2, "one or two"),
         ("bench cleaner --tombstones all", 2, "deletes or every"),

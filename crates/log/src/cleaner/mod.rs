@@ -299,6 +299,7 @@ impl Cleaner {
     }
 
     fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
+        state.pages.note_step(self.space.newest_s());
         let exchanged = self.exchange_finished(&mut state.finished);
         let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
             Stage::Choose => self.choose(state),

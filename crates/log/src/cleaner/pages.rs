@@ -18,6 +18,8 @@ const SEGLETS_PER_STEP: usize = 64;
 const RESERVE_SEGLETS_PER_STEP: usize = 8;
 /// How long the store is watched before its load is judged, in seconds.
 const WINDOW_S: u32 = 2;
+/// Steps of a cleaner in a process that runs are some milliseconds apart.
+const STEPS_APART_MAX_S: u32 = 1;
 /// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much where five sixths live the
 /// cleaner copies 20 MiB, which takes it some hundredth of the time.
 const LIGHT_BYTES: u64 = SEGMENT_BYTES as u64;
@@ -40,6 +42,10 @@ enum Load {
 /// What a cleaner remembers about how busy the store is.
 #[derive(Default)]
 pub(super) struct PagePolicy {
+    /// When the cleaner did its last step.
+    stepped_s: u32,
+    /// There was a pause between two steps since the load was judged: the process, or its machine, stood still.
+    stood_still: bool,
     /// When the window began.
     since_s: u32,
     heads_before: u64,
@@ -54,6 +60,12 @@ pub(super) struct PagePolicy {
 }
 
 impl PagePolicy {
+    /// The cleaner does a step, whatever it is about.
+    pub(super) fn note_step(&mut self, now_s: u32) {
+        self.stood_still |= now_s.saturating_sub(self.stepped_s) > STEPS_APART_MAX_S;
+        self.stepped_s = now_s;
+    }
+
     /// Whether the log is to be cleaned although there is memory.
     pub(super) fn is_shrinking(&self, now_s: u32) -> bool {
         self.shrinking && now_s >= self.rests_until_s
@@ -156,17 +168,21 @@ impl Cleaner {
         }
     }
 
-    /// Judges the load once in a window.
+    /// Judges the load once in a window. After the process stood still a new one begins: in the old one little was written
+    /// for want of time.
     fn judge_load(&self, policy: &mut PagePolicy) {
         let space = &self.space;
         let now_s = space.newest_s();
-        if now_s.saturating_sub(policy.since_s) < WINDOW_S {
+        let stood_still = core::mem::take(&mut policy.stood_still);
+        if !stood_still && now_s.saturating_sub(policy.since_s) < WINDOW_S {
             return;
         }
         let heads = space.heads_filled.load(Ordering::Relaxed);
         let ends = self.end_positions();
         let taken = (heads - policy.heads_before) * u64::from(space.geometry.segment_bytes());
-        policy.load = if ends == policy.ends_before {
+        policy.load = if stood_still {
+            Load::Busy
+        } else if ends == policy.ends_before {
             Load::Still
         } else if taken <= u64::from(space.options.logs) * LIGHT_BYTES {
             Load::Light

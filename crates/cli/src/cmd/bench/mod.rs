@@ -11,10 +11,10 @@ use crate::experiment::{Files, tell};
 use crate::failure::Failure;
 use crate::output::{bar, say};
 use clap::{Args, Subcommand};
-use pluvio_bench::ExperimentError;
 use pluvio_bench::contestant::{Program, serve};
 use pluvio_bench::experiment::{Experiment, Picture};
 use pluvio_bench::suite::{Step, Watch};
+use pluvio_bench::{ExperimentError, Machine};
 use std::process::ExitCode;
 
 /// `pluvio bench`.
@@ -89,6 +89,8 @@ fn conduct(
         path,
         arguments: ["bench", "contestant"].map(str::to_owned).to_vec(),
     };
+    // The load average of before: afterwards it tells of the experiment itself.
+    let machine = Machine::this();
     let progress = bar(0, "starting", false);
     let watch = |step: Step| match step {
         Step::Total(total) => progress.set_length(total),
@@ -97,7 +99,8 @@ fn conduct(
     };
     let done = experiment(&program, &watch);
     progress.finish_and_clear();
-    let (experiment, picture) = done.map_err(failure)?;
+    let (mut experiment, picture) = done.map_err(failure)?;
+    experiment.machine = machine;
     tell(global, files, &experiment, &picture)?;
     Ok(ExitCode::SUCCESS)
 }

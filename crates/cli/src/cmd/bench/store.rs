@@ -94,6 +94,9 @@ pub struct Cleaner {
     /// Threads that write
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
+    /// How long a store may warm up, in seconds: until its memory was written twice, if that is sooner
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    warmup_seconds: f64,
     #[command(flatten)]
     timed: Timed,
 }
@@ -119,6 +122,7 @@ pub fn cleaner(global: &Global, cleaner: &Cleaner) -> Result<ExitCode, Failure> 
         tombstones: cleaner.tombstones.clone(),
         disks: cleaner.disk_bandwidth.clone(),
         threads: cleaner.threads,
+        warmup_seconds: cleaner.warmup_seconds,
         cleaner_threads: cleaner.timed.cleaner_threads,
         rounds: cleaner.timed.rounds.into(),
     };
