@@ -117,4 +117,20 @@ mod tests {
             "refused and finished requests gave their places back"
         );
     }
+
+    /// Also when all of them come over one connection, which reads no more at its own bounds.
+    #[test]
+    fn what_clients_and_recoveries_may_have_in_progress_leaves_room_on_one_connection() {
+        let connection = pluvio_net::TcpOptions::default();
+        let requests = DATA.requests + RECOVERY.requests;
+        assert!(requests < connection.requests_max, "{connection:?}");
+        // A lone request is admitted, however large.
+        let most = |bound: Bound| bound.bytes.max(connection.frame_bytes_max);
+        let bytes = most(DATA) + most(RECOVERY);
+        let write = pluvio_replication::WRITE_BYTES_MAX as usize;
+        assert!(
+            bytes + write < connection.request_bytes_max,
+            "{connection:?}"
+        );
+    }
 }

@@ -175,4 +175,34 @@ fn a_volatile_cluster_serves_without_replicas() {
     let cluster = Cluster::new(2, 0);
     cluster.write_all(100);
     cluster.read_all(100);
+    // By the coordinator's word (LEASE-4).
+    let options = ClientOptions::new(["coordinator"]).timeout(Duration::from_millis(500));
+    let client = Client::new(&cluster.client.env, options);
+    let knows = client.clone();
+    let table = cluster.run(async move {
+        let table = knows.table("t").await.expect("the table is there");
+        for i in 0..100 {
+            let found = knows.read(&table, format!("key {i}").as_bytes()).await;
+            found.expect("it can be read");
+        }
+        table
+    });
+    cluster.sim.crash(cluster.coordinator.id);
+    cluster.sim.run_for(Duration::from_secs(1));
+    cluster.run(async move {
+        for i in 0..5 {
+            let key = format!("key {i}");
+            let found = client.read(&table, key.as_bytes()).await;
+            assert!(found.is_err(), "{found:?}");
+            let written = client.write(&table, key.as_bytes(), Bytes::new()).await;
+            assert!(written.is_err(), "{written:?}");
+        }
+    });
+    let coordinator = cluster.sim.restart(cluster.coordinator.id);
+    let cluster = Cluster {
+        coordinator,
+        ..cluster
+    };
+    cluster.start_coordinator();
+    cluster.read_all(100);
 }

@@ -6,6 +6,7 @@ mod rig;
 
 use bytes::Bytes;
 use pluvio_client::Table;
+use pluvio_format::SegmentKind;
 use pluvio_master::{Master, TabletPhase};
 use pluvio_sim::DiskFaults;
 use pluvio_wire::{Opcode, RecoveryStatus};
@@ -96,6 +97,16 @@ impl Scene {
         self.rig.sim.run_until(recovers, LONG).unwrap();
     }
 
+    /// How much of what was replayed has a replica.
+    fn replicated(&self) -> u64 {
+        let servers = 0..self.rig.servers.len();
+        let frames = servers.flat_map(|i| self.rig.frames(i, self.work().id()));
+        let sides = frames.filter(|frame| frame.header.kind == SegmentKind::Side);
+        sides
+            .map(|frame| u64::from(frame.header.certified_length))
+            .sum()
+    }
+
     fn recovery(&self) -> RecoveryStatus {
         let crashed = &self.rig.status().recoveries;
         assert_eq!(crashed.len(), 1, "{crashed:?}");
@@ -142,11 +153,15 @@ fn recovered_with_delayed(opcode: Opcode, delay: Duration) -> RecoveryStatus {
     scene.recovery()
 }
 
+/// And segments are asked for side by side.
 #[test]
 fn time_without_anything_to_replay_is_told_apart() {
     let delay = 2 * SECOND;
-    let found = recovered_with_delayed(Opcode::GetRecoveryData, delay).last_partition;
-    assert!(found.waiting_us >= us(delay), "{found:?}");
+    let recovery = recovered_with_delayed(Opcode::GetRecoveryData, delay);
+    assert!((2..=4).contains(&recovery.segments), "{recovery:?}");
+    let found = recovery.last_partition;
+    let waited = us(delay)..us(2 * delay);
+    assert!(waited.contains(&found.waiting_us), "{found:?}");
     let replayed = found.replay_us.checked_sub(found.waiting_us);
     assert!(replayed.is_some_and(|us| us < 100_000), "{found:?}");
     let rest = found.total_us.checked_sub(found.replay_us);
@@ -163,4 +178,30 @@ fn time_until_everything_is_durable_again_is_told_apart() {
     assert!(found.total_us >= us(delay), "{found:?}");
     let all = recovery.planning_us + found.total_us;
     assert!(all <= 1000 * (recovery.duration_ms + 1), "{recovery:?}");
+}
+
+/// Its replicas are written while more is asked for.
+#[test]
+fn what_was_replayed_has_replicas_before_the_rest_has_come() {
+    let scene = Scene::new(4);
+    let rig = &scene.rig;
+    let table = fill_on(rig, scene.crashed, 200);
+    // One segment after the other comes.
+    rig.delays
+        .set_growing(Opcode::GetRecoveryData, Duration::ZERO, SECOND);
+    rig.kill(scene.crashed);
+    scene.until_it_recovers();
+    let began = rig.sim.now();
+    while scene.replicated() < 1 << 20 {
+        assert!(scene.is_recovering(), "it had no replicas until the end");
+        rig.sim.run_for(SECOND / 50);
+    }
+    let replicated = us(rig.sim.now() - began);
+    check(rig, &table, 200);
+    let recovery = scene.recovery();
+    let found = recovery.last_partition;
+    assert!(
+        replicated + us(SECOND) <= found.waiting_us,
+        "{replicated} {recovery:?}"
+    );
 }

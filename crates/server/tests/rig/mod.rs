@@ -20,14 +20,37 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// Servers that have started, in the order of their processes.
 type Started = Arc<Mutex<Vec<Option<Arc<Server>>>>>;
 
+/// How long requests of one kind are kept back.
+struct Delay {
+    /// The next one.
+    next: Duration,
+    /// How much longer each one behind it.
+    growth: Duration,
+}
+
 /// How long each server keeps a request of its own back before it sends it, by operation.
 #[derive(Clone, Default)]
-pub struct Delays(Arc<Mutex<BTreeMap<u16, Duration>>>);
+pub struct Delays(Arc<Mutex<BTreeMap<u16, Delay>>>);
 
 impl Delays {
     /// Requests of this kind that servers make from here on are kept back for so long.
     pub fn set(&self, opcode: Opcode, delay: Duration) {
+        self.set_growing(opcode, delay, Duration::ZERO);
+    }
+
+    /// Of the requests of this kind that servers make from here on, the first one is kept back for so long, and each further one so much
+    /// longer than the one before it.
+    pub fn set_growing(&self, opcode: Opcode, next: Duration, growth: Duration) {
+        let delay = Delay { next, growth };
         self.0.lock().unwrap().insert(opcode as u16, delay);
+    }
+
+    fn next(&self, opcode: u16) -> Option<Duration> {
+        let mut delays = self.0.lock().unwrap();
+        let delay = delays.get_mut(&opcode)?;
+        let now = delay.next;
+        delay.next += delay.growth;
+        Some(now)
     }
 }
 
@@ -44,8 +67,7 @@ impl Interceptor for Delayed {
         request: Frame,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>> {
-        let delay = self.delays.0.lock().unwrap().get(&request.opcode).copied();
-        match delay {
+        match self.delays.next(request.opcode) {
             None => network.call(to, request, limit),
             Some(delay) => Box::pin(async move {
                 self.clock.sleep(delay).await;

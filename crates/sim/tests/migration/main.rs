@@ -1,11 +1,14 @@
-//! Moving a tablet under load: with nothing going wrong, with each process killed at each message, and with tablets that
-//! come back to where they were.
+//! Moving a tablet under load: with nothing going wrong, with each process killed at each kind of message, and with tablets that
+//! come back to where they were. And cutting one.
 
 #![allow(clippy::unwrap_used)]
 
+mod cut;
 #[path = "../support/load.rs"]
 mod load;
 mod message;
+#[path = "../support/side_log.rs"]
+mod side_log;
 #[path = "../support/struck.rs"]
 mod struck;
 #[path = "../support/cluster.rs"]
@@ -20,7 +23,7 @@ use pluvio_coordinator::CoordinatorOptions;
 use pluvio_units::{ObjectVersion, ServerId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use struck::Moment;
+use struck::At;
 
 type Cluster = struck::Cluster<Message>;
 
@@ -51,9 +54,9 @@ enum Victim {
     Coordinator,
 }
 
-/// Kills one process at one message, lets it come back, and moves the tablet once more.
-fn strike(seed: u64, message: Message, moment: Moment, victim: Victim) {
-    let what = format!("{victim:?} {moment:?} {message:?}, seed {seed}");
+/// Kills one process at one message, lets it come back, and moves the tablet once more. Gives whether there was such a message.
+fn strike(seed: u64, at: At<Message>, victim: Victim) -> bool {
+    let what = format!("{victim:?} {at:?}, seed {seed}");
     let mut loaded: Loaded<Message> = loaded(seed, 4);
     let (owner, receiver) = (loaded.owner(), loaded.another());
     let process = match victim {
@@ -62,10 +65,10 @@ fn strike(seed: u64, message: Message, moment: Moment, victim: Victim) {
         Victim::Coordinator => loaded.cluster.coordinator,
     };
     let victim = struck::Victim::Process(process);
-    loaded.cluster.arm(message, moment, victim);
+    loaded.cluster.arm(at, victim);
     loaded.migrate(receiver);
     // The last message may be on its way yet.
-    loaded.cluster.until_struck(&what);
+    let struck = loaded.cluster.let_strike(at, &loaded.client, &what);
     loaded.cluster.until_healthy(&loaded.client);
     let to = loaded.another();
     assert!(
@@ -73,16 +76,16 @@ fn strike(seed: u64, message: Message, moment: Moment, victim: Victim) {
         "{what}: no migration is possible any more"
     );
     loaded.check(&what);
+    struck
 }
 
 fn strike_at_every_message(victim: Victim) {
-    for message in Message::ALL {
-        for moment in [Moment::Before, Moment::After] {
-            for seed in [message as u64, 100 + message as u64] {
-                strike(seed, message, moment, victim);
-            }
-        }
-    }
+    let later = struck::at_every_message(&Message::ALL, |at| {
+        let seed = at.message as u64 + 100 * u64::from(at.nth);
+        strike(seed, at, victim)
+    });
+    // The side log and the head have two replicas each.
+    assert!(later >= 3, "{later}");
 }
 
 #[test]

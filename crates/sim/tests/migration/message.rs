@@ -1,5 +1,6 @@
 //! The messages of a migration.
 
+use crate::side_log::{Written, written};
 use crate::struck;
 use pluvio_env::Frame;
 use pluvio_wire::{GetTabletData, Opcode, TabletPart, decode};
@@ -14,10 +15,14 @@ pub enum Message {
     Results,
     Received,
     End,
+    /// Of the side log into which the receiver replays.
+    Replica,
+    /// The receiver's head whose digest joins that side log.
+    Head,
 }
 
 impl Message {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Receive,
         Self::Objects,
         Self::Changes,
@@ -25,6 +30,8 @@ impl Message {
         Self::Results,
         Self::Received,
         Self::End,
+        Self::Replica,
+        Self::Head,
     ];
 }
 
@@ -38,6 +45,12 @@ impl struck::Message for Message {
                 TabletPart::Changes(_) => Self::Changes,
                 TabletPart::LastChanges(_) => Self::LastChanges,
                 TabletPart::Results(_) => Self::Results,
+            });
+        }
+        if opcode == Opcode::WriteReplica {
+            return written(frame).map(|what| match what {
+                Written::Side => Self::Replica,
+                Written::Joining => Self::Head,
             });
         }
         let others = [

@@ -1,10 +1,12 @@
-//! A server crashes under load, and at each message of its recovery something else happens: a recovery master, a backup or the
+//! A server crashes under load, and at each kind of message of its recovery something else happens: a recovery master, a backup or the
 //! coordinator dies, the table is dropped, or cut in two.
 
 #![allow(clippy::unwrap_used)]
 
 #[path = "../support/load.rs"]
 mod load;
+#[path = "../support/side_log.rs"]
+mod side_log;
 #[path = "../support/struck.rs"]
 mod struck;
 #[path = "../support/cluster.rs"]
@@ -14,8 +16,9 @@ use bytes::Bytes;
 use load::{Loaded, loaded};
 use pluvio_env::Frame;
 use pluvio_units::KeyHash;
-use pluvio_wire::{Opcode, WriteReplica, decode};
-use struck::{Cluster, Moment, Victim};
+use pluvio_wire::{Opcode, ServerState, UpdateServerList, decode};
+use side_log::{Written, written};
+use struck::{At, Cluster, Moment, Victim};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Message {
@@ -31,25 +34,58 @@ enum Message {
     SideReplica,
     /// From recovery masters.
     Finished,
+    /// The head whose digest joins what was replayed to the log, from recovery masters to backups.
+    Head,
+    /// The server list with the crashed server, to servers.
+    Crashed,
+    /// The first server list without it, to servers.
+    Gone,
+    /// From recovery masters to backups: what was replayed is not wanted. Only when an attempt is given up.
+    Free,
 }
 
 impl Message {
-    const ALL: [Self; 6] = [
+    /// Those of every recovery.
+    const ALL: [Self; 9] = [
         Self::Start,
         Self::Partitions,
         Self::Recover,
         Self::Fetch,
         Self::SideReplica,
         Self::Finished,
+        Self::Head,
+        Self::Crashed,
+        Self::Gone,
     ];
+
+    fn of_list(frame: &Frame) -> Option<Self> {
+        let (header, update) = decode::<UpdateServerList>(frame).unwrap();
+        let list = update.list;
+        // The dead one is told as well, once.
+        if !list.is_up(header.target) {
+            return None;
+        }
+        let mut servers = list.servers.iter();
+        let is_crashed = servers.any(|server| server.state == ServerState::Crashed);
+        Some(if is_crashed {
+            Self::Crashed
+        } else {
+            Self::Gone
+        })
+    }
 }
 
 impl struck::Message for Message {
     fn of(frame: &Frame) -> Option<Self> {
         let opcode = Opcode::from_number(frame.opcode)?;
         if opcode == Opcode::WriteReplica {
-            let (_, request) = decode::<WriteReplica>(frame).unwrap();
-            return request.side.then_some(Self::SideReplica);
+            return written(frame).map(|what| match what {
+                Written::Side => Self::SideReplica,
+                Written::Joining => Self::Head,
+            });
+        }
+        if opcode == Opcode::UpdateServerList {
+            return Self::of_list(frame);
         }
         let others = [
             (Opcode::StartRecovery, Self::Start),
@@ -57,6 +93,7 @@ impl struck::Message for Message {
             (Opcode::Recover, Self::Recover),
             (Opcode::GetRecoveryData, Self::Fetch),
             (Opcode::RecoveryMasterFinished, Self::Finished),
+            (Opcode::FreeReplica, Self::Free),
         ];
         let found = others.into_iter().find(|(known, _)| *known == opcode);
         found.map(|(_, message)| message)
@@ -65,61 +102,94 @@ impl struck::Message for Message {
 
 const SERVERS: usize = 5;
 
-fn at_every_message(seed: u64, act: impl Fn(Message, Moment, u64)) {
-    for (seed, message) in (seed..).zip(Message::ALL) {
-        for moment in [Moment::Before, Moment::After] {
-            act(message, moment, seed);
-        }
-    }
-}
-
-/// The owner of the table crashes; at a message of its recovery another process does, too.
-fn strike(message: Message, moment: Moment, seed: u64, victim: Option<Victim>) {
+/// The owner of the table crashes; at a message of its recovery another process does, too. Gives whether there was such a message.
+fn strike(at: At<Message>, seed: u64, victim: Option<Victim>) -> bool {
     let mut loaded: Loaded<Message> = loaded(seed, SERVERS);
     let victim = victim.unwrap_or(Victim::Process(loaded.cluster.coordinator));
-    let what = format!("{victim:?} {moment:?} {message:?}");
+    let what = format!("{victim:?} {at:?}, seed {seed}");
     let owner = loaded.owner();
-    loaded.cluster.arm(message, moment, victim);
+    loaded.cluster.arm(at, victim);
     let process = loaded.cluster.process_of(owner);
     loaded.cluster.crash(process);
+    let struck = loaded.cluster.let_strike(at, &loaded.client, &what);
+    loaded.check(&what);
+    struck
+}
+
+/// `None` is the coordinator.
+fn strike_at_every_message(seed: u64, victim: Option<Victim>) {
+    let later = struck::at_every_message(&Message::ALL, |at| {
+        let seed = seed + at.message as u64 + 20 * u64::from(at.nth);
+        strike(at, seed, victim)
+    });
+    // Four backups are asked, told the partitions and told of the crash; what was replayed and the head have two replicas each.
+    assert!(later >= 8, "{later}");
+}
+
+#[test]
+fn who_sends_is_killed_at_every_message_of_a_recovery() {
+    strike_at_every_message(100, Some(Victim::Sender));
+}
+
+#[test]
+fn who_receives_is_killed_at_every_message_of_a_recovery() {
+    strike_at_every_message(200, Some(Victim::Receiver));
+}
+
+#[test]
+fn the_coordinator_is_killed_at_every_message_of_a_recovery() {
+    strike_at_every_message(300, None);
+}
+
+/// The coordinator dies before it hears that a recovery master is done, and its successor begins anew: what was replayed is freed.
+fn strike_at_a_free(seed: u64, moment: Moment, victim: Option<Victim>) {
+    let mut loaded: Loaded<Message> = loaded(seed, SERVERS);
+    let coordinator = Victim::Process(loaded.cluster.coordinator);
+    let victim = victim.unwrap_or(coordinator);
+    let what = format!("{victim:?} {moment:?} a free, seed {seed}");
+    let owner = loaded.owner();
+    let finished = At::first(Message::Finished, Moment::Before);
+    loaded.cluster.arm(finished, coordinator);
+    let process = loaded.cluster.process_of(owner);
+    loaded.cluster.crash(process);
+    loaded.cluster.until_struck(&what);
+    let freed = At::first(Message::Free, moment);
+    loaded.cluster.arm(freed, victim);
     loaded.cluster.until_struck(&what);
     loaded.check(&what);
 }
 
 #[test]
-fn who_sends_is_killed_at_every_message_of_a_recovery() {
-    at_every_message(100, |message, moment, seed| {
-        strike(message, moment, seed, Some(Victim::Sender));
-    });
+fn a_process_is_killed_when_what_a_refused_attempt_replayed_is_freed() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-report-not-accepted"]);
+    for (seed, moment) in [(600, Moment::Before), (610, Moment::After)] {
+        strike_at_a_free(seed, moment, Some(Victim::Sender));
+        strike_at_a_free(seed + 1, moment, Some(Victim::Receiver));
+        strike_at_a_free(seed + 2, moment, None);
+    }
 }
 
-#[test]
-fn who_receives_is_killed_at_every_message_of_a_recovery() {
-    at_every_message(200, |message, moment, seed| {
-        strike(message, moment, seed, Some(Victim::Receiver));
-    });
-}
-
-#[test]
-fn the_coordinator_is_killed_at_every_message_of_a_recovery() {
-    at_every_message(300, |message, moment, seed| {
-        strike(message, moment, seed, None);
-    });
+fn at_first_messages(seed: u64, act: impl Fn(At<Message>, u64)) {
+    for (seed, message) in (seed..).zip(Message::ALL) {
+        for moment in [Moment::Before, Moment::After] {
+            act(At::first(message, moment), seed);
+        }
+    }
 }
 
 #[test]
 fn a_tablet_is_cut_at_every_message_of_its_recovery() {
-    at_every_message(400, |message, moment, seed| {
+    at_first_messages(400, |at, seed| {
         let mut loaded: Loaded<Message> = loaded(seed, SERVERS);
         let owner = loaded.owner();
         let (client, table) = (loaded.client.clone(), loaded.table.clone());
-        loaded.cluster.arm_work(message, moment, async move {
+        loaded.cluster.arm_work(at, async move {
             let middle = KeyHash(1 << 63);
             client.split_tablet(&table, Some(middle)).await.unwrap();
         });
         let process = loaded.cluster.process_of(owner);
         loaded.cluster.crash(process);
-        let what = format!("cut {moment:?} {message:?}");
+        let what = format!("cut {at:?}");
         loaded.cluster.until_struck(&what);
         loaded.check(&what);
     });
@@ -128,8 +198,8 @@ fn a_tablet_is_cut_at_every_message_of_its_recovery() {
 /// Nothing is left of the table, on whichever server it was to be.
 #[test]
 fn a_table_dropped_at_any_message_of_its_recovery_leaves_nothing_behind() {
-    at_every_message(500, |message, moment, seed| {
-        let what = format!("drop {moment:?} {message:?}");
+    at_first_messages(500, |at, seed| {
+        let what = format!("drop {at:?}");
         let mut cluster: Cluster<Message> = Cluster::new(seed, SERVERS);
         let client = cluster.new_client(&cluster.client);
         let table = cluster.table(&client);
@@ -144,7 +214,7 @@ fn a_table_dropped_at_any_message_of_its_recovery_leaves_nothing_behind() {
         });
         let owner = cluster.owner(&client, &table);
         let own = client.clone();
-        cluster.arm_work(message, moment, async move {
+        cluster.arm_work(at, async move {
             own.drop_table("t").await.unwrap();
         });
         let process = cluster.process_of(owner);

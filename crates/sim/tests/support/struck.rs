@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // not every test uses all of it
 
 use crate::support::{self, COORDINATOR, run_coordinator, run_server};
+use core::fmt::Debug;
 use core::time::Duration;
 use pluvio_client::{Client, Table, WhichTablet};
 use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
@@ -18,7 +19,7 @@ pub use support::LIMIT;
 const AWAY: Duration = Duration::from_millis(700);
 
 /// Kinds of messages at which something can happen.
-pub trait Message: Copy + PartialEq + Send + Sync + 'static {
+pub trait Message: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// Which one this is, if any.
     fn of(frame: &Frame) -> Option<Self>;
 }
@@ -30,6 +31,57 @@ pub enum Moment {
     Before,
     /// What it asks for was done, and its answer is not there yet.
     After,
+}
+
+/// At which message something happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct At<M> {
+    pub message: M,
+    /// How many of its kind come before it.
+    pub nth: u32,
+    pub moment: Moment,
+}
+
+impl<M> At<M> {
+    /// At the first message of a kind.
+    pub fn first(message: M, moment: Moment) -> Self {
+        Self {
+            message,
+            nth: 0,
+            moment,
+        }
+    }
+}
+
+/// Strikes at each of these kinds of messages: before and after the first one, before the second and after the third. `strike` says
+/// whether there was such a message; of each kind there must be a first one. Gives at how many later ones it struck.
+pub fn at_every_message<M: Message>(all: &[M], mut strike: impl FnMut(At<M>) -> bool) -> usize {
+    let points = [
+        (0, Moment::Before),
+        (0, Moment::After),
+        (1, Moment::Before),
+        (2, Moment::After),
+    ];
+    let mut later = 0;
+    for message in all.iter().copied() {
+        for (nth, moment) in points {
+            let at = At {
+                message,
+                nth,
+                moment,
+            };
+            let struck = strike(at);
+            assert!(struck || nth > 0, "{at:?}: there was no such message");
+            if !struck {
+                // So there is none behind it either.
+                break;
+            }
+            later += usize::from(nth > 0);
+        }
+    }
+    // Shown when the test fails.
+    println!("struck at {later} messages that were not the first of their kind");
+    later
 }
 
 /// Who crashes.
@@ -53,9 +105,12 @@ enum Due {
 }
 
 struct Strike<M> {
-    at: Option<(M, Moment, Blow)>,
+    at: Option<(At<M>, Blow)>,
     due: Option<Due>,
-    done: bool,
+    /// How many there were, with the one that is due.
+    begun: u32,
+    /// How many of them have happened.
+    done: u32,
 }
 
 impl<M> Default for Strike<M> {
@@ -63,7 +118,8 @@ impl<M> Default for Strike<M> {
         Self {
             at: None,
             due: None,
-            done: false,
+            begun: 0,
+            done: 0,
         }
     }
 }
@@ -82,23 +138,30 @@ struct Saboteur<M> {
 impl<M: Message> Saboteur<M> {
     /// Lets happen what shall happen, if this is the moment.
     async fn look(&self, message: Option<M>, to: &Address, moment: Moment) {
-        {
+        let number = {
             let mut strike = self.strike.lock().unwrap();
-            let is_it = |(wanted, when, _): &mut (M, Moment, Blow)| {
-                Some(*wanted) == message && *when == moment
+            let is_it = |(at, _): &mut (At<M>, Blow)| {
+                if Some(at.message) != message || at.moment != moment {
+                    return false;
+                }
+                let before = at.nth;
+                at.nth = before.saturating_sub(1);
+                before == 0
             };
-            let Some((_, _, blow)) = strike.at.take_if(is_it) else {
+            let Some((_, blow)) = strike.at.take_if(is_it) else {
                 return;
             };
+            strike.begun += 1;
             strike.due = Some(match blow {
                 Blow::Crash(Victim::Process(victim)) => Due::Crash(victim),
                 Blow::Crash(Victim::Sender) => Due::Crash(self.process),
                 Blow::Crash(Victim::Receiver) => Due::Crash(self.addresses[&to.to_string()]),
                 Blow::Work(work) => Due::Work(work),
             });
-        }
+            strike.begun
+        };
         // If it is this process, this is as far as it comes.
-        while !self.strike.lock().unwrap().done {
+        while self.strike.lock().unwrap().done < number {
             self.env.clock.sleep(Duration::from_micros(200)).await;
         }
     }
@@ -205,26 +268,26 @@ impl<M: Message> Cluster<M> {
         self.strike.lock().unwrap()
     }
 
-    /// Lets a process crash at the next message of this kind.
-    pub fn arm(&self, message: M, moment: Moment, victim: Victim) {
-        self.arm_with(message, moment, Blow::Crash(victim));
+    /// Lets a process crash at a message; those are counted that come from now on.
+    pub fn arm(&self, at: At<M>, victim: Victim) {
+        self.strike().at = Some((at, Blow::Crash(victim)));
     }
 
-    /// Lets the client begin something at the next message of this kind.
-    pub fn arm_work(
-        &self,
-        message: M,
-        moment: Moment,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
-        self.arm_with(message, moment, Blow::Work(Box::pin(work)));
+    /// Lets the client begin something at a message; those are counted that come from now on.
+    pub fn arm_work(&self, at: At<M>, work: impl Future<Output = ()> + Send + 'static) {
+        self.strike().at = Some((at, Blow::Work(Box::pin(work))));
     }
 
-    fn arm_with(&self, message: M, moment: Moment, blow: Blow) {
-        *self.strike() = Strike {
-            at: Some((message, moment, blow)),
-            ..Strike::default()
-        };
+    /// Lets what was armed happen. The first message of a kind must come; without a later one this ends when the cluster is
+    /// healthy, and gives false.
+    pub fn let_strike(&mut self, at: At<M>, client: &Client, what: &str) -> bool {
+        if at.nth == 0 {
+            self.until_struck(what);
+            return true;
+        }
+        self.until_healthy(client);
+        // What is due now happens.
+        self.strike().at.take().is_none()
     }
 
     /// Runs until what was armed has happened.
@@ -241,8 +304,10 @@ impl<M: Message> Cluster<M> {
         panic!("{what}: there was no such message");
     }
 
+    /// Whether what was armed has happened.
     pub fn has_struck(&self) -> bool {
-        self.strike().done
+        let strike = self.strike();
+        strike.at.is_none() && strike.begun == strike.done
     }
 
     pub fn crash(&mut self, victim: ProcessId) {
@@ -264,7 +329,7 @@ impl<M: Message> Cluster<M> {
                     self.sim.spawn(self.client.id, "blow", work);
                 }
             }
-            self.strike().done = true;
+            self.strike().done += 1;
         }
         let now = self.sim.now();
         let back: Vec<_> = self.away.iter().filter(|(_, at)| **at <= now).collect();
