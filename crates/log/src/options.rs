@@ -30,6 +30,9 @@ const EPOCH_SLOTS: u32 = 512;
 /// Largest share of live objects in percent: 2 % is the least that is left for dead data (000 §7).
 const LIVE_PERCENT_LIMIT: u32 = 98;
 
+/// Largest disk expansion factor in percent: a table has a row for each segment that there may be.
+const DISK_EXPANSION_LIMIT: u32 = 10_000;
+
 /// Most log memory: seglets are counted in 32 bits, and with the unused first one they still fit a region.
 pub const LOG_MEMORY_MAX: Size = Size(u32::MAX as u64 * SEGLET_BYTES as u64);
 
@@ -57,7 +60,7 @@ pub struct LogOptions {
     /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,
     /// The disk expansion factor (000 §5.2) in percent: the log on disk may take this many times the
-    /// log memory. At least 100. More makes combined cleaning cheaper, and recovery read more. Means
+    /// log memory. 100 to 10 000. More makes combined cleaning cheaper, and recovery read more. Means
     /// nothing without replicas.
     pub disk_expansion_percent: u32,
     /// What keeps overwritten objects dead on disk. Means nothing without replicas.
@@ -155,6 +158,9 @@ pub(crate) struct Geometry {
     pub slots: usize,
     /// Of these, not for heads opened by appends: for survivors and emergency heads.
     pub slots_reserve: usize,
+    /// Of the reserve, not for survivors either: for the heads of the digests by which segments leave and give their slots back, two for
+    /// each log.
+    pub slots_of_digests: usize,
     /// Most bytes of the log on disk before appends are refused; `u64::MAX` when there is no disk.
     pub disk_bytes_max: u64,
     /// Most bytes of live objects.
@@ -206,7 +212,8 @@ impl Geometry {
         let logs = usize::from(options.logs);
         let full = (seglets / segment_seglets) as u64;
         let cleaners = usize::from(options.cleaners);
-        let slots_reserve = 16 * cleaners + 2 * logs;
+        let slots_of_digests = 2 * logs;
+        let slots_reserve = 16 * cleaners + slots_of_digests;
         let expansion = u64::from(options.disk_expansion_percent);
         // Half as many again, because segments that were closed early are not full.
         let slots = (full * expansion / 100 * 3 / 2) as usize + slots_reserve + 2 * logs;
@@ -241,6 +248,7 @@ impl Geometry {
             overwrite_reserve,
             slots,
             slots_reserve,
+            slots_of_digests,
             disk_bytes_max: match options.durability {
                 Durability::Volatile => u64::MAX,
                 Durability::Replicated => {
@@ -319,6 +327,13 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
     if options.disk_expansion_percent < 100 {
         let problem = format!(
             "{} is less than 100: the log on disk holds at least what is in memory",
+            options.disk_expansion_percent
+        );
+        return bad("disk_expansion_percent", problem);
+    }
+    if options.disk_expansion_percent > DISK_EXPANSION_LIMIT {
+        let problem = format!(
+            "{} is more than {DISK_EXPANSION_LIMIT}",
             options.disk_expansion_percent
         );
         return bad("disk_expansion_percent", problem);
@@ -431,6 +446,10 @@ mod tests {
         assert_eq!(with(|o| o.segment_seglets = Some(39)), "segment_seglets");
         assert_eq!(
             with(|o| o.disk_expansion_percent = 99),
+            "disk_expansion_percent"
+        );
+        assert_eq!(
+            with(|o| o.disk_expansion_percent = 10_001),
             "disk_expansion_percent"
         );
         assert_eq!(with(|o| o.cleaners = 0), "cleaners");

@@ -37,7 +37,7 @@ impl LogSpace {
     ///
     /// # Errors
     /// [`AppendError::Full`] when even the emergency reserve is in use; it comes back when the digest before
-    /// is durable.
+    /// is durable. Or when nothing leaves with this digest, and the last slots are kept for those by which segments leave.
     pub fn roll(&self, log: LogId) -> Result<LogPosition, AppendError> {
         let state = self.log(log);
         let mut head = state.head();
@@ -63,10 +63,11 @@ impl LogSpace {
         leave: usize,
     ) -> Result<(), FullReason> {
         let slot = self.slot_for_appends().ok_or(FullReason::Segments)?;
-        self.heads_filled.fetch_add(1, Ordering::Relaxed);
         self.roll_with(log, head, slot, |count| {
             Some((self.take_default(log.id, count, leave)?, false))
-        })
+        })?;
+        self.heads_filled.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A slot for a segment of appends, which has to fit the disks of the backups as well (000 §5.2).
@@ -87,7 +88,15 @@ impl LogSpace {
         log: &LogState,
         head: &mut Option<SegmentWriter>,
     ) -> Result<(), FullReason> {
-        let slot = self.take_slots(1, 0).ok_or(FullReason::Segments)?[0];
+        // What leaves with the digest gives back at least the slot that its head takes. A digest that nothing leaves with has to keep away
+        // from the slots of those, and from the one that each cleaner needs to make segments fewer.
+        let frees = current(head).segment().is_emergency() || !log.members().leaving.is_empty();
+        let leave = if frees {
+            0
+        } else {
+            self.geometry.slots_of_digests + usize::from(self.options.cleaners)
+        };
+        let slot = self.take_slots(1, leave).ok_or(FullReason::Segments)?[0];
         self.roll_with(log, head, slot, |count| {
             let ordinary = self.take_default(log.id, count, self.geometry.delete_reserve);
             let emergency = || self.take_reserved(log.id, SegletClass::Emergency, count);
@@ -321,5 +330,43 @@ impl LogSpace {
     pub(crate) fn head_entries_bound(&self, log: &LogState) -> u32 {
         let stats = self.table_stats();
         self.head_bytes(log, &log.members(), &stats) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::append::AppendClass;
+    use crate::options::LogOptions;
+    use crate::side_log::SideLog;
+    use pluvio_units::{ObjectVersion, Size};
+
+    #[test]
+    fn heads_that_are_refused_do_not_make_a_store_look_busy() {
+        let space = LogSpace::new(LogOptions::new(Size::mib(32))).expect("enough memory");
+        let filled = || space.heads_filled.load(Ordering::Relaxed);
+        let before = filled();
+        space.set_seglet_gate(Box::new(|_, _| false));
+        let state = space.log(LogId(0));
+        let refused = space.roll_for_append(state, &mut state.head(), 0);
+        assert_eq!(refused, Err(FullReason::Seglets));
+        assert_eq!(filled(), before);
+    }
+
+    #[test]
+    fn digests_that_nothing_leaves_with_keep_away_from_the_slots_of_others() {
+        let space = LogSpace::new(LogOptions::new(Size::mib(32))).expect("enough memory");
+        let log = LogId(0);
+        let mut side = SideLog::new(Arc::clone(&space), log);
+        let entry = Entry::SafeVersion(ObjectVersion(1));
+        let appended = side.append(&[entry], AppendClass::Internal, &space.pin());
+        appended.expect("there is room");
+        let committed = side.commit().expect("a volatile side log is durable");
+        while space.roll(log).is_ok() {}
+        let left = space.geometry.slots_of_digests + usize::from(space.options.cleaners);
+        assert_eq!(space.free_slot_count(), left);
+        let unknown = space.drop_committed(log, committed.pending());
+        assert!(unknown.is_empty());
+        space.roll(log).expect("something leaves with this digest");
     }
 }

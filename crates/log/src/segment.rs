@@ -338,24 +338,37 @@ impl Segment {
     /// # Errors
     /// [`Corruption`]: log memory is broken, and replicas may have been made of it; the process must stop.
     pub(crate) fn compare_checksums(&self) -> Result<(), Corruption> {
-        let (len, mut from, mut piece) = (self.appended_len(), 0, COMPARED_BYTES);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.compare_piece(from)?;
+        }
+        Ok(())
+    }
+
+    /// A piece of [`Self::compare_checksums`]: what begins at `from`, 256 KiB or one entry. Gives where the next piece begins, if there
+    /// is one.
+    ///
+    /// # Errors
+    /// As of [`Self::compare_checksums`].
+    pub(crate) fn compare_piece(&self, from: u32) -> Result<Option<u32>, Corruption> {
+        let (len, mut piece) = (self.appended_len(), COMPARED_BYTES);
         while from < len {
             let end = len.min(from.saturating_add(piece));
             let Some(checked) = self.copy_checked(from, from..end) else {
                 // It was freed: nobody needs it any more.
-                return Ok(());
+                return Ok(None);
             };
             let (_, next) = checked?;
-            if next == from {
-                if end == len {
-                    return Err(self.corruption(from, ParseErrorKind::Truncated));
-                }
-                // One entry is longer.
-                piece = piece.saturating_mul(2);
+            if next > from {
+                return Ok((next < len).then_some(next));
             }
-            from = next;
+            if end == len {
+                return Err(self.corruption(from, ParseErrorKind::Truncated));
+            }
+            // One entry is longer.
+            piece = piece.saturating_mul(2);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// That the entry at `offset` is broken.

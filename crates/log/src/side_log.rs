@@ -362,6 +362,14 @@ mod tests {
         }
         side.close();
         assert!(side.compare_durable().is_ok(), "nothing is durable yet");
+        let segment = Arc::clone(&side.segments()[0]);
+        let (mut from, mut pieces) = (0, vec![0]);
+        while let Some(next) = segment.compare_piece(from).expect("memory is right") {
+            pieces.push(next);
+            from = next;
+        }
+        let most = pieces.windows(2).map(|piece| piece[1] - piece[0]).max();
+        assert!(most <= Some(512 << 10) && pieces.len() > 6, "{pieces:?}");
         assert!(space.flip_bit(last.expect("appended"), 8 * 290_000));
         assert!(side.compare_durable().is_ok(), "nothing is durable yet");
         side.segments().iter().for_each(|s| s.mark_durable());

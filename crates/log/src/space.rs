@@ -8,6 +8,8 @@ mod reading;
 mod seglets;
 mod segments;
 
+pub(crate) use segments::OnTheirWay;
+
 use crate::cleaner::CleanerCounters;
 use crate::durable::{Appended, Durability, Durable};
 use crate::error::{CorruptionHook, OpenError};
@@ -280,7 +282,7 @@ impl LogSpace {
             free_bytes: bytes(free.default as usize),
             reserve_free_bytes: bytes((free.cleaner + free.emergency) as usize),
             resident_bytes: bytes(self.geometry.seglets - self.pool.blank() as usize),
-            freeing_bytes: bytes(self.seglets_on_their_way()),
+            freeing_bytes: bytes(self.on_their_way().seglets),
             segments: on_disk.len() as u64,
             segments_max: self.geometry.slots as u64,
             memory_parts: self.options.parts.len().max(1) as u16,

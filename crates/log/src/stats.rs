@@ -78,6 +78,9 @@ pub struct CleanerStats {
     pub segments_cleaned: u64,
     /// Memory of these segments, and of those that were compacted.
     pub bytes_cleaned: u64,
+    /// Of this memory, what the copies of what lives there do not take. Counted when cleaned bytes are exchanged for those: it only
+    /// grows.
+    pub bytes_freed: u64,
     /// Survivor segments written.
     pub survivors: u64,
     /// Bytes of live entries copied by combined passes: they go to the backups as well.

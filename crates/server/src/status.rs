@@ -57,10 +57,7 @@ impl StatusSource {
         }
         status.backups_up = replication.backups_up;
         status.writes_wait = replication.writes_wait;
-        status.cleaner_freed = log
-            .cleaner
-            .bytes_cleaned
-            .saturating_sub(log.cleaner.bytes_copied());
+        status.cleaner_freed = log.cleaner.bytes_freed;
         status.cleaner_moved = log.cleaner.bytes_copied();
         status.requests = master.requests();
         status

@@ -5,6 +5,7 @@ use crate::append::current;
 use crate::durable::Durability;
 use crate::log_state::LogState;
 use crate::options::HEAD_DEAD_SEGLETS;
+use crate::space::OnTheirWay;
 use core::sync::atomic::Ordering;
 use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
@@ -49,16 +50,15 @@ impl Growth {
 }
 
 impl Cleaner {
-    /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` seglets are on
-    /// their way to be free.
-    pub(super) fn pressure(&self, wanted: bool, waiting: usize) -> Option<Pressure> {
-        if self.slots_low() {
+    /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` is on its way to be free.
+    pub(super) fn pressure(&self, wanted: bool, waiting: &OnTheirWay) -> Option<Pressure> {
+        if self.slots_low(waiting.slots) {
             return Some(Pressure::Slots);
         }
-        if self.disk_low() {
+        if self.disk_low(waiting.disk_bytes) {
             return Some(Pressure::Disk);
         }
-        let coming = waiting + self.space.gains.load(Ordering::Relaxed);
+        let coming = waiting.seglets + self.space.gains.load(Ordering::Relaxed);
         let combine = u64::from(self.options.combine_free_percent);
         let critical = self.free_permille(coming) < (self.start_permille() / 2).min(combine * 10);
         let growth_critical = self.growth().is_some_and(|growth| {
@@ -80,18 +80,26 @@ impl Cleaner {
         }
     }
 
-    fn slots_low(&self) -> bool {
+    /// Whether slots or disk are low as long as the digests by which cleaned segments leave are not durable. A store that is written
+    /// little, or whose appends are refused, does not write them soon.
+    pub(super) fn waits_for_digests(&self) -> bool {
+        self.slots_low(0) || self.disk_low(0)
+    }
+
+    /// Whether slots are low, with `coming` taken as free.
+    fn slots_low(&self, coming: usize) -> bool {
         let geometry = &self.space.geometry;
         let slots = geometry.slots - geometry.slots_reserve;
-        let free = self.space.free_slot_count();
+        let free = self.space.free_slot_count() + coming;
         let usable = free.saturating_sub(geometry.slots_reserve);
         usable * 100 < slots * (100 - SLOTS_PERCENT)
     }
 
-    fn disk_low(&self) -> bool {
+    /// Whether the log on disk is too long, with `leaving` bytes of it taken as gone.
+    fn disk_low(&self, leaving: u64) -> bool {
         let slack = u64::from(self.options.disk_slack_percent.min(100));
         let max = self.space.geometry.disk_bytes_max;
-        self.space.disk_bytes() > max - max / 100 * slack
+        self.space.disk_bytes().saturating_sub(leaving) > max - max / 100 * slack
     }
 
     /// Whether memory is low, with `coming` seglets taken as free.

@@ -93,12 +93,14 @@ impl Cleaner {
     pub(super) fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
         self.look_at_growth();
         let wanted = self.space.cleaning_wanted.swap(false, Ordering::Relaxed);
-        let waiting = self.space.seglets_on_their_way();
-        if wanted && waiting > 0 {
-            // Appends that are refused write no digest.
+        let way = self.space.on_their_way();
+        let waiting = way.seglets;
+        if waiting > 0 && (wanted || self.waits_for_digests()) {
+            // Appends that are refused write no digest. Neither do passes: one after the other would copy what lives, and nothing would
+            // leave the disk.
             self.publish();
         }
-        let Some(pressure) = self.pressure(wanted, waiting) else {
+        let Some(pressure) = self.pressure(wanted, &way) else {
             self.look_at_waste(&mut state.pages);
             if waiting > 0 && self.memory_low(0) {
                 self.publish();
@@ -254,7 +256,8 @@ impl Cleaner {
             |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
         // Others hold what there was until they are durable: a segment would be read through in vain.
         let free = self.space.pool.free();
-        let free = (free.cleaner + free.default) as usize;
+        let spare = (free.default as usize).saturating_sub(self.space.geometry.delete_reserve);
+        let free = free.cleaner as usize + spare;
         let poorest = self.space.pool.poorest();
         let of_log = |log| {
             let preference = self.preference(log, poorest);
@@ -460,12 +463,12 @@ impl Cleaner {
                 let on_disk: u64 = chosen.iter().map(|c| c.disk_bytes).sum();
                 live + (least * SEGLET_BYTES) as u64 <= on_disk
             }
-            Goal::Slots => chosen.len() > 1,
+            Goal::Slots => chosen.len() > least,
         }
     }
 
-    /// Seglets that a combined pass must gain: its digest needs a head, which may be opened for that alone and
-    /// takes a seglet. With less, passes would go on for ever about the heads of the passes before.
+    /// Seglets, or slots, that a combined pass must gain: its digest needs a head, which may be opened for that alone and
+    /// takes one. With less, passes would go on for ever about the heads of the passes before.
     pub(super) fn least_gain(&self) -> usize {
         match self.space.options.durability {
             Durability::Volatile => 1,

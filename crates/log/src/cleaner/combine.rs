@@ -24,7 +24,7 @@ pub(super) enum Goal {
     /// It makes the log on disk shorter, so that tombstones die, and takes no more seglets than it
     /// frees.
     Disk,
-    /// It takes fewer segments than it frees, and no more seglets.
+    /// It takes fewer segments than it frees, also with the head of its digest, and no more seglets.
     Slots,
 }
 
@@ -51,6 +51,8 @@ pub(super) struct Pass {
     dropped: Dropped,
     /// Seglets that others may count on ([`LogSpace::gains`](crate::LogSpace)).
     gain: usize,
+    /// Which survivor is compared with its checksums next, and from where on (CLEAN-10).
+    compared: (usize, u32),
 }
 
 /// The survivors of a pass on paper.
@@ -91,6 +93,7 @@ impl Pass {
             await_positions: Vec::new(),
             dropped: Dropped::default(),
             gain: 0,
+            compared: (0, 0),
         }
     }
 
@@ -156,6 +159,11 @@ impl Pass {
         self.victims.iter().map(|v| v.seglets.len()).sum()
     }
 
+    /// Seglets of its survivors so far.
+    fn taken(&self) -> usize {
+        self.survivors.iter().map(|s| s.seglet_count()).sum()
+    }
+
     /// Whether the exchange would bring the pass nearer to its goal (CLEAN-4).
     fn gains(&self, layout: &Layout, least: usize) -> bool {
         match self.goal {
@@ -171,7 +179,8 @@ impl Pass {
                     && layout.bytes + (least * SEGLET_BYTES) as u64 <= on_disk
             }
             Goal::Slots => {
-                layout.seglets <= self.seglets() && layout.starts.len() < self.victims.len()
+                layout.seglets <= self.seglets()
+                    && layout.starts.len() + least <= self.victims.len()
             }
         }
     }
@@ -307,7 +316,16 @@ impl Cleaner {
     }
 
     fn stock_up(&self, pass: &mut Pass, layout: &Layout) -> bool {
-        let Some(slots) = self.space.take_slots(layout.starts.len(), 0) else {
+        let geometry = &self.space.geometry;
+        let count = layout.starts.len();
+        // The victims' slots come back with a digest, whose head needs one. Survivors that are more than the victims take slots for
+        // good, as appends do.
+        let leave = if count > pass.victims.len() {
+            geometry.slots_reserve
+        } else {
+            geometry.slots_of_digests
+        };
+        let Some(slots) = self.space.take_slots(count, leave) else {
             return false;
         };
         let Some(seglets) =
@@ -367,7 +385,7 @@ impl Cleaner {
         self.space
             .give_back_slots(core::mem::take(&mut pass.stock_slots));
         pass.await_positions = self.end_positions();
-        let taken: usize = pass.survivors.iter().map(|s| s.seglet_count()).sum();
+        let taken = pass.taken();
         assert!(
             taken + pass.gain <= pass.seglets(),
             "CLEAN-4: survivors of {} seglets take {taken}",
@@ -438,8 +456,24 @@ impl Cleaner {
         }
     }
 
+    /// Compares a piece of the survivors with their checksums. Returns whether there was one left.
+    fn compare_piece(&self, pass: &mut Pass) -> Result<bool, Corruption> {
+        if self.space.memory.possible(Check::Checksum) == Check::Structure {
+            return Ok(false);
+        }
+        let (number, from) = pass.compared;
+        let Some(survivor) = pass.survivors.get(number) else {
+            return Ok(false);
+        };
+        pass.compared = match survivor.compare_piece(from)? {
+            Some(next) => (number, next),
+            None => (number + 1, 0),
+        };
+        Ok(true)
+    }
+
     /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the survivors are right (CLEAN-10).
-    pub(super) fn await_durable(&self, pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn await_durable(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
         let survivors_are_durable = || match self.space.options.durability {
             Durability::Volatile => true,
             Durability::Replicated => pass.survivors.iter().all(|s| s.is_marked_durable()),
@@ -447,13 +481,13 @@ impl Cleaner {
         if !survivors_are_durable() || !self.are_durable(&pass.await_positions) {
             return Ok((Stage::AwaitDurable(pass), CleanerPace::Idle));
         }
-        if self.space.memory.possible(Check::Checksum) == Check::Checksum {
-            for survivor in &pass.survivors {
-                survivor.compare_checksums()?;
-            }
+        if self.compare_piece(&mut pass)? {
+            return Ok((Stage::AwaitDurable(pass), CleanerPace::Again));
         }
+        let freed = (pass.seglets() - pass.taken()) * SEGLET_BYTES;
         self.add(|c| &c.passes, 1);
         self.add(|c| &c.segments_cleaned, pass.victims.len() as u64);
+        self.add(|c| &c.bytes_freed, freed as u64);
         self.space.gains.fetch_sub(pass.gain, Ordering::Relaxed);
         assert_eq!(
             pass.await_positions.len(),
@@ -473,7 +507,7 @@ impl Cleaner {
             members.in_log.insert(survivor.id(), survivor);
         }
         for victim in pass.victims {
-            // A rejected recovery may have dropped it meanwhile.
+            // `drop_committed` may have taken it meanwhile, if it was not held: those of recoveries are (REC-4).
             let Some(segment) = members.in_log.remove(&victim.segment.id()) else {
                 continue;
             };

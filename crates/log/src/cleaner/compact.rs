@@ -213,14 +213,16 @@ impl Cleaner {
         );
         // What died since the plan was written nowhere.
         let unused = new.split_off((end as usize).div_ceil(SEGLET_BYTES));
+        let freed = bytes - (new.len() * SEGLET_BYTES) as u64;
         let members = self.space.log(segment.log()).members();
         let free = if members.in_log.contains_key(&segment.id()) {
             segment.exchange(new, end, compaction.tombstones)
         } else {
-            // Dropped meanwhile by a recovery that was rejected: nothing points to either copy.
+            // `drop_committed` took it meanwhile, as it was not held: nothing points to either copy.
             new
         };
         drop(members);
+        self.add(|c| &c.bytes_freed, freed);
         self.space.forget_gone_targets(&segment);
         segment.end_pass();
         self.space.retire_seglets(free);

@@ -18,7 +18,8 @@
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
-//!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest takes.
+//!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest takes. Of segment slots
+//!   it leaves those of the digests by which cleaned segments leave.
 //! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a combined pass
 //!   also when that segment goes with the same digest or an earlier one of the same log.
 //! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy would
@@ -334,6 +335,7 @@ pub(crate) struct CleanerCounters {
     pub barren_passes: AtomicU64,
     pub segments_cleaned: AtomicU64,
     pub bytes_cleaned: AtomicU64,
+    pub bytes_freed: AtomicU64,
     pub survivors: AtomicU64,
     pub bytes_moved: AtomicU64,
     pub bytes_compacted: AtomicU64,
@@ -351,6 +353,7 @@ impl CleanerCounters {
             barren_passes: read(&self.barren_passes),
             segments_cleaned: read(&self.segments_cleaned),
             bytes_cleaned: read(&self.bytes_cleaned),
+            bytes_freed: read(&self.bytes_freed),
             survivors: read(&self.survivors),
             bytes_moved: read(&self.bytes_moved),
             bytes_compacted: read(&self.bytes_compacted),

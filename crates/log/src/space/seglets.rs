@@ -11,7 +11,14 @@ impl LogSpace {
     pub(crate) fn take_slots(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
         let mut free = self.free_slots();
         let keep = free.len().checked_sub(count)?;
-        (keep >= leave).then(|| free.split_off(keep))
+        // Who needs none leaves what there is.
+        let taken = (count == 0 || keep >= leave).then(|| free.split_off(keep))?;
+        debug_assert!(
+            count == 0 || free.len() >= leave,
+            "CLEAN-4: {} slots are left of {leave}",
+            free.len()
+        );
+        Some(taken)
     }
 
     pub(crate) fn give_back_slots(&self, slots: impl IntoIterator<Item = u32>) {
@@ -66,7 +73,8 @@ impl LogSpace {
         self.growth_seglets.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes seglets for a log from a reserve, and then from the default pool.
+    /// Takes seglets for a log from a reserve, and then from the default pool: for survivors and compactions but what deletes need
+    /// there.
     pub(crate) fn take_reserved(
         &self,
         log: LogId,
@@ -76,7 +84,12 @@ impl LogSpace {
         if !self.may_take(class, count) {
             return None;
         }
-        let seglets = self.pool.take(class, count, self.log(log).part)?;
+        let leave = match class {
+            SegletClass::Cleaner => self.geometry.delete_reserve,
+            SegletClass::Default | SegletClass::Emergency => 0,
+        };
+        let part = self.log(log).part;
+        let seglets = self.pool.take_leaving(class, count, leave, part)?;
         Some(seglets.into_iter().map(|s| s.0).collect())
     }
 
@@ -109,5 +122,35 @@ impl LogSpace {
         let given = seglets.len();
         self.pool.give_back_blank(seglets);
         given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::Durability;
+    use crate::options::LogOptions;
+    use pluvio_units::Size;
+
+    #[test]
+    fn the_cleaner_leaves_deletes_their_seglets() {
+        let options = LogOptions {
+            logs: 2,
+            durability: Durability::Replicated,
+            ..LogOptions::new(Size::mib(64))
+        };
+        let space = LogSpace::new(options).expect("enough memory");
+        let log = LogId(0);
+        let (own, kept) = (
+            space.geometry.cleaner_reserve,
+            space.geometry.delete_reserve,
+        );
+        let free = space.pool.free().default as usize;
+        assert!(space.take_default(log, free - kept, kept).is_some());
+        let for_cleaner = |count| space.take_reserved(log, SegletClass::Cleaner, count);
+        assert!(for_cleaner(own + 1).is_none());
+        assert!(for_cleaner(own).is_some(), "its reserve is its own");
+        assert!(for_cleaner(1).is_none());
+        assert!(space.take_default(log, kept, 0).is_some(), "deletes");
     }
 }

@@ -15,6 +15,15 @@ use pluvio_units::SegmentId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+/// What segments that are out of the log take until they are gone for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct OnTheirWay {
+    pub seglets: usize,
+    pub slots: usize,
+    /// Bytes of the log on disk: of those that a durable digest lists.
+    pub disk_bytes: u64,
+}
+
 /// Memory out of the log that a guard may still protect.
 pub(super) enum Retired {
     /// All of a segment.
@@ -24,10 +33,13 @@ pub(super) enum Retired {
 }
 
 impl Retired {
-    fn seglet_count(&self) -> usize {
+    fn add_to(&self, way: &mut OnTheirWay) {
         match self {
-            Self::Segment(segment) => segment.seglet_count(),
-            Self::Seglets(seglets) => seglets.len(),
+            Self::Segment(segment) => {
+                way.seglets += segment.seglet_count();
+                way.slots += 1;
+            }
+            Self::Seglets(seglets) => way.seglets += seglets.len(),
         }
     }
 }
@@ -175,19 +187,21 @@ impl LogSpace {
         count
     }
 
-    /// Seglets of segments that are out of the log but not free yet.
-    pub(crate) fn seglets_on_their_way(&self) -> usize {
-        let mut count: usize = self.retired().iter().map(|(_, r)| r.seglet_count()).sum();
+    /// What is out of the log but not free yet.
+    pub(crate) fn on_their_way(&self) -> OnTheirWay {
+        let mut way = OnTheirWay::default();
+        for (_, retired) in self.retired().iter() {
+            retired.add_to(&mut way);
+        }
         for log in &self.logs {
             let members = log.members();
             let dropped = members.dropped_by.iter().flat_map(|(_, segments)| segments);
-            count += members
-                .leaving
-                .iter()
-                .chain(dropped)
-                .map(|s| s.seglet_count())
-                .sum::<usize>();
+            for segment in members.leaving.iter().chain(dropped) {
+                way.seglets += segment.seglet_count();
+                way.slots += 1;
+                way.disk_bytes += u64::from(segment.disk_len());
+            }
         }
-        count
+        way
     }
 }
