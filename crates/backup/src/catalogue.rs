@@ -96,22 +96,31 @@ impl Catalogue {
             .collect()
     }
 
+    /// Whether a master is of this cluster: one of another cluster may have the same id.
+    ///
+    /// # Errors
+    /// `NotServing` when this backup has joined none yet, else `WrongCluster`.
+    pub(crate) fn check_cluster(&self, cluster: ClusterId) -> Result<(), Refusal> {
+        let Some(ours) = self.cluster else {
+            return Err(Refusal::retry(ASK_AGAIN, RetryReason::NotServing));
+        };
+        if ours == cluster {
+            return Ok(());
+        }
+        let message = format!(
+            "this backup belongs to cluster {:016x}, the master to {:016x}",
+            ours.0, cluster.0
+        );
+        Err(Refusal::fatal(FatalKind::WrongCluster, message))
+    }
+
     /// Whether a master may write at all (BACKUP-5).
     ///
     /// # Errors
-    /// `NotServing` when it may be too new for our list, else `NotInCluster`.
+    /// `WrongCluster`, `NotServing` when it may be too new for our list, else `NotInCluster`.
     pub(crate) fn check_member(&self, master: ServerId, cluster: ClusterId) -> Result<(), Refusal> {
         let unknown = || Err(Refusal::retry(ASK_AGAIN, RetryReason::NotServing));
-        let Some(ours) = self.cluster else {
-            return unknown();
-        };
-        if ours != cluster {
-            let message = format!(
-                "this backup belongs to cluster {:016x}, the master to {:016x}",
-                ours.0, cluster.0
-            );
-            return Err(Refusal::fatal(FatalKind::WrongCluster, message));
-        }
+        self.check_cluster(cluster)?;
         let Some(list) = &self.list else {
             return unknown();
         };

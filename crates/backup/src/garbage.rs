@@ -108,13 +108,22 @@ impl Backup {
             return;
         };
         let segments: Vec<SegmentId> = batch.iter().map(|f| f.key.segment).collect();
-        let Some(backup) = self.0.catalogue().me else {
+        let (backup, cluster) = {
+            let catalogue = self.0.catalogue();
+            (catalogue.me, catalogue.cluster)
+        };
+        let (Some(backup), Some(cluster)) = (backup, cluster) else {
             return;
         };
-        let question = IsReplicaNeeded { backup, segments };
+        let question = IsReplicaNeeded {
+            cluster,
+            backup,
+            segments,
+        };
         let network = &*self.0.env.network;
         let answer = match call(network, address, Header::to(master), &question, ASK_LIMIT).await {
             Ok(answer) => answer,
+            // Not known, then: they stay. Also when another cluster's server answers there.
             Err(error) => {
                 tracing::debug!(%master, %error, "cannot ask a master about its replicas");
                 return;

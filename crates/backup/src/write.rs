@@ -36,8 +36,9 @@ impl Backup {
     /// Frees a replica, whatever its state. `core` is where the request arrived.
     ///
     /// # Errors
-    /// - `Retry` when the disk refuses; the replica is invisible already.
-    /// - `Fatal`: `Stale` when the master is being recovered (BACKUP-4).
+    /// - `Retry`: `Busy` when the disk refuses; the replica is invisible already. `NotServing` when this backup has not
+    ///   joined a cluster yet.
+    /// - `Fatal`: `WrongCluster`, `Stale` when the master is being recovered (BACKUP-4).
     pub async fn free_replica(&self, core: CoreId, request: FreeReplica) -> Result<(), Refusal> {
         let me = self.clone();
         let key = ReplicaKey {
@@ -45,7 +46,11 @@ impl Backup {
             segment: request.segment,
         };
         self.detached(core, "free replica", async move {
-            me.0.catalogue().check_fence(key.master)?;
+            {
+                let catalogue = me.0.catalogue();
+                catalogue.check_cluster(request.cluster)?;
+                catalogue.check_fence(key.master)?;
+            }
             me.0.free(key, true).await
         })
         .await
@@ -167,7 +172,8 @@ impl Inner {
             .rename(&frame.key.rewriting_path(), &frame.key.path())
             .await?;
         if synced {
-            self.env.disk.sync_directory(DIRECTORY).await?;
+            let named = self.env.disk.sync_directory(DIRECTORY).await;
+            named.map_err(unsyncable)?;
         }
         let mut catalogue = self.catalogue();
         catalogue.applied(frame, next);

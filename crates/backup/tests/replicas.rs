@@ -5,6 +5,7 @@ mod support;
 use pluvio_backup::{BackupError, BackupOptions};
 use pluvio_env::{Address, Frame, Handled, Peer, Service};
 use pluvio_format::SegmentKind::{Head, Side};
+use pluvio_format::{FRAME_SLOT_BYTES, newest_frame_header};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{ClusterId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
@@ -13,7 +14,7 @@ use pluvio_wire::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use support::{CORE, Image, MASTER, Node, list};
+use support::{CLUSTER, CORE, Image, MASTER, Node, list};
 
 fn replicas(node: &Node, backup: &pluvio_backup::Backup) -> Vec<ReplicaInfo> {
     let backup = backup.clone();
@@ -317,6 +318,26 @@ fn only_masters_that_are_up_may_write() {
     assert_eq!(backup.stats().frames, 0);
 }
 
+/// It may have the same id and the same segments. Who names no cluster may be of any.
+#[test]
+fn a_master_of_another_cluster_frees_nothing() {
+    let node = Node::new(5);
+    let backup = node.start();
+    node.write(&backup, Image::new(2, Head, 1).request(2, Head, 0, 1))
+        .expect("is written");
+    for cluster in [ClusterId(1), ClusterId(0)] {
+        let free = FreeReplica {
+            cluster,
+            master: MASTER,
+            segment: SegmentId(2),
+        };
+        let asked = backup.clone();
+        let freed = node.run(async move { asked.free_replica(CORE, free).await });
+        assert_eq!(kind(freed), FatalKind::WrongCluster);
+    }
+    assert_eq!((backup.stats().frames, node.frames().len()), (1, 1));
+}
+
 #[test]
 fn recovery_fences_the_master_also_for_writes_under_way() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-zombie"]);
@@ -351,6 +372,7 @@ fn recovery_fences_the_master_also_for_writes_under_way() {
             FatalKind::Stale
         );
         let free = FreeReplica {
+            cluster: CLUSTER,
             master: MASTER,
             segment: SegmentId(2),
         };
@@ -457,6 +479,7 @@ fn a_freed_replica_is_not_opened_again_by_a_late_write() {
     let open = Image::new(2, Head, 1).request(2, Head, 0, 1);
     node.write(&backup, open.clone()).expect("is written");
     let free = FreeReplica {
+        cluster: CLUSTER,
         master: MASTER,
         segment: SegmentId(2),
     };
@@ -517,19 +540,23 @@ fn replicas_of_masters_that_left_are_freed_and_those_of_crashed_ones_kept() {
     assert_eq!((backup.stats().frames, node.frames().len()), (0, 0));
 }
 
-/// Needs segments with an even number.
-struct Master;
+/// Needs segments with an even number, if it is asked in its cluster.
+struct Master(ClusterId);
 
 impl Service for Master {
     fn handle(&self, _peer: Peer, request: Frame) -> Handled {
         let (_, question) = decode::<IsReplicaNeeded>(&request).expect("is that question");
+        if question.cluster != self.0 {
+            let refusal = Refusal::fatal(FatalKind::WrongCluster, "another cluster");
+            return handled::<IsReplicaNeeded>(Answer::Now(Err(refusal)));
+        }
         let needed = question.segments.iter().map(|s| s.0 % 2 == 0).collect();
         handled::<IsReplicaNeeded>(Answer::Now(Ok(IsReplicaNeededReply { needed })))
     }
 }
 
-#[test]
-fn a_master_that_is_up_is_asked_about_replicas_of_a_former_life() {
+/// What is left of replicas 1 to 19 of a former life when the master of this cluster was asked about them, and of two new ones.
+fn left_by_master_of(cluster: ClusterId) -> Vec<u64> {
     let mut node = Node::new(10);
     let backup = node.start();
     for segment in 1..20 {
@@ -546,7 +573,7 @@ fn a_master_that_is_up_is_asked_about_replicas_of_a_former_life() {
             master.id,
             async move {
                 network
-                    .listen(&Address::from("server-3"), Arc::new(Master))
+                    .listen(&Address::from("server-3"), Arc::new(Master(cluster)))
                     .await
             },
             Duration::from_secs(1),
@@ -559,11 +586,19 @@ fn a_master_that_is_up_is_asked_about_replicas_of_a_former_life() {
     node.write(&backup, Image::new(101, Side, 3).whole(101, Side))
         .expect("is written");
     node.sim.run_for(Duration::from_secs(5));
-    let left: Vec<u64> = replicas(&node, &backup)
-        .iter()
-        .map(|r| r.segment.0)
-        .collect();
+    let left = replicas(&node, &backup);
+    left.iter().map(|r| r.segment.0).collect()
+}
+
+#[test]
+fn a_master_that_is_up_is_asked_about_replicas_of_a_former_life() {
+    let left = left_by_master_of(CLUSTER);
     assert_eq!(left, [2, 4, 6, 8, 10, 12, 14, 16, 18, 100, 101], "BACKUP-6");
+}
+
+#[test]
+fn what_another_cluster_s_master_does_not_need_stays() {
+    assert_eq!(left_by_master_of(ClusterId(1)).len(), 21);
 }
 
 #[test]
@@ -642,6 +677,51 @@ fn a_failing_disk_loses_the_replica_and_says_so() {
     );
     assert_eq!(backup.stats().frames_damaged, 1);
     assert!(replicas(&node, &backup).is_empty());
+}
+
+/// Of a new frame also the name must survive.
+#[test]
+fn a_directory_that_could_not_be_synced_takes_no_frames_any_more() {
+    let mut node = Node::new(15);
+    let backup = node.start();
+    let open = |segment| Image::new(segment, Head, 1).request(segment, Head, 0, 1);
+    node.write(&backup, open(1)).expect("is written");
+    let failing = DiskFaults {
+        sync_error_ppm: 1_000_000,
+        ..DiskFaults::default()
+    };
+    node.sim.set_disk(node.process, failing);
+    assert_eq!(kind(node.write(&backup, open(2))), FatalKind::Corrupt);
+    node.sim.set_disk(node.process, DiskFaults::default());
+    assert_eq!(
+        kind(node.write(&backup, open(3))),
+        FatalKind::Corrupt,
+        "a later sync proves nothing"
+    );
+    let more = Image::new(1, Head, 1).request(1, Head, 1, 2);
+    node.write(&backup, more).expect("its name is there");
+    node.sim.crash(node.process);
+    node.restart();
+    node.write(&node.start(), open(3)).expect("begins anew");
+}
+
+/// Its checksum is right, and no number comes after its sequence number.
+#[test]
+fn a_header_that_nobody_wrote_is_damage() {
+    let mut node = Node::new(16);
+    let backup = node.start();
+    node.write(&backup, Image::new(2, Head, 1).request(2, Head, 0, 1))
+        .expect("is written");
+    drop(backup);
+    node.rewrite("frames/0000000000000003-0000000000000002", |file| {
+        let mut header = newest_frame_header(file).expect("it was written");
+        header.sequence = u64::MAX;
+        let at = header.slot() * FRAME_SLOT_BYTES;
+        file[at..at + FRAME_SLOT_BYTES].copy_from_slice(&header.encode());
+    });
+    node.sim.crash(node.process);
+    node.restart();
+    assert_eq!(node.start().stats().frames_damaged, 1);
 }
 
 #[test]

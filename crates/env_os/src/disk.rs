@@ -4,6 +4,9 @@
 //! joined with `/`, that cannot leave the directory. A symbolic link that an administrator has put
 //! inside is followed (a way to put frames on another device).
 //!
+//! - DIR-1: once a sync of a directory has failed, every later one of it, and of those below it, fails, as FILE-1 has it for files.
+//!   Each is a new handle to the kernel, which tells of an error once.
+//!
 //! Calls that change or read directories run on blocking threads. Directories are made with the
 //! first file in them and never removed: an empty one is the same as none to the callers, and its
 //! removal would race with the creation of a file in it.
@@ -12,10 +15,11 @@ use crate::file::OsFile;
 use crate::runtime::own_loop;
 use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
 use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 /// The file whose lock says that the directory is in use. Not part of the data.
@@ -30,6 +34,9 @@ pub struct OsDisk {
     lock: Arc<DirectoryLock>,
     fallback: Handle,
     boot: u64,
+    /// DIR-1: directories of which a sync has failed. Locked while one is synced: of two at the same time one might be told of an
+    /// error that concerns both.
+    failed_syncs: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 /// Holds the lock as long as it lives; the kernel gives it back when the process dies.
@@ -68,6 +75,7 @@ impl OsDisk {
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
             boot: boot_number(),
+            failed_syncs: Arc::default(),
         })
     }
 
@@ -169,9 +177,11 @@ impl Disk for OsDisk {
     }
 
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.run(directory, |root, directory| {
+        let failed = Arc::clone(&self.failed_syncs);
+        self.run(directory, move |root, directory| {
             let full = resolve_directory(root, directory)?;
-            sync_up_to(root, &full).map_err(|error| disk_error(directory, &error))
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            sync_up_to(root, &full, &mut failed).map_err(|error| disk_error(directory, &error))
         })
     }
 
@@ -336,13 +346,24 @@ fn sync_one(directory: &Path) -> io::Result<()> {
 }
 
 /// Syncs a directory and those above it, because it may itself be new. One that does not exist
-/// holds nothing to lose.
-fn sync_up_to(root: &Path, directory: &Path) -> io::Result<()> {
+/// holds nothing to lose. Those of which it fails are added to `failed` (DIR-1).
+fn sync_up_to(root: &Path, directory: &Path, failed: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     let mut at = directory;
     loop {
-        match sync_one(at) {
+        if failed.contains(at) {
+            return Err(io::Error::other(
+                "an earlier sync failed; what was created or renamed before it may be lost",
+            ));
+        }
+        match fs::File::open(at) {
+            Ok(open) => {
+                if let Err(error) = open.sync_all() {
+                    failed.insert(at.to_owned());
+                    return Err(error);
+                }
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
+            Err(_) => {}
         }
         match at.parent() {
             Some(parent) if at != root => at = parent,

@@ -150,6 +150,27 @@ fn a_full_device_is_said_to_be_full() {
 }
 
 #[test]
+fn a_directory_that_could_not_be_synced_is_never_said_to_be() {
+    with_disk(|disk, root| async move {
+        // No sync of such a device succeeds.
+        std::os::unix::fs::symlink("/dev/null", root.join("frames")).unwrap();
+        let failed = disk.sync_directory("frames").await;
+        assert!(matches!(failed, Err(DiskError::Other { .. })), "{failed:?}");
+        std::fs::remove_file(root.join("frames")).unwrap();
+        disk.open("frames/1", OpenMode::New).await.unwrap();
+        let again = disk.sync_directory("frames").await.unwrap_err();
+        assert!(
+            again
+                .to_string()
+                .starts_with("frames: an earlier sync failed"),
+            "{again}"
+        );
+        disk.open("others/1", OpenMode::New).await.unwrap();
+        disk.sync_directory("others").await.unwrap();
+    });
+}
+
+#[test]
 fn a_process_without_directory_says_so() {
     let runtime = OsRuntime::start(&OsOptions::with_cores(1)).unwrap();
     let error = runtime.block_on(async { NoDisk.list("frames").await.unwrap_err() });

@@ -16,6 +16,9 @@ pub const FRAME_SLOTS: usize = 2;
 /// Where the segment's bytes begin in a frame: a page, so that they can be read by direct I/O.
 pub const FRAME_DATA_OFFSET: usize = 4096;
 
+/// The largest sequence number: no frame is written to so often, and there is always a next one.
+const SEQUENCE_MAX: u64 = u64::MAX >> 1;
+
 const MAGIC: [u8; 8] = *b"PLUVIOFR";
 /// Bytes of a slot in use, without the checksum.
 const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1;
@@ -42,7 +45,7 @@ pub struct FrameHeader {
     /// Bytes of the segment that are valid. Bytes behind it are to be ignored; so a write counts
     /// whole or not at all.
     pub certified_length: u32,
-    /// Grows by one with every header written to this frame; the larger one is the newer.
+    /// Grows by one with every header written to this frame; the larger one is the newer. Below 2^63.
     pub sequence: u64,
     /// Which start of the machine this was written in without being synced; 0 when it was synced, and in frames of programs
     /// that did not write it. After another start the newest writes to the frame may be missing.
@@ -152,7 +155,7 @@ impl FrameHeader {
             needed: fields.u8()?,
         };
         fields.end()?;
-        Some(header)
+        (header.sequence <= SEQUENCE_MAX).then_some(header)
     }
 }
 
@@ -241,6 +244,15 @@ mod tests {
         assert_eq!(of_version(2), Ok(header(1)));
         assert_eq!(of_version(0), Err(FrameError::BadVersion(0)));
         assert_eq!(of_version(99), Err(FrameError::BadVersion(99)));
+    }
+
+    #[test]
+    fn a_sequence_number_that_nobody_reaches_is_damage() {
+        let of = |sequence| FrameHeader::decode(&header(sequence).encode());
+        assert_eq!(of(SEQUENCE_MAX), Ok(header(SEQUENCE_MAX)));
+        for sequence in [SEQUENCE_MAX + 1, u64::MAX - 1, u64::MAX] {
+            assert_eq!(of(sequence), Err(FrameError::BadField));
+        }
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use crate::waiters::Synced;
 use pluvio_env::{Env, TaskHandle, watch};
 use pluvio_log::LogSpace;
 use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId};
-use pluvio_wire::{IsReplicaNeeded, IsReplicaNeededReply, ServerList};
+use pluvio_wire::{FatalKind, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ServerList};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -160,16 +160,29 @@ impl Replication {
     }
 
     /// Whether replicas that a restarted backup has found are still of use (003 §8).
-    #[must_use]
-    pub fn is_replica_needed(&self, question: &IsReplicaNeeded) -> IsReplicaNeededReply {
+    ///
+    /// # Errors
+    /// `WrongCluster`: they are those of another master.
+    pub fn is_replica_needed(
+        &self,
+        question: &IsReplicaNeeded,
+    ) -> Result<IsReplicaNeededReply, Refusal> {
+        let (ours, theirs) = (self.inner.options.cluster, question.cluster);
+        if ours != theirs {
+            let message = format!(
+                "this master belongs to cluster {:016x}, the backup to {:016x}",
+                ours.0, theirs.0
+            );
+            return Err(Refusal::fatal(FatalKind::WrongCluster, message));
+        }
         let from = question.backup;
         let needed = |id: &SegmentId| {
             let mut logs = self.logs.iter();
             logs.any(|share| share.machine().is_needed(from, *id))
         };
-        IsReplicaNeededReply {
+        Ok(IsReplicaNeededReply {
             needed: question.segments.iter().map(needed).collect(),
-        }
+        })
     }
 
     /// How it stands.

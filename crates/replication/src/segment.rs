@@ -72,7 +72,8 @@ pub(crate) struct ReplicatedSegment {
     pub(crate) replicas: Vec<Replica>,
     /// Places that were given up although their servers are up, and are not freed yet (REP-9).
     pub(crate) given_up: BTreeSet<ServerId>,
-    /// Such places that were, or are being, freed (REP-8).
+    /// Such places that were, or are being, freed, and those where another cluster's server answers, which are never freed
+    /// (REP-8).
     pub(crate) spent: BTreeSet<ServerId>,
     /// The first replicas were chosen.
     pub(crate) placed: bool,
@@ -189,6 +190,16 @@ impl ReplicatedSegment {
     pub(crate) fn holders(&self) -> Vec<ServerId> {
         let current = self.replicas.iter().filter(|r| r.is_current());
         current.map(|r| r.server).collect()
+    }
+
+    /// Servers where recovery might find a replica, as long as none that it might find was lost or lags.
+    pub(crate) fn places_found(&self) -> Vec<ServerId> {
+        let found = |r: &&Replica| r.is_current() || r.may_be_found_open();
+        self.replicas
+            .iter()
+            .filter(found)
+            .map(|r| r.server)
+            .collect()
     }
 
     /// Replicas that count.

@@ -312,6 +312,7 @@ impl LogTask {
 
     fn free(&self, server: ServerId, segment: SegmentId) -> BoxFuture<'static, Ended> {
         let request = FreeReplica {
+            cluster: self.inner.options.cluster,
             master: self.inner.options.me,
             segment,
         };
@@ -319,15 +320,18 @@ impl LogTask {
         Box::pin(async move {
             let done = match inner.address_of(server) {
                 None => true,
-                Some(address) => call(
-                    &*inner.env.network,
-                    &address,
-                    Header::to(server),
-                    &request,
-                    SMALL_LIMIT,
-                )
-                .await
-                .is_ok(),
+                Some(address) => {
+                    let network = &*inner.env.network;
+                    let header = Header::to(server);
+                    match call(network, &address, header, &request, SMALL_LIMIT).await {
+                        Ok(()) => true,
+                        // What another cluster's server has there is none of ours.
+                        Err(RpcError::Refused(refusal)) => {
+                            refusal.fatal_kind() == Some(FatalKind::WrongCluster)
+                        }
+                        Err(RpcError::Call(_) | RpcError::BadReply(..)) => false,
+                    }
+                }
             };
             Ended::Free(server, segment, done)
         })
@@ -424,6 +428,13 @@ impl Inner {
                     "the backup on server {server} refuses us: {message}"
                 ));
                 WriteOutcome::Later(Some(MEMBERSHIP_PAUSE))
+            }
+            RpcError::Refused(Refusal::Fatal {
+                kind: FatalKind::WrongCluster,
+                ..
+            }) => {
+                tracing::warn!(%server, %segment, %error, "another cluster's server answers in place of a backup");
+                WriteOutcome::Foreign
             }
             RpcError::Refused(Refusal::Fatal { .. } | Refusal::Rejected { .. }) => {
                 tracing::warn!(%server, %segment, %error, "a backup cannot keep a replica");

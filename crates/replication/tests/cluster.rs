@@ -8,6 +8,7 @@ use pluvio_replication::Replication;
 use pluvio_sim::{DiskFaults, NetworkFaults};
 use pluvio_units::{LogId, LogPosition, ObjectVersion, TableId};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{Cluster, Setup, append};
@@ -309,6 +310,29 @@ fn a_backup_whose_disk_fails_is_replaced_by_another_one() {
         cluster.crash(0, true);
         check(&cluster, &acknowledged, seed);
     }
+}
+
+/// It may have a replica of its own with the same numbers.
+#[test]
+fn a_server_of_another_cluster_is_given_up_and_asked_to_free_nothing() {
+    let _marks = pluvio_units::Marks::to_reach(&["replica-of-another-cluster"]);
+    let setup = Setup {
+        backups: 3,
+        ..Setup::new(8)
+    };
+    let mut cluster = setup.start();
+    let asked = cluster.join_foreign();
+    let (space, replication) = (Arc::clone(&cluster.space), cluster.replication.clone());
+    cluster.run(async move { commit_and_drop(&space, &replication).await });
+    cluster.sim.run_for(Duration::from_secs(2));
+    let status = cluster.replication.status();
+    assert_eq!(
+        (status.segments_under_replicated, status.frees_pending),
+        (0, 0),
+        "{status:?}"
+    );
+    let [writes, frees] = [0, 1].map(|what| asked[what].load(Ordering::Relaxed));
+    assert!(writes > 0 && frees == 0, "{writes}, {frees}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!
 //! - LEASE-1: the master answers for [`LEASE`] from the moment when its witnesses were asked, if all of
 //!   them said that they take part in no recovery of it. The witnesses are the backups of its first log's open heads, of
-//!   which every recovery needs one ([`Replication::witnesses`]).
+//!   which every recovery needs one ([`Replication::witnesses`]). A backup that may have a head is one of them.
 //! - LEASE-2: the coordinator gives tablets away only when more than that time has passed since the
 //!   backups that answered began to take part (its `zombie_grace`).
 //! - LEASE-3: where there are no witnesses, the leading coordinator's word does as well: that this server is up was true

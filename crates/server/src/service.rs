@@ -142,7 +142,7 @@ impl ServerService {
                 }
             }),
             Opcode::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
-                Ok(master.replication().is_replica_needed(&r))
+                master.replication().is_replica_needed(&r)
             }),
             Opcode::Ping => decoded::<Ping>(frame, |_, ping| {
                 let mut answer = self.membership.answer_ping(ping.from);

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 /// What to do. Syncs carry the number of the last change at the time of the call.
@@ -359,8 +360,10 @@ fn whole_sectors(offset: u64, part: u64, length: u64) -> u64 {
 
 /// The disk of one incarnation.
 pub(crate) struct SimDisk {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) owner: Owner,
+    shared: Arc<Shared>,
+    owner: Owner,
+    /// Directories of which a sync has failed: no later one succeeds.
+    failed_syncs: Mutex<BTreeSet<String>>,
 }
 
 fn run(shared: &Arc<Shared>, owner: Owner, request: Request) -> DiskFuture {
@@ -373,6 +376,14 @@ fn run(shared: &Arc<Shared>, owner: Owner, request: Request) -> DiskFuture {
 }
 
 impl SimDisk {
+    pub(crate) fn new(shared: Arc<Shared>, owner: Owner) -> Self {
+        Self {
+            shared,
+            owner,
+            failed_syncs: Mutex::default(),
+        }
+    }
+
     fn run(&self, request: Request) -> DiskFuture {
         run(&self.shared, self.owner, request)
     }
@@ -430,8 +441,24 @@ impl Disk for SimDisk {
 
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let directory = directory.to_string();
-        let request = Request::SyncDirectory { directory, upto: 0 };
-        Box::pin(done(self.run(request)))
+        let future = self.run(Request::SyncDirectory {
+            directory: directory.clone(),
+            upto: 0,
+        });
+        Box::pin(async move {
+            let result = done(future).await;
+            let mut failed = locked(&self.failed_syncs);
+            if result.is_err() {
+                failed.insert(directory.clone());
+            }
+            if result.is_ok() && failed.contains(&directory) {
+                return Err(DiskError::Other {
+                    path: directory,
+                    message: "an earlier sync failed".into(),
+                });
+            }
+            result
+        })
     }
 
     fn boot(&self) -> u64 {

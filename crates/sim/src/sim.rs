@@ -260,10 +260,7 @@ impl SimHandle {
         let env = Env {
             clock: Arc::new(clock),
             rng: Arc::new(rng),
-            disk: Arc::new(SimDisk {
-                shared: shared(),
-                owner,
-            }),
+            disk: Arc::new(SimDisk::new(shared(), owner)),
             network: Arc::new(SimNetwork {
                 shared: shared(),
                 owner,

@@ -50,6 +50,9 @@ request!(WriteReplica => ());
 /// Frees the replica of one segment. A replica that is not there is no error.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FreeReplica {
+    /// The cluster of the master. Without it, as programs that do not name it send it, nothing is freed.
+    #[serde(default)]
+    pub cluster: ClusterId,
     /// The master whose segment it is.
     pub master: ServerId,
     /// The segment.
@@ -61,6 +64,9 @@ request!(FreeReplica => ());
 /// Asks a master whether replicas that a restarted backup found on its disk are still needed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct IsReplicaNeeded {
+    /// The cluster of the backup. Without it, as programs that do not name it send it, the answer is a refusal.
+    #[serde(default)]
+    pub cluster: ClusterId,
     /// The backup that asks. A master whose server list does not show it yet may still count on the
     /// former life of that server, whose replicas these are: it needs them.
     #[serde(default)]

@@ -60,17 +60,21 @@ impl Machine {
 
     /// The servers that hold the open heads: no recovery finds the log complete without at least one of
     /// them, whichever other servers answer it. `None` while that cannot be said. (A stale replica of a head that lost one is no
-    /// help to recovery once the coordinator has the epoch. The next head counts too: with it and a closed
-    /// replica of the first head that was given up, recovery could do without the others.)
+    /// help to recovery once the coordinator has the epoch. The next head counts too, as soon as one backup may have it: recovery
+    /// needs no more beside it than a closed replica of the first head that was lost, and nothing when the first one is an
+    /// emergency head, which it does not list. Of the next head no epoch is recorded, so nothing fences a replica of it that was
+    /// lost: that one may be all that recovery needs.)
     pub(crate) fn witnesses(&self) -> Option<Vec<ServerId>> {
         let first = self.heads.front().filter(|id| self.digest == Some(**id))?;
         let first = self.segments.get(first)?;
         first.durable(&self.view)?;
         let mut witnesses = first.holders();
         let next = self.heads.get(1).and_then(|id| self.segments.get(id));
-        if let Some(next) = next.filter(|next| next.is_durably_open(&self.view)) {
-            next.durable(&self.view)?;
-            witnesses.extend(next.holders());
+        if let Some(next) = next {
+            if next.epoch != next.recorded {
+                return None;
+            }
+            witnesses.extend(next.places_found());
         }
         witnesses.sort_unstable();
         witnesses.dedup();

@@ -60,6 +60,8 @@ pub(crate) enum WriteOutcome {
     Full(Moment),
     /// The backup does not have the replica, or cannot keep it: use another one.
     Useless,
+    /// Not done: another cluster's server has the place. Use another one, and leave alone what is there.
+    Foreign,
 }
 
 pub(crate) struct Machine {
@@ -292,6 +294,15 @@ impl Machine {
                 replica.failed(now, None, true);
                 pluvio_units::mark("replica-useless");
                 self.lose(id, server, true, placement);
+                self.unplaced.remove(&id);
+            }
+            WriteOutcome::Foreign => {
+                self.counters.write_failures += 1;
+                replica.failed(now, None, false);
+                // Never used again for this segment, as if it had been freed (REP-8).
+                segment.spent.insert(server);
+                pluvio_units::mark("replica-of-another-cluster");
+                self.lose(id, server, false, placement);
                 self.unplaced.remove(&id);
             }
         }

@@ -3,7 +3,8 @@
 //!
 //! After every event, recovery is tried in the model with what all living backups have and a part of what
 //! dead ones left: it must find everything that is durable. It is also tried with random parts of that: then it may
-//! find the log incomplete, but must never take a wrong one for complete.
+//! find the log incomplete, but must never take a wrong one for complete. And it is tried without those that the machine names as
+//! witnesses (LEASE-1): then it must not find the log complete.
 
 mod backup;
 mod order;
@@ -168,13 +169,25 @@ impl World {
         id
     }
 
-    /// Opens a head that lists the segments of the log, without some that were cleaned.
+    /// Opens a head. The one before it was an emergency head sometimes, if it has nothing but its opening.
     fn roll(&mut self) {
-        let cleaned: Vec<SegmentId> = self
+        let old = self.segments.get(&self.head);
+        let is_empty = old.is_some_and(|old| old.length == OPENING);
+        let emergency = is_empty && self.chance(50);
+        self.roll_from(emergency);
+    }
+
+    /// Opens a head that lists the segments of the log, without some that were cleaned, and without the head before it if that
+    /// is an `emergency` head (LOG-10).
+    fn roll_from(&mut self, emergency: bool) {
+        let mut cleaned: Vec<SegmentId> = self
             .members()
             .into_iter()
             .filter(|id| self.cleanable(*id))
             .collect();
+        if emergency {
+            cleaned.push(self.head);
+        }
         let mut digest: BTreeSet<SegmentId> = self
             .members()
             .difference(&cleaned.iter().copied().collect())
@@ -597,6 +610,17 @@ impl World {
         );
         let part: Vec<_> = pool.iter().copied().filter(|_| self.chance(60)).collect();
         self.recover(&part);
+        if let Some(witnesses) = self.machine.witnesses() {
+            let others = self.backups.iter();
+            let others = others.filter(|(id, _)| !witnesses.contains(id));
+            let pool: Vec<_> = others.map(|(_, b)| &b.frames).chain(&self.graves).collect();
+            assert_eq!(
+                self.recover(&pool),
+                None,
+                "LEASE-1: complete without {witnesses:?}\n{}",
+                self.describe()
+            );
+        }
         // REP-5: of two backups that are needed one may be lost with its disk, when those that are only down come back.
         if self.min_replicas > 1 {
             let lost = self.dice.below(alive.len() as u64) as usize;

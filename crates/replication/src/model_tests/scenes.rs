@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::machine::WriteOutcome;
+use crate::segment::WriteOrder;
 use core::time::Duration;
 use pluvio_format::SegmentKind;
 use pluvio_units::{LogPosition, SegmentId, ServerId};
@@ -46,6 +47,13 @@ impl World {
         self.machine.lacks_space(&self.placement, self.now)
     }
 
+    /// The backups that have a replica.
+    fn having(&self, segment: SegmentId) -> Vec<ServerId> {
+        let backups = self.backups.iter();
+        let having = backups.filter(|(_, b)| b.frames.contains_key(&segment));
+        having.map(|(id, _)| *id).collect()
+    }
+
     fn position(&self, segment: SegmentId) -> LogPosition {
         let offset = self.segments[&segment].length;
         LogPosition { segment, offset }
@@ -69,7 +77,7 @@ fn what_is_in_a_head_is_acknowledged_while_its_successor_is_being_opened() {
     assert!(world.durable < end);
     loop {
         world.go_on();
-        let of_first = |w: &mut crate::segment::WriteOrder| w.segment == first;
+        let of_first = |w: &mut WriteOrder| w.segment == first;
         let writes: Vec<_> = world.writes.extract_if(.., of_first).collect();
         if writes.is_empty() {
             break;
@@ -267,4 +275,86 @@ fn disks_without_room_for_the_next_head_are_told() {
     world.settle(2);
     assert_eq!(world.why_writes_wait(), None);
     assert!(!world.lacks_space());
+}
+
+/// LEASE-1. An emergency head, which its successor does not list: who has that one needs no backup of the first.
+#[test]
+fn a_backup_is_a_witness_as_soon_as_it_may_have_the_next_head() {
+    let mut met = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed, 6, 3, 2);
+        world.settle(3);
+        let first = world.head;
+        let holders = world.having(first);
+        assert_eq!(world.machine.witnesses(), Some(holders.clone()));
+        world.roll_from(true);
+        let next = world.head;
+        world.go_on();
+        let is_elsewhere = |w: &WriteOrder| w.segment == next && !holders.contains(&w.server);
+        let Some(at) = world.writes.iter().position(is_elsewhere) else {
+            continue;
+        };
+        met += 1;
+        let order = world.writes.swap_remove(at);
+        let is_witness = |world: &World| {
+            let witnesses = world.machine.witnesses().expect("nothing was lost");
+            witnesses.contains(&order.server) && holders.iter().all(|id| witnesses.contains(id))
+        };
+        assert!(is_witness(&world), "it is on its way");
+        world.deliver_surely(&order);
+        assert!(
+            is_witness(&world),
+            "it is there, and others are on their way"
+        );
+        let alone = [&world.backups[&order.server].frames];
+        assert_eq!(world.recover(&alone), Some(next));
+        world.settle(3);
+        assert_eq!(world.machine.witnesses(), Some(world.having(next)));
+    }
+    assert!(met > 10, "{met}");
+}
+
+/// LEASE-1. One backup has closed the first head and is gone, another one has the next head and is gone: who asks both
+/// needs nobody else, and what is left of the replicas is no help to the master.
+#[test]
+fn there_are_no_witnesses_while_a_replica_of_the_next_head_is_lost() {
+    let mut met = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed, 6, 3, 2);
+        world.settle(3);
+        let first = world.head;
+        world.grow(first);
+        world.deliver_all();
+        world.roll_from(false);
+        let next = world.head;
+        world.go_on();
+        for order in std::mem::take(&mut world.writes) {
+            assert_eq!(order.segment, next);
+            world.deliver_surely(&order);
+        }
+        world.go_on();
+        let close = world.writes.swap_remove(0);
+        assert!(close.segment == first && close.flight.close, "{close:?}");
+        world.deliver_surely(&close);
+        let holders = world.having(first);
+        let mut others = world.having(next).into_iter();
+        let Some(other) = others.find(|id| !holders.contains(id)) else {
+            continue;
+        };
+        met += 1;
+        let gone = [close.server, other].map(|server| {
+            world.writes.retain(|w| w.server != server);
+            world.backups.remove(&server).expect("it is up").frames
+        });
+        world.push_list(3);
+        let both: Vec<_> = gone.iter().collect();
+        assert_eq!(world.recover(&both), Some(next));
+        assert_eq!(world.machine.witnesses(), None);
+        world.go_on();
+        assert_eq!(world.machine.witnesses(), None);
+        world.graves.extend(gone);
+        world.settle(3);
+        assert_eq!(world.machine.witnesses(), Some(world.having(next)));
+    }
+    assert!(met > 10, "{met}");
 }

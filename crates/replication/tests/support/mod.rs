@@ -20,6 +20,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -57,6 +58,17 @@ impl Service for BackupService {
     }
 }
 
+/// Another cluster's server, and what it was asked: to write, and to free.
+struct Foreign(BackupService, Arc<[AtomicU64; 2]>);
+
+impl Service for Foreign {
+    fn handle(&self, peer: Peer, frame: Frame) -> Handled {
+        let is_free = frame.opcode == Opcode::FreeReplica as u16;
+        self.1[usize::from(is_free)].fetch_add(1, Ordering::Relaxed);
+        self.0.handle(peer, frame)
+    }
+}
+
 struct MasterService(Replication, Option<Backup>);
 
 impl Service for MasterService {
@@ -66,7 +78,7 @@ impl Service for MasterService {
         }
         let replication = self.0.clone();
         answer(&frame, MASTER, |r: IsReplicaNeeded| async move {
-            Ok(replication.is_replica_needed(&r))
+            replication.is_replica_needed(&r)
         })
     }
 }
@@ -253,6 +265,31 @@ impl Cluster {
         self.list.servers.push(info(server));
         self.list.grown = true;
         self.push_list();
+    }
+
+    /// Another cluster's server gets the address of one that is in the list. Gives how often it was asked to write, and to free.
+    pub fn join_foreign(&mut self) -> Arc<[AtomicU64; 2]> {
+        let server = ServerId(self.next_server);
+        self.next_server += 1;
+        let process = self.sim.process("foreign");
+        let env = process.env.clone();
+        let started = async move { Backup::start(env, BackupOptions::default()).await };
+        let backup = self
+            .sim
+            .block_on(process.id, started, LIMIT)
+            .expect("ends")
+            .expect("starts");
+        backup
+            .enlisted(server, ClusterId(6))
+            .expect("has none before");
+        let asked: Arc<[AtomicU64; 2]> = Arc::default();
+        let service = Foreign(BackupService(server, backup), Arc::clone(&asked));
+        let at = format!("server-{server}");
+        let port = listen(&self.sim, process.id, &process.env, &at, Arc::new(service));
+        self.ports.push(port);
+        self.list.servers.push(info(server));
+        self.push_list();
+        asked
     }
 
     pub fn push_list(&mut self) {
