@@ -39,7 +39,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         Role::Coordinator.check_directory(directory)?;
     }
     let (given, json) = (arguments.clone(), global.json);
-    process::run(global, &arguments.process, 1, None, move |parts| {
+    process::run(global, &arguments.process, 1, None, 0, move |parts| {
         serve(parts, place, login, given, json)
     })
 }
@@ -100,6 +100,7 @@ async fn serve(
         network,
         mut signals,
         open_disk,
+        ..
     } = parts;
     let mut options = CoordinatorOptions::default();
     options.dead_server_timeout = arguments.dead_server_timeout;

@@ -67,19 +67,60 @@ impl Announcement {
     }
 }
 
+/// Files that a process keeps for other things than connections that come in: the frames of its backup that are written, and what
+/// is always open.
+const FILES_KEPT: u64 = 1024 + 256;
+/// The same for each event loop: what it waits with, and its connections to other processes.
+const FILES_KEPT_BY_CORE: u64 = 64;
+/// With fewer files a process could hardly do anything.
+const FILES_MIN: u64 = 64;
+
+/// How many connections a process takes at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connections {
+    /// Of Redis clients.
+    pub redis: usize,
+    /// Of clients and other processes of the cluster.
+    pub rpc: usize,
+}
+
+impl Connections {
+    /// So many of those that are wanted that there are always files left for replicas. Each connection is an open file, and
+    /// clients that only wait must not keep a server from opening the next frame.
+    ///
+    /// # Errors
+    /// There are too few files for anything.
+    fn within(files: u64, cores: u16, wanted: Self) -> Result<Self, Failure> {
+        if files < FILES_MIN {
+            return Err(Failure::new(format!(
+                "this process may open {files} files, and needs {FILES_MIN} at least; raise the limit (ulimit -n, LimitNOFILE=)"
+            )));
+        }
+        let kept = FILES_KEPT + FILES_KEPT_BY_CORE * u64::from(cores);
+        let shared = usize::try_from(files - kept.min(files / 2)).unwrap_or(usize::MAX);
+        // A quarter at least is for the cluster.
+        let redis = wanted.redis.min(shared - shared / 4);
+        let rpc = wanted.rpc.min(shared - redis);
+        Ok(Self { redis, rpc })
+    }
+}
+
 /// What a process has to work with.
 pub struct Parts {
     /// Its environment, with the data directory.
     pub env: Env,
     /// The network, for its counters.
     pub network: Arc<TcpNetwork>,
+    /// Connections that it may take.
+    pub connections: Connections,
     /// Asks it to stop.
     pub signals: StopSignals,
     /// Opens data directories, for a process that does not have one from the start.
     pub open_disk: DiskOpener,
 }
 
-/// Runs a process of the cluster until it ends; on a data directory if it has one from the start.
+/// Runs a process of the cluster until it ends; on a data directory if it has one from the start. `redis`: most connections
+/// of Redis clients that are wanted.
 ///
 /// # Errors
 /// What `work` gives, or why it could not begin.
@@ -88,6 +129,7 @@ pub fn run<F>(
     process: &Process,
     cores: u16,
     data: Option<&Path>,
+    redis: usize,
     work: impl FnOnce(Parts) -> F + Send + 'static,
 ) -> Result<ExitCode, Failure>
 where
@@ -104,6 +146,21 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
+    let mut tcp = TcpOptions::default();
+    let wanted = Connections {
+        redis,
+        rpc: tcp.connections_max,
+    };
+    let (files, loops) = (runtime.open_files_max(), runtime.tasks().cores());
+    let connections = Connections::within(files, loops, wanted)?;
+    if connections != wanted {
+        tracing::warn!(
+            redis = connections.redis,
+            rpc = connections.rpc,
+            "fewer connections are taken than configured, as this process may open {files} files; raise the limit (ulimit -n, LimitNOFILE=)"
+        );
+    }
+    tcp.connections_max = connections.rpc;
     let open_disk = runtime.disk_opener();
     let disk = match data {
         Some(data) => {
@@ -116,7 +173,7 @@ where
         None => Arc::new(NoDisk),
     };
     let network = Arc::new(TcpNetwork::new(
-        TcpOptions::default(),
+        tcp,
         runtime.tasks(),
         runtime.clock(),
         current_core,
@@ -128,6 +185,7 @@ where
         work(Parts {
             env,
             network,
+            connections,
             signals,
             open_disk,
         })
@@ -202,5 +260,36 @@ pub async fn wait_for_disk(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_replicas() {
+        let wanted = Connections {
+            redis: 10_000,
+            rpc: 16_384,
+        };
+        for (files, cores, redis, rpc) in [
+            (u64::MAX, 256, 10_000, 16_384),
+            (1 << 20, 16, 10_000, 16_384),
+            (20_000, 4, 10_000, 8_464),
+            (4096, 4, 1920, 640),
+            (1024, 4, 384, 128),
+            (1024, 1, 384, 128),
+            (100, 1, 38, 12),
+            (64, 1, 24, 8),
+        ] {
+            let taken = Connections::within(files, cores, wanted).unwrap();
+            assert_eq!((taken.redis, taken.rpc), (redis, rpc), "{files} files");
+        }
+        let coordinator = Connections { redis: 0, ..wanted };
+        let taken = Connections::within(20_000, 1, coordinator).unwrap();
+        assert_eq!(taken, coordinator);
+        let refused = Connections::within(63, 1, wanted).unwrap_err();
+        assert!(refused.to_string().contains("ulimit -n"), "{refused}");
     }
 }

@@ -25,11 +25,13 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     ])?;
     let (coordinator, json) = (global.coordinator.clone(), global.json);
     let given = arguments.clone();
+    let redis = arguments.redis.as_ref();
     process::run(
         global,
         &arguments.process,
         0,
         Some(&arguments.data),
+        redis.map_or(0, |_| arguments.redis_connections_max as usize),
         move |parts| serve(parts, coordinator, given, json),
     )
 }
@@ -43,6 +45,7 @@ async fn serve(
     let Parts {
         env,
         network,
+        connections,
         mut signals,
         ..
     } = parts;
@@ -55,7 +58,8 @@ async fn serve(
         None => None,
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
-    let options = options(&coordinator, &arguments, admin_address.clone());
+    let mut options = options(&coordinator, &arguments, admin_address.clone());
+    options.redis_connections_max = connections.redis;
     let started = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -108,7 +112,6 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
         Tombstones::Deletes => pluvio_server::Tombstones::Deletes,
     };
     options.rack = arguments.rack.clone();
-    options.redis_connections_max = arguments.redis_connections_max as usize;
     options.pid = std::process::id();
     options
 }
