@@ -101,10 +101,14 @@ fn admin_ports(first: u16) {
             ("/metrics", &["HTTP/1.1 200", "# TYPE pluvio_", "# EOF"]),
             ("/nothing", &["HTTP/1.1 404"]),
         ] {
-            let answer = http::get(&address, path);
-            for word in words {
-                assert!(answer.contains(word), "{address}{path}: {answer}");
-            }
+            // A server is confirmed as a member a moment after it has joined.
+            wait_for("the page", || {
+                let answer = http::get(&address, path);
+                let is_there = words.iter().all(|word| answer.contains(word));
+                is_there
+                    .then_some(())
+                    .ok_or_else(|| format!("{address}{path}: {answer}"))
+            });
         }
         // The coordinator comes first, then the servers.
         let metrics = http::get(&address, "/metrics");

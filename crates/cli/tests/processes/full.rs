@@ -193,7 +193,10 @@ fn connections_that_use_up_the_files_stop_no_writes() {
         .arg(directory.path().join("server"));
     let mut server = Running::spawn(&mut shell);
     let ready = server.ready();
-    assert!(server.stderr().contains("256 files"), "{}", server.stderr());
+    wait_for("the server to say that it takes fewer", || {
+        let said = server.stderr();
+        said.contains("256 files").then_some(()).ok_or(said)
+    });
     let redis = ready["redis"].as_str().unwrap();
     let mut first = Resp::connect(redis);
     assert!(first.call(&["SET", "k", "v"]).is_ok());
