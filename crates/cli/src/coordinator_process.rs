@@ -159,7 +159,7 @@ async fn serve(
         redis: None,
         admin: admin.as_ref().map(|a| a.address.clone()),
     }
-    .tell(json)?;
+    .tell(json);
     tokio::select! {
         biased;
         signal = signals.next() => {

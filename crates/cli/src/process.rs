@@ -46,11 +46,18 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Tells it.
-    ///
-    /// # Errors
-    /// Standard output is closed.
-    pub fn tell(&self, json: bool) -> Result<(), Failure> {
+    /// Tells it. A process that the cluster relies on by now does not end because nobody can hear that.
+    pub fn tell(&self, json: bool) {
+        if let Err(failure) = self.print(json) {
+            let error = match failure.is_silent() {
+                true => "it is closed".to_owned(),
+                false => failure.to_string(),
+            };
+            tracing::warn!(address = %self.addr, %error, "ready, but standard output does not take the line that says so");
+        }
+    }
+
+    fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             return print_json(self);
         }

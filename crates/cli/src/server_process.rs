@@ -80,7 +80,7 @@ async fn serve(
         redis: server.redis_address().map(ToString::to_string),
         admin: admin_address,
     }
-    .tell(json)?;
+    .tell(json);
     let result = tokio::select! {
         biased;
         signal = signals.next() => {
