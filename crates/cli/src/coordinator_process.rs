@@ -247,8 +247,12 @@ impl Pages {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it leads for sure: one whose store does not answer may have a successor.
     fn leads(&self) -> bool {
-        matches!(self.candidate.standing(), Standing::Leading(_))
+        match self.candidate.standing() {
+            Standing::Leading(coordinator) => coordinator.leads(),
+            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => false,
+        }
     }
 }
 
