@@ -337,6 +337,8 @@ impl Starting {
         let reply = self
             .enlist(former, &ports[0].address, redis_address.as_ref())
             .await?;
+        // Before the directory is said to be of this cluster.
+        self.backup.enlisted(reply.server, reply.cluster)?;
         self.membership.named(reply.server, reply.cluster);
         let identity = Identity {
             format_version: FORMAT_VERSION,
@@ -406,7 +408,8 @@ impl Starting {
     ) -> Result<EnlistReply, ServerError> {
         let mut request = Enlist {
             protocol: PROTOCOL_VERSION,
-            cluster: former.map(|f| f.cluster),
+            // Without an identity the frames tell.
+            cluster: self.backup.cluster(),
             replaces: former.map(|f| f.server),
             attempt: self.env.rng.next_u64(),
             info: ServerInfo {
@@ -457,7 +460,6 @@ impl Starting {
     /// Makes log, replication and master, and lets requests in.
     async fn serve(&self, reply: &EnlistReply) -> Result<Vec<TaskHandle>, ServerError> {
         let (env, options) = (&self.env, &self.options);
-        self.backup.enlisted(reply.server, reply.cluster)?;
         let store = Engine::open(store_options(env, options, reply.server, reply.cluster))?;
         if let Some(hook) = options.on_corruption.clone() {
             let hook = Box::new(move |corruption: &Corruption| hook.call(corruption));

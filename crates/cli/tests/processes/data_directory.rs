@@ -132,6 +132,16 @@ fn of_another_cluster(cluster: &Cluster, data: &Path) {
     let own = cluster.data().join("server-1/identity.json");
     fs::copy(own, mixed.join("identity.json")).unwrap();
     server(cluster, &mixed, &[]).fails(1, &["error: ", "belongs to cluster"]);
+    // Its identity is lost: the frames tell, and its own cluster takes it.
+    fs::remove_file(data.join("identity.json")).unwrap();
+    let before = files_below(data);
+    server(cluster, data, &[]).fails(1, &["error: ", "belongs to cluster"]);
+    assert_eq!(files_below(data), before, "nothing was written");
+    let mut command = other.command();
+    command.args(["server", "--json", "--memory", "48MiB", "--cores", "1"]);
+    let mut again = Running::spawn(command.arg("--data").arg(data));
+    again.ready();
+    assert!(data.join("identity.json").exists());
 }
 
 /// A copy of the metadata was restored that is older than the directory.
