@@ -119,6 +119,7 @@ impl Server {
             ..BackupOptions::default()
         };
         let backup = Backup::start(env.clone(), backup_options).await?;
+        Identity::keep_room(&*env.disk).await?;
         let starting = Starting {
             coordinators: Arc::new(Coordinators::new(options.coordinators.clone())),
             membership: Membership::new(),

@@ -254,6 +254,7 @@ fn processes_that_cannot_write_their_traces_go_on() {
 /// Disks that are full soon; not every machine lets its users, or its containers, mount one.
 mod needs_small_disk {
     use super::*;
+    use crate::data_directory::server;
     use crate::replication::start_again;
     use std::io::{ErrorKind, Write};
     use std::path::{Path, PathBuf};
@@ -361,6 +362,19 @@ mod needs_small_disk {
         cluster.restart();
         assert_there(&cluster, "k", 0, 700);
         cluster.kill_all();
+    }
+
+    #[test]
+    fn a_new_server_on_a_full_disk_does_not_join() {
+        let cluster = Setup::servers(1).start();
+        let admin = cluster.ready()["coordinator"]["admin"].as_str().unwrap();
+        let changes = || http::metric(admin, "pluvio_cluster_server_list_version");
+        let before = changes();
+        let data = cluster.directory().join("full");
+        let disk = SmallDisk::mount(&data, "1m");
+        disk.fill();
+        server(&cluster, &data, &[]).fails(1, &["error: ", "no space left", "make room"]);
+        assert_eq!(changes(), before, "the cluster has not heard of it");
     }
 
     #[test]
