@@ -38,6 +38,18 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     if let Some(directory) = place.directory() {
         Role::Coordinator.check_directory(directory)?;
     }
+    match &place {
+        Place::Embedded(_) => {}
+        Place::Etcd(store) | Place::ZooKeeper(store) => {
+            let servers = store.servers.iter().map(String::as_str);
+            if !process::may_be_reached(&arguments.listen, servers) {
+                tracing::warn!(
+                    listen = arguments.listen,
+                    "other machines cannot reach this address, and the metadata store is on one"
+                );
+            }
+        }
+    }
     let (given, json) = (arguments.clone(), global.json);
     process::run(global, &arguments.process, 1, None, 0, move |parts| {
         serve(parts, place, login, given, json)

@@ -4,12 +4,14 @@
 use crate::args::{Global, Process};
 use crate::failure::Failure;
 use crate::output::{print_json, print_line};
+use crate::ports;
 use pluvio_env::{Clock, Disk, DiskError, Env};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
 use pluvio_net::{TcpNetwork, TcpOptions};
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -240,6 +242,25 @@ impl Role {
     }
 }
 
+/// Whether processes at any of `others` may reach a port of this one at `listen`. One that is open on the loopback only is
+/// reached from this machine and no other.
+pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
+    let own = ports::hosts(listen).first().copied();
+    if !own.is_some_and(|own| own.is_loopback()) {
+        return true;
+    }
+    let all: Vec<_> = others.into_iter().map(ports::hosts).collect();
+    // A port can be opened only at an address of this machine.
+    one_is_here(&all, |ip| UdpSocket::bind((ip, 0)).is_ok())
+}
+
+/// Whether one of these hosts may be this machine; those that are not found may be.
+fn one_is_here(hosts: &[Vec<IpAddr>], is_own: impl Fn(IpAddr) -> bool) -> bool {
+    let is_here = |ip: &IpAddr| ip.is_loopback() || is_own(*ip);
+    let may_be = |host: &Vec<IpAddr>| host.is_empty() || host.iter().any(is_here);
+    hosts.iter().any(may_be)
+}
+
 /// How long a data directory may still be held by a process that was killed: its end takes a moment
 /// when the machine is busy, and whoever starts it again at once should not meet an error.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(5);
@@ -298,5 +319,27 @@ mod tests {
         assert_eq!(taken, coordinator);
         let refused = Connections::within(63, 1, wanted).unwrap_err();
         assert!(refused.to_string().contains("ulimit -n"), "{refused}");
+    }
+
+    #[test]
+    fn a_loopback_address_is_reached_from_the_same_machine() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let own = ip("10.0.0.1");
+        let reached = |hosts: &[Vec<IpAddr>]| one_is_here(hosts, |ip| ip == own);
+        assert!(reached(&[vec![ip("127.0.0.1")]]));
+        assert!(reached(&[vec![ip("10.0.0.2")], vec![ip("::1")]]));
+        assert!(reached(&[vec![ip("10.0.0.2"), own]]));
+        // A name that is not found.
+        assert!(reached(&[vec![ip("10.0.0.2")], vec![]]));
+        assert!(!reached(&[vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]]));
+        // Addresses for documents, which no machine has.
+        let elsewhere = ["192.0.2.1:7700", "192.0.2.2:7700"];
+        assert!(!may_be_reached("127.0.0.1:0", elsewhere));
+        assert!(!may_be_reached("[::1]:7700", elsewhere));
+        assert!(may_be_reached("192.0.2.3:0", elsewhere));
+        assert!(may_be_reached(
+            "127.0.0.1:0",
+            ["192.0.2.1:7700", "127.0.0.1:7700"]
+        ));
     }
 }

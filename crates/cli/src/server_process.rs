@@ -23,7 +23,13 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         ("--redis", arguments.redis.as_deref()),
         ("--admin", arguments.admin.as_deref()),
     ])?;
-    let (coordinator, json) = (global.coordinator.clone(), global.json);
+    let (listen, coordinator) = (&arguments.listen, &global.coordinator);
+    if !process::may_be_reached(listen, coordinator.split(',')) {
+        return Err(Failure::usage(format!(
+            "--listen {listen}: the coordinator at {coordinator} is another machine and cannot reach this address; give one by which the others reach this machine"
+        )));
+    }
+    let (coordinator, json) = (coordinator.clone(), global.json);
     let given = arguments.clone();
     let redis = arguments.redis.as_ref();
     process::run(

@@ -14,7 +14,8 @@ pub(crate) struct StatusSource {
 }
 
 /// Why a server serves nothing while its lease is over (LEASE-1, LEASE-3).
-const NOT_CONFIRMED: &str = "neither its backups nor the coordinator confirm that it is a member, so it serves nothing";
+const NOT_CONFIRMED: &str =
+    "neither its backups nor the coordinator confirm that it is a member, so it serves nothing";
 
 /// Whether a server can do its work.
 #[derive(Clone, PartialEq, Eq, Debug)]

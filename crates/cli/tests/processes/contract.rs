@@ -101,9 +101,18 @@ fn processes_that_cannot_say_that_they_are_ready_serve() {
         .unwrap();
     drop(second.stdout.take());
     wait_for("the cluster to serve", || {
-        let status = pluvio(["--coordinator", &address, "--timeout", "2s", "status", "--json"]);
+        let status = pluvio([
+            "--coordinator",
+            &address,
+            "--timeout",
+            "2s",
+            "status",
+            "--json",
+        ]);
         let up = status.text().matches("\"answers\":true").count();
-        (up == 2).then_some(()).ok_or(status.text() + &status.stderr)
+        (up == 2)
+            .then_some(())
+            .ok_or(status.text() + &status.stderr)
     });
     pluvio(["--coordinator", &address, "table", "create", "t"]).ok();
     pluvio(["--coordinator", &address, "put", "t", "k", "v"]).ok();

@@ -286,6 +286,10 @@ fn addresses_that_nobody_reaches(cluster: &Cluster, data: &Path) {
         run(coordinator.arg(data), b"").fails(2, &words);
     }
     assert!(!data.exists(), "nothing was begun");
+    // An address for documents, which no machine has.
+    let elsewhere = ["--coordinator", "192.0.2.1:7700"];
+    server(cluster, data, &elsewhere).fails(2, &["error: --listen", "reach this machine"]);
+    assert!(!data.exists(), "nothing was begun");
     // A name for the same.
     server(cluster, data, &["--listen", "0:0"]).fails(1, &words);
 }

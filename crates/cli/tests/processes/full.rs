@@ -188,7 +188,14 @@ fn connections_that_use_up_the_files_stop_no_writes() {
         .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
         .arg(binary())
         .args(["server", "--json", "--coordinator", &coordinator])
-        .args(["--redis", "127.0.0.1:0", "--memory", "64MiB", "--cores", "1"])
+        .args([
+            "--redis",
+            "127.0.0.1:0",
+            "--memory",
+            "64MiB",
+            "--cores",
+            "1",
+        ])
         .arg("--data")
         .arg(directory.path().join("server"));
     let mut server = Running::spawn(&mut shell);
