@@ -480,11 +480,10 @@ impl Starting {
         else {
             return None;
         };
+        let ask = GetServerList {};
         let network = &*self.env.network;
-        let list = self
-            .coordinators
-            .call(network, &GetServerList {}, ENLIST_LIMIT);
-        another_at(&list.await.ok()?, &request.info.address, request.replaces)
+        let list = self.coordinators.call(network, &ask, ENLIST_LIMIT).await;
+        another_at(&list.ok()?, &request.info.address, request.replaces)
     }
 
     /// Makes log, replication and master, and lets requests in.

@@ -32,6 +32,7 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     something_in_the_way(&cluster, &place("in-the-way"));
     read_only(&cluster, &place("read-only"));
     in_use(&cluster);
+    a_copy_of_one_in_use(&cluster, &place("copy"));
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
     of_older_metadata(&cluster, &place("older"));
@@ -111,6 +112,12 @@ fn in_use(cluster: &Cluster) {
     let data = cluster.data();
     let again = again.args(["dev", "--redis-port", "0", "--data", name(&data)]);
     run(again, b"").fails(1, &["error: ", "stop that process"]);
+}
+
+/// The server that uses the other one goes on.
+fn a_copy_of_one_in_use(cluster: &Cluster, data: &Path) {
+    copy(&cluster.data().join("server-1"), data);
+    server(cluster, data, &[]).fails(1, &["error: ", "is a copy", "which runs at"]);
 }
 
 fn of_another_cluster(cluster: &Cluster, data: &Path) {
