@@ -178,7 +178,9 @@ impl Shared {
     async fn check_copy(&self, request: &Enlist) -> Result<(), Refusal> {
         let state = self.state();
         let is_ours = |theirs| theirs == state.globals.cluster;
-        let former = request.replaces.filter(|_| request.cluster.is_none_or(is_ours));
+        let former = request
+            .replaces
+            .filter(|_| request.cluster.is_none_or(is_ours));
         let former = former.and_then(|former| state.up().find(|s| s.id == former));
         let Some(former) = former.filter(|s| s.address != request.info.address) else {
             return Ok(());
