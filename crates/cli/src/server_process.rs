@@ -35,7 +35,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     let (listen, coordinator) = (&arguments.listen, &global.coordinator);
     if !process::may_be_reached(listen, coordinator.split(',')) {
         return Err(Failure::usage(format!(
-            "--listen {listen}: the coordinator at {coordinator} is another machine and cannot reach this address; give one by which the others reach this machine"
+            "--listen {listen}: the coordinator at {coordinator} is on another machine and cannot reach this address; give one by which the others reach this machine"
         )));
     }
     let (coordinator, json) = (coordinator.clone(), global.json);

@@ -177,11 +177,12 @@ impl Shared {
     /// It answers.
     async fn check_copy(&self, request: &Enlist) -> Result<(), Refusal> {
         let state = self.state();
-        let is_ours = |theirs| theirs == state.globals.cluster;
-        let former = request
-            .replaces
-            .filter(|_| request.cluster.is_none_or(is_ours));
-        let former = former.and_then(|former| state.up().find(|s| s.id == former));
+        let ours = state.globals.cluster;
+        if request.cluster.is_some_and(|theirs| theirs != ours) {
+            // It is refused for that.
+            return Ok(());
+        }
+        let former = state.up().find(|s| Some(s.id) == request.replaces);
         let Some(former) = former.filter(|s| s.address != request.info.address) else {
             return Ok(());
         };
