@@ -18,8 +18,8 @@ impl Backup {
     /// on when the future is dropped.
     ///
     /// # Errors
-    /// - `Retry`: `NotServing` (this backup does not know the master yet), `NoSpace` (nothing was
-    ///   changed; use another backup), `NotReady` (the replica is just being freed or replaced).
+    /// - `Retry`: `NotServing` (this backup does not know the master yet), `NoSpace` (no room on the
+    ///   disk, or too many open files; nothing was changed; use another backup), `NotReady` (the replica is just being freed or replaced).
     /// - `Fatal`: `WrongCluster`, `NotInCluster` (the master is dead), `Stale` (it is being
     ///   recovered, its epoch is over, or the replica is closed), `NotFound` (no such replica and
     ///   not an open, or freed), `Corrupt` (the disk failed: the replica is lost), `Malformed`.
@@ -172,8 +172,9 @@ impl Inner {
             .rename(&frame.key.rewriting_path(), &frame.key.path())
             .await?;
         if synced {
-            let named = self.env.disk.sync_directory(DIRECTORY).await;
-            named.map_err(unsyncable)?;
+            let synced = self.env.disk.sync_directory(DIRECTORY).await;
+            // Whatever it says: the file has its name already, and the write cannot be done again.
+            synced.map_err(|error| sync_failed(&error))?;
         }
         let mut catalogue = self.catalogue();
         catalogue.applied(frame, next);
@@ -211,8 +212,8 @@ impl Inner {
         Ok(file)
     }
 
-    /// A full disk leaves the frame as it was (BACKUP-1), or takes it away when it was only being
-    /// opened. Any other error makes it useless: what the disk has of it is not known any more.
+    /// A full disk, or too many open files, leaves the frame as it was (BACKUP-1), or takes it away when it
+    /// was only being opened. Any other error makes it useless: what the disk has of it is not known any more.
     async fn write_failed(
         &self,
         frame: &Arc<Frame>,
@@ -229,6 +230,10 @@ impl Inner {
         if let DiskError::Full { path } = error {
             pluvio_units::mark("backup-disk-full");
             tracing::info!(path, "no space left for a replica");
+            return no_space();
+        }
+        if matches!(error, DiskError::TooManyFiles { .. }) {
+            tracing::info!(%error, "a replica cannot be opened");
             return no_space();
         }
         pluvio_units::mark("backup-disk-failed");
@@ -318,8 +323,16 @@ fn path_of(frame: &Frame, state: &FrameState) -> String {
     }
 }
 
-/// A failed sync loses what was written for good, whatever the device calls it.
+/// A failed sync loses what was written for good, whatever the device calls it. Not if it never began, for want of files: then the
+/// write can be done again.
 fn unsyncable(error: DiskError) -> DiskError {
+    if matches!(error, DiskError::TooManyFiles { .. }) {
+        return error;
+    }
+    sync_failed(&error)
+}
+
+fn sync_failed(error: &DiskError) -> DiskError {
     DiskError::Other {
         path: DIRECTORY.to_owned(),
         message: format!("sync failed: {error}"),

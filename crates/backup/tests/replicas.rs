@@ -3,7 +3,9 @@
 mod support;
 
 use pluvio_backup::{BackupError, BackupOptions};
-use pluvio_env::{Address, Frame, Handled, Peer, Service};
+use pluvio_env::{
+    Address, BoxFuture, Disk, DiskError, File, Frame, Handled, OpenMode, Peer, Service,
+};
 use pluvio_format::SegmentKind::{Head, Side};
 use pluvio_format::{FRAME_SLOT_BYTES, newest_frame_header};
 use pluvio_sim::DiskFaults;
@@ -13,6 +15,7 @@ use pluvio_wire::{
     RetryReason, ServerState, StartRecovery, WriteReplica, decode, handled,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{CLUSTER, CORE, Image, MASTER, Node, list};
 
@@ -236,6 +239,92 @@ fn a_full_disk_changes_nothing_that_counts() {
             .collect::<Vec<_>>(),
         [image.len(), other.len()]
     );
+}
+
+/// A disk of a process that may open no more files, or no more directories, while that is said.
+struct FilesRunOut {
+    disk: Arc<dyn Disk>,
+    files: Arc<AtomicBool>,
+    directories: Arc<AtomicBool>,
+}
+
+fn check(run_out: &AtomicBool, path: &str) -> Result<(), DiskError> {
+    let path = path.to_owned();
+    match run_out.load(Ordering::Relaxed) {
+        true => Err(DiskError::TooManyFiles { path }),
+        false => Ok(()),
+    }
+}
+
+impl Disk for FilesRunOut {
+    fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
+        match check(&self.files, path) {
+            Ok(()) => self.disk.open(path, mode),
+            Err(error) => Box::pin(async move { Err(error) }),
+        }
+    }
+
+    fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.disk.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.disk.rename(from, to)
+    }
+
+    fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
+        self.disk.list(directory)
+    }
+
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        match check(&self.directories, directory) {
+            Ok(()) => self.disk.sync_directory(directory),
+            Err(error) => Box::pin(async move { Err(error) }),
+        }
+    }
+
+    fn boot(&self) -> u64 {
+        self.disk.boot()
+    }
+}
+
+#[test]
+fn a_process_without_files_to_open_loses_no_replica() {
+    let mut node = Node::new(3);
+    let (files, directories) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    node.env.disk = Arc::new(FilesRunOut {
+        disk: Arc::clone(&node.env.disk),
+        files: Arc::clone(&files),
+        directories: Arc::clone(&directories),
+    });
+    let backup = node.start();
+    let image = Image::new(2, Head, 10);
+    node.write(&backup, image.request(2, Head, 0, 1))
+        .expect("is written");
+    files.store(true, Ordering::Relaxed);
+    // Its file is open.
+    node.write(&backup, image.request(2, Head, 1, 5))
+        .expect("is written");
+    let other = Image::new(3, Head, 10);
+    let synced = |synced| WriteReplica {
+        synced,
+        ..other.request(3, Head, 0, 11)
+    };
+    let refused = |request| assert_eq!(why(node.write(&backup, request)), RetryReason::NoSpace);
+    refused(synced(false));
+    files.store(false, Ordering::Relaxed);
+    directories.store(true, Ordering::Relaxed);
+    refused(synced(true));
+    let stats = backup.stats();
+    assert_eq!((stats.frames, stats.frames_damaged), (1, 0));
+    assert_eq!(node.frames().len(), 1);
+    directories.store(false, Ordering::Relaxed);
+    node.write(&backup, synced(true)).expect("is written");
+    node.write(&backup, image.request(2, Head, 5, 11))
+        .expect("is written");
+    let found = replicas(&node, &backup);
+    let lengths: Vec<_> = found.iter().map(|r| r.length).collect();
+    assert_eq!(lengths, [image.len(), other.len()]);
 }
 
 #[test]

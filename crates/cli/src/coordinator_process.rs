@@ -38,8 +38,20 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     if let Some(directory) = place.directory() {
         Role::Coordinator.check_directory(directory)?;
     }
+    match &place {
+        Place::Embedded(_) => {}
+        Place::Etcd(store) | Place::ZooKeeper(store) => {
+            let servers = store.servers.iter().map(String::as_str);
+            if !process::may_be_reached(&arguments.listen, servers) {
+                tracing::warn!(
+                    listen = arguments.listen,
+                    "other machines cannot reach this address, and the metadata store is on one"
+                );
+            }
+        }
+    }
     let (given, json) = (arguments.clone(), global.json);
-    process::run(global, &arguments.process, 1, None, move |parts| {
+    process::run(global, &arguments.process, 1, None, 0, move |parts| {
         serve(parts, place, login, given, json)
     })
 }
@@ -100,6 +112,7 @@ async fn serve(
         network,
         mut signals,
         open_disk,
+        ..
     } = parts;
     let mut options = CoordinatorOptions::default();
     options.dead_server_timeout = arguments.dead_server_timeout;
@@ -158,7 +171,7 @@ async fn serve(
         redis: None,
         admin: admin.as_ref().map(|a| a.address.clone()),
     }
-    .tell(json)?;
+    .tell(json);
     tokio::select! {
         biased;
         signal = signals.next() => {
@@ -246,8 +259,12 @@ impl Pages {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it leads for sure: one whose store does not answer may have a successor.
     fn leads(&self) -> bool {
-        matches!(self.candidate.standing(), Standing::Leading(_))
+        match self.candidate.standing() {
+            Standing::Leading(coordinator) => coordinator.leads(),
+            Standing::Looking | Standing::Deciding | Standing::Waiting(_) => false,
+        }
     }
 }
 

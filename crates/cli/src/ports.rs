@@ -42,7 +42,8 @@ fn is_same(one: &str, other: &str) -> bool {
     hosts(one).into_iter().any(meets)
 }
 
-fn hosts(address: &str) -> Vec<IpAddr> {
+/// The addresses of a host; none when its name is not found.
+pub fn hosts(address: &str) -> Vec<IpAddr> {
     let found = address.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
     let found = found.unwrap_or_default();
     found.iter().map(|at| at.ip().to_canonical()).collect()

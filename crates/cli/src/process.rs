@@ -4,12 +4,14 @@
 use crate::args::{Global, Process};
 use crate::failure::Failure;
 use crate::output::{print_json, print_line};
+use crate::ports;
 use pluvio_env::{Clock, Disk, DiskError, Env};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
 use pluvio_net::{TcpNetwork, TcpOptions};
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,11 +48,18 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Tells it.
-    ///
-    /// # Errors
-    /// Standard output is closed.
-    pub fn tell(&self, json: bool) -> Result<(), Failure> {
+    /// Tells it. A process that the cluster relies on by now does not end because nobody can hear that.
+    pub fn tell(&self, json: bool) {
+        if let Err(failure) = self.print(json) {
+            let error = match failure.is_silent() {
+                true => "it is closed".to_owned(),
+                false => failure.to_string(),
+            };
+            tracing::warn!(address = %self.addr, %error, "ready, but standard output does not take the line that says so");
+        }
+    }
+
+    fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             return print_json(self);
         }
@@ -67,19 +76,60 @@ impl Announcement {
     }
 }
 
+/// Files that a process keeps for other things than connections that come in: the frames of its backup that are written, and what
+/// is always open.
+const FILES_KEPT: u64 = 1024 + 256;
+/// The same for each event loop: what it waits with, and its connections to other processes.
+const FILES_KEPT_BY_CORE: u64 = 64;
+/// With fewer files a process could hardly do anything.
+const FILES_MIN: u64 = 64;
+
+/// How many connections a process takes at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connections {
+    /// Of Redis clients.
+    pub redis: usize,
+    /// Of clients and other processes of the cluster.
+    pub rpc: usize,
+}
+
+impl Connections {
+    /// So many of those that are wanted that there are always files left for replicas. Each connection is an open file, and
+    /// clients that only wait must not keep a server from opening the next frame.
+    ///
+    /// # Errors
+    /// There are too few files for anything.
+    fn within(files: u64, cores: u16, wanted: Self) -> Result<Self, Failure> {
+        if files < FILES_MIN {
+            return Err(Failure::new(format!(
+                "this process may open {files} files, and needs {FILES_MIN} at least; raise the limit (ulimit -n, LimitNOFILE=)"
+            )));
+        }
+        let kept = FILES_KEPT + FILES_KEPT_BY_CORE * u64::from(cores);
+        let shared = usize::try_from(files - kept.min(files / 2)).unwrap_or(usize::MAX);
+        // A quarter at least is for the cluster.
+        let redis = wanted.redis.min(shared - shared / 4);
+        let rpc = wanted.rpc.min(shared - redis);
+        Ok(Self { redis, rpc })
+    }
+}
+
 /// What a process has to work with.
 pub struct Parts {
     /// Its environment, with the data directory.
     pub env: Env,
     /// The network, for its counters.
     pub network: Arc<TcpNetwork>,
+    /// Connections that it may take.
+    pub connections: Connections,
     /// Asks it to stop.
     pub signals: StopSignals,
     /// Opens data directories, for a process that does not have one from the start.
     pub open_disk: DiskOpener,
 }
 
-/// Runs a process of the cluster until it ends; on a data directory if it has one from the start.
+/// Runs a process of the cluster until it ends; on a data directory if it has one from the start. `redis`: most connections
+/// of Redis clients that are wanted.
 ///
 /// # Errors
 /// What `work` gives, or why it could not begin.
@@ -88,6 +138,7 @@ pub fn run<F>(
     process: &Process,
     cores: u16,
     data: Option<&Path>,
+    redis: usize,
     work: impl FnOnce(Parts) -> F + Send + 'static,
 ) -> Result<ExitCode, Failure>
 where
@@ -104,6 +155,21 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
+    let mut tcp = TcpOptions::default();
+    let wanted = Connections {
+        redis,
+        rpc: tcp.connections_max,
+    };
+    let (files, loops) = (runtime.open_files_max(), runtime.tasks().cores());
+    let connections = Connections::within(files, loops, wanted)?;
+    if connections != wanted {
+        tracing::warn!(
+            redis = connections.redis,
+            rpc = connections.rpc,
+            "fewer connections are taken than configured, as this process may open {files} files; raise the limit (ulimit -n, LimitNOFILE=)"
+        );
+    }
+    tcp.connections_max = connections.rpc;
     let open_disk = runtime.disk_opener();
     let disk = match data {
         Some(data) => {
@@ -116,7 +182,7 @@ where
         None => Arc::new(NoDisk),
     };
     let network = Arc::new(TcpNetwork::new(
-        TcpOptions::default(),
+        tcp,
         runtime.tasks(),
         runtime.clock(),
         current_core,
@@ -128,6 +194,7 @@ where
         work(Parts {
             env,
             network,
+            connections,
             signals,
             open_disk,
         })
@@ -175,6 +242,25 @@ impl Role {
     }
 }
 
+/// Whether processes at any of `others` may reach a port of this one at `listen`. One that is open on the loopback only is
+/// reached from this machine and no other.
+pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
+    let own = ports::hosts(listen).first().copied();
+    if !own.is_some_and(|own| own.is_loopback()) {
+        return true;
+    }
+    let all: Vec<_> = others.into_iter().map(ports::hosts).collect();
+    // A port can be opened only at an address of this machine.
+    one_is_here(&all, |ip| UdpSocket::bind((ip, 0)).is_ok())
+}
+
+/// Whether one of these hosts may be this machine; those that are not found may be.
+fn one_is_here(hosts: &[Vec<IpAddr>], is_own: impl Fn(IpAddr) -> bool) -> bool {
+    let is_here = |ip: &IpAddr| ip.is_loopback() || is_own(*ip);
+    let may_be = |host: &Vec<IpAddr>| host.is_empty() || host.iter().any(is_here);
+    hosts.iter().any(may_be)
+}
+
 /// How long a data directory may still be held by a process that was killed: its end takes a moment
 /// when the machine is busy, and whoever starts it again at once should not meet an error.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(5);
@@ -202,5 +288,58 @@ pub async fn wait_for_disk(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_replicas() {
+        let wanted = Connections {
+            redis: 10_000,
+            rpc: 16_384,
+        };
+        for (files, cores, redis, rpc) in [
+            (u64::MAX, 256, 10_000, 16_384),
+            (1 << 20, 16, 10_000, 16_384),
+            (20_000, 4, 10_000, 8_464),
+            (4096, 4, 1920, 640),
+            (1024, 4, 384, 128),
+            (1024, 1, 384, 128),
+            (100, 1, 38, 12),
+            (64, 1, 24, 8),
+        ] {
+            let taken = Connections::within(files, cores, wanted).unwrap();
+            assert_eq!((taken.redis, taken.rpc), (redis, rpc), "{files} files");
+        }
+        let coordinator = Connections { redis: 0, ..wanted };
+        let taken = Connections::within(20_000, 1, coordinator).unwrap();
+        assert_eq!(taken, coordinator);
+        let refused = Connections::within(63, 1, wanted).unwrap_err();
+        assert!(refused.to_string().contains("ulimit -n"), "{refused}");
+    }
+
+    #[test]
+    fn a_loopback_address_is_reached_from_the_same_machine() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let own = ip("10.0.0.1");
+        let reached = |hosts: &[Vec<IpAddr>]| one_is_here(hosts, |ip| ip == own);
+        assert!(reached(&[vec![ip("127.0.0.1")]]));
+        assert!(reached(&[vec![ip("10.0.0.2")], vec![ip("::1")]]));
+        assert!(reached(&[vec![ip("10.0.0.2"), own]]));
+        // A name that is not found.
+        assert!(reached(&[vec![ip("10.0.0.2")], vec![]]));
+        assert!(!reached(&[vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]]));
+        // Addresses for documents, which no machine has.
+        let elsewhere = ["192.0.2.1:7700", "192.0.2.2:7700"];
+        assert!(!may_be_reached("127.0.0.1:0", elsewhere));
+        assert!(!may_be_reached("[::1]:7700", elsewhere));
+        assert!(may_be_reached("192.0.2.3:0", elsewhere));
+        assert!(may_be_reached(
+            "127.0.0.1:0",
+            ["192.0.2.1:7700", "127.0.0.1:7700"]
+        ));
     }
 }

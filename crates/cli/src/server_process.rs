@@ -9,6 +9,8 @@ use crate::process::{self, Announcement, Parts, Role};
 use pluvio_env::{Address, BoxFuture};
 use pluvio_net::TcpNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
+use pluvio_units::Size;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -23,15 +25,56 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         ("--redis", arguments.redis.as_deref()),
         ("--admin", arguments.admin.as_deref()),
     ])?;
-    let (coordinator, json) = (global.coordinator.clone(), global.json);
+    let there = memory_limit(|path| std::fs::read_to_string(path).ok());
+    if let Some(there) = there.filter(|there| arguments.memory > *there) {
+        tracing::warn!(
+            "--memory {}: this machine, or the control group of this process, has {there}; the process may be killed when that is used up",
+            arguments.memory
+        );
+    }
+    let (listen, coordinator) = (&arguments.listen, &global.coordinator);
+    if !process::may_be_reached(listen, coordinator.split(',')) {
+        return Err(Failure::usage(format!(
+            "--listen {listen}: the coordinator at {coordinator} is on another machine and cannot reach this address; give one by which the others reach this machine"
+        )));
+    }
+    let (coordinator, json) = (coordinator.clone(), global.json);
     let given = arguments.clone();
+    let redis = arguments.redis.as_ref();
     process::run(
         global,
         &arguments.process,
         0,
         Some(&arguments.data),
+        redis.map_or(0, |_| arguments.redis_connections_max as usize),
         move |parts| serve(parts, coordinator, given, json),
     )
+}
+
+/// Memory that this process may use: what the machine has, or what the control groups that it is in may have if that is less.
+fn memory_limit(read: impl Fn(&str) -> Option<String>) -> Option<Size> {
+    let mut least = read("/proc/meminfo").and_then(|text| {
+        let mut lines = text.lines();
+        let total = lines.find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kilobytes = total.trim().strip_suffix("kB")?.trim_end();
+        Some(kilobytes.parse::<u64>().ok()? << 10)
+    });
+    for line in read("/proc/self/cgroup").unwrap_or_default().lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (root, file) = match parts.next() {
+            Some("") => ("/sys/fs/cgroup", "memory.max"),
+            Some("memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            Some(_) | None => continue,
+        };
+        // Those above limit it, too.
+        for group in Path::new(parts.next().unwrap_or_default()).ancestors() {
+            let group = group.display().to_string();
+            let text = read(&format!("{root}{}/{file}", group.trim_end_matches('/')));
+            let limit = text.and_then(|text| text.trim().parse().ok());
+            least = [least, limit].into_iter().flatten().min();
+        }
+    }
+    least.map(Size)
 }
 
 async fn serve(
@@ -43,6 +86,7 @@ async fn serve(
     let Parts {
         env,
         network,
+        connections,
         mut signals,
         ..
     } = parts;
@@ -55,7 +99,8 @@ async fn serve(
         None => None,
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
-    let options = options(&coordinator, &arguments, admin_address.clone());
+    let mut options = options(&coordinator, &arguments, admin_address.clone());
+    options.redis_connections_max = connections.redis;
     let started = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -76,7 +121,7 @@ async fn serve(
         redis: server.redis_address().map(ToString::to_string),
         admin: admin_address,
     }
-    .tell(json)?;
+    .tell(json);
     let result = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -108,7 +153,6 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
         Tombstones::Deletes => pluvio_server::Tombstones::Deletes,
     };
     options.rack = arguments.rack.clone();
-    options.redis_connections_max = arguments.redis_connections_max as usize;
     options.pid = std::process::id();
     options
 }
@@ -188,5 +232,35 @@ impl Subject for Pages {
             }
         }
         Box::pin(std::future::ready(metrics))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_the_machine_or_of_the_control_groups() {
+        let limit = |files: &[(&str, &str)]| {
+            memory_limit(|path| {
+                let file = files.iter().find(|(name, _)| *name == path)?;
+                Some(file.1.to_owned())
+            })
+        };
+        let machine = ("/proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 5 kB\n");
+        let gib = |n: u64| Some(Size(n << 30));
+        assert_eq!(limit(&[]), None);
+        assert_eq!(limit(&[machine]), gib(8));
+        let second = ("/proc/self/cgroup", "0::/a/b\n");
+        let unlimited = ("/sys/fs/cgroup/a/b/memory.max", "max\n");
+        assert_eq!(limit(&[machine, second, unlimited]), gib(8));
+        let above = ("/sys/fs/cgroup/a/memory.max", "2147483648\n");
+        assert_eq!(limit(&[machine, second, unlimited, above]), gib(2));
+        let first = ("/proc/self/cgroup", "3:cpu:/x\n4:memory:/x\n");
+        let root = (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "1073741824\n",
+        );
+        assert_eq!(limit(&[machine, first, above, root]), gib(1));
     }
 }

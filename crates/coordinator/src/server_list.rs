@@ -173,9 +173,39 @@ impl Shared {
         }
     }
 
+    /// Whoever has the data directory of a server that is up ends that server, whose process is gone: it held the directory. Unless
+    /// that is a copy: then the former life answers at its own address, and lives on. One that comes back to that
+    /// address is its own successor.
+    ///
+    /// # Errors
+    /// It answers.
+    async fn check_copy(&self, request: &Enlist) -> Result<(), Refusal> {
+        let state = self.state();
+        let ours = state.globals.cluster;
+        if request.cluster.is_some_and(|theirs| theirs != ours) {
+            // It is refused for that.
+            return Ok(());
+        }
+        let former = state.up().find(|s| Some(s.id) == request.replaces);
+        let Some(former) = former.filter(|s| s.address != request.info.address) else {
+            return Ok(());
+        };
+        match self.who_is_there(&former.address, ADDRESS_PING).await {
+            Ok(reply) if reply.server == former.id => {
+                let message = format!(
+                    "the server's data directory is a copy of that of server {}, which runs at {}: start it with another data directory, or stop that server",
+                    former.id, former.address
+                );
+                Err(Refusal::fatal(FatalKind::AlreadyRunning, message))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     pub(crate) async fn enlist(self: Arc<Self>, request: Enlist) -> Result<EnlistReply, Refusal> {
         let address = request.info.address.clone();
         self.check_address(&request).await?;
+        self.check_copy(&request).await?;
         let (enlisted, is_new) = self
             .change(move |state| {
                 let last = state.globals.last_server;

@@ -558,6 +558,42 @@ fn strangers_are_refused() {
 }
 
 #[test]
+fn a_copy_of_a_live_servers_directory_does_not_end_that_server() {
+    let cluster = cluster(2);
+    let copy = Enlist {
+        protocol: PROTOCOL_VERSION,
+        cluster: None,
+        replaces: Some(cluster.id(0)),
+        attempt: 1,
+        info: ServerInfo {
+            id: ServerId(0),
+            address: "elsewhere".into(),
+            redis: None,
+            admin: None,
+            rack: None,
+            pid: 0,
+            cores: 1,
+            volatile: false,
+            disk_mb_per_s: 0,
+            state: ServerState::Up,
+        },
+    };
+    let of_another = Enlist {
+        cluster: Some(pluvio_units::ClusterId(1)),
+        ..copy.clone()
+    };
+    assert_eq!(fatal(cluster.ask(of_another)), FatalKind::WrongCluster);
+    let refused = fatal(cluster.ask(copy.clone()));
+    assert_eq!(refused, FatalKind::AlreadyRunning);
+    let status = cluster.calm_down();
+    assert!(status.list.is_up(cluster.id(0)));
+    // Without it there is nobody whose directory it could be a copy of.
+    cluster.crash(0);
+    let welcome = cluster.ask(copy).expect("it is the successor");
+    assert!(!welcome.list.is_up(cluster.id(0)));
+}
+
+#[test]
 fn a_store_that_fails_for_a_while_only_delays() {
     let cluster = cluster(2);
     cluster.store.fail_next(3);

@@ -27,6 +27,12 @@ pub enum DiskError {
         /// The data directory.
         path: String,
     },
+    /// The process, or the machine, may open no more files. Retryable; nothing was changed.
+    #[error("{path}: too many open files; raise the limit (ulimit -n, LimitNOFILE=)")]
+    TooManyFiles {
+        /// The file's path below the data directory.
+        path: String,
+    },
     /// Anything else, for example a device error or missing rights. Not retryable.
     #[error("{path}: {message}")]
     Other {

@@ -236,6 +236,7 @@ pub(crate) fn disk_error(path: &str, error: &io::Error) -> DiskError {
     let message = match errno {
         Some(Errno::NOENT) => return DiskError::NotFound { path },
         Some(Errno::NOSPC | Errno::DQUOT) => return DiskError::Full { path },
+        Some(Errno::MFILE | Errno::NFILE) => return DiskError::TooManyFiles { path },
         Some(Errno::EXIST) => "the file exists already".to_owned(),
         Some(Errno::ROFS) => {
             "the file system is read-only; mount it for writing or choose another data directory"
@@ -252,9 +253,6 @@ pub(crate) fn disk_error(path: &str, error: &io::Error) -> DiskError {
         Some(Errno::ACCESS | Errno::PERM) => {
             "permission denied; the user that runs this process must own the data directory"
                 .to_owned()
-        }
-        Some(Errno::MFILE | Errno::NFILE) => {
-            "too many open files; raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
         }
         Some(Errno::FBIG) => "the file system does not carry files of this size".to_owned(),
         Some(Errno::IO) => "the device reports an error; its data may be damaged".to_owned(),
@@ -382,5 +380,15 @@ mod tests {
         assert_eq!(number_of(name), Some(0x8000_0000_0000_00fe));
         assert_eq!(number_of(""), None);
         assert_eq!(number_of("none"), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_for_want_of_files_is_not_a_broken_one() {
+        use rustix::io::Errno;
+        let path = "frames/1".to_owned();
+        let expected = DiskError::TooManyFiles { path };
+        for errno in [Errno::MFILE, Errno::NFILE] {
+            assert_eq!(disk_error("frames/1", &errno.into()), expected);
+        }
     }
 }

@@ -67,6 +67,22 @@ impl Identity {
         Ok(Some(identity))
     }
 
+    /// Makes sure that there is room for the file, before the cluster hears of a server that could not keep it.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub async fn keep_room(disk: &dyn Disk) -> Result<(), DiskError> {
+        let kept = match disk.open(FILE_NEW, OpenMode::Existing).await {
+            Ok(file) => file.size().await?,
+            Err(DiskError::NotFound { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        if kept >= LENGTH as u64 {
+            return Ok(());
+        }
+        write_new(disk, Vec::new()).await
+    }
+
     /// Replaces the file in one step that survives a power loss, and keeps room for the next time.
     ///
     /// # Errors

@@ -21,8 +21,8 @@ use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    Coordinators, Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, RpcError, ServerInfo,
-    ServerList, ServerState, ServerStatus,
+    Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, PROTOCOL_VERSION, Refusal,
+    RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -119,6 +119,7 @@ impl Server {
             ..BackupOptions::default()
         };
         let backup = Backup::start(env.clone(), backup_options).await?;
+        Identity::keep_room(&*env.disk).await?;
         let starting = Starting {
             coordinators: Arc::new(Coordinators::new(options.coordinators.clone())),
             membership: Membership::new(),
@@ -303,6 +304,12 @@ fn as_others_reach(bound: &str, own: &Address) -> String {
     }
 }
 
+/// The server that has an address, unless it is this one's former life.
+fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Option<ServerId> {
+    let there = list.up().find(|server| server.address == address)?;
+    Some(there.id).filter(|id| Some(*id) != former)
+}
+
 /// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
 /// keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
@@ -337,6 +344,8 @@ impl Starting {
         let reply = self
             .enlist(former, &ports[0].address, redis_address.as_ref())
             .await?;
+        // Before the directory is said to be of this cluster.
+        self.backup.enlisted(reply.server, reply.cluster)?;
         self.membership.named(reply.server, reply.cluster);
         let identity = Identity {
             format_version: FORMAT_VERSION,
@@ -406,7 +415,8 @@ impl Starting {
     ) -> Result<EnlistReply, ServerError> {
         let mut request = Enlist {
             protocol: PROTOCOL_VERSION,
-            cluster: former.map(|f| f.cluster),
+            // Without an identity the frames tell.
+            cluster: self.backup.cluster(),
             replaces: former.map(|f| f.server),
             attempt: self.env.rng.next_u64(),
             info: ServerInfo {
@@ -447,17 +457,38 @@ impl Starting {
                 }
             }
             if attempts % ENLIST_TRACE_EVERY == 0 {
-                tracing::info!(coordinator = %to, %error, "cannot join the cluster yet; trying again");
+                match self.in_its_place(&request, &error).await {
+                    Some(server) => {
+                        tracing::info!(coordinator = %to, %address, %server, "cannot join the cluster: another server answers at this address; this one needs an address of its own");
+                    }
+                    None => {
+                        tracing::info!(coordinator = %to, %error, "cannot join the cluster yet; trying again");
+                    }
+                }
             }
             attempts += 1;
             self.env.clock.sleep(ENLIST_PAUSE).await;
         }
     }
 
+    /// The server that the coordinator finds at the address of this one, if that is why it puts this one off.
+    async fn in_its_place(&self, request: &Enlist, error: &RpcError) -> Option<ServerId> {
+        let RpcError::Refused(Refusal::Retry {
+            why: RetryReason::Busy,
+            ..
+        }) = error
+        else {
+            return None;
+        };
+        let ask = GetServerList {};
+        let network = &*self.env.network;
+        let list = self.coordinators.call(network, &ask, ENLIST_LIMIT).await;
+        another_at(&list.ok()?, &request.info.address, request.replaces)
+    }
+
     /// Makes log, replication and master, and lets requests in.
     async fn serve(&self, reply: &EnlistReply) -> Result<Vec<TaskHandle>, ServerError> {
         let (env, options) = (&self.env, &self.options);
-        self.backup.enlisted(reply.server, reply.cluster)?;
         let store = Engine::open(store_options(env, options, reply.server, reply.cluster))?;
         if let Some(hook) = options.on_corruption.clone() {
             let hook = Box::new(move |corruption: &Corruption| hook.call(corruption));
@@ -604,6 +635,36 @@ mod tests {
         ] {
             assert_eq!(published(bound, own), expected, "{bound} {own}");
         }
+    }
+
+    #[test]
+    fn who_has_the_address_of_a_server_is_named_unless_it_is_its_former_life() {
+        let server = |id, address: &str, state| ServerInfo {
+            id: ServerId(id),
+            address: address.into(),
+            redis: None,
+            admin: None,
+            rack: None,
+            pid: 0,
+            cores: 1,
+            volatile: false,
+            disk_mb_per_s: 100,
+            state,
+        };
+        let list = ServerList {
+            version: ServerListVersion(1),
+            servers: vec![
+                server(1, "here:1", ServerState::Crashed),
+                server(2, "there:1", ServerState::Up),
+                server(3, "here:1", ServerState::Up),
+            ],
+            grown: true,
+        };
+        let found = |address, former: Option<u64>| another_at(&list, address, former.map(ServerId));
+        assert_eq!(found("here:1", None), Some(ServerId(3)));
+        assert_eq!(found("here:1", Some(2)), Some(ServerId(3)));
+        assert_eq!(found("here:1", Some(3)), None);
+        assert_eq!(found("nowhere:1", None), None);
     }
 
     #[test]

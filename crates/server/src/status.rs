@@ -13,6 +13,10 @@ pub(crate) struct StatusSource {
     pub(crate) backup: Backup,
 }
 
+/// Why a server serves nothing while its lease is over (LEASE-1, LEASE-3).
+const NOT_CONFIRMED: &str =
+    "neither its backups nor the coordinator confirm that it is a member, so it serves nothing";
+
 /// Whether a server can do its work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Readiness {
@@ -56,7 +60,8 @@ impl StatusSource {
             status.replicas_needed = replication.replicas_needed;
         }
         status.backups_up = replication.backups_up;
-        status.writes_wait = replication.writes_wait;
+        let not_confirmed = || (!master.may_serve()).then(|| NOT_CONFIRMED.to_owned());
+        status.writes_wait = replication.writes_wait.or_else(not_confirmed);
         status.cleaner_freed = log.cleaner.bytes_freed;
         status.cleaner_moved = log.cleaner.bytes_copied();
         status.requests = master.requests();
@@ -75,6 +80,7 @@ impl StatusSource {
         }
         match self.local.0.get() {
             None => not("joining the cluster".into()),
+            Some(master) if !master.may_serve() => not(NOT_CONFIRMED.into()),
             Some(master) => match master.replication().status().writes_wait {
                 Some(why) => not(why),
                 None => Readiness {

@@ -7,7 +7,9 @@ mod rig;
 
 use bytes::Bytes;
 use pluvio_client::Table;
+use pluvio_coordinator::CoordinatorOptions;
 use pluvio_env::{Address, Moment};
+use pluvio_sim::DiskFaults;
 use pluvio_units::ServerId;
 use pluvio_wire::{Header, Read, RejectRules, Write, call};
 use rig::{LONG, Rig};
@@ -145,6 +147,31 @@ fn scenario(seed: u64, way: Way, replicas: u32) {
             assert!(found.is_some(), "{way:?}, seed {seed}: {key} is lost");
         }
     });
+}
+
+/// Load balancers and people hear of it before its end: nobody has declared it dead yet.
+#[test]
+fn a_server_that_is_cut_off_is_not_ready() {
+    let mut options = CoordinatorOptions::default();
+    options.dead_server_timeout = LONG;
+    let mut rig = Rig::with(1, options);
+    for _ in 0..3 {
+        rig.add(2, DiskFaults::default());
+    }
+    rig.all_started();
+    let settle = || rig.sim.run_for(Duration::from_secs(1));
+    let server = rig.server(0).expect("it has started");
+    settle();
+    assert!(server.readiness().ready, "{:?}", server.readiness());
+    rig.sim.isolate(rig.servers[0]);
+    settle();
+    let readiness = server.readiness();
+    assert!(!readiness.ready && readiness.reason.contains("confirm"));
+    assert!(server.status().writes_wait.is_some());
+    rig.sim.heal_all();
+    settle();
+    assert!(server.readiness().ready, "{:?}", server.readiness());
+    assert_eq!(server.status().writes_wait, None);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The contract of the command line: names, flags, JSON fields, exit codes.
 
 use crate::support::cluster::{Cluster, Turn};
-use crate::support::program::{command, run, runs, signal};
+use crate::support::program::{Running, binary, command, command_through, run, runs, signal};
 use crate::support::{Reply, Setup, http, pluvio, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
 
 /// Ports in a row that were free a moment ago.
 fn free_ports(count: u16) -> u16 {
@@ -68,6 +69,66 @@ fn dev_says_where_everything_is_and_ends_when_asked() {
     });
 }
 
+/// Whoever started a process may be gone when it is ready, or the disk full that its output goes to.
+#[test]
+fn processes_that_cannot_say_that_they_are_ready_serve() {
+    let _turn = Turn::take();
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_ports(1));
+    let unheard = |arguments: &[&str], data: &str| {
+        let mut shell = command_through("sh");
+        shell
+            .args(["-c", "exec \"$0\" \"$@\" >/dev/full"])
+            .arg(binary())
+            .args(arguments)
+            .args(["--json", "--data"])
+            .arg(directory.path().join(data));
+        Running::spawn(&mut shell)
+    };
+    let mut coordinator = unheard(&["coordinator", "--listen", &address], "coordinator");
+    let mut of_server = vec!["server", "--coordinator", &address];
+    of_server.extend(["--memory", "48MiB", "--replicas", "1"]);
+    let mut first = unheard(&of_server, "server-1");
+    let mut second = command();
+    let parent = std::process::id().to_string();
+    second.args(of_server).args(["--json", "--parent", &parent]);
+    second.arg("--data").arg(directory.path().join("server-2"));
+    // A pipe whose reader is gone.
+    let mut second = second
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(second.stdout.take());
+    wait_for("the cluster to serve", || {
+        let status = pluvio([
+            "--coordinator",
+            &address,
+            "--timeout",
+            "2s",
+            "status",
+            "--json",
+        ]);
+        let up = status.text().matches("\"answers\":true").count();
+        (up == 2)
+            .then_some(())
+            .ok_or(status.text() + &status.stderr)
+    });
+    pluvio(["--coordinator", &address, "table", "create", "t"]).ok();
+    pluvio(["--coordinator", &address, "put", "t", "k", "v"]).ok();
+    assert!(coordinator.is_alive() && first.is_alive());
+    assert!(second.try_wait().unwrap().is_none());
+    for process in [&coordinator, &first] {
+        wait_for("the trace", || {
+            let said = process.stderr();
+            let told = said.contains("does not take the line");
+            told.then_some(()).ok_or(said)
+        });
+    }
+    second.kill().unwrap();
+    second.wait().unwrap();
+}
+
 #[test]
 fn closing_the_terminal_stops_a_cluster() {
     let mut cluster = Setup::servers(2).start();
@@ -101,10 +162,14 @@ fn admin_ports(first: u16) {
             ("/metrics", &["HTTP/1.1 200", "# TYPE pluvio_", "# EOF"]),
             ("/nothing", &["HTTP/1.1 404"]),
         ] {
-            let answer = http::get(&address, path);
-            for word in words {
-                assert!(answer.contains(word), "{address}{path}: {answer}");
-            }
+            // A server is confirmed as a member a moment after it has joined.
+            wait_for("the page", || {
+                let answer = http::get(&address, path);
+                let is_there = words.iter().all(|word| answer.contains(word));
+                is_there
+                    .then_some(())
+                    .ok_or_else(|| format!("{address}{path}: {answer}"))
+            });
         }
         // The coordinator comes first, then the servers.
         let metrics = http::get(&address, "/metrics");

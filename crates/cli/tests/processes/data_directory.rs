@@ -32,6 +32,7 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     something_in_the_way(&cluster, &place("in-the-way"));
     read_only(&cluster, &place("read-only"));
     in_use(&cluster);
+    a_copy_of_one_in_use(&cluster, &place("copy"));
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
     of_older_metadata(&cluster, &place("older"));
@@ -113,6 +114,12 @@ fn in_use(cluster: &Cluster) {
     run(again, b"").fails(1, &["error: ", "stop that process"]);
 }
 
+/// The server that uses the other one goes on.
+fn a_copy_of_one_in_use(cluster: &Cluster, data: &Path) {
+    copy(&cluster.data().join("server-1"), data);
+    server(cluster, data, &[]).fails(1, &["error: ", "is a copy", "which runs at"]);
+}
+
 fn of_another_cluster(cluster: &Cluster, data: &Path) {
     let other = Setup::servers(1).start();
     let mut connection = other.connect(0);
@@ -132,6 +139,16 @@ fn of_another_cluster(cluster: &Cluster, data: &Path) {
     let own = cluster.data().join("server-1/identity.json");
     fs::copy(own, mixed.join("identity.json")).unwrap();
     server(cluster, &mixed, &[]).fails(1, &["error: ", "belongs to cluster"]);
+    // Its identity is lost: the frames tell, and its own cluster takes it.
+    fs::remove_file(data.join("identity.json")).unwrap();
+    let before = files_below(data);
+    server(cluster, data, &[]).fails(1, &["error: ", "belongs to cluster"]);
+    assert_eq!(files_below(data), before, "nothing was written");
+    let mut command = other.command();
+    command.args(["server", "--json", "--memory", "48MiB", "--cores", "1"]);
+    let mut again = Running::spawn(command.arg("--data").arg(data));
+    again.ready();
+    assert!(data.join("identity.json").exists());
 }
 
 /// A copy of the metadata was restored that is older than the directory.
@@ -275,6 +292,10 @@ fn addresses_that_nobody_reaches(cluster: &Cluster, data: &Path) {
         let coordinator = command.args(["coordinator", "--listen", all, "--data"]);
         run(coordinator.arg(data), b"").fails(2, &words);
     }
+    assert!(!data.exists(), "nothing was begun");
+    // An address for documents, which no machine has.
+    let elsewhere = ["--coordinator", "192.0.2.1:7700"];
+    server(cluster, data, &elsewhere).fails(2, &["error: --listen", "reach this machine"]);
     assert!(!data.exists(), "nothing was begun");
     // A name for the same.
     server(cluster, data, &["--listen", "0:0"]).fails(1, &words);

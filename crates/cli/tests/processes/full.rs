@@ -1,9 +1,10 @@
 //! Memory and disks that are full.
 
 use crate::support::cluster::{Cluster, Turn, sum};
-use crate::support::program::{binary, command_through, signal};
+use crate::support::program::{binary, command, command_through, signal};
 use crate::support::{Random, Reply, Resp, Running, Setup, http, wait_for};
 use rustix::process::Signal;
+use std::net::TcpStream;
 
 /// A value that fills memory in few steps.
 fn large(n: usize) -> String {
@@ -171,6 +172,61 @@ fn with_80_percent_live_overwriting_goes_on_without_an_error() {
     objects.assert_there(&mut cluster.connect(0));
 }
 
+/// Clients that are connected and do nothing take up files; what a server needs for replicas is not theirs.
+#[test]
+fn connections_that_use_up_the_files_stop_no_writes() {
+    /// More than a server of so few files takes.
+    const IDLE: usize = 400;
+    let _turn = Turn::take();
+    let directory = tempfile::tempdir().unwrap();
+    let mut coordinator = command();
+    coordinator.args(["coordinator", "--json", "--listen", "127.0.0.1:0", "--data"]);
+    let mut coordinator = Running::spawn(coordinator.arg(directory.path().join("coordinator")));
+    let coordinator = coordinator.ready()["addr"].as_str().unwrap().to_owned();
+    let mut shell = command_through("sh");
+    shell
+        .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
+        .arg(binary())
+        .args(["server", "--json", "--coordinator", &coordinator])
+        .args([
+            "--redis",
+            "127.0.0.1:0",
+            "--memory",
+            "64MiB",
+            "--cores",
+            "1",
+        ])
+        .arg("--data")
+        .arg(directory.path().join("server"));
+    let mut server = Running::spawn(&mut shell);
+    let ready = server.ready();
+    wait_for("the server to say that it takes fewer", || {
+        let said = server.stderr();
+        said.contains("256 files").then_some(()).ok_or(said)
+    });
+    let redis = ready["redis"].as_str().unwrap();
+    let mut first = Resp::connect(redis);
+    assert!(first.call(&["SET", "k", "v"]).is_ok());
+    let idle: Vec<TcpStream> = (0..IDLE)
+        .map(|_| TcpStream::connect(redis).unwrap())
+        .collect();
+    // Some segments: each is a new frame.
+    for n in 0..200 {
+        let reply = first.call(&["SET".to_owned(), format!("k{n}"), large(n)]);
+        assert!(reply.is_ok(), "{n}: {reply:?}: {}", server.stderr());
+    }
+    drop(idle);
+    wait_for("a place", || {
+        let mut again = Resp::try_connect(redis).map_err(|error| error.to_string())?;
+        match again.try_call(&["SET", "k", "w"]) {
+            Ok(reply) if reply.is_ok() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert!(!server.stderr().contains("a replica is lost"));
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// Traces go to a file on some disk, or into a pipe whose reader may go: neither ends a server.
 #[test]
 fn processes_that_cannot_write_their_traces_go_on() {
@@ -205,6 +261,7 @@ fn processes_that_cannot_write_their_traces_go_on() {
 /// Disks that are full soon; not every machine lets its users, or its containers, mount one.
 mod needs_small_disk {
     use super::*;
+    use crate::data_directory::server;
     use crate::replication::start_again;
     use std::io::{ErrorKind, Write};
     use std::path::{Path, PathBuf};
@@ -312,6 +369,19 @@ mod needs_small_disk {
         cluster.restart();
         assert_there(&cluster, "k", 0, 700);
         cluster.kill_all();
+    }
+
+    #[test]
+    fn a_new_server_on_a_full_disk_does_not_join() {
+        let cluster = Setup::servers(1).start();
+        let admin = cluster.ready()["coordinator"]["admin"].as_str().unwrap();
+        let changes = || http::metric(admin, "pluvio_cluster_server_list_version");
+        let before = changes();
+        let data = cluster.directory().join("full");
+        let disk = SmallDisk::mount(&data, "1m");
+        disk.fill();
+        server(&cluster, &data, &[]).fails(1, &["error: ", "no space left", "make room"]);
+        assert_eq!(changes(), before, "the cluster has not heard of it");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::support::cluster::{Cluster, Turn};
 use crate::support::metadata::{Kind, MetadataServer};
 use crate::support::native::runtime;
 use crate::support::program::{Output, command, run, signal};
-use crate::support::{Reply, Resp, Setup, wait_for};
+use crate::support::{Reply, Resp, Setup, http, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -52,6 +52,17 @@ fn wait_for_changes(cluster: &Cluster, name: &str) {
     assert_eq!(trouble, Value::Null);
 }
 
+/// Waits until the coordinator's metrics say that it leads, or does not.
+fn wait_for_leader(cluster: &Cluster, leads: bool) {
+    let admin = cluster.ready()["coordinator"]["admin"].as_str().unwrap();
+    wait_for("the coordinator's metrics to say so", || {
+        let found = http::metric(admin, "pluvio_coordinator_leads");
+        (found == u64::from(leads))
+            .then_some(())
+            .ok_or(found.to_string())
+    });
+}
+
 fn a_slow_store_is_told_and_waited_for(kind: Kind) {
     let _turn = Turn::take();
     let store = MetadataServer::start(kind);
@@ -69,8 +80,11 @@ fn a_slow_store_is_told_and_waited_for(kind: Kind) {
     let said = wait_for_words(&cluster, &["does not answer", "cannot connect"]);
     assert!(said.contains(&place), "{said}");
     is_served(&mut redis, "3");
+    // One that may not act does not count as leader.
+    wait_for_leader(&cluster, false);
     signal(store.pid(), Signal::CONT);
     wait_for_changes(&cluster, "at last");
+    wait_for_leader(&cluster, true);
 }
 
 fn another_clusters_data_are_not_touched(kind: Kind) {
