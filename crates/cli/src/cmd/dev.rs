@@ -2,7 +2,7 @@
 
 use crate::args::{Dev, Global};
 use crate::failure::Failure;
-use crate::local::{KILL_PAUSE, LocalCluster, LocalOptions, Which};
+use crate::local::{Change, KILL_PAUSE, LocalCluster, LocalOptions, Which};
 use crate::output::{print_json, print_line, say};
 use crate::process::Announcement;
 use crate::session::with_runtime;
@@ -10,7 +10,6 @@ use pluvio_env::Env;
 use pluvio_env_os::{StopSignals, make_directory};
 use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -189,48 +188,45 @@ async fn supervise(
     signals: &mut StopSignals,
     respawn: bool,
 ) -> Result<(), Failure> {
-    // Children to be started again.
-    let mut missing: VecDeque<Which> = VecDeque::new();
     loop {
+        let missing = match respawn {
+            true => cluster.missing(),
+            false => Vec::new(),
+        };
         let pause = async {
             match missing.is_empty() {
                 true => std::future::pending().await,
                 false => env.clock.sleep(RESPAWN_PAUSE).await,
             }
         };
-        let death = tokio::select! {
+        let change = tokio::select! {
             biased;
             _ = signals.next() => return Ok(()),
-            death = cluster.death() => Some(death),
+            change = cluster.change() => Some(change),
             () = pause => None,
         };
-        if let Some((which, status)) = death {
-            say(cluster.obituary(which, status));
-            match respawn {
-                true => missing.push_back(which),
-                false if cluster.is_empty() => {
+        match change {
+            Some(Change::Ready(which)) => {
+                if let Some(a) = cluster.announced(which) {
+                    say(format_args!(
+                        "started again as process {}, requests on {}",
+                        a.pid, a.addr
+                    ));
+                }
+            }
+            Some(Change::Ended(_, why)) => {
+                say(why);
+                if !respawn && cluster.is_empty() {
                     return Err(Failure::new("no process of the cluster is left"));
                 }
-                false => {}
             }
-            continue;
-        }
-        let Some(which) = missing.pop_front() else {
-            continue;
-        };
-        let outcome = tokio::select! {
-            biased;
-            _ = signals.next() => return Ok(()),
-            outcome = cluster.respawn(which) => outcome,
-        };
-        match outcome {
-            Ok(a) => say(format_args!(
-                "started again as process {}, requests on {}",
-                a.pid, a.addr
-            )),
-            Err(failure) => {
-                say(format_args!("{failure}; trying again"));
-                missing.push_back(which);
+            // Nobody is waited for here: a server is ready only when a coordinator is.
+            None => {
+                for which in missing {
+                    if let Err(failure) = cluster.launch(which) {
+                        say(format_args!("{failure}; trying again"));
+                    }
+                }
             }
         }
     }

@@ -345,7 +345,7 @@ impl LocalCluster {
         Some(Which::Server(at))
     }
 
-    /// Kills a child with SIGKILL. Its death is not told by [`LocalCluster::death`].
+    /// Kills a child with SIGKILL. Its death is not told by [`LocalCluster::change`].
     pub async fn kill(&mut self, which: Which) {
         if let Some(mut child) = self.slot(which).take() {
             child.kill();
@@ -354,7 +354,7 @@ impl LocalCluster {
     }
 
     /// Waits for the death of any child.
-    pub async fn death(&mut self) -> (Which, Option<ExitStatus>) {
+    async fn death(&mut self) -> (Which, Option<ExitStatus>) {
         std::future::poll_fn(|cx| {
             let servers = self.servers.iter_mut().enumerate();
             let coordinators = self.coordinators.iter_mut().enumerate();
@@ -403,11 +403,17 @@ impl LocalCluster {
         .await
     }
 
-    /// All places for children, whether or not one is there.
+    /// All places for children, whether or not one is there; the coordinators first.
     pub fn all(&self) -> Vec<Which> {
-        let servers = (0..self.servers.len()).map(Which::Server);
         let coordinators = (0..self.coordinators.len()).map(Which::Coordinator);
-        servers.chain(coordinators).collect()
+        let servers = (0..self.servers.len()).map(Which::Server);
+        coordinators.chain(servers).collect()
+    }
+
+    /// Places where no child is.
+    pub fn missing(&self) -> Vec<Which> {
+        let all = self.all().into_iter();
+        all.filter(|which| !self.is_there(*which)).collect()
     }
 
     /// Whether there is a child that was launched, be it ready or not.
@@ -420,8 +426,8 @@ impl LocalCluster {
         self.child(which).is_some_and(|child| child.signal(signal))
     }
 
-    /// Tells of a death that [`LocalCluster::death`] found, and forgets the child.
-    pub fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
+    /// Tells of a death, and forgets the child.
+    fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
         match self.slot(which).take() {
             None => "a process that was not there has ended".to_owned(),
             Some(child) => {
@@ -441,19 +447,6 @@ impl LocalCluster {
     pub fn is_empty(&self) -> bool {
         let mut all = self.coordinators.iter().chain(&self.servers);
         all.all(Option::is_none)
-    }
-
-    /// Starts a child again, on the same data and ports. Gives what it announces.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn respawn(&mut self, which: Which) -> Result<Announcement, Failure> {
-        self.launch(which)?;
-        let result = self.child_mut(which)?.ready().await.cloned();
-        if result.is_err() {
-            self.slot(which).take();
-        }
-        result
     }
 
     /// Stops all children: the coordinators, then the servers.
