@@ -76,6 +76,7 @@ fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
         log,
         verbose: dev.verbose,
         homes: None,
+        start_limit: None,
     }
 }
 

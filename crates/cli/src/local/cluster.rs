@@ -3,13 +3,14 @@
 use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin};
 use crate::failure::Failure;
 use crate::local::child::Child;
-use crate::output::spinner;
+use crate::output::{say, spinner};
 use crate::ports;
 use crate::process::Announcement;
 use crate::session::Session;
 use futures_util::future::join_all;
+use indicatif::ProgressBar;
 use pluvio_client::ClusterStatus;
-use pluvio_env::{Address, Env};
+use pluvio_env::{Address, Clock, Env};
 use pluvio_metadata::Place;
 use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
@@ -32,6 +33,12 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 const INCOMPLETE_LIMIT: Duration = Duration::from_secs(15);
 /// How long one question to the cluster may take while it starts.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
+/// How long people who see no spinner are told nothing while a cluster starts.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Pause between two looks at whether there is something to tell them.
+const TELL_PAUSE: Duration = Duration::from_secs(5);
+/// How long a cluster that lives for a while may take to be up: far more than it needs on a machine that is busy.
+const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// What cluster to start.
 #[derive(Clone, Debug)]
@@ -68,6 +75,8 @@ pub struct LocalOptions {
     pub verbose: bool,
     /// Where children run, coordinators first; on this machine's loopback when `None`.
     pub homes: Option<Vec<Home>>,
+    /// How long it may take until all is up; as long as it takes when `None`.
+    pub start_limit: Option<Duration>,
 }
 
 /// Where a child runs, when that is not simply here.
@@ -100,6 +109,7 @@ impl LocalOptions {
             log: None,
             verbose: false,
             homes: None,
+            start_limit: Some(START_LIMIT),
         }
     }
 
@@ -156,7 +166,7 @@ impl LocalCluster {
     /// Starts the children and waits until all servers are up and all tablets are served.
     ///
     /// # Errors
-    /// A child does not start; all are stopped again.
+    /// A child does not start, or it takes too long; all are stopped again.
     pub async fn start(env: Env, options: LocalOptions) -> Result<Self, Failure> {
         let program = own_program()?;
         let there = servers_there(&options.data);
@@ -176,7 +186,15 @@ impl LocalCluster {
         };
         this.check_ports()?;
         this.check_replicas()?;
-        let started = this.start_all().await;
+        let progress = spinner("starting the coordinator");
+        progress.enable_steady_tick(Duration::from_millis(100));
+        let (clock, limit) = (this.env.clock.clone(), this.options.start_limit);
+        let started = tokio::select! {
+            biased;
+            started = this.start_all(&progress) => started,
+            failure = overdue(&*clock, &progress, limit) => Err(failure),
+        };
+        progress.finish_and_clear();
         match started {
             Ok(()) => Ok(this),
             Err(failure) => {
@@ -219,9 +237,7 @@ impl LocalCluster {
         )))
     }
 
-    async fn start_all(&mut self) -> Result<(), Failure> {
-        let progress = spinner("starting the coordinator");
-        progress.enable_steady_tick(Duration::from_millis(100));
+    async fn start_all(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
         for index in 0..self.coordinators.len() {
             self.launch(Which::Coordinator(index))?;
             let announced = self.child_mut(Which::Coordinator(index))?.ready().await?;
@@ -243,21 +259,7 @@ impl LocalCluster {
             let text = address.rsplit(':').next().unwrap_or_default();
             *port = text.parse().unwrap_or(0);
         }
-        self.settle(|status, served, all| {
-            let phase = status
-                .recoveries
-                .iter()
-                .rev()
-                .find(|r| !r.done)
-                .map(|r| r.phase.as_str());
-            progress.set_message(match phase {
-                Some(phase) => format!("{served} of {all} tablets served; {phase}"),
-                None => format!("{served} of {all} tablets served"),
-            });
-        })
-        .await?;
-        progress.finish_and_clear();
-        Ok(())
+        self.settle(progress).await
     }
 
     /// Waits until all servers that were started are members and all tablets are served. Tablets
@@ -265,10 +267,7 @@ impl LocalCluster {
     ///
     /// # Errors
     /// A child dies meanwhile.
-    pub async fn settle(
-        &mut self,
-        tell: impl Fn(&ClusterStatus, usize, usize),
-    ) -> Result<(), Failure> {
+    async fn settle(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
         let session = self.session(STATUS_LIMIT);
         let wanted: Vec<ServerId> = self
             .servers
@@ -284,19 +283,25 @@ impl LocalCluster {
                 (which, status) = self.death() => return Err(Failure::new(self.obituary(which, status))),
                 looked = session.client.cluster_status() => looked,
             };
-            if let Ok(status) = looked {
-                let tablets = || status.tables.iter().flat_map(|table| &table.tablets);
-                let served = tablets().filter(|t| t.state == TabletState::Normal).count();
-                let all = tablets().count();
-                tell(&status, served, all);
-                let up = wanted.iter().all(|id| status.list.is_up(*id));
-                if up && served == all {
-                    return Ok(());
+            match looked {
+                Ok(status) => {
+                    let tablets = || status.tables.iter().flat_map(|table| &table.tablets);
+                    let served = tablets().filter(|t| t.state == TabletState::Normal).count();
+                    let all = tablets().count();
+                    let away = wanted.iter().filter(|id| !status.list.is_up(**id)).count();
+                    if away == 0 && served == all {
+                        return Ok(());
+                    }
+                    let patience = self.env.clock.now().since(start) < INCOMPLETE_LIMIT;
+                    if away == 0 && !self.left_out.is_empty() && !patience {
+                        return Ok(());
+                    }
+                    progress.set_message(match away {
+                        0 => format!("{served} of {all} tablets served{}", recovery(&status)),
+                        _ => format!("{away} servers are no members yet{}", recovery(&status)),
+                    });
                 }
-                let patience = self.env.clock.now().since(start) < INCOMPLETE_LIMIT;
-                if up && !self.left_out.is_empty() && !patience {
-                    return Ok(());
-                }
+                Err(error) => progress.set_message(error.to_string()),
             }
             self.env.clock.sleep(LOOK_PAUSE).await;
         }
@@ -591,6 +596,34 @@ impl LocalCluster {
     }
 }
 
+/// What the latest recovery that is under way does.
+fn recovery(status: &ClusterStatus) -> String {
+    let mut latest_first = status.recoveries.iter().rev();
+    match latest_first.find(|recovery| !recovery.done) {
+        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.phase),
+        None => String::new(),
+    }
+}
+
+/// Says what a start waits for where nobody sees that in the spinner: after a while, and when it changes. Ends when the
+/// start takes too long.
+async fn overdue(clock: &dyn Clock, progress: &ProgressBar, limit: Option<Duration>) -> Failure {
+    let began = clock.now();
+    let mut said = String::new();
+    loop {
+        let (took, phase) = (clock.now().since(began), progress.message());
+        let seconds = took.as_secs();
+        if limit.is_some_and(|limit| took >= limit) {
+            return Failure::new(format!("the cluster was not up after {seconds} s: {phase}"));
+        }
+        if progress.is_hidden() && took >= SILENCE_MAX && phase != said {
+            say(format_args!("not up after {seconds} s: {phase}"));
+            said = phase;
+        }
+        clock.sleep(TELL_PAUSE).await;
+    }
+}
+
 /// This program's file. By the name that also holds when the file was replaced meanwhile, so that
 /// all processes of a cluster are of one version.
 fn own_program() -> Result<PathBuf, Failure> {
@@ -643,6 +676,19 @@ fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::with_runtime;
+
+    #[test]
+    fn a_start_that_takes_too_long_says_what_it_waits_for() {
+        let failure = with_runtime(1, |env| async move {
+            let progress = spinner("starting servers");
+            Ok(overdue(&*env.clock, &progress, Some(Duration::ZERO)).await)
+        });
+        assert_eq!(
+            failure.unwrap().to_string(),
+            "the cluster was not up after 0 s: starting servers"
+        );
+    }
 
     #[test]
     fn the_number_of_servers_is_found_in_the_data() {
