@@ -202,8 +202,8 @@ pub struct Dev {
     /// Coordinators; one leads, the others take over when it dies
     #[arg(long, value_name = "N", env = "PLUVIO_COORDINATORS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub coordinators: u32,
-    /// Where to keep the cluster's metadata, as of `pluvio coordinator`; other places than a directory
-    /// need --data [default: a directory below --data]
+    /// Where to keep the cluster's metadata, as of `pluvio coordinator`; needs --data [default: a
+    /// directory below --data]
     #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
     pub metadata: Option<MetadataPlace>,
     /// Who its coordinators are there.

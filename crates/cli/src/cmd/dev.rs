@@ -8,7 +8,6 @@ use crate::process::Announcement;
 use crate::session::with_runtime;
 use pluvio_env::Env;
 use pluvio_env_os::{StopSignals, make_directory};
-use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,8 +20,7 @@ const RESPAWN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs the cluster until SIGINT or SIGTERM.
 pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
-    let outside = |place: &Place| place.directory().is_none();
-    if dev.data.is_none() && dev.metadata.as_ref().is_some_and(outside) {
+    if dev.data.is_none() && dev.metadata.is_some() {
         return Err(Failure::usage(
             "--metadata: the metadata would outlive the data, which is temporary without --data; give --data DIR",
         ));
