@@ -98,12 +98,13 @@ async fn foreground(
         return Ok(ExitCode::SUCCESS);
     };
     let mut cluster = started?;
-    if !cluster.left_out().is_empty() {
+    if let Some(highest) = cluster.left_out().last() {
+        let left_out = cluster.left_out().iter();
+        let names: Vec<String> = left_out.map(|n| format!("server-{n}")).collect();
         say(format_args!(
-            "the data of {} in {} is not served by its own server this time; use --servers {} to start all",
-            cluster.left_out().join(", "),
+            "the data of {} in {} is not served by its own server this time; use --servers {highest} to start all",
+            names.join(", "),
             data.display(),
-            cluster.servers().count() + cluster.left_out().len(),
         ));
     }
     tell(&cluster, &dev, json)?;

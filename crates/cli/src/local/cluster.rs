@@ -1,11 +1,11 @@
 //! All child processes of a cluster: start, readiness, deaths, stop.
 
-use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin};
+use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin, SERVERS_MAX};
 use crate::failure::Failure;
 use crate::local::child::Child;
 use crate::output::{say, spinner};
 use crate::ports;
-use crate::process::Announcement;
+use crate::process::{Announcement, Role};
 use crate::session::Session;
 use futures_util::future::join_all;
 use indicatif::ProgressBar;
@@ -16,6 +16,7 @@ use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::TabletState;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
@@ -158,8 +159,8 @@ pub struct LocalCluster {
     servers: Vec<Option<Child>>,
     /// Redis ports that servers have taken, 0 before.
     redis_ports: Vec<u16>,
-    /// Data of servers that are not started this time.
-    left_out: Vec<String>,
+    /// Numbers of servers that have data and are not started this time, in ascending order.
+    left_out: Vec<u32>,
 }
 
 impl LocalCluster {
@@ -170,9 +171,15 @@ impl LocalCluster {
     pub async fn start(env: Env, options: LocalOptions) -> Result<Self, Failure> {
         let program = own_program()?;
         let there = servers_there(&options.data);
-        let count = options
-            .servers
-            .unwrap_or(if there == 0 { 4 } else { there });
+        let highest = there.last().copied();
+        if options.servers.is_none() && highest > Some(SERVERS_MAX) {
+            return Err(Failure::usage(format!(
+                "{}: server-{} is there, and {SERVERS_MAX} servers are the most; give --servers, or another directory",
+                options.data.display(),
+                highest.unwrap_or_default()
+            )));
+        }
+        let count = options.servers.or(highest).unwrap_or(4);
         let mut this = Self {
             env,
             program,
@@ -182,7 +189,7 @@ impl LocalCluster {
             options,
             servers: (0..count).map(|_| None).collect(),
             redis_ports: (0..count).map(|_| 0).collect(),
-            left_out: (count + 1..=there).map(|n| format!("server-{n}")).collect(),
+            left_out: there.into_iter().filter(|n| *n > count).collect(),
         };
         this.check_ports()?;
         this.check_replicas()?;
@@ -307,8 +314,8 @@ impl LocalCluster {
         }
     }
 
-    /// Names of data directories whose servers were not started.
-    pub fn left_out(&self) -> &[String] {
+    /// Numbers of servers that have data and were not started, in ascending order.
+    pub fn left_out(&self) -> &[u32] {
         &self.left_out
     }
 
@@ -635,23 +642,20 @@ fn own_program() -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))
 }
 
-/// How many servers a data directory knows: the highest number of `server-N`.
-fn servers_there(data: &Path) -> u32 {
+/// The servers that a data directory knows: each N in ascending order whose `server-N` holds what a server keeps.
+fn servers_there(data: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(data) else {
-        return 0;
+        return Vec::new();
     };
-    entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| {
-            entry
-                .file_name()
-                .to_str()?
-                .strip_prefix("server-")?
-                .parse()
-                .ok()
-        })
-        .max()
-        .unwrap_or(0)
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let numbers = names.filter_map(|name| name.strip_prefix("server-")?.parse::<u32>().ok());
+    // What a coordinator refuses is a server's.
+    let holds = |n: &u32| {
+        let directory = data.join(format!("server-{n}"));
+        Role::Coordinator.check_directory(&directory).is_err()
+    };
+    let known: BTreeSet<u32> = numbers.filter(|n| *n > 0 && holds(n)).collect();
+    known.into_iter().collect()
 }
 
 /// Where the coordinators will listen. The first one at the usual port when it is free: clients then
@@ -691,13 +695,37 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_servers_is_found_in_the_data() {
+    fn servers_are_found_in_the_data() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(servers_there(folder.path()), 0);
-        for name in ["server-1", "server-3", "server-x", "coordinator", "logs"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
+        assert!(servers_there(folder.path()).is_empty());
+        for name in [
+            "server-1/frames",
+            "server-3/identity.json",
+            "server-4000000000",
+            "server-02/frames",
+            "server-0/frames",
+            "server-x/frames",
+            "coordinator",
+            "logs",
+        ] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
         }
-        assert_eq!(servers_there(folder.path()), 3);
-        assert_eq!(servers_there(&folder.path().join("nothing")), 0);
+        assert_eq!(servers_there(folder.path()), [1, 3]);
+        assert!(servers_there(&folder.path().join("nothing")).is_empty());
+    }
+
+    #[test]
+    fn more_servers_than_can_be_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("server-65/frames")).unwrap();
+        let options = LocalOptions {
+            servers: None,
+            ..LocalOptions::for_a_while(1, 0, Size::mib(64), folder.path())
+        };
+        let started = with_runtime(1, |env| async move {
+            LocalCluster::start(env, options).await.map(drop)
+        });
+        let failure = started.unwrap_err().to_string();
+        assert!(failure.contains("server-65"), "{failure}");
     }
 }
