@@ -65,7 +65,7 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
     };
     let json = global.json;
     let result = temporary::until_stopped(move |env| show(env, options, json));
-    temporary::remove(directory);
+    temporary::end(directory, result.as_ref().err());
     result
 }
 

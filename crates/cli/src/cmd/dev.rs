@@ -2,7 +2,7 @@
 
 use crate::args::{Dev, Global};
 use crate::failure::Failure;
-use crate::local::{Change, KILL_PAUSE, LocalCluster, LocalOptions, Which};
+use crate::local::{Change, KILL_PAUSE, LocalCluster, LocalOptions, Which, temporary};
 use crate::output::{print_json, print_line, say};
 use crate::process::Announcement;
 use crate::session::with_runtime;
@@ -30,10 +30,8 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
     let (dev, json) = (dev.clone(), global.json);
     let options = options(&dev, data, global.log.clone());
     let result = with_runtime(1, move |env| foreground(env, dev, options, json));
-    if let Some(directory) = temporary
-        && let Err(error) = directory.close()
-    {
-        say(format_args!("cannot remove the temporary data: {error}"));
+    if let Some(directory) = temporary {
+        temporary::end(directory, result.as_ref().err());
     }
     result
 }
@@ -45,12 +43,7 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
             Ok((data, None))
         }
         None => {
-            let made = tempfile::Builder::new().prefix("pluvio-dev-").tempdir();
-            let directory = made.map_err(|error| {
-                Failure::new(format!(
-                    "cannot make a temporary directory: {error}; use --data"
-                ))
-            })?;
+            let directory = temporary::directory("pluvio-dev-", "use --data")?;
             Ok((directory.path().to_owned(), Some(directory)))
         }
     }
@@ -109,6 +102,12 @@ async fn foreground(
     }
     tell(&cluster, &dev, json)?;
     let result = supervise(&env, &mut cluster, &mut signals, dev.respawn).await;
+    let result = result.map_err(|failure| {
+        Failure::new(format!(
+            "{failure}; data and traces are in {}",
+            data.display()
+        ))
+    });
     let stopping = async {
         cluster.stop().await;
     };

@@ -141,8 +141,8 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment` fails with leaves no evidence:
-/// that there is no cluster, or that somebody stopped it.
+/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment` fails with leaves no evidence
+/// but what it names: that there is no cluster, or that somebody stopped it.
 fn run_with(
     global: &Global,
     torture: &Torture,
@@ -167,7 +167,7 @@ fn run_with(
     let (mut report, history) = match result {
         Ok(done) => done,
         Err(failure) => {
-            evidence.remove();
+            evidence.end(&failure);
             return Err(failure);
         }
     };

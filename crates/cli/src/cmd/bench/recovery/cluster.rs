@@ -107,7 +107,7 @@ pub fn run(scene: &Scene) -> Result<Seen, Failure> {
     let scene = scene.clone();
     let result =
         temporary::until_stopped(move |env| async move { play(env, options, &scene).await });
-    temporary::remove(directory);
+    temporary::end(directory, result.as_ref().err());
     result
 }
 
