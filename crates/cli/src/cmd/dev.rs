@@ -8,6 +8,7 @@ use crate::process::Announcement;
 use crate::session::with_runtime;
 use pluvio_env::Env;
 use pluvio_env_os::{StopSignals, make_directory};
+use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,10 +26,19 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
             "--metadata: the metadata would outlive the data, which is temporary without --data; give --data DIR",
         ));
     }
+    let login = &dev.metadata_login;
+    let in_directory = |place: &Place| place.directory().is_some();
+    if dev.metadata.as_ref().is_none_or(in_directory)
+        && (login.metadata_user.is_some() || login.metadata_password_file.is_some())
+    {
+        return Err(Failure::usage(
+            "--metadata-user and --metadata-password-file are for metadata in etcd or ZooKeeper; a directory knows no users",
+        ));
+    }
     // Kept until the end: dropping it removes the directory.
     let (data, temporary) = data_directory(dev)?;
     let (dev, json) = (dev.clone(), global.json);
-    let options = options(&dev, data, global.log.clone());
+    let options = options(&dev, data, global);
     let result = with_runtime(1, move |env| foreground(env, dev, options, json));
     if let Some(directory) = temporary {
         temporary::end(directory, result.as_ref().err());
@@ -49,7 +59,7 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
     }
 }
 
-fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
+fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
     LocalOptions {
         servers: dev.servers,
         replicas: dev.replicas,
@@ -64,7 +74,8 @@ fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
         metadata: dev.metadata.clone(),
         metadata_login: dev.metadata_login.clone(),
         durability: dev.durability,
-        log,
+        log: global.log.clone(),
+        log_format: global.log_format,
         verbose: dev.verbose,
         homes: None,
         start_limit: None,

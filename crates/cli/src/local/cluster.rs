@@ -1,6 +1,6 @@
 //! All child processes of a cluster: start, readiness, deaths, stop.
 
-use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin, SERVERS_MAX};
+use crate::args::{COORDINATOR_PORT, Durability, LogFormat, MetadataLogin, SERVERS_MAX};
 use crate::failure::Failure;
 use crate::local::child::Child;
 use crate::output::{say, spinner};
@@ -70,8 +70,10 @@ pub struct LocalOptions {
     pub metadata_login: MetadataLogin,
     /// When writes are acknowledged.
     pub durability: Durability,
-    /// Traces of children: what, and whether here or in files.
+    /// What children trace.
     pub log: Option<String>,
+    /// How they write it.
+    pub log_format: LogFormat,
     /// Traces of children come to standard error.
     pub verbose: bool,
     /// Where children run, coordinators first; on this machine's loopback when `None`.
@@ -108,6 +110,7 @@ impl LocalOptions {
             metadata_login: MetadataLogin::default(),
             durability: Durability::Buffered,
             log: None,
+            log_format: LogFormat::Text,
             verbose: false,
             homes: None,
             start_limit: Some(START_LIMIT),
@@ -231,6 +234,9 @@ impl LocalCluster {
         let mut options = ServerOptions::new(Address::default(), Address::default());
         options.replicas = self.options.replicas;
         options.min_replicas = self.options.min_replicas;
+        if let Some(problem) = options.problem() {
+            return Err(Failure::usage(problem));
+        }
         let servers = self.servers.len();
         let backups = u32::try_from(servers - 1).unwrap_or(u32::MAX).max(1);
         let needed = options.needed();
@@ -541,6 +547,7 @@ impl LocalCluster {
         if let Some(log) = &self.options.log {
             add("--log", log.into());
         }
+        add("--log-format", self.options.log_format.name().into());
         arguments
     }
 

@@ -410,6 +410,11 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
             &["dev", "--servers", "2", "--replicas", "9"],
             "8 backups, and with --servers 2 there are 1",
         ),
+        (
+            &["dev", "--replicas", "2", "--min-replicas", "3"],
+            "min-replicas is 3, more than replicas, which is 2",
+        ),
+        (&["dev", "--metadata-user", "u"], "knows no users"),
     ] {
         pluvio(arguments).fails(2, &["error: ", words]);
     }
