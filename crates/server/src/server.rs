@@ -303,6 +303,12 @@ fn as_others_reach(bound: &str, own: &Address) -> String {
     }
 }
 
+/// 0 when there is none.
+fn port_of(address: &Address) -> u16 {
+    let port = address.0.rsplit(':').next();
+    port.and_then(|p| p.parse().ok()).unwrap_or(0)
+}
+
 /// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
 /// keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
@@ -369,12 +375,7 @@ impl Starting {
         client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
         let mut options = RedisOptions::default();
-        options.port = address
-            .0
-            .rsplit(':')
-            .next()
-            .and_then(|p| p.parse().ok())
-            .unwrap_or(0);
+        options.port = port_of(address);
         options.process_id = self.options.pid;
         options.synced = self.options.synced;
         options.connections_max = self.options.redis_connections_max;
@@ -393,7 +394,9 @@ impl Starting {
             .env
             .network
             .listen_streams(address, most, RedisService::REFUSAL, service);
-        ports.push(port.await?);
+        let port = port.await?;
+        redis.bound(port_of(&port.address));
+        ports.push(port);
         Ok(Some(redis))
     }
 

@@ -126,6 +126,12 @@ struct Run {
 pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     if let Some(path) = &torture.history {
         let history = lines::read(path)?;
+        if history.is_empty() {
+            return Err(Failure::new(format!(
+                "{}: there is no operation in it; give the history.jsonl of a run",
+                path.display()
+            )));
+        }
         let mut report = Report::default();
         report.judge(&history);
         return report.tell(global);

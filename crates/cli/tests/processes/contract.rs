@@ -123,6 +123,7 @@ fn commands_keep_their_words_and_exit_codes() {
     scans(&cluster);
     who_wants_no_more_is_left_in_peace(&cluster);
     status_has_its_fields(&cluster);
+    a_redis_port_that_was_free_is_told(&cluster);
     options_come_from_file_environment_and_flags(&cluster);
 }
 
@@ -320,6 +321,21 @@ fn status_has_its_fields(cluster: &Cluster) {
         text.contains("2 servers up") && text.contains("things"),
         "{text}"
     );
+}
+
+fn a_redis_port_that_was_free_is_told(cluster: &Cluster) {
+    let address = cluster.redis(0);
+    let (_, port) = address.rsplit_once(':').unwrap();
+    let mut redis = cluster.connect(0);
+    let info = redis.call(&["INFO", "server"]);
+    let Reply::Bulk(info) = info else {
+        panic!("{info:?}");
+    };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains(&format!("tcp_port:{port}\r\n")), "{info}");
+    let config = redis.call(&["CONFIG", "GET", "port"]);
+    let expected = [Reply::bulk("port"), Reply::bulk(port)];
+    assert_eq!(config, Reply::Array(expected.into()));
 }
 
 fn options_come_from_file_environment_and_flags(cluster: &Cluster) {
