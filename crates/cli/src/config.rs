@@ -314,7 +314,7 @@ fn is_number(argument: &Arg) -> bool {
         TypeId::of::<u64>(),
         TypeId::of::<usize>(),
     ];
-    numbers.iter().any(|number| of == *number)
+    numbers.into_iter().any(|number| of == number)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl Evidence {
         self.temporary.into_iter().for_each(temporary::remove);
     }
 
-    /// Nothing is to be shown but what `failure` names; otherwise as above.
+    /// Nothing is to be shown but what `failure` names: if that is in a temporary directory, it stays.
     pub fn end(self, failure: &Failure) {
         if let Some(directory) = self.temporary {
             temporary::end(directory, Some(failure));
