@@ -80,6 +80,16 @@ pub enum LogFormat {
     Json,
 }
 
+impl LogFormat {
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -120,6 +130,8 @@ pub enum Command {
 }
 
 const NO_ADDRESS: &str = "not an address: write host:port, for example 127.0.0.1:7700";
+/// Most servers of a cluster on one machine.
+pub const SERVERS_MAX: u32 = 64;
 /// Most replicas of a write: far more than anybody wants to pay for.
 const REPLICAS_MAX: i64 = 16;
 
@@ -165,7 +177,7 @@ pub enum Tombstones {
 #[derive(Args, Clone, Debug)]
 pub struct Dev {
     /// Number of servers; with --data of an earlier run as many as there were [default: 4]
-    #[arg(long, value_name = "N", env = "PLUVIO_SERVERS", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", env = "PLUVIO_SERVERS", value_parser = clap::value_parser!(u32).range(1..=i64::from(SERVERS_MAX)))]
     pub servers: Option<u32>,
     /// Replicas of every write on other servers' disks; 0 keeps none
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
@@ -202,8 +214,8 @@ pub struct Dev {
     /// Coordinators; one leads, the others take over when it dies
     #[arg(long, value_name = "N", env = "PLUVIO_COORDINATORS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub coordinators: u32,
-    /// Where to keep the cluster's metadata, as of `pluvio coordinator`; other places than a directory
-    /// need --data [default: a directory below --data]
+    /// Where to keep the cluster's metadata, as of `pluvio coordinator`; needs --data [default: a
+    /// directory below --data]
     #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
     pub metadata: Option<MetadataPlace>,
     /// Who its coordinators are there.

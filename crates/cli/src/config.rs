@@ -12,7 +12,8 @@ use crate::failure::Failure;
 use crate::output::say;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -39,15 +40,17 @@ pub enum Asked {
 pub fn read(arguments: &[OsString]) -> Result<Asked, Failure> {
     let mut command = Cli::command();
     let file = config_path(arguments);
+    let mut keys = toml::Table::new();
     if let Some(path) = &file {
-        command = apply(command, &load(path)?, path)?;
+        keys = load(path)?;
+        command = apply(command, &keys, path)?;
     }
     let shown = command.clone();
     let matches = command
         .try_get_matches_from(arguments)
         .unwrap_or_else(|error| wrong(&error, file.as_ref()));
     if matches.get_flag("print_config") {
-        return Ok(Asked::Show(show(&shown, &matches)));
+        return Ok(Asked::Show(show(&shown, &matches, &keys)));
     }
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     Ok(Asked::Do(Box::new(cli)))
@@ -103,7 +106,7 @@ fn load(path: &PathBuf) -> Result<toml::Table, Failure> {
         // The parser's text has several lines that draw the place; one line is enough here.
         let place = error
             .span()
-            .map_or(0, |span| text[..span.start].lines().count().max(1));
+            .map_or(0, |span| text[..span.start].matches('\n').count() + 1);
         Failure::usage(format!("{shown}, line {place}: {}", error.message()))
     })
 }
@@ -168,6 +171,12 @@ fn section_of(
             .get_arguments()
             .find(|a| a.get_long() == Some(key) && !NOT_IN_FILES.contains(&key.as_str()));
         let Some(argument) = argument else {
+            if section != GLOBAL && is_of_all_commands(key) {
+                return Err(Failure::usage(format!(
+                    "{}: key `{key}` in section [{section}] is an option of all commands; put it below [{GLOBAL}]",
+                    path.display()
+                )));
+            }
             return Err(Failure::usage(format!(
                 "{}: unknown key `{key}` in section [{section}]; keys are the long names of options, see `pluvio {} --help`",
                 path.display(),
@@ -184,6 +193,12 @@ fn section_of(
         command = command.mut_arg(id, |a| a.required(false).default_values(values));
     }
     Ok(command)
+}
+
+fn is_of_all_commands(key: &str) -> bool {
+    let command = Cli::command();
+    let mut longs = command.get_arguments().filter_map(Arg::get_long);
+    longs.any(|long| long == key) && !NOT_IN_FILES.contains(&key)
 }
 
 /// A value as it would stand on the command line.
@@ -204,8 +219,8 @@ fn texts(value: &toml::Value) -> Option<Vec<String>> {
     }
 }
 
-/// The options in force, as a configuration file.
-fn show(command: &Command, matches: &ArgMatches) -> String {
+/// The options in force, as a configuration file; `file` is the one that was read.
+fn show(command: &Command, matches: &ArgMatches, file: &toml::Table) -> String {
     let mut text = String::new();
     let mut path = Vec::new();
     let (mut command, mut matches) = (command.clone(), matches.clone());
@@ -218,13 +233,14 @@ fn show(command: &Command, matches: &ArgMatches) -> String {
         .get_arguments()
         .filter_map(|a| a.get_long().map(str::to_owned))
         .collect();
-    section_text(&mut text, GLOBAL, &command, innermost, &[]);
+    section_text(&mut text, GLOBAL, &command, innermost, &[], file);
     while let Some((name, deeper)) = matches.subcommand() {
         path.push(name.to_owned());
         let next = command.find_subcommand(name).cloned();
         let deeper = deeper.clone();
         let Some(next) = next else { break };
-        section_text(&mut text, &path.join("."), &next, &deeper, &globals);
+        let section = path.join(".");
+        section_text(&mut text, &section, &next, &deeper, &globals, file);
         (command, matches) = (next, deeper);
     }
     text
@@ -236,7 +252,12 @@ fn section_text(
     command: &Command,
     matches: &ArgMatches,
     left_out: &[String],
+    file: &toml::Table,
 ) {
+    let mut in_file = Some(file);
+    for name in section.split('.') {
+        in_file = in_file.and_then(|table| table.get(name)?.as_table());
+    }
     let mut lines = BTreeMap::new();
     for argument in command.get_arguments() {
         let Some(long) = argument.get_long() else {
@@ -249,9 +270,7 @@ fn section_text(
         let Ok(Some(raw)) = matches.try_get_raw(id) else {
             continue;
         };
-        let quoted: Vec<String> = raw
-            .map(|value| quote(argument.get_action(), value))
-            .collect();
+        let quoted: Vec<String> = raw.map(|value| quote(argument, value)).collect();
         let value = match quoted.as_slice() {
             [] => continue,
             [one] => one.clone(),
@@ -260,7 +279,8 @@ fn section_text(
         let source = match matches.value_source(id) {
             Some(ValueSource::CommandLine) => "flag",
             Some(ValueSource::EnvVariable) => "environment",
-            _ => "file or default",
+            _ if in_file.is_some_and(|keys| keys.contains_key(long)) => "file",
+            _ => "default",
         };
         lines.insert(long.to_owned(), format!("{long} = {value}  # {source}"));
     }
@@ -273,13 +293,28 @@ fn section_text(
     }
 }
 
-fn quote(action: &ArgAction, value: &OsStr) -> String {
+fn quote(argument: &Arg, value: &OsStr) -> String {
     let value = value.to_string_lossy();
-    match action {
+    match argument.get_action() {
         ArgAction::SetTrue | ArgAction::SetFalse => value.into_owned(),
-        _ if value.parse::<i64>().is_ok() => value.into_owned(),
-        _ => toml::Value::String(value.into_owned()).to_string(),
+        _ => match value.parse::<i64>() {
+            // Others may look like a number, such as names; and not every number is one of TOML, such as 007.
+            Ok(number) if is_number(argument) => number.to_string(),
+            Ok(_) | Err(_) => toml::Value::String(value.into_owned()).to_string(),
+        },
     }
+}
+
+fn is_number(argument: &Arg) -> bool {
+    let of = argument.get_value_parser().type_id();
+    let numbers = [
+        TypeId::of::<u8>(),
+        TypeId::of::<u16>(),
+        TypeId::of::<u32>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<usize>(),
+    ];
+    numbers.into_iter().any(|number| of == number)
 }
 
 #[cfg(test)]
@@ -339,6 +374,7 @@ mod tests {
             ("[bench.load]\nkees = 1\n", "`kees`"),
             ("[bench]\nload = 1\n", "`load`"),
             ("[server]\nmemory = {}\n", "`memory`"),
+            ("[server]\nlog = \"info\"\n", "below [global]"),
         ] {
             let error = parse(file, &["pluvio", "status"]).unwrap_err();
             assert!(error.contains(named), "{file:?}: {error}");
@@ -356,15 +392,53 @@ mod tests {
 
     #[test]
     fn what_is_shown_can_be_read_again() {
-        let arguments = [
-            "pluvio", "server", "--data", "d", "--memory", "64MiB", "--pin",
-        ];
+        let mut arguments = vec!["pluvio", "server", "--data", "d", "--memory", "64MiB"];
+        arguments.extend(["--pin", "--rack", "007", "--replicas", "007"]);
         let matches = Cli::command().try_get_matches_from(arguments).unwrap();
-        let text = show(&Cli::command(), &matches);
+        let text = show(&Cli::command(), &matches, &toml::Table::new());
         let again = server(parse(&text, &["pluvio", "server"]).unwrap());
         assert_eq!(again.memory, Size::mib(64));
         assert!(again.process.pin);
         assert_eq!(again.data, PathBuf::from("d"));
+        assert_eq!(again.rack.as_deref(), Some("007"));
+        assert_eq!(again.replicas, 7);
+    }
+
+    #[test]
+    fn what_is_shown_says_where_it_came_from() {
+        let file = "[global]\ntimeout = \"10s\"\n[server]\ndata = \"d\"\nreplicas = 5\n[bench.load]\nseed = 7\n";
+        let file: toml::Table = file.parse().unwrap();
+        let shown = |arguments: &[&str]| {
+            let path = PathBuf::from("pluvio.toml");
+            let command = apply(Cli::command(), &file, &path).unwrap();
+            let matches = command.clone().try_get_matches_from(arguments).unwrap();
+            show(&command, &matches, &file)
+        };
+        let text = shown(&["pluvio", "server", "--replicas", "2"]);
+        for line in [
+            "timeout = \"10s\"  # file",
+            "data = \"d\"  # file",
+            "replicas = 2  # flag",
+            "durability = \"buffered\"  # default",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} in {text}");
+        }
+        let text = shown(&["pluvio", "bench", "load"]);
+        assert!(text.contains("seed = 7  # file"), "{text}");
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pluvio.toml");
+        for (text, line) in [("[server\n", 1), ("[server]\n= 1\n", 2), ("\n\n a b\n", 3)] {
+            std::fs::write(&path, text).unwrap();
+            let error = load(&path).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("line {line}:")),
+                "{text:?}: {error}"
+            );
+        }
     }
 
     #[test]

@@ -31,6 +31,11 @@ const STATUS_LIMIT: Duration = Duration::from_secs(3);
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let place = place(arguments)?;
     let login = login(&arguments.metadata_login, &place)?;
+    if arguments.standby && place.directory().is_none() {
+        return Err(Failure::usage(
+            "--standby is for metadata in a directory; with etcd and ZooKeeper coordinators wait for their turn without it",
+        ));
+    }
     ports::check(&[
         ("--listen", Some(arguments.listen.as_str())),
         ("--admin", arguments.admin.as_deref()),

@@ -5,7 +5,8 @@
 //! - `local`: a cluster of child processes on this machine.
 //!
 //! CLI-1: whatever goes wrong, the last line on standard error says what happened and what to do,
-//! and the exit code is 1 (2 when the command was used wrongly). Bad input is never a panic. Where only the output is wanted,
+//! and the exit code is 1 (2 when the command was used wrongly; what the parser refuses is said in a line with `error:`, before
+//! the usage). Bad input is never a panic. Where only the output is wanted,
 //! it is no failure that its reader wants no more of it.
 
 mod admin;

@@ -94,7 +94,7 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// Bytes as text: as they are when they are printable UTF-8, with `\n`, `\t`, `\\` and `\xNN`
+/// Bytes as text: as they are when they are printable UTF-8, with `\n`, `\r`, `\t`, `\\` and `\xNN`
 /// for the rest. Never contains a tab or a line break.
 pub fn escaped(bytes: &[u8]) -> Cow<'_, str> {
     let plain = |text: &str| !text.chars().any(|c| c.is_control() || c == '\\');

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pluvio_client::{Client, Parts};
 use pluvio_env::{BoxFuture, ByteStream, StreamService};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Serves the Redis protocol. Cheap to clone; clones are the same service.
 #[derive(Clone)]
@@ -36,6 +37,11 @@ impl RedisService {
             cores: (0..cores).map(core).collect(),
             shared,
         }
+    }
+
+    /// Tells it the port that it has, where any free one was asked for.
+    pub fn bound(&self, port: u16) {
+        self.shared.port.store(port, Ordering::Relaxed);
     }
 
     /// What was counted since the start.

@@ -8,13 +8,14 @@ use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerStatus};
 use pluvio_env::{Clock, Moment};
 use pluvio_units::CoreId;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How the front end behaves. `RedisOptions::default` gives the defaults.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RedisOptions {
-    /// The port, as INFO and CONFIG show it.
+    /// The port, as INFO and CONFIG show it; see `RedisService::bound`.
     pub port: u16,
     /// The process's id, as INFO shows it.
     pub process_id: u32,
@@ -60,6 +61,8 @@ pub type StatusFn = Arc<dyn Fn() -> ServerStatus + Send + Sync>;
 /// What all connections of a process share.
 pub(crate) struct Shared {
     pub(crate) options: RedisOptions,
+    /// Relaxed: it guards nothing.
+    pub(crate) port: AtomicU16,
     pub(crate) clients: Clients,
     pub(crate) started: Moment,
     clock: Arc<dyn Clock>,
@@ -78,6 +81,7 @@ impl Shared {
     ) -> Self {
         let now = clock.now();
         Self {
+            port: AtomicU16::new(options.port),
             options,
             clients: Clients::default(),
             started: now,
@@ -86,6 +90,10 @@ impl Shared {
             status,
             counters: (0..cores.max(1)).map(|_| Arc::default()).collect(),
         }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed)
     }
 
     pub(crate) fn now(&self) -> Moment {

@@ -96,7 +96,8 @@ impl ServerOptions {
     }
 
     /// What is wrong with the options, for people.
-    pub(crate) fn problem(&self) -> Option<String> {
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
         let needed = self.needed();
         if self.replicas > 0 && needed == 0 {
             return Some("min-replicas must be at least 1: a write is acknowledged only when a replica has it".into());

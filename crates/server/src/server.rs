@@ -310,6 +310,12 @@ fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Opt
     Some(there.id).filter(|id| Some(*id) != former)
 }
 
+/// 0 when there is none.
+fn port_of(address: &Address) -> u16 {
+    let port = address.0.rsplit(':').next();
+    port.and_then(|p| p.parse().ok()).unwrap_or(0)
+}
+
 /// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
 /// keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
@@ -378,12 +384,7 @@ impl Starting {
         client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
         let mut options = RedisOptions::default();
-        options.port = address
-            .0
-            .rsplit(':')
-            .next()
-            .and_then(|p| p.parse().ok())
-            .unwrap_or(0);
+        options.port = port_of(address);
         options.process_id = self.options.pid;
         options.synced = self.options.synced;
         options.connections_max = self.options.redis_connections_max;
@@ -402,7 +403,9 @@ impl Starting {
             .env
             .network
             .listen_streams(address, most, RedisService::REFUSAL, service);
-        ports.push(port.await?);
+        let port = port.await?;
+        redis.bound(port_of(&port.address));
+        ports.push(port);
         Ok(Some(redis))
     }
 

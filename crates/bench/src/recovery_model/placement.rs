@@ -87,7 +87,11 @@ pub struct PlacementOptions {
 }
 
 impl PlacementOptions {
-    fn check(&self) -> Result<(), ExperimentError> {
+    /// They are sensible.
+    ///
+    /// # Errors
+    /// An option is outside of its range; it is named as on the command line.
+    pub fn check(&self) -> Result<(), ExperimentError> {
         within("disks", self.count, 1..=100_000)?;
         within("segments", self.segments, 1..=10_000_000)?;
         within("candidates", self.candidates, 1..=1000)?;

@@ -61,11 +61,12 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
     let directory = temporary::directory("pluvio-demo-", "set TMPDIR")?;
     let options = LocalOptions {
         log: global.log.clone(),
+        log_format: global.log_format,
         ..LocalOptions::for_a_while(demo.servers, demo.replicas, demo.memory, directory.path())
     };
     let json = global.json;
     let result = temporary::until_stopped(move |env| show(env, options, json));
-    temporary::remove(directory);
+    temporary::end(directory, result.as_ref().err());
     result
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::{Dev, Global};
 use crate::failure::Failure;
-use crate::local::{KILL_PAUSE, LocalCluster, LocalOptions, Which};
+use crate::local::{Change, KILL_PAUSE, LocalCluster, LocalOptions, Which, temporary};
 use crate::output::{print_json, print_line, say};
 use crate::process::Announcement;
 use crate::session::with_runtime;
@@ -10,7 +10,6 @@ use pluvio_env::Env;
 use pluvio_env_os::{StopSignals, make_directory};
 use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,21 +21,27 @@ const RESPAWN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs the cluster until SIGINT or SIGTERM.
 pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
-    let outside = |place: &Place| place.directory().is_none();
-    if dev.data.is_none() && dev.metadata.as_ref().is_some_and(outside) {
+    if dev.data.is_none() && dev.metadata.is_some() {
         return Err(Failure::usage(
             "--metadata: the metadata would outlive the data, which is temporary without --data; give --data DIR",
+        ));
+    }
+    let login = &dev.metadata_login;
+    let in_directory = |place: &Place| place.directory().is_some();
+    if dev.metadata.as_ref().is_none_or(in_directory)
+        && (login.metadata_user.is_some() || login.metadata_password_file.is_some())
+    {
+        return Err(Failure::usage(
+            "--metadata-user and --metadata-password-file are for metadata in etcd or ZooKeeper; a directory knows no users",
         ));
     }
     // Kept until the end: dropping it removes the directory.
     let (data, temporary) = data_directory(dev)?;
     let (dev, json) = (dev.clone(), global.json);
-    let options = options(&dev, data, global.log.clone());
+    let options = options(&dev, data, global);
     let result = with_runtime(1, move |env| foreground(env, dev, options, json));
-    if let Some(directory) = temporary
-        && let Err(error) = directory.close()
-    {
-        say(format_args!("cannot remove the temporary data: {error}"));
+    if let Some(directory) = temporary {
+        temporary::end(directory, result.as_ref().err());
     }
     result
 }
@@ -48,18 +53,13 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
             Ok((data, None))
         }
         None => {
-            let made = tempfile::Builder::new().prefix("pluvio-dev-").tempdir();
-            let directory = made.map_err(|error| {
-                Failure::new(format!(
-                    "cannot make a temporary directory: {error}; use --data"
-                ))
-            })?;
+            let directory = temporary::directory("pluvio-dev-", "use --data")?;
             Ok((directory.path().to_owned(), Some(directory)))
         }
     }
 }
 
-fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
+fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
     LocalOptions {
         servers: dev.servers,
         replicas: dev.replicas,
@@ -74,9 +74,11 @@ fn options(dev: &Dev, data: PathBuf, log: Option<String>) -> LocalOptions {
         metadata: dev.metadata.clone(),
         metadata_login: dev.metadata_login.clone(),
         durability: dev.durability,
-        log,
+        log: global.log.clone(),
+        log_format: global.log_format,
         verbose: dev.verbose,
         homes: None,
+        start_limit: None,
     }
 }
 
@@ -100,16 +102,23 @@ async fn foreground(
         return Ok(ExitCode::SUCCESS);
     };
     let mut cluster = started?;
-    if !cluster.left_out().is_empty() {
+    if let Some(highest) = cluster.left_out().last() {
+        let left_out = cluster.left_out().iter();
+        let names: Vec<String> = left_out.map(|n| format!("server-{n}")).collect();
         say(format_args!(
-            "the data of {} in {} is not served by its own server this time; use --servers {} to start all",
-            cluster.left_out().join(", "),
+            "the data of {} in {} is not served by its own server this time; use --servers {highest} to start all",
+            names.join(", "),
             data.display(),
-            cluster.servers().count() + cluster.left_out().len(),
         ));
     }
     tell(&cluster, &dev, json)?;
     let result = supervise(&env, &mut cluster, &mut signals, dev.respawn).await;
+    let result = result.map_err(|failure| {
+        Failure::new(format!(
+            "{failure}; data and traces are in {}",
+            data.display()
+        ))
+    });
     let stopping = async {
         cluster.stop().await;
     };
@@ -189,48 +198,45 @@ async fn supervise(
     signals: &mut StopSignals,
     respawn: bool,
 ) -> Result<(), Failure> {
-    // Children to be started again.
-    let mut missing: VecDeque<Which> = VecDeque::new();
     loop {
+        let missing = match respawn {
+            true => cluster.missing(),
+            false => Vec::new(),
+        };
         let pause = async {
             match missing.is_empty() {
                 true => std::future::pending().await,
                 false => env.clock.sleep(RESPAWN_PAUSE).await,
             }
         };
-        let death = tokio::select! {
+        let change = tokio::select! {
             biased;
             _ = signals.next() => return Ok(()),
-            death = cluster.death() => Some(death),
+            change = cluster.change() => Some(change),
             () = pause => None,
         };
-        if let Some((which, status)) = death {
-            say(cluster.obituary(which, status));
-            match respawn {
-                true => missing.push_back(which),
-                false if cluster.is_empty() => {
+        match change {
+            Some(Change::Ready(which)) => {
+                if let Some(a) = cluster.announced(which) {
+                    say(format_args!(
+                        "started again as process {}, requests on {}",
+                        a.pid, a.addr
+                    ));
+                }
+            }
+            Some(Change::Ended(_, why)) => {
+                say(why);
+                if !respawn && cluster.is_empty() {
                     return Err(Failure::new("no process of the cluster is left"));
                 }
-                false => {}
             }
-            continue;
-        }
-        let Some(which) = missing.pop_front() else {
-            continue;
-        };
-        let outcome = tokio::select! {
-            biased;
-            _ = signals.next() => return Ok(()),
-            outcome = cluster.respawn(which) => outcome,
-        };
-        match outcome {
-            Ok(a) => say(format_args!(
-                "started again as process {}, requests on {}",
-                a.pid, a.addr
-            )),
-            Err(failure) => {
-                say(format_args!("{failure}; trying again"));
-                missing.push_back(which);
+            // Nobody is waited for here: a server is ready only when a coordinator is.
+            None => {
+                for which in missing {
+                    if let Err(failure) = cluster.launch(which) {
+                        say(format_args!("{failure}; trying again"));
+                    }
+                }
             }
         }
     }

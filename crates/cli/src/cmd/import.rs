@@ -2,14 +2,16 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::ingest::records::{Format, read};
-use crate::ingest::write::{Options, Summary, write_all};
+use crate::ingest::records::{Format, Records, read};
+use crate::ingest::write::{Options, Summary, end, write_all};
 use crate::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
 use crate::session::{Session, with_session};
 use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs::File;
 use std::io::Read;
+use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -44,20 +46,6 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
     }
     // Looked for before the cluster is asked for anything.
     let (input, length) = open(&import.file)?;
-    let (import, json) = (import.clone(), global.json);
-    let (summary, took) = with_session(global, 0, move |session| async move {
-        load(&session, import, input, length).await
-    })?;
-    report(&summary, took, json)
-}
-
-async fn load(
-    session: &Session,
-    import: Import,
-    input: Box<dyn Read + Send>,
-    length: Option<u64>,
-) -> Result<(Summary, Duration), Failure> {
-    let table = session.client.create_table(&import.table, None).await?;
     let progress = match length {
         Some(length) => bar(length, "importing", true),
         None => spinner("importing"),
@@ -68,7 +56,29 @@ async fn load(
     } else {
         input
     };
-    let records = read(input, import.format, import.key);
+    let mut records = read(input, import.format, import.key.clone()).peekable();
+    // What ends at once, such as one with a wrong --key, leaves no table.
+    if let Some(Err(bad)) = records.peek()
+        && let Some(failure) = end(bad, import.skip_bad)
+    {
+        progress.finish_and_clear();
+        return Err(failure);
+    }
+    let (import, json) = (import.clone(), global.json);
+    let (summary, took) = with_session(global, 0, move |session| async move {
+        load(&session, import, records, progress, by_bytes).await
+    })?;
+    report(&summary, took, json)
+}
+
+async fn load(
+    session: &Session,
+    import: Import,
+    records: Peekable<Records>,
+    progress: ProgressBar,
+    by_bytes: bool,
+) -> Result<(Summary, Duration), Failure> {
+    let table = session.client.create_table(&import.table, None).await?;
     let start = session.env.clock.now();
     let options = Options {
         workers: usize::from(import.threads),

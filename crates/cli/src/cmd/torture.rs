@@ -4,7 +4,7 @@
 //! processes, `links` and `disks`), `native` and `redis` (clients), `journal` (what they did), `report` (the judgement), `evidence` (where it is
 //! kept), `lines` (histories as files).
 
-use crate::args::Global;
+use crate::args::{Global, LogFormat};
 use crate::failure::Failure;
 use crate::local::{LocalCluster, LocalOptions, temporary};
 use crate::output::{bar, say, spinner};
@@ -126,6 +126,12 @@ struct Run {
 pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     if let Some(path) = &torture.history {
         let history = lines::read(path)?;
+        if history.is_empty() {
+            return Err(Failure::new(format!(
+                "{}: there is no operation in it; give the history.jsonl of a run",
+                path.display()
+            )));
+        }
         let mut report = Report::default();
         report.judge(&history);
         return report.tell(global);
@@ -135,14 +141,14 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
             "--replicas must be less than --servers: replicas lie on other servers",
         ));
     }
-    let log = global.log.clone();
+    let traces = (global.log.clone(), global.log_format);
     run_with(global, torture, |run| {
-        temporary::until_stopped(move |env| async move { torment(env, &run, log).await })
+        temporary::until_stopped(move |env| async move { torment(env, &run, traces).await })
     })
 }
 
-/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment` fails with leaves no evidence:
-/// that there is no cluster, or that somebody stopped it.
+/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment` fails with leaves no evidence
+/// but what it names: that there is no cluster, or that somebody stopped it.
 fn run_with(
     global: &Global,
     torture: &Torture,
@@ -167,7 +173,7 @@ fn run_with(
     let (mut report, history) = match result {
         Ok(done) => done,
         Err(failure) => {
-            evidence.remove();
+            evidence.end(&failure);
             return Err(failure);
         }
     };
@@ -241,7 +247,11 @@ fn fresh_seed() -> u64 {
 ///
 /// # Errors
 /// There is no cluster.
-async fn torment(env: Env, run: &Run, log: Option<String>) -> Result<(Report, History), Failure> {
+async fn torment(
+    env: Env,
+    run: &Run,
+    (log, log_format): (Option<String>, LogFormat),
+) -> Result<(Report, History), Failure> {
     let torture = &run.torture;
     let options = LocalOptions {
         coordinators: COORDINATORS,
@@ -252,6 +262,7 @@ async fn torment(env: Env, run: &Run, log: Option<String>) -> Result<(Report, Hi
             .then(|| (torture.replicas - 1).max(2)),
         homes: run.machine.links.as_ref().map(Links::homes),
         log: Some(log.unwrap_or_else(|| "info".to_owned())),
+        log_format,
         ..LocalOptions::for_a_while(torture.servers, torture.replicas, torture.memory, &run.data)
     };
     let cluster = LocalCluster::start(env.clone(), options).await?;

@@ -9,8 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::ValueEnum;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -178,6 +179,15 @@ fn object(line: u64, text: &[u8]) -> Result<Map<String, Value>, BadRecord> {
     }
 }
 
+/// The text of a field.
+fn as_it_stands(line: u64, text: &[u8], name: &str) -> Result<String, BadRecord> {
+    let fields: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(text).map_err(|error| bad(line, format!("not JSON: {error}")))?;
+    let field = fields.get(name);
+    let field = field.ok_or_else(|| bad(line, format!("there is no field {name:?}")))?;
+    Ok(field.get().to_owned())
+}
+
 fn json_record(
     line: u64,
     number: u64,
@@ -189,6 +199,8 @@ fn json_record(
         None => number.to_string(),
         Some(name) => match object.get(name) {
             Some(Value::String(text)) => text.clone(),
+            // As a value it is rounded, and may be the same as another one.
+            Some(Value::Number(n)) if n.is_f64() => as_it_stands(line, text, name)?,
             Some(Value::Number(n)) => n.to_string(),
             Some(_) => {
                 return Err(bad(
@@ -534,6 +546,22 @@ mod tests {
         assert!(records[4].starts_with("6 BAD there is no field \"id\""));
         assert!(records[5].starts_with("7 BAD not JSON"));
         assert_eq!(shown(b"{}\n{}", Format::Jsonl, None), ["1 1 {}", "2 2 {}"]);
+    }
+
+    #[test]
+    fn numbers_are_keys_as_they_stand() {
+        let text = b"{\"id\":123456789012345678901}\n{\"id\":123456789012345678902}\n{\"id\": 1.10 }\n{\"id\":-7}";
+        let records = all(text, Format::Jsonl, Some("id"));
+        let keys = records
+            .iter()
+            .map(|record| &record.as_ref().unwrap().key[..]);
+        let expected: [&[u8]; 4] = [
+            b"123456789012345678901",
+            b"123456789012345678902",
+            b"1.10",
+            b"-7",
+        ];
+        assert_eq!(keys.collect::<Vec<_>>(), expected);
     }
 
     #[test]

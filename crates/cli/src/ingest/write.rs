@@ -210,23 +210,29 @@ impl Reader {
     }
 
     fn bad(&self, bad: &BadRecord) -> bool {
-        let told = format!("line {}: {}", bad.line, bad.message);
-        if !self.skip_bad || bad.last {
-            let advice = if bad.last {
-                ""
-            } else {
-                "; mend it, or use --skip-bad"
-            };
-            self.shared.fail(Failure::new(format!("{told}{advice}")));
+        if let Some(failure) = end(bad, self.skip_bad) {
+            self.shared.fail(failure);
             return false;
         }
         let mut written = self.shared.written();
         written.bad += 1;
         if written.told.len() < TOLD {
+            let told = format!("line {}: {}", bad.line, bad.message);
             written.told.push(told);
         }
         true
     }
+}
+
+/// With what a bad record ends an import; `None` when it is passed over.
+pub fn end(bad: &BadRecord, skip_bad: bool) -> Option<Failure> {
+    let advice = match (bad.last, skip_bad) {
+        (true, _) => "",
+        (false, false) => "; mend it, or use --skip-bad",
+        (false, true) => return None,
+    };
+    let (line, message) = (bad.line, &bad.message);
+    Some(Failure::new(format!("line {line}: {message}{advice}")))
 }
 
 /// The upper bits choose the worker: the same ones choose the tablet, so that a worker's batches

@@ -1,20 +1,22 @@
 //! All child processes of a cluster: start, readiness, deaths, stop.
 
-use crate::args::{COORDINATOR_PORT, Durability, MetadataLogin};
+use crate::args::{COORDINATOR_PORT, Durability, LogFormat, MetadataLogin, SERVERS_MAX};
 use crate::failure::Failure;
 use crate::local::child::Child;
-use crate::output::spinner;
+use crate::output::{say, spinner};
 use crate::ports;
-use crate::process::Announcement;
+use crate::process::{Announcement, Role};
 use crate::session::Session;
 use futures_util::future::join_all;
+use indicatif::ProgressBar;
 use pluvio_client::ClusterStatus;
-use pluvio_env::{Address, Env};
+use pluvio_env::{Address, Clock, Env};
 use pluvio_metadata::Place;
 use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::TabletState;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
@@ -32,6 +34,12 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 const INCOMPLETE_LIMIT: Duration = Duration::from_secs(15);
 /// How long one question to the cluster may take while it starts.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
+/// How long people who see no spinner are told nothing while a cluster starts.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Pause between two looks at whether there is something to tell them.
+const TELL_PAUSE: Duration = Duration::from_secs(5);
+/// How long a cluster that lives for a while may take to be up: far more than it needs on a machine that is busy.
+const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// What cluster to start.
 #[derive(Clone, Debug)]
@@ -62,12 +70,16 @@ pub struct LocalOptions {
     pub metadata_login: MetadataLogin,
     /// When writes are acknowledged.
     pub durability: Durability,
-    /// Traces of children: what, and whether here or in files.
+    /// What children trace.
     pub log: Option<String>,
+    /// How they write it.
+    pub log_format: LogFormat,
     /// Traces of children come to standard error.
     pub verbose: bool,
     /// Where children run, coordinators first; on this machine's loopback when `None`.
     pub homes: Option<Vec<Home>>,
+    /// How long it may take until all is up; as long as it takes when `None`.
+    pub start_limit: Option<Duration>,
 }
 
 /// Where a child runs, when that is not simply here.
@@ -98,8 +110,10 @@ impl LocalOptions {
             metadata_login: MetadataLogin::default(),
             durability: Durability::Buffered,
             log: None,
+            log_format: LogFormat::Text,
             verbose: false,
             homes: None,
+            start_limit: Some(START_LIMIT),
         }
     }
 
@@ -148,21 +162,27 @@ pub struct LocalCluster {
     servers: Vec<Option<Child>>,
     /// Redis ports that servers have taken, 0 before.
     redis_ports: Vec<u16>,
-    /// Data of servers that are not started this time.
-    left_out: Vec<String>,
+    /// Numbers of servers that have data and are not started this time, in ascending order.
+    left_out: Vec<u32>,
 }
 
 impl LocalCluster {
     /// Starts the children and waits until all servers are up and all tablets are served.
     ///
     /// # Errors
-    /// A child does not start; all are stopped again.
+    /// A child does not start, or it takes too long; all are stopped again.
     pub async fn start(env: Env, options: LocalOptions) -> Result<Self, Failure> {
         let program = own_program()?;
         let there = servers_there(&options.data);
-        let count = options
-            .servers
-            .unwrap_or(if there == 0 { 4 } else { there });
+        let highest = there.last().copied();
+        if options.servers.is_none() && highest > Some(SERVERS_MAX) {
+            return Err(Failure::usage(format!(
+                "{}: server-{} is there, and {SERVERS_MAX} servers are the most; give --servers, or another directory",
+                options.data.display(),
+                highest.unwrap_or_default()
+            )));
+        }
+        let count = options.servers.or(highest).unwrap_or(4);
         let mut this = Self {
             env,
             program,
@@ -172,11 +192,19 @@ impl LocalCluster {
             options,
             servers: (0..count).map(|_| None).collect(),
             redis_ports: (0..count).map(|_| 0).collect(),
-            left_out: (count + 1..=there).map(|n| format!("server-{n}")).collect(),
+            left_out: there.into_iter().filter(|n| *n > count).collect(),
         };
         this.check_ports()?;
         this.check_replicas()?;
-        let started = this.start_all().await;
+        let progress = spinner("starting the coordinator");
+        progress.enable_steady_tick(Duration::from_millis(100));
+        let (clock, limit) = (this.env.clock.clone(), this.options.start_limit);
+        let started = tokio::select! {
+            biased;
+            started = this.start_all(&progress) => started,
+            failure = overdue(&*clock, &progress, limit) => Err(failure),
+        };
+        progress.finish_and_clear();
         match started {
             Ok(()) => Ok(this),
             Err(failure) => {
@@ -206,6 +234,9 @@ impl LocalCluster {
         let mut options = ServerOptions::new(Address::default(), Address::default());
         options.replicas = self.options.replicas;
         options.min_replicas = self.options.min_replicas;
+        if let Some(problem) = options.problem() {
+            return Err(Failure::usage(problem));
+        }
         let servers = self.servers.len();
         let backups = u32::try_from(servers - 1).unwrap_or(u32::MAX).max(1);
         let needed = options.needed();
@@ -219,9 +250,7 @@ impl LocalCluster {
         )))
     }
 
-    async fn start_all(&mut self) -> Result<(), Failure> {
-        let progress = spinner("starting the coordinator");
-        progress.enable_steady_tick(Duration::from_millis(100));
+    async fn start_all(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
         for index in 0..self.coordinators.len() {
             self.launch(Which::Coordinator(index))?;
             let announced = self.child_mut(Which::Coordinator(index))?.ready().await?;
@@ -243,21 +272,7 @@ impl LocalCluster {
             let text = address.rsplit(':').next().unwrap_or_default();
             *port = text.parse().unwrap_or(0);
         }
-        self.settle(|status, served, all| {
-            let phase = status
-                .recoveries
-                .iter()
-                .rev()
-                .find(|r| !r.done)
-                .map(|r| r.phase.as_str());
-            progress.set_message(match phase {
-                Some(phase) => format!("{served} of {all} tablets served; {phase}"),
-                None => format!("{served} of {all} tablets served"),
-            });
-        })
-        .await?;
-        progress.finish_and_clear();
-        Ok(())
+        self.settle(progress).await
     }
 
     /// Waits until all servers that were started are members and all tablets are served. Tablets
@@ -265,10 +280,7 @@ impl LocalCluster {
     ///
     /// # Errors
     /// A child dies meanwhile.
-    pub async fn settle(
-        &mut self,
-        tell: impl Fn(&ClusterStatus, usize, usize),
-    ) -> Result<(), Failure> {
+    async fn settle(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
         let session = self.session(STATUS_LIMIT);
         let wanted: Vec<ServerId> = self
             .servers
@@ -284,26 +296,32 @@ impl LocalCluster {
                 (which, status) = self.death() => return Err(Failure::new(self.obituary(which, status))),
                 looked = session.client.cluster_status() => looked,
             };
-            if let Ok(status) = looked {
-                let tablets = || status.tables.iter().flat_map(|table| &table.tablets);
-                let served = tablets().filter(|t| t.state == TabletState::Normal).count();
-                let all = tablets().count();
-                tell(&status, served, all);
-                let up = wanted.iter().all(|id| status.list.is_up(*id));
-                if up && served == all {
-                    return Ok(());
+            match looked {
+                Ok(status) => {
+                    let tablets = || status.tables.iter().flat_map(|table| &table.tablets);
+                    let served = tablets().filter(|t| t.state == TabletState::Normal).count();
+                    let all = tablets().count();
+                    let away = wanted.iter().filter(|id| !status.list.is_up(**id)).count();
+                    if away == 0 && served == all {
+                        return Ok(());
+                    }
+                    let patience = self.env.clock.now().since(start) < INCOMPLETE_LIMIT;
+                    if away == 0 && !self.left_out.is_empty() && !patience {
+                        return Ok(());
+                    }
+                    progress.set_message(match away {
+                        0 => format!("{served} of {all} tablets served{}", recovery(&status)),
+                        _ => format!("{away} servers are no members yet{}", recovery(&status)),
+                    });
                 }
-                let patience = self.env.clock.now().since(start) < INCOMPLETE_LIMIT;
-                if up && !self.left_out.is_empty() && !patience {
-                    return Ok(());
-                }
+                Err(error) => progress.set_message(error.to_string()),
             }
             self.env.clock.sleep(LOOK_PAUSE).await;
         }
     }
 
-    /// Names of data directories whose servers were not started.
-    pub fn left_out(&self) -> &[String] {
+    /// Numbers of servers that have data and were not started, in ascending order.
+    pub fn left_out(&self) -> &[u32] {
         &self.left_out
     }
 
@@ -345,7 +363,7 @@ impl LocalCluster {
         Some(Which::Server(at))
     }
 
-    /// Kills a child with SIGKILL. Its death is not told by [`LocalCluster::death`].
+    /// Kills a child with SIGKILL. Its death is not told by [`LocalCluster::change`].
     pub async fn kill(&mut self, which: Which) {
         if let Some(mut child) = self.slot(which).take() {
             child.kill();
@@ -354,7 +372,7 @@ impl LocalCluster {
     }
 
     /// Waits for the death of any child.
-    pub async fn death(&mut self) -> (Which, Option<ExitStatus>) {
+    async fn death(&mut self) -> (Which, Option<ExitStatus>) {
         std::future::poll_fn(|cx| {
             let servers = self.servers.iter_mut().enumerate();
             let coordinators = self.coordinators.iter_mut().enumerate();
@@ -403,11 +421,17 @@ impl LocalCluster {
         .await
     }
 
-    /// All places for children, whether or not one is there.
+    /// All places for children, whether or not one is there; the coordinators first.
     pub fn all(&self) -> Vec<Which> {
-        let servers = (0..self.servers.len()).map(Which::Server);
         let coordinators = (0..self.coordinators.len()).map(Which::Coordinator);
-        servers.chain(coordinators).collect()
+        let servers = (0..self.servers.len()).map(Which::Server);
+        coordinators.chain(servers).collect()
+    }
+
+    /// Places where no child is.
+    pub fn missing(&self) -> Vec<Which> {
+        let all = self.all().into_iter();
+        all.filter(|which| !self.is_there(*which)).collect()
     }
 
     /// Whether there is a child that was launched, be it ready or not.
@@ -420,8 +444,8 @@ impl LocalCluster {
         self.child(which).is_some_and(|child| child.signal(signal))
     }
 
-    /// Tells of a death that [`LocalCluster::death`] found, and forgets the child.
-    pub fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
+    /// Tells of a death, and forgets the child.
+    fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
         match self.slot(which).take() {
             None => "a process that was not there has ended".to_owned(),
             Some(child) => {
@@ -441,19 +465,6 @@ impl LocalCluster {
     pub fn is_empty(&self) -> bool {
         let mut all = self.coordinators.iter().chain(&self.servers);
         all.all(Option::is_none)
-    }
-
-    /// Starts a child again, on the same data and ports. Gives what it announces.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn respawn(&mut self, which: Which) -> Result<Announcement, Failure> {
-        self.launch(which)?;
-        let result = self.child_mut(which)?.ready().await.cloned();
-        if result.is_err() {
-            self.slot(which).take();
-        }
-        result
     }
 
     /// Stops all children: the coordinators, then the servers.
@@ -536,6 +547,7 @@ impl LocalCluster {
         if let Some(log) = &self.options.log {
             add("--log", log.into());
         }
+        add("--log-format", self.options.log_format.name().into());
         arguments
     }
 
@@ -598,6 +610,34 @@ impl LocalCluster {
     }
 }
 
+/// What the latest recovery that is under way does.
+fn recovery(status: &ClusterStatus) -> String {
+    let mut latest_first = status.recoveries.iter().rev();
+    match latest_first.find(|recovery| !recovery.done) {
+        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.phase),
+        None => String::new(),
+    }
+}
+
+/// Says what a start waits for where nobody sees that in the spinner: after a while, and when it changes. Ends when the
+/// start takes too long.
+async fn overdue(clock: &dyn Clock, progress: &ProgressBar, limit: Option<Duration>) -> Failure {
+    let began = clock.now();
+    let mut said = String::new();
+    loop {
+        let (took, phase) = (clock.now().since(began), progress.message());
+        let seconds = took.as_secs();
+        if limit.is_some_and(|limit| took >= limit) {
+            return Failure::new(format!("the cluster was not up after {seconds} s: {phase}"));
+        }
+        if progress.is_hidden() && took >= SILENCE_MAX && phase != said {
+            say(format_args!("not up after {seconds} s: {phase}"));
+            said = phase;
+        }
+        clock.sleep(TELL_PAUSE).await;
+    }
+}
+
 /// This program's file. By the name that also holds when the file was replaced meanwhile, so that
 /// all processes of a cluster are of one version.
 fn own_program() -> Result<PathBuf, Failure> {
@@ -609,23 +649,20 @@ fn own_program() -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))
 }
 
-/// How many servers a data directory knows: the highest number of `server-N`.
-fn servers_there(data: &Path) -> u32 {
+/// The servers that a data directory knows: each N in ascending order whose `server-N` holds what a server keeps.
+fn servers_there(data: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(data) else {
-        return 0;
+        return Vec::new();
     };
-    entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| {
-            entry
-                .file_name()
-                .to_str()?
-                .strip_prefix("server-")?
-                .parse()
-                .ok()
-        })
-        .max()
-        .unwrap_or(0)
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let numbers = names.filter_map(|name| name.strip_prefix("server-")?.parse::<u32>().ok());
+    // What a coordinator refuses is a server's.
+    let holds = |n: &u32| {
+        let directory = data.join(format!("server-{n}"));
+        Role::Coordinator.check_directory(&directory).is_err()
+    };
+    let known: BTreeSet<u32> = numbers.filter(|n| *n > 0 && holds(n)).collect();
+    known.into_iter().collect()
 }
 
 /// Where the coordinators will listen. The first one at the usual port when it is free: clients then
@@ -650,15 +687,52 @@ fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::with_runtime;
 
     #[test]
-    fn the_number_of_servers_is_found_in_the_data() {
+    fn a_start_that_takes_too_long_says_what_it_waits_for() {
+        let failure = with_runtime(1, |env| async move {
+            let progress = spinner("starting servers");
+            Ok(overdue(&*env.clock, &progress, Some(Duration::ZERO)).await)
+        });
+        assert_eq!(
+            failure.unwrap().to_string(),
+            "the cluster was not up after 0 s: starting servers"
+        );
+    }
+
+    #[test]
+    fn servers_are_found_in_the_data() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(servers_there(folder.path()), 0);
-        for name in ["server-1", "server-3", "server-x", "coordinator", "logs"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
+        assert!(servers_there(folder.path()).is_empty());
+        for name in [
+            "server-1/frames",
+            "server-3/identity.json",
+            "server-4000000000",
+            "server-02/frames",
+            "server-0/frames",
+            "server-x/frames",
+            "coordinator",
+            "logs",
+        ] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
         }
-        assert_eq!(servers_there(folder.path()), 3);
-        assert_eq!(servers_there(&folder.path().join("nothing")), 0);
+        assert_eq!(servers_there(folder.path()), [1, 3]);
+        assert!(servers_there(&folder.path().join("nothing")).is_empty());
+    }
+
+    #[test]
+    fn more_servers_than_can_be_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("server-65/frames")).unwrap();
+        let options = LocalOptions {
+            servers: None,
+            ..LocalOptions::for_a_while(1, 0, Size::mib(64), folder.path())
+        };
+        let started = with_runtime(1, |env| async move {
+            LocalCluster::start(env, options).await.map(drop)
+        });
+        let failure = started.unwrap_err().to_string();
+        assert!(failure.contains("server-65"), "{failure}");
     }
 }

@@ -29,6 +29,17 @@ pub fn remove(directory: TempDir) {
     }
 }
 
+/// Removes it, unless `failure` names something in it: somebody will look there.
+pub fn end(directory: TempDir, failure: Option<&Failure>) {
+    let path = directory.path().display().to_string();
+    match failure.is_some_and(|failure| failure.to_string().contains(&path)) {
+        true => {
+            let _path = directory.keep();
+        }
+        false => remove(directory),
+    }
+}
+
 /// Runs `work` on an event loop of its own until it ends, or until SIGINT or SIGTERM comes: then it is dropped, and with it
 /// the processes that it has started.
 ///
@@ -51,4 +62,28 @@ where
         env.clock.sleep(KILL_PAUSE).await;
         Err(Failure::new(format!("stopped by {stopped}")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failure_names_is_kept() {
+        let made = || {
+            let directory = directory("pluvio-test-", "set TMPDIR").unwrap();
+            (directory.path().to_owned(), directory)
+        };
+        let (path, directory) = made();
+        let trace = path.join("logs/x.log");
+        let named = Failure::new(format!("its trace is {}", trace.display()));
+        end(directory, Some(&named));
+        assert!(path.exists());
+        std::fs::remove_dir_all(path).unwrap();
+        for failure in [None, Some(&Failure::new("no port is free"))] {
+            let (path, directory) = made();
+            end(directory, failure);
+            assert!(!path.exists());
+        }
+    }
 }

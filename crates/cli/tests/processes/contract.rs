@@ -188,6 +188,7 @@ fn commands_keep_their_words_and_exit_codes() {
     scans(&cluster);
     who_wants_no_more_is_left_in_peace(&cluster);
     status_has_its_fields(&cluster);
+    a_redis_port_that_was_free_is_told(&cluster);
     options_come_from_file_environment_and_flags(&cluster);
 }
 
@@ -387,6 +388,21 @@ fn status_has_its_fields(cluster: &Cluster) {
     );
 }
 
+fn a_redis_port_that_was_free_is_told(cluster: &Cluster) {
+    let address = cluster.redis(0);
+    let (_, port) = address.rsplit_once(':').unwrap();
+    let mut redis = cluster.connect(0);
+    let info = redis.call(&["INFO", "server"]);
+    let Reply::Bulk(info) = info else {
+        panic!("{info:?}");
+    };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains(&format!("tcp_port:{port}\r\n")), "{info}");
+    let config = redis.call(&["CONFIG", "GET", "port"]);
+    let expected = [Reply::bulk("port"), Reply::bulk(port)];
+    assert_eq!(config, Reply::Array(expected.into()));
+}
+
 fn options_come_from_file_environment_and_flags(cluster: &Cluster) {
     let file = cluster.directory().join("pluvio.toml");
     let nowhere = "127.0.0.1:1";
@@ -475,6 +491,11 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
             &["dev", "--servers", "2", "--replicas", "9"],
             "8 backups, and with --servers 2 there are 1",
         ),
+        (
+            &["dev", "--replicas", "2", "--min-replicas", "3"],
+            "min-replicas is 3, more than replicas, which is 2",
+        ),
+        (&["dev", "--metadata-user", "u"], "knows no users"),
     ] {
         pluvio(arguments).fails(2, &["error: ", words]);
     }

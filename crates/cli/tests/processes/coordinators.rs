@@ -137,9 +137,15 @@ fn a_place_for_metadata_is_needed_and_read() {
         &["--metadata", "consul://a:1"],
         &["names no metadata store", "etcd://"],
     );
-    let mut dev = command();
-    let dev = dev.args(["dev", "--metadata", "etcd://127.0.0.1:1"]);
-    run(dev, b"").fails(2, &["--metadata", "--data"]);
+    fails(
+        &["--metadata", "etcd://127.0.0.1:1", "--standby"],
+        &["--standby is for metadata in a directory"],
+    );
+    for place in ["etcd://127.0.0.1:1", "embedded:x"] {
+        let mut dev = command();
+        let dev = dev.args(["dev", "--metadata", place]);
+        run(dev, b"").fails(2, &["--metadata", "--data"]);
+    }
 }
 
 /// A leader that stands still is replaced, and when it goes on it knows that it leads no more.

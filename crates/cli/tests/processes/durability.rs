@@ -2,7 +2,9 @@
 
 use crate::support::cluster::Cluster;
 use crate::support::journal::{Journal, Load, NativeWay, RedisWay};
+use crate::support::program::signal;
 use crate::support::{Random, Resp, Running, Setup, wait_for};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Changes that must be acknowledged before the next fault.
@@ -175,7 +177,7 @@ fn reads_and_writes_go_on_without_the_coordinator() {
     }
     let load = Load::start(journals);
     wait_for_changes(&load, MANY);
-    crate::support::program::signal(cluster.coordinator_pid(), rustix::process::Signal::KILL);
+    signal(cluster.coordinator_pid(), Signal::KILL);
     wait_for_changes(&load, MANY);
     // A new connection works as well.
     let mut late = cluster.connect(0);
@@ -200,6 +202,24 @@ fn reads_and_writes_go_on_without_the_coordinator() {
     cluster.kill(2);
     cluster.wait_settled(2);
     compare_all(&cluster, &mut journals, &cluster.all_redis()[..2]);
+}
+
+#[test]
+fn a_server_and_the_coordinator_that_died_together_are_both_started_again() {
+    let cluster = Setup::servers(3).flags(&["--respawn"]).start();
+    cluster.run(["table", "create", "t"]).ok();
+    cluster.run(["put", "t", "k", "v"]).ok();
+    let before = cluster.servers()[1]["id"].as_u64().unwrap();
+    // A server is ready only when it has found a coordinator.
+    cluster.kill(1);
+    signal(cluster.coordinator_pid(), Signal::KILL);
+    wait_for("both to be there again", || {
+        let status = cluster.settled(3)?;
+        let ids = status["servers"].as_array().unwrap();
+        let replaced = ids.iter().all(|s| s["id"] != before);
+        replaced.then_some(()).ok_or(status.to_string())
+    });
+    assert_eq!(cluster.run(["get", "t", "k"]).ok().text(), "v");
 }
 
 #[test]

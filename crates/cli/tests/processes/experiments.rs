@@ -422,6 +422,8 @@ fn nonsense_is_refused_with_a_reason() {
             2,
             "--disks 0: 1 to 100000",
         ),
+        // Before anything is simulated.
+        ("simulate recovery --disks 0", 2, "--disks 0: 1 to 100000"),
     ] {
         pluvio(words(line)).fails(code, &[reason]);
     }

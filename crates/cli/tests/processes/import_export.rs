@@ -59,7 +59,10 @@ fn csv(cluster: &Cluster) {
     import(cluster, "numbered", "csv", b"a,b\n1,2\n3,4\n", &[]).ok();
     let found = objects(cluster, "numbered");
     assert_eq!(found.keys().collect::<Vec<_>>(), ["1", "2"]);
-    import(cluster, "csv", "csv", text, &["--key", "nothing"]).fails(1, &["error: ", "nothing"]);
+    let refused = import(cluster, "mistaken", "csv", text, &["--key", "nothing"]);
+    refused.fails(1, &["error: ", "nothing"]);
+    let tables = cluster.run(["table", "list"]).ok().text();
+    assert!(!tables.contains("mistaken"), "{tables}");
     // No records at all.
     let summary = import(cluster, "empty", "csv", b"a,b\n", &[]).json();
     assert_eq!(summary["records"], 0);

@@ -185,6 +185,8 @@ fn nonsense_is_refused_with_a_reason() {
     let file = folder.path().join("history.jsonl");
     fs::write(&file, "{\"key\":\"a\"}\n").unwrap();
     check(&file).fails(1, &["history.jsonl", "line 1"]);
+    fs::write(&file, "").unwrap();
+    check(&file).fails(1, &["history.jsonl", "no operation"]);
     check(&folder.path().join("nothing")).fails(1, &["nothing", "check the path"]);
     let line = format!("--minutes 1 --keep {}", folder.path().display());
     torture(&line).fails(2, &["--keep", "not empty"]);

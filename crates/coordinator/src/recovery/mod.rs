@@ -201,7 +201,12 @@ impl Shared {
         };
         let masters = self.choose_masters(trouble);
         if masters.asked.is_empty() {
-            self.phase(crashed, "waiting for a server that can recover".into());
+            let volatile = self.state().up().any(|info| info.volatile);
+            let phase = match volatile {
+                true => "waiting for a server that can recover; one with --replicas 0 cannot",
+                false => "waiting for a server that can recover",
+            };
+            self.phase(crashed, phase.into());
             return Outcome::Again(options.incomplete_retry);
         }
         let partitions = self.cut_partitions(crashed, &tablets, &map, &masters, trouble);

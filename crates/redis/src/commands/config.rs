@@ -36,7 +36,7 @@ fn parameters(core: &Core) -> BTreeMap<&'static str, String> {
         ("maxmemory-policy", "noeviction".to_owned()),
         ("min-replicas-to-write", status.replicas_needed.to_string()),
         ("notify-keyspace-events", String::new()),
-        ("port", options.port.to_string()),
+        ("port", core.shared.port().to_string()),
         (
             "proto-max-bulk-len",
             options.limits.bulk_bytes_max.to_string(),

@@ -85,7 +85,7 @@ fn server(core: &Core, text: &mut String) {
         ("arch_bits", usize::BITS.to_string()),
         ("process_id", options.process_id.to_string()),
         ("run_id", format!("{:040x}", status.id.0)),
-        ("tcp_port", options.port.to_string()),
+        ("tcp_port", core.shared.port().to_string()),
         ("uptime_in_seconds", up.to_string()),
         ("uptime_in_days", (up / 86_400).to_string()),
     ];

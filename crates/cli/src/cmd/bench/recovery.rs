@@ -214,6 +214,7 @@ fn clusters(
             seed: recovery.seed,
             memory: Size(data.bytes() * 3 / 2 + (160 << 20)),
             log: global.log.clone(),
+            log_format: global.log_format,
         };
         let mut rounds = Vec::new();
         for _ in 0..recovery.rounds {

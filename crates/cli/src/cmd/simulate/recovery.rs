@@ -191,6 +191,9 @@ pub fn run(global: &Global, recovery: &Recovery) -> Result<ExitCode, Failure> {
     for options in &clusters {
         options.check().map_err(failure)?;
     }
+    for options in &placements {
+        options.check().map_err(failure)?;
+    }
     let mut experiment = Experiment::new("simulate recovery", parameters(recovery));
     let mut panels = Vec::new();
     let progress = bar(

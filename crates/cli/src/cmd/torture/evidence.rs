@@ -55,6 +55,13 @@ impl Evidence {
         self.temporary.into_iter().for_each(temporary::remove);
     }
 
+    /// Nothing is to be shown but what `failure` names: if that is in a temporary directory, it stays.
+    pub fn end(self, failure: &Failure) {
+        if let Some(directory) = self.temporary {
+            temporary::end(directory, Some(failure));
+        }
+    }
+
     /// Lets the directory stay, and writes what happened beside data and traces.
     ///
     /// # Errors

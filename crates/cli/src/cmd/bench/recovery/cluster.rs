@@ -6,6 +6,7 @@
 //! proven complete and cut into partitions), and of the recovery master that reported last *reading* (it had nothing
 //! to replay), *replay* and *re-replication*; the rest, *hand-over*, is waiting for leases to end, and giving the tablets away.
 
+use crate::args::LogFormat;
 use crate::failure::Failure;
 use crate::local::{LocalCluster, LocalOptions, temporary};
 use crate::session::Session;
@@ -44,6 +45,7 @@ pub struct Scene {
     pub seed: u64,
     pub memory: Size,
     pub log: Option<String>,
+    pub log_format: LogFormat,
 }
 
 /// What was seen of a recovery. Milliseconds since the kill, or of a stage.
@@ -97,6 +99,7 @@ pub fn run(scene: &Scene) -> Result<Seen, Failure> {
     let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let options = LocalOptions {
         log: scene.log.clone(),
+        log_format: scene.log_format,
         ..LocalOptions::for_a_while(
             scene.servers,
             scene.replicas,
@@ -107,7 +110,7 @@ pub fn run(scene: &Scene) -> Result<Seen, Failure> {
     let scene = scene.clone();
     let result =
         temporary::until_stopped(move |env| async move { play(env, options, &scene).await });
-    temporary::remove(directory);
+    temporary::end(directory, result.as_ref().err());
     result
 }
 
