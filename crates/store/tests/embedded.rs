@@ -355,8 +355,15 @@ fn huge_pages_that_are_required_and_not_there_are_an_error() {
 #[test]
 fn memory_that_was_fetched_beforehand_is_used_as_any_other() {
     let builder = || Store::builder().memory(Size::mib(64)).cleaner_threads(0);
-    let (fetched, other) = (builder().populate(true).build(), builder().build());
-    let (fetched, other) = (fetched.unwrap(), other.unwrap());
+    let fetched = match builder().populate(true).build() {
+        Ok(store) => store,
+        // Linux older than 5.14.
+        Err(refused) => {
+            assert!(refused.to_string().contains("populate"), "{refused}");
+            return;
+        }
+    };
+    let other = builder().build().unwrap();
     assert_eq!(
         fetched.stats().log_resident_bytes,
         other.stats().log_resident_bytes,
