@@ -306,6 +306,11 @@ impl LogMemory {
         self.region.prefer_huge_pages(0, self.region.len())
     }
 
+    /// Fetches the pages of all of it.
+    pub(crate) fn populate(&self) -> Result<(), RegionError> {
+        self.region.populate(0, self.region.len())
+    }
+
     #[inline]
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place

@@ -260,6 +260,15 @@ impl LogSpace {
         self.memory.prefer_huge_pages()
     }
 
+    /// Has the system fetch all of the log memory now, and not page by page as it is used first. What is never used stays counted
+    /// as not resident, and is not given back.
+    ///
+    /// # Errors
+    /// It refuses: too little memory, or Linux older than 5.14. The log works without.
+    pub fn populate(&self) -> Result<(), RegionError> {
+        self.memory.populate()
+    }
+
     /// Live object bytes of the whole space.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.memory.live_of_logs()

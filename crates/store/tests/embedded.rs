@@ -352,6 +352,28 @@ fn huge_pages_that_are_required_and_not_there_are_an_error() {
     }
 }
 
+#[test]
+fn memory_that_was_fetched_beforehand_is_used_as_any_other() {
+    let builder = || Store::builder().memory(Size::mib(64)).cleaner_threads(0);
+    let fetched = match builder().populate(true).build() {
+        Ok(store) => store,
+        // Linux older than 5.14.
+        Err(refused) => {
+            assert!(refused.to_string().contains("populate"), "{refused}");
+            return;
+        }
+    };
+    let other = builder().build().unwrap();
+    assert_eq!(
+        fetched.stats().log_resident_bytes,
+        other.stats().log_resident_bytes,
+        "what was used"
+    );
+    let towns = table(&fetched);
+    towns.put(b"k", &[7; 100_000]).unwrap();
+    assert_eq!(towns.get(b"k").unwrap(), [7; 100_000]);
+}
+
 /// Two groups of processors, of which the second one may be near a node that is not there.
 #[test]
 fn memory_is_divided_among_nodes_and_bound_where_it_can_be() {

@@ -81,10 +81,7 @@ const EXPERIMENTS: [Experiment; 17] = [
         "breakdown",
         "bench breakdown --get-percent 100,0 --seconds 0.25 --rounds 3",
     ),
-    Experiment::new(
-        "postmark",
-        "bench postmark --transactions 240000 --rounds 3",
-    ),
+    Experiment::new("postmark", "bench postmark --rounds 3"),
     Experiment::new(
         "trace-twitter",
         "bench trace --profile twitter:14 --keys 100000 --operations 500000 --rounds 3",

@@ -34,6 +34,7 @@ impl Ours {
             .memory(Size(setup.memory))
             .cleaner_threads(setup.cleaner_threads)
             .live_percent_max(LIVE_PERCENT_MAX)
+            .populate(setup.populate)
             .cleaning(match setup.two_level {
                 true => Cleaning::TwoLevel,
                 false => Cleaning::OneLevel,

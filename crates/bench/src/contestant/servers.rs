@@ -165,7 +165,7 @@ impl Connection {
     /// One read, answered at once.
     fn get(&mut self, kind: Kind, key: u64, into: &mut Vec<u8>) -> Result<bool, String> {
         self.drain()?;
-        let key = hex(key);
+        let key = text(key);
         match kind == Kind::Redis {
             true => self.unsent.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$8\r\n"),
             false => self.unsent.extend_from_slice(b"get "),
@@ -193,14 +193,20 @@ impl Connection {
     }
 }
 
-/// Keys of eight bytes that both protocols take.
-fn hex(key: u64) -> [u8; 8] {
-    let mut text = *b"00000000";
+/// Printable characters but for the space: what both protocols take.
+const DIGITS: u64 = 94;
+const FIRST_DIGIT: u8 = b'!';
+
+/// A key of eight bytes, another one for each number: of 52 bits, more than those of all
+/// threads' streams have.
+fn text(key: u64) -> [u8; 8] {
     let mut rest = key;
-    for digit in text.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(rest & 15) as usize];
-        rest >>= 4;
-    }
+    let text = core::array::from_fn(|_| {
+        let digit = (rest % DIGITS) as u8;
+        rest /= DIGITS;
+        FIRST_DIGIT + digit
+    });
+    assert_eq!(rest, 0, "key {key} has no place in eight characters");
     text
 }
 
@@ -211,7 +217,7 @@ impl KeyValue for Server {
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), Refusal> {
-        let key = hex(key);
+        let key = text(key);
         match self.kind == Kind::Redis {
             true => {
                 let head = format!("\r\n${}\r\n", value.len());
@@ -231,7 +237,7 @@ impl KeyValue for Server {
     }
 
     fn delete(&self, key: u64) -> Result<bool, Refusal> {
-        let key = hex(key);
+        let key = text(key);
         match self.kind == Kind::Redis {
             true => self.write(&[b"*2\r\n$3\r\nDEL\r\n$8\r\n", &key, b"\r\n"])?,
             false => self.write(&[b"delete ", &key, b"\r\n"])?,
@@ -257,5 +263,24 @@ impl Drop for Server {
         let _killed = self.process.kill();
         let _reaped = self.process.wait();
         let _removed = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::THREADS_MAX;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn keys_of_all_threads_differ_and_fit_both_protocols() {
+        let mut seen = BTreeSet::new();
+        for thread in [0, 1, 2, 93, 94, THREADS_MAX as u64 - 1] {
+            for number in [0, 1, 93, 94, 65_535, u64::from(u32::MAX), (1 << 40) - 1] {
+                let text = text((thread << 40) | number);
+                assert!(text.iter().all(u8::is_ascii_graphic), "{text:?}");
+                assert!(seen.insert(text), "thread {thread}, number {number}");
+            }
+        }
     }
 }

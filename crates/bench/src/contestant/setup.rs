@@ -28,6 +28,8 @@ pub struct Setup {
     pub segment: Option<u64>,
     /// How objects are copied into the log.
     pub copying: Copying,
+    /// Whether our store's memory is fetched before it is used.
+    pub populate: bool,
     /// What the log is written to beside memory.
     pub disk: Disk,
     /// What keeps dead on that disk what is overwritten.
@@ -98,6 +100,7 @@ impl Setup {
             epochs: Epochs::default(),
             segment: None,
             copying: Copying::default(),
+            populate: false,
             disk: Disk::default(),
             tombstones: Tombstones::default(),
         }

@@ -2,10 +2,12 @@
 //! to replay.
 //!
 //! As in a cluster, every replica is sent over a socket of its own, and each has one request under way: what is
-//! appended meanwhile goes with the next.
+//! appended meanwhile goes with the next. A side segment that is closed and that all have is marked durable, so that it can be
+//! compared and committed.
 
 use super::thread_cpu;
 use core::time::Duration;
+use pluvio_format::SegmentKind;
 use pluvio_log::Segment;
 use pluvio_store::Engine;
 use pluvio_units::{LogId, SegmentId};
@@ -98,7 +100,14 @@ fn send(engine: &Engine, sockets: &mut [UnixStream], ended: &AtomicBool) -> io::
             }
             *at = to;
         }
-        open.retain(|(segment, at)| !segment.is_closed() || *at < segment.appended_len());
+        open.retain(|(segment, at)| {
+            // In this order: the length is final once the segment is closed.
+            let done = segment.is_closed() && *at >= segment.appended_len();
+            if done && segment.kind() == SegmentKind::Side {
+                segment.mark_durable();
+            }
+            !done
+        });
         if !sent && last_look {
             return Ok(thread_cpu().saturating_sub(cpu));
         }
@@ -146,5 +155,42 @@ fn keep(mut socket: UnixStream) -> io::Result<Duration> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         socket.write_all(&[1])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_format::{Entry, Graves, Object};
+    use pluvio_log::{AppendClass, Durability, LogOptions, SideLog};
+    use pluvio_store::EngineOptions;
+    use pluvio_units::{ObjectVersion, Size, TableId};
+
+    #[test]
+    fn what_all_backups_have_is_durable() {
+        let mut log = LogOptions::new(Size::mib(64));
+        log.durability = Durability::Replicated;
+        let engine = Engine::open(EngineOptions { log }).unwrap();
+        let mut side = SideLog::new(Arc::clone(engine.space()), LogId(0));
+        let object = Entry::Object(Object {
+            table: TableId(1),
+            version: ObjectVersion(1),
+            timestamp_s: 1,
+            graves: Graves::NONE,
+            key: b"key",
+            value: &[7; 1000],
+        });
+        let guard = engine.space().pin();
+        let appended = side.append(&[object], AppendClass::Replay, &guard);
+        assert!(appended.is_ok(), "{:?}", appended.err());
+        drop(guard);
+        side.close();
+        let not_durable = side.commit().unwrap_err();
+        let side = not_durable.side_log;
+        std::thread::scope(|scope| {
+            let backups = Backups::start(scope, &engine, 2).unwrap();
+            backups.finish().unwrap();
+        });
+        assert!(side.commit().is_ok());
     }
 }

@@ -3,7 +3,9 @@
 //!
 //! Every round replays the same objects, each key once, into an empty table of a store whose memory was used
 //! before: the first round does not count. The clock covers checking, the side log, the index and closing the side log. With replicas it
-//! also covers sending the side log to backups in this process, until they have acknowledged everything.
+//! also covers sending the side log to backups in this process, until they have acknowledged everything, and comparing with its
+//! checksums what they have: after each bucket what is durable, at the end the rest, as a recovery master does (CLEAN-10).
+//! Without replicas a log has no checksums, and there is nothing to compare.
 
 use super::backups::Backups;
 use super::thread_cpu;
@@ -150,7 +152,7 @@ impl Load {
 /// What a round took.
 struct Took {
     wall: Duration,
-    /// Processor time of the thread that replays.
+    /// Processor time of the thread that replays and compares.
     replaying: Duration,
     /// Processor time of all threads.
     all: Duration,
@@ -191,10 +193,14 @@ impl RecoveryMaster {
             for bucket in &load.buckets {
                 let replayed = replay.replay(bucket, Duration::ZERO);
                 replayed.map_err(|error| failed(&error))?;
+                let compared = replay.compare_durable();
+                compared.map_err(|error| failed(&error))?;
             }
-            let (side, _) = replay.finish();
-            let replaying = thread_cpu().saturating_sub(cpu);
+            let (mut side, _) = replay.finish();
             let helping = backups.finish().map_err(|error| failed(&error))?;
+            let compared = side.compare_rest();
+            compared.map_err(|error| failed(&error))?;
+            let replaying = thread_cpu().saturating_sub(cpu);
             let took = Took {
                 wall: start.elapsed(),
                 replaying,

@@ -24,7 +24,7 @@ use core::time::Duration;
 
 /// Bytes at the beginning of a value that name its key.
 const STAMP: usize = 8;
-/// Retries of a refused write before the thread gives up: with pauses up to a millisecond, half a minute.
+/// Retries of a refused write before the thread gives up: with the longest pauses, 40 seconds.
 const RETRIES_MAX: u64 = 200_000;
 /// Retries that only give the processor away.
 const YIELDS: u64 = 64;

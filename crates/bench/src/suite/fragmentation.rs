@@ -1,7 +1,7 @@
 //! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over live bytes.
 
 use super::demand::Demand;
-use super::{KEY, Watch, bars, check_utilization, step};
+use super::{KEY, Watch, bars, check_utilization, step, turns};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
@@ -23,7 +23,7 @@ pub struct FragmentationOptions {
     pub utilization: u8,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
-    /// Whether to run our store with memory for everything too, to compare its speed.
+    /// Whether to run our store for its speed too, and once more with memory for everything.
     pub performance: bool,
     /// How often, each time in new processes.
     pub rounds: usize,
@@ -57,7 +57,8 @@ pub fn fragmentation(
     if ours.clone().count() > 0 {
         check_room(program, options, &chosen)?;
     }
-    let runs = options.contenders.len() + if options.performance { ours.count() } else { 0 };
+    let timed = if options.performance { 2 } else { 0 };
+    let runs = options.contenders.len() + timed * ours.count();
     watch(Step::Total((chosen.len() * options.rounds * runs) as u64));
     let parameters = Row::new()
         .with("live", options.live)
@@ -189,30 +190,42 @@ fn rounds_of(
     let memory = sized(workload, options);
     let ample = ample(workload, options.live);
     let mut all = vec![Rounds::default(); options.contenders.len()];
-    for round in 1..=options.rounds {
-        for (&who, of) in options.contenders.iter().zip(&mut all) {
-            let name = format!("{}: {who}, round {round}", workload.name);
-            let replayed = step(watch, name, || {
-                replay(program, options, workload, who, memory, true)
-            })?;
-            let free = match who.kind.is_ours() && options.performance {
+    for round in 0..options.rounds {
+        for at in turns(round, options.contenders.len()) {
+            let who = options.contenders[at];
+            let run = |how: &str, memory, purpose| {
+                let name = format!("{}: {who}{how}, round {}", workload.name, round + 1);
+                step(watch, name, || {
+                    replay(program, options, workload, who, memory, purpose)
+                })
+            };
+            let replayed = run("", memory, Purpose::Memory)?;
+            let speed = match who.kind.is_ours() && options.performance {
                 false => None,
                 true => {
-                    let name = format!("{}: {who} without cleaning, round {round}", workload.name);
-                    let free = step(watch, name, || {
-                        replay(program, options, workload, who, ample, false)
-                    })?;
-                    Some(free.seconds)
+                    let cleaned = run(" for its speed", memory, Purpose::Speed)?;
+                    let free = run(" without cleaning", ample, Purpose::Speed)?;
+                    Some(free.seconds / cleaned.seconds.max(1e-9))
                 }
             };
-            of.0.push(Round {
+            all[at].0.push(Round {
                 ratios: Ratios::of(who.kind, &replayed),
                 replayed,
-                free,
+                speed,
             });
         }
     }
     Ok(all)
+}
+
+/// What a run is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Looks at memory, and time to give it back.
+    Memory,
+    /// Nothing but the operations, in memory that was fetched before: that takes both sides time otherwise, but the one with more
+    /// memory more of it.
+    Speed,
 }
 
 fn replay(
@@ -221,15 +234,19 @@ fn replay(
     workload: &Workload,
     who: Contender,
     memory: u64,
-    settle: bool,
+    purpose: Purpose,
 ) -> Result<Replayed, ExperimentError> {
-    let setup = setup(options, workload, who.kind, memory);
+    let looks = purpose == Purpose::Memory;
+    let setup = Setup {
+        populate: purpose == Purpose::Speed,
+        ..setup(options, workload, who.kind, memory)
+    };
     Process::start(program, who, &setup)?.replay(&ReplayPlan {
         stream: Plan::Phases(workload.phases(options.live)),
         threads: 1,
         seed: options.seed,
-        memory: true,
-        settle: settle && workload.deleted.is_some_and(|percent| percent > 0),
+        memory: looks,
+        settle: looks && workload.deleted.is_some_and(|percent| percent > 0),
         latencies: false,
     })
 }
@@ -332,8 +349,8 @@ fn second_over_first(marks: &[Mark]) -> f64 {
 struct Round {
     ratios: Ratios,
     replayed: Replayed,
-    /// Seconds that the same took with memory for everything.
-    free: Option<f64>,
+    /// Speed over that of the same with memory for everything.
+    speed: Option<f64>,
 }
 
 /// All rounds of one contestant.
@@ -367,8 +384,8 @@ impl Rounds {
     }
 
     fn speed_over_no_cleaning(&self) -> Option<Spread> {
-        let each = |round: &Round| Some(round.free? / round.replayed.seconds.max(1e-9));
-        Spread::of(&self.0.iter().map_while(each).collect::<Vec<f64>>())
+        let each = self.0.iter().map_while(|round| round.speed);
+        Spread::of(&each.collect::<Vec<f64>>())
     }
 
     fn row(&self, workload: &Workload, who: Contender) -> Row {

@@ -1,7 +1,7 @@
-//! Latency of writes, or of all operations of a mix, with the cleaner and without (000 fig. 10), beside what an idle
-//! thread sees.
+//! Latency of writes, or of all operations of a mix, with the cleaner and without (000 fig. 10), beside what idle
+//! threads see: as many as a run has in all, for as long, in a process that has nothing else to do.
 
-use super::{Rounds, Watch, check_utilization, check_value_size, step};
+use super::{Rounds, Watch, check_utilization, check_value_size, step, turns};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Axis, Experiment, Panel, Picture, Row, Shape, Spread};
@@ -33,8 +33,8 @@ pub struct LatencyOptions {
 const APPENDED_PER_SECOND: f64 = 700e6;
 /// Rounds may end so much late, in all: whoever ends them may have to wait for a processor.
 const LATE_SECONDS: f64 = 1.0;
-/// Longest spin of the idle threads in a round: what a machine does to a thread it does every minute.
-const IDLE_SECONDS_MAX: f64 = 60.0;
+/// Longest spin of the idle threads in a round.
+const IDLE_SECONDS_MAX: f64 = 600.0;
 /// Longer than an idle thread's pauses no operation may take, in microseconds.
 const PAUSE_WANTED_US: f64 = 2000.0;
 /// Longest first round.
@@ -42,7 +42,7 @@ const WARMUP_SECONDS_MAX: f64 = 5.0;
 /// Most memory the store without a cleaner gets.
 const MEMORY_MAX: u64 = 10 << 30;
 
-/// One of the stores, or the idle spin.
+/// One of the stores.
 struct Side {
     name: &'static str,
     process: Process,
@@ -82,9 +82,15 @@ pub fn latency(
             start(program, options, "no cleaner", room, Some(objects))
         })?);
     }
-    let mut idle = Vec::new();
+    let mut spinning = Spin::start(program)?;
     for round in 0..=options.rounds.rounds {
-        for side in &mut sides {
+        for at in turns(round, sides.len() + 1) {
+            let Some(side) = sides.get_mut(at) else {
+                step(watch, format!("idle, round {round}"), || {
+                    spinning.round(options, round)
+                })?;
+                continue;
+            };
             let plan = plan(options, side.objects, round);
             let ran = step(watch, format!("{}, round {round}", side.name), || {
                 side.process.run(&plan)
@@ -95,18 +101,41 @@ pub fn latency(
                 side.all.extend(ran.latencies);
             }
         }
-        let spun = step(watch, format!("idle, round {round}"), || {
-            sides[0].process.idle(&idle_plan(options, round))
-        })?;
-        if round > 0 {
-            idle.push(spun.pauses);
-        }
     }
     let sides: Vec<Measured> = sides
         .into_iter()
         .map(|side| (side.name, side.all, side.rates))
         .collect();
-    Ok(report(options, &sides, &idle))
+    Ok(report(options, &sides, &spinning.all))
+}
+
+/// Idle threads in a process of their own: one of a store would clean it meanwhile.
+struct Spin {
+    process: Process,
+    all: Vec<Latencies>,
+}
+
+impl Spin {
+    fn start(program: &Program) -> Result<Self, ExperimentError> {
+        let nothing = Contender {
+            kind: Kind::Malloc,
+            allocator: Allocator::Glibc,
+        };
+        let process = Process::start(program, nothing, &Setup::new(Kind::Malloc, 1, 0))?;
+        Ok(Self {
+            process,
+            all: Vec::new(),
+        })
+    }
+
+    fn round(&mut self, options: &LatencyOptions, round: usize) -> Result<(), ExperimentError> {
+        let spun = self.process.idle(&idle_plan(options, round))?;
+        // The first round warms up.
+        if round > 0 {
+            self.all.push(spun.pauses);
+        }
+        Ok(())
+    }
 }
 
 /// Memory in which all rounds fit without a cleaner.
@@ -140,7 +169,7 @@ fn length(options: &LatencyOptions, round: usize) -> f64 {
 fn idle_plan(options: &LatencyOptions, round: usize) -> IdlePlan {
     IdlePlan {
         seconds: length(options, round).min(IDLE_SECONDS_MAX),
-        threads: options.threads,
+        threads: options.threads + usize::from(options.cleaner_threads),
     }
 }
 
@@ -177,6 +206,8 @@ fn start(
             None => options.cleaner_threads,
             Some(_) => 0,
         },
+        // Without a cleaner each write takes memory that was never used: fetching it is not what is measured.
+        populate: objects.is_some(),
         ..Setup::new(Kind::Pluvio, 0, memory)
     };
     let mut process = Process::start(program, ours, &setup)?;
@@ -311,10 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_beside_a_minute_of_idling() {
+    fn idle_threads_are_as_many_as_those_of_a_run_and_for_as_long() {
         let ten_minutes = options(600.0, 50);
         assert_eq!(plan(&ten_minutes, 1000, 1).seconds, 600.0);
-        assert_eq!(idle_plan(&ten_minutes, 1).seconds, 60.0);
+        assert_eq!(idle_plan(&ten_minutes, 1).seconds, 600.0);
+        assert_eq!(idle_plan(&ten_minutes, 1).threads, 2);
+        assert_eq!(idle_plan(&options(6000.0, 50), 1).seconds, 600.0);
         assert_eq!(idle_plan(&options(1.0, 0), 1).seconds, 1.0);
         // The first round only warms up.
         assert_eq!(idle_plan(&ten_minutes, 0).seconds, WARMUP_SECONDS_MAX);

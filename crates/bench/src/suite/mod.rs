@@ -2,7 +2,7 @@
 //! [`Experiment`](crate::experiment::Experiment) and a picture.
 //!
 //! - SUITE-1: what is compared ran in the same run, round by round in turn, and each round begins with another one; a row
-//!   gives the median of the rounds with the least and the most.
+//!   gives the median of the rounds, of what is measured in time with the least and the most.
 
 mod breakdown;
 mod cleaner;
@@ -160,11 +160,13 @@ impl Rounds {
 
 /// Bytes a value may have in every contestant.
 fn check_value_size(bytes: usize) -> Result<(), ExperimentError> {
-    within("value-size", bytes, 0..=VALUE_MAX - VALUE_HEAD)
+    within("value-size", bytes, 0..=VALUE_MAX_IN_PLACE)
 }
 
 /// What our store keeps in front of a value that may be overwritten.
 const VALUE_HEAD: usize = 12;
+/// Most bytes of a value in a store that overwrites in place.
+pub const VALUE_MAX_IN_PLACE: usize = VALUE_MAX - VALUE_HEAD;
 /// Largest share of the log that live objects may take in an experiment, in percent; above what the reserves of a
 /// memory leave, a store is as full as it gets.
 const UTILIZATION_MAX: u8 = 98;

@@ -1,10 +1,10 @@
 //! Streams of operations to their end: trace files, production profiles, Postmark (004 fig. 15-17).
 
-use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, step};
+use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, step, turns};
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Picture, Row, Spread};
-use crate::run::{ReplayPlan, Replayed, THREADS_MAX};
+use crate::run::{Mark, ReplayPlan, Replayed, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Plan;
 
@@ -25,6 +25,8 @@ pub struct StreamOptions {
     pub objects: u64,
     /// Bytes of their values.
     pub bytes: u64,
+    /// The same where values are overwritten in place: each keeps the room of its largest.
+    pub bytes_in_place: u64,
     /// Live objects in percent of our log, where there are most.
     pub utilization: u8,
     /// Cleaner threads of our store.
@@ -50,20 +52,27 @@ pub fn stream(
     ));
     let overhead = Overhead::measure(program)?;
     let utilization = f64::from(options.utilization) / 100.0;
-    let memory = |kind| overhead.memory(kind, options.objects, options.bytes, utilization);
+    let memory = |kind| {
+        let bytes = match kind == Kind::PluvioInPlace {
+            true => options.bytes_in_place,
+            false => options.bytes,
+        };
+        overhead.memory(kind, options.objects, bytes, utilization)
+    };
     let mut all: Vec<Vec<Replayed>> = vec![Vec::new(); options.contenders.len()];
     for round in 0..options.rounds.rounds {
-        for (&who, done) in options.contenders.iter().zip(&mut all) {
+        for at in turns(round, options.contenders.len()) {
+            let who = options.contenders[at];
             let setup = Setup {
                 cleaner_threads: options.cleaner_threads,
                 ..Setup::new(who.kind, options.objects, memory(who.kind))
             };
-            done.push(step(watch, format!("{who}, round {}", round + 1), || {
+            all[at].push(step(watch, format!("{who}, round {}", round + 1), || {
                 Process::start(program, who, &setup)?.replay(&ReplayPlan {
                     stream: options.plan.clone(),
                     threads: options.threads,
                     seed: options.rounds.seed,
-                    memory: true,
+                    memory: false,
                     settle: false,
                     latencies: true,
                 })
@@ -86,25 +95,18 @@ fn report(options: &StreamOptions, memory: u64, all: &[Vec<Replayed>]) -> (Exper
     let mut experiment = Experiment::new(&options.name, parameters);
     let names = options.contenders.iter().map(ToString::to_string).collect();
     let mut panel = bars("throughput".into(), "", "operations/s", names);
-    let (mut ours, mut best) = (None, 0.0f64);
+    let mut rates: Vec<Vec<f64>> = Vec::new();
     for (number, (who, replays)) in options.contenders.iter().zip(all).enumerate() {
-        let rates: Vec<f64> = replays
+        let each: Vec<f64> = replays
             .iter()
             .map(|replay| replay.operations as f64 / replay.seconds.max(1e-9))
             .collect();
-        let rate = Spread::of(&rates).unwrap_or_default();
+        let rate = Spread::of(&each).unwrap_or_default();
         panel.point("operations/s", number as f64, rate.median);
-        match who.kind.is_ours() {
-            true => ours = Some(ours.unwrap_or(0.0f64).max(rate.median)),
-            false => best = best.max(rate.median),
-        }
-        if let Some(last) = replays.last() {
-            experiment.rows.push(row(*who, rate, last));
-        }
+        experiment.rows.push(row(*who, rate, replays));
+        rates.push(each);
     }
-    if let Some(ours) = ours {
-        experiment.ratio("operations/s: pluvio / best other", ours, best);
-    }
+    compare(&mut experiment, &options.contenders, &rates);
     let picture = Picture {
         title: options.name.clone(),
         panels: vec![panel],
@@ -112,27 +114,128 @@ fn report(options: &StreamOptions, memory: u64, all: &[Vec<Replayed>]) -> (Exper
     (experiment, picture)
 }
 
-fn row(who: Contender, rate: Spread, last: &Replayed) -> Row {
-    let us = |quantile| {
-        last.latencies
-            .as_ref()
-            .map_or(f64::NAN, |all| all.us(quantile))
+/// Each of ours over the one of the others with the best median.
+fn compare(experiment: &mut Experiment, contenders: &[Contender], rates: &[Vec<f64>]) {
+    let median = |rates: &[f64]| Spread::of(rates).unwrap_or_default().median;
+    let all = || contenders.iter().zip(rates);
+    let others = all().filter(|(who, _)| !who.kind.is_ours());
+    let best = others.max_by(|a, b| median(a.1).total_cmp(&median(b.1)));
+    let Some((_, best)) = best else {
+        return;
     };
-    let end = last.marks.last();
-    let live = end.map_or(0, |mark| mark.live.bytes + mark.live.objects * KEY);
+    for (who, rates) in all().filter(|(who, _)| who.kind.is_ours()) {
+        let name = format!("operations/s: {who} / best other");
+        experiment.ratio_by_round(name, rates, best);
+    }
+}
+
+fn row(who: Contender, rate: Spread, replays: &[Replayed]) -> Row {
+    let spread = |of: &dyn Fn(&Replayed) -> f64| {
+        let all: Vec<f64> = replays.iter().map(of).collect();
+        Spread::of(&all).unwrap_or_default()
+    };
+    let us = |quantile: f64| {
+        spread(&|replay| {
+            let latencies = replay.latencies.as_ref();
+            latencies.map_or(f64::NAN, |all| all.us(quantile))
+        })
+    };
+    let end = |of: &dyn Fn(&Mark) -> f64| spread(&|replay| replay.marks.last().map_or(0.0, of));
+    let live = |mark: &Mark| (mark.live.bytes + mark.live.objects * KEY) as f64;
+    // The same in every round.
+    let count = |of: fn(&Replayed) -> u64| replays.first().map_or(0, of);
     Row::new()
         .with("contestant", who.to_string())
         .and(rate.cells("ops_per_s"))
-        .with("operations", last.operations)
-        .with("gets", last.gets)
-        .with("puts", last.puts)
-        .with("misses", last.misses)
-        .with("refused", last.retries)
-        .with("p50_us", us(0.5))
-        .with("p99_us", us(0.99))
-        .with("p999_us", us(0.999))
-        .with("max_us", us(1.0))
-        .with("resident_peak", last.resident_peak)
-        .with("resident_end", end.map_or(0, |mark| mark.resident))
-        .with("live_end", live)
+        .with("operations", count(|replay| replay.operations))
+        .with("gets", count(|replay| replay.gets))
+        .with("puts", count(|replay| replay.puts))
+        .with("misses", count(|replay| replay.misses))
+        .with(
+            "refused",
+            replays.iter().map(|replay| replay.retries).sum::<u64>(),
+        )
+        .and(us(0.5).cells("p50_us"))
+        .and(us(0.99).cells("p99_us"))
+        .and(us(0.999).cells("p999_us"))
+        .and(us(1.0).cells("max_us"))
+        .with(
+            "resident_peak",
+            spread(&|replay| replay.resident_peak as f64).median as u64,
+        )
+        .with(
+            "resident_end",
+            end(&|mark| mark.resident as f64).median as u64,
+        )
+        .with("live_end", end(&live).median as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant::Allocator;
+    use crate::run::Latencies;
+    use crate::workload::Postmark;
+
+    #[test]
+    fn rows_and_ratios_are_of_all_rounds() {
+        let on_glibc = |kind| Contender {
+            kind,
+            allocator: Allocator::Glibc,
+        };
+        let options = StreamOptions {
+            name: "postmark".into(),
+            parameters: Row::new(),
+            plan: Plan::Postmark(Postmark {
+                files: 1,
+                transactions: 1,
+                sizes: (1, 1),
+            }),
+            contenders: [
+                Kind::Pluvio,
+                Kind::PluvioInPlace,
+                Kind::DashmapInPlace,
+                Kind::Scc,
+            ]
+            .map(on_glibc)
+            .to_vec(),
+            threads: 1,
+            objects: 1,
+            bytes: 1,
+            bytes_in_place: 1,
+            utilization: 70,
+            cleaner_threads: 1,
+            rounds: Rounds {
+                seconds: 1.0,
+                rounds: 3,
+                seed: 1,
+            },
+        };
+        let replayed = |seconds: f64| Replayed {
+            operations: 600,
+            retries: 2,
+            seconds,
+            latencies: Some(Latencies {
+                count: 600,
+                quantiles: vec![(0.5, (seconds * 1e3) as u64)],
+            }),
+            ..Replayed::default()
+        };
+        let rounds = |seconds: [f64; 3]| seconds.map(replayed).to_vec();
+        let all = [
+            rounds([2.0, 3.0, 4.0]),
+            rounds([1.0, 1.0, 1.0]),
+            rounds([6.0, 6.0, 6.0]),
+            rounds([1.0, 20.0, 20.0]),
+        ];
+        let (experiment, _) = report(&options, 1, &all);
+        let row = &experiment.rows[0];
+        assert_eq!(row.number("ops_per_s"), Some(200.0));
+        assert_eq!(row.number("p50_us"), Some(3.0));
+        assert_eq!(row.number("p50_us_max"), Some(4.0));
+        assert_eq!(row.number("refused"), Some(6.0));
+        let ratio = |name: &str| experiment.ratios[&format!("operations/s: {name} / best other")];
+        assert_eq!(ratio("pluvio"), 2.0);
+        assert_eq!(ratio("pluvio-in-place"), 6.0);
+    }
 }

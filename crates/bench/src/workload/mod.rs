@@ -12,5 +12,5 @@ pub use distribution::{Distribution, Draw};
 pub use phases::{DELETED, Phase, Workload, workloads};
 pub use postmark::Postmark;
 pub use profile::ProfilePlan;
-pub use stream::{Live, Operation, Plan, Stream};
+pub use stream::{LOADED, Live, Operation, Plan, Stream};
 pub use trace::TracePlan;

@@ -22,6 +22,14 @@ pub struct Postmark {
     pub sizes: (u32, u32),
 }
 
+impl Postmark {
+    /// Most bytes of a file.
+    #[must_use]
+    pub fn largest(&self) -> u32 {
+        self.sizes.1.max(APPENDED_MAX)
+    }
+}
+
 enum Stage {
     Create(u64),
     /// Transactions left, and whether the second half of one is due.

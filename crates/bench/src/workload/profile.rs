@@ -1,7 +1,7 @@
 //! Loads generated from the published properties of a production cluster.
 
 use super::distribution::{Distribution, Draw};
-use super::stream::{Live, Operation, Stream};
+use super::stream::{LOADED, Live, Operation, Stream};
 use super::twitter::profile;
 use crate::error::ExperimentError;
 use crate::random::Random;
@@ -53,6 +53,12 @@ impl ProfilePlan {
     #[must_use]
     pub fn bytes_mean(&self) -> u32 {
         self.bytes_mean
+    }
+
+    /// Most bytes of an object's value.
+    #[must_use]
+    pub fn bytes_max(&self) -> u32 {
+        (self.bytes_mean - self.bytes_mean / 2 + self.bytes_mean).clamp(1, VALUE_MAX as u32)
     }
 }
 
@@ -108,7 +114,7 @@ impl Stream for ProfileStream {
         }
         self.done += 1;
         if self.done == 1 {
-            return Some(Operation::Mark("loaded"));
+            return Some(Operation::Mark(LOADED));
         }
         if self.done > self.plan.operations + 1 {
             return None;
@@ -153,6 +159,7 @@ mod tests {
         assert_eq!(gets + deletes + puts, 101_000);
         let mean = stream.live().bytes / stream.live().objects;
         assert!((450..560).contains(&mean), "{mean}");
+        assert_eq!(plan.bytes_max(), 251 + 502);
         assert!(ProfilePlan::new(999, 1, 1).is_err());
     }
 }

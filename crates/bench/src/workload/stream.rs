@@ -38,6 +38,9 @@ pub enum Operation {
     Mark(&'static str),
 }
 
+/// The mark behind what is written first, because it is there before the load begins: it does not count.
+pub const LOADED: &str = "loaded";
+
 /// What is live after the operations so far, as the stream knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Live {

@@ -4,7 +4,7 @@
 //! a trace reads before it was written is written before the trace begins: it was there when it was taken.
 //! The times of a trace are not looked at: an operation begins when the one before has ended.
 
-use super::stream::{Live, Operation, Stream};
+use super::stream::{LOADED, Live, Operation, Stream};
 use crate::error::ExperimentError;
 use pluvio_units::{FixedMap, VALUE_MAX};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,8 @@ pub struct TraceFacts {
     pub objects: u64,
     /// Bytes of all values at the largest size each ever has.
     pub bytes: u64,
+    /// Most bytes of a value.
+    pub largest: u32,
     /// Operations whose size was cut to the most that a value can have.
     pub cut: u64,
 }
@@ -80,6 +82,7 @@ impl TracePlan {
             operations: lines.len() as u64,
             objects: u64::from(objects),
             bytes: sizes.iter().map(|&size| u64::from(size)).sum(),
+            largest: sizes.iter().copied().max().unwrap_or(0),
             cut: lines.iter().filter(|line| line.cut).count() as u64,
         })
     }
@@ -135,7 +138,7 @@ impl Stream for TraceStream {
             });
         }
         if !std::mem::replace(&mut self.begun, true) {
-            return Some(Operation::Mark("loaded"));
+            return Some(Operation::Mark(LOADED));
         }
         if self.at == self.lines.len() {
             self.rounds -= 1;
@@ -284,6 +287,7 @@ mod tests {
         };
         let facts = plan.facts().unwrap();
         assert_eq!((facts.cut, facts.bytes), (2, 2 << 20));
+        assert_eq!(facts.largest, 1 << 20);
     }
 
     #[test]
@@ -317,7 +321,7 @@ mod tests {
             all.push(operation);
         }
         assert_eq!(all[0], Operation::Put { key: 0, size: 10 });
-        assert_eq!(all[1], Operation::Mark("loaded"));
+        assert_eq!(all[1], Operation::Mark(LOADED));
         assert_eq!(all.len(), 2 + 2 * 5);
         assert_eq!(
             stream.live(),

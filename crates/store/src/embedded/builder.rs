@@ -146,6 +146,7 @@ pub struct StoreBuilder {
     expansion: f64,
     hashing: KeyHashing,
     huge_pages: HugePages,
+    populate: bool,
     host: Arc<dyn Host>,
 }
 
@@ -173,6 +174,7 @@ impl Default for StoreBuilder {
             expansion: 2.0,
             hashing: KeyHashing::default(),
             huge_pages: HugePages::default(),
+            populate: false,
             host: Arc::new(ThisMachine),
         }
     }
@@ -342,6 +344,13 @@ impl StoreBuilder {
         self
     }
 
+    /// Whether the system is to fetch all of the log's memory when the store is built: no write waits for a page later, and the
+    /// memory is taken at once. Default: no. What is never used of it counts as not resident, and is not given back.
+    pub fn populate(mut self, populate: bool) -> Self {
+        self.populate = populate;
+        self
+    }
+
     /// The machine, for tests and for programs with threads of their own kind.
     pub fn host(mut self, host: Arc<dyn Host>) -> Self {
         self.host = host;
@@ -377,6 +386,11 @@ impl StoreBuilder {
         if self.huge_pages == HugePages::Required {
             let asked = engine.space().prefer_huge_pages();
             asked.map_err(|why| BuildError::NoHugePages(why.to_string()))?;
+        }
+        if self.populate {
+            // Bound to its nodes, and asked for as huge pages: so it is fetched.
+            let fetched = engine.space().populate();
+            fetched.map_err(BuildError::Unreservable)?;
         }
         let limits = Limits {
             key_max: self.key_max,

@@ -242,7 +242,7 @@ pub struct Fragmentation {
     /// Cleaner threads of our store
     #[arg(long, value_name = "N", default_value_t = 1)]
     cleaner_threads: u16,
-    /// Run our store with memory for everything too, and compare its speed
+    /// Run our store for its speed too, once more with memory for everything, and compare them
     #[arg(long)]
     performance: bool,
     /// Rounds, taken in turn by all contestants

@@ -9,13 +9,26 @@ use crate::output::say;
 use clap::Args;
 use pluvio_bench::contestant::Kind;
 use pluvio_bench::experiment::Row;
-use pluvio_bench::suite::{self, StreamOptions};
+use pluvio_bench::suite::{self, StreamOptions, VALUE_MAX_IN_PLACE};
 use pluvio_bench::workload::{Plan, Postmark as PostmarkPlan, ProfilePlan, TracePlan};
-use pluvio_units::{Size, VALUE_MAX};
+use pluvio_units::{SMALL_ENTRY_MAX, Size, VALUE_MAX};
 use std::process::ExitCode;
 
 /// Streams end when they are through: of the length of a round nothing depends.
 const STREAM_SECONDS: f64 = 1.0;
+
+/// A stream with what it needs.
+struct Load {
+    parameters: Row,
+    plan: Plan,
+    /// Most objects that are live, all threads together, and bytes of their values.
+    objects: u64,
+    bytes: u64,
+    /// The same bytes where each keeps the room of its largest value.
+    bytes_in_place: u64,
+    /// Most bytes of a value.
+    largest: usize,
+}
 
 /// What both have.
 #[derive(Args, Clone, Debug)]
@@ -93,7 +106,7 @@ fn profile(text: &str) -> Result<u32, String> {
 /// Runs `pluvio bench trace`.
 pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
     let threads = trace.common.threads as u64;
-    let (parameters, plan, objects, bytes) = match (&trace.file, trace.profile) {
+    let load = match (&trace.file, trace.profile) {
         (_, Some(cluster)) => {
             let plan = ProfilePlan::new(cluster, trace.keys, trace.operations).map_err(failure)?;
             let parameters = Row::new()
@@ -102,7 +115,19 @@ pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
                 .with("operations", trace.operations);
             let objects = trace.keys * threads;
             let bytes = objects * u64::from(plan.bytes_mean());
-            (parameters, Plan::Profile(plan), objects, bytes)
+            let largest = plan.bytes_max() as usize;
+            Load {
+                parameters,
+                objects,
+                bytes,
+                // Larger ones are not overwritten in place.
+                bytes_in_place: match plan.bytes_mean() as usize <= SMALL_ENTRY_MAX {
+                    true => objects * largest as u64,
+                    false => bytes,
+                },
+                largest,
+                plan: Plan::Profile(plan),
+            }
         }
         (Some(file), None) => {
             let plan = TracePlan {
@@ -124,19 +149,18 @@ pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
                     facts.cut
                 ));
             }
-            (parameters, Plan::Trace(plan), facts.objects, facts.bytes)
+            Load {
+                parameters,
+                plan: Plan::Trace(plan),
+                objects: facts.objects,
+                bytes: facts.bytes,
+                bytes_in_place: facts.bytes,
+                largest: facts.largest as usize,
+            }
         }
         (None, None) => return Err(Failure::usage("give a trace file or --profile")),
     };
-    replay(
-        global,
-        &trace.common,
-        "trace",
-        parameters,
-        plan,
-        objects,
-        bytes,
-    )
+    replay(global, &trace.common, "trace", load)
 }
 
 /// Runs `pluvio bench postmark`.
@@ -165,34 +189,32 @@ pub fn postmark(global: &Global, postmark: &Postmark) -> Result<ExitCode, Failur
     let appended = postmark.transactions / 2 * u64::from(plan.sizes.0) / 2 * threads;
     // Files die while they grow; half of what is appended is with files that live.
     let bytes = objects * mean + appended / 2;
-    replay(
-        global,
-        &postmark.common,
-        "postmark",
+    let load = Load {
         parameters,
-        Plan::Postmark(plan),
         objects,
         bytes,
-    )
+        // Files only grow.
+        bytes_in_place: bytes,
+        largest: plan.largest() as usize,
+        plan: Plan::Postmark(plan),
+    };
+    replay(global, &postmark.common, "postmark", load)
 }
 
-fn replay(
-    global: &Global,
-    common: &Common,
-    name: &str,
-    parameters: Row,
-    plan: Plan,
-    objects: u64,
-    bytes: u64,
-) -> Result<ExitCode, Failure> {
+fn replay(global: &Global, common: &Common, name: &str, load: Load) -> Result<ExitCode, Failure> {
+    let ours: &[Kind] = match load.largest <= VALUE_MAX_IN_PLACE {
+        true => &[Kind::Pluvio, Kind::PluvioInPlace],
+        false => &[Kind::Pluvio],
+    };
     let options = StreamOptions {
         name: name.to_owned(),
-        parameters,
-        plan,
-        contenders: common.peers.contenders(&[Kind::Pluvio], maps),
+        parameters: load.parameters,
+        plan: load.plan,
+        contenders: common.peers.contenders(ours, maps),
         threads: common.threads,
-        objects,
-        bytes,
+        objects: load.objects,
+        bytes: load.bytes,
+        bytes_in_place: load.bytes_in_place,
         utilization: common.utilization,
         cleaner_threads: common.cleaner_threads,
         rounds: suite::Rounds {
