@@ -486,7 +486,7 @@ impl Starting {
         let ask = GetServerList {};
         let network = &*self.env.network;
         let list = self.coordinators.call(network, &ask, ENLIST_LIMIT).await;
-        another_at(&list.ok()?, &request.info.address, request.replaces)
+        another_at(&list.ok()?.list, &request.info.address, request.replaces)
     }
 
     /// Makes log, replication and master, and lets requests in.
