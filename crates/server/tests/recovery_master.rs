@@ -158,9 +158,9 @@ fn recovered_with_delayed(opcode: Opcode, delay: Duration) -> RecoveryStatus {
 fn time_without_anything_to_replay_is_told_apart() {
     let delay = 2 * SECOND;
     let recovery = recovered_with_delayed(Opcode::GetRecoveryData, delay);
-    assert!((2..=4).contains(&recovery.segments), "{recovery:?}");
+    assert!(recovery.segments >= 4, "{recovery:?}");
     let found = recovery.last_partition;
-    let waited = us(delay)..us(2 * delay);
+    let waited = us(delay)..us(delay) * u64::from(recovery.segments) / 2;
     assert!(waited.contains(&found.waiting_us), "{found:?}");
     let replayed = found.replay_us.checked_sub(found.waiting_us);
     assert!(replayed.is_some_and(|us| us < 100_000), "{found:?}");
@@ -197,6 +197,7 @@ fn what_was_replayed_has_replicas_before_the_rest_has_come() {
         rig.sim.run_for(SECOND / 50);
     }
     let replicated = us(rig.sim.now() - began);
+    rig.sim.run_until(|| !scene.is_recovering(), LONG).unwrap();
     check(rig, &table, 200);
     let recovery = scene.recovery();
     let found = recovery.last_partition;

@@ -42,8 +42,8 @@ enum Load {
 /// What a cleaner remembers about how busy the store is.
 #[derive(Default)]
 pub(super) struct PagePolicy {
-    /// When the cleaner did its last step.
-    stepped_s: u32,
+    /// When the cleaner did its last step, if it did one.
+    stepped_s: Option<u32>,
     /// There was a pause between two steps since the load was judged: the process, or its machine, stood still.
     stood_still: bool,
     /// When the window began.
@@ -62,8 +62,8 @@ pub(super) struct PagePolicy {
 impl PagePolicy {
     /// The cleaner does a step, whatever it is about.
     pub(super) fn note_step(&mut self, now_s: u32) {
-        self.stood_still |= now_s.saturating_sub(self.stepped_s) > STEPS_APART_MAX_S;
-        self.stepped_s = now_s;
+        let before_s = self.stepped_s.replace(now_s).unwrap_or(now_s);
+        self.stood_still |= now_s.saturating_sub(before_s) > STEPS_APART_MAX_S;
     }
 
     /// Whether the log is to be cleaned although there is memory.
