@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::{ClientId, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
+use pluvio_units::{
+    ClientId, ClusterId, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId,
+};
 use pluvio_wire::*;
 use proptest::prelude::*;
 
@@ -15,6 +17,7 @@ fn header() -> Header {
             retry_ms: 77_000,
         },
         target: ServerId(9),
+        cluster: ClusterId(0xfeed),
         deadline_us: 123,
     }
 }
