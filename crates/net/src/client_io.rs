@@ -6,7 +6,7 @@ use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, greet};
 use crate::options::TcpOptions;
 use crate::reader::FrameReader;
-use crate::socket::{Tuning, connect, resolve, tune};
+use crate::socket::{Tuning, connect, tune};
 use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
@@ -136,9 +136,9 @@ async fn open(
     shared: &Shared,
     connection: &Connection,
 ) -> Result<(TcpStream, usize), NoConnection> {
-    let addresses = resolve(&*shared.tasks, &connection.address).await?;
-    let clock = &*shared.clock;
-    let mut stream = connect(clock, &addresses, shared.options.connect_limit).await?;
+    let (tasks, clock) = (&*shared.tasks, &*shared.clock);
+    let limit = shared.options.connect_limit;
+    let mut stream = connect(tasks, clock, &connection.address, limit).await?;
     tune(&stream, shared.tuning());
     let body_bytes_max = greet(&mut stream, &shared.terms()).await?;
     Ok((stream, body_bytes_max.min(shared.options.frame_bytes_max)))

@@ -26,7 +26,7 @@ pub struct TcpOptions {
     pub request_bytes_max: usize,
     /// Bytes of replies that wait for a slow reader before no more requests are read.
     pub reply_queue_bytes_max: usize,
-    /// How long connecting (without the handshake) may take.
+    /// How long finding the addresses behind a name and connecting to one of them (without the handshake) may take.
     pub connect_limit: Duration,
     /// How long the other side may take for its part of the handshake.
     pub handshake_limit: Duration,
