@@ -277,7 +277,11 @@ async fn attend(place: Place, stream: StdStream, from: SocketAddr) {
         }
     };
     let shared = &place.port.shared;
-    tune(&stream, shared.tuning());
+    let tuning = match &place.port.role {
+        Role::Rpc(_) => shared.tuning(),
+        Role::Streams { .. } => shared.stream_tuning(),
+    };
+    tune(&stream, tuning);
     let peer = Peer {
         address: Address::from(from.to_string().as_str()),
         core: place.core,

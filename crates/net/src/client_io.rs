@@ -37,6 +37,13 @@ impl Shared {
         }
     }
 
+    pub(crate) fn stream_tuning(&self) -> Tuning {
+        Tuning {
+            stall_limit: self.options.stream_stall_limit,
+            ..self.tuning()
+        }
+    }
+
     pub(crate) fn terms(&self) -> Terms<'_> {
         Terms {
             clock: &*self.clock,
