@@ -59,6 +59,20 @@ fn batches_keep_their_values_apart() {
 }
 
 #[test]
+fn a_batch_of_too_many_items_is_refused() {
+    let batch = |count| MultiDelete {
+        items: vec![key(b"a"); count],
+    };
+    let most = batch(MULTI_ITEMS_MAX);
+    let frame = encode(&header(), &most);
+    assert_eq!(decode::<MultiDelete>(&frame), Ok((header(), most)));
+    let frame = encode(&header(), &batch(MULTI_ITEMS_MAX + 1));
+    let refused = decode::<MultiDelete>(&frame).unwrap_err();
+    assert_eq!(refused.fatal_kind(), Some(FatalKind::Malformed));
+    assert!(refused.to_string().contains("at most 1024"), "{refused}");
+}
+
+#[test]
 fn a_payload_that_does_not_fit_its_lengths_is_refused() {
     let batch = MultiWrite::new(vec![(key(b"a"), Bytes::from_static(b"12"))]);
     let frame = encode(&header(), &batch);
