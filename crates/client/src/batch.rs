@@ -12,13 +12,13 @@ use crate::error::ClientError;
 use crate::local::LocalMaster;
 use crate::retry::Attempts;
 use crate::sequence::{BATCH_UNDER_WAY_MAX, Ticket};
-use crate::table::{Table, TableMap, Tablet};
+use crate::table::{Table, TableKey, TableMap, Tablet};
 use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
-use pluvio_units::{CoreId, SequenceNumber, ServerId, TableId};
+use pluvio_units::{ClusterId, CoreId, SequenceNumber, ServerId};
 use pluvio_wire::{
     Answer, DeleteReply, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, MultiDelete, MultiKey,
     MultiRead, MultiWrite, ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError,
@@ -204,6 +204,7 @@ impl Kind for Deletes<'_> {
 
 /// One request of a round.
 struct Chunk {
+    cluster: ClusterId,
     owner: ServerId,
     address: Address,
     /// Bytes of the items' keys and values.
@@ -212,8 +213,9 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(tablet: &Tablet) -> Self {
+    fn new(cluster: ClusterId, tablet: &Tablet) -> Self {
         Self {
+            cluster,
             owner: tablet.owner,
             address: tablet.address.clone(),
             bytes: 0,
@@ -231,7 +233,7 @@ impl Chunk {
     fn has_moved<K: Kind>(&self, kind: &K, maps: &Maps) -> bool {
         self.indexes.iter().any(|&index| {
             let table = kind.key(index).table;
-            table.map().generation != maps[&table.id()].generation
+            table.map().generation != maps[&table.unique_key()].generation
         })
     }
 }
@@ -267,7 +269,7 @@ struct Rest {
     pending: Vec<usize>,
     after: Duration,
     /// Tables whose maps were wrong, and the generations of those maps.
-    stale: BTreeMap<TableId, (Table, u64)>,
+    stale: BTreeMap<TableKey, (Table, u64)>,
 }
 
 impl Rest {
@@ -276,14 +278,14 @@ impl Rest {
         self.after = self.after.max(again.after);
         if again.refresh {
             self.stale
-                .entry(table.id())
+                .entry(table.unique_key())
                 .or_insert_with(|| (table.clone(), map.generation));
         }
     }
 }
 
 type Results<T> = Vec<Option<Result<T, ClientError>>>;
-type Maps = BTreeMap<TableId, Arc<TableMap>>;
+type Maps = BTreeMap<TableKey, Arc<TableMap>>;
 
 impl Client {
     /// Reads several objects, also of several tables. One result an item, in their order.
@@ -371,7 +373,8 @@ impl Client {
                 if let Err(error) = self.refresh(&table, seen, attempts).await {
                     // Out of time hits all; anything else only the objects of this table.
                     fail(results, &mut pending, &error, |index| {
-                        error.is_retryable() || kind.key(index).table.id() == table.id()
+                        error.is_retryable()
+                            || kind.key(index).table.unique_key() == table.unique_key()
                     });
                 }
             }
@@ -428,7 +431,7 @@ impl Client {
                         match self.judge(refusal, K::changes_data(), attempts) {
                             Ok(again) => {
                                 let table = table(index);
-                                rest.put_off(table, &maps[&table.id()], index, again);
+                                rest.put_off(table, &maps[&table.unique_key()], index, again);
                             }
                             Err(error) => results[index] = Some(Err(error)),
                         }
@@ -437,7 +440,7 @@ impl Client {
                 Outcome::Again(again) => {
                     for index in chunk.indexes {
                         let table = table(index);
-                        rest.put_off(table, &maps[&table.id()], index, again);
+                        rest.put_off(table, &maps[&table.unique_key()], index, again);
                     }
                 }
                 Outcome::Failed(error) => {
@@ -460,11 +463,11 @@ impl Client {
         attempts: &mut Attempts<'_>,
     ) -> Vec<Chunk> {
         let mut full = Vec::new();
-        let mut open: BTreeMap<ServerId, Chunk> = BTreeMap::new();
+        let mut open: BTreeMap<(ClusterId, ServerId), Chunk> = BTreeMap::new();
         for index in pending {
             let key = kind.key(index);
             let map = &*maps
-                .entry(key.table.id())
+                .entry(key.table.unique_key())
                 .or_insert_with(|| key.table.map());
             let Some(tablet) = map.locate(key.table.hash(key.key)) else {
                 attempts.failed(
@@ -479,11 +482,12 @@ impl Client {
                 continue;
             };
             let bytes = key.key.len() + kind.value(index).len();
+            let cluster = key.table.cluster();
             let chunk = open
-                .entry(tablet.owner)
-                .or_insert_with(|| Chunk::new(tablet));
+                .entry((cluster, tablet.owner))
+                .or_insert_with(|| Chunk::new(cluster, tablet));
             if !chunk.has_room(bytes) {
-                full.push(std::mem::replace(chunk, Chunk::new(tablet)));
+                full.push(std::mem::replace(chunk, Chunk::new(cluster, tablet)));
             }
             chunk.bytes += bytes;
             chunk.indexes.push(index);
@@ -506,7 +510,8 @@ impl Client {
         }
         let request = kind.request(&chunk.indexes, &|index| numbers.number(index));
         let result = if let Some(master) = self.local(chunk.owner) {
-            let mut header = self.local_header(chunk.owner, attempts.remaining());
+            let limit = attempts.remaining();
+            let mut header = Self::local_header(chunk.cluster, chunk.owner, limit);
             // Before, no other server can have executed any of them.
             if let Some(ticket) = numbers.ticket.as_ref().filter(|_| attempts.is_ambiguous()) {
                 header.operation = ticket.id(attempts.until_deadline());
@@ -523,7 +528,7 @@ impl Client {
                 Ok(None) => return Outcome::Again(Again::AT_ONCE),
                 Err(error) => return Outcome::Failed(error),
             };
-            let mut header = Header::to(chunk.owner);
+            let mut header = Header::within(chunk.cluster, chunk.owner);
             if let Some(ticket) = &numbers.ticket {
                 header.operation = ticket.id(attempts.until_deadline());
             }

@@ -10,7 +10,7 @@ use crate::window::{WindowPlace, Windows};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
-use pluvio_units::{ClientId, CoreId, KeyHash, ObjectVersion, ServerId, TableId};
+use pluvio_units::{ClientId, ClusterId, CoreId, KeyHash, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, Delete, DeleteReply, Header, Increment, IncrementReply, Number, Read,
     ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply,
@@ -312,7 +312,7 @@ impl Client {
             && let Some(owner) = table.owner(hash)
             && let Some(master) = self.local(owner)
         {
-            let header = self.local_header(owner, self.shared.options.timeout);
+            let header = Self::local_header(table.cluster(), owner, self.shared.options.timeout);
             match local(master, self.core, &header, request()) {
                 Answer::Now(Ok(reply)) => return Ok(reply),
                 other => first = Some(other),
@@ -322,10 +322,10 @@ impl Client {
         Box::pin(self.on_hash_slow(table, hash, request, local, first)).await
     }
 
-    pub(crate) fn local_header(&self, owner: ServerId, limit: Duration) -> Header {
+    pub(crate) fn local_header(cluster: ClusterId, owner: ServerId, limit: Duration) -> Header {
         Header {
             deadline_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
-            ..Header::to(owner)
+            ..Header::within(cluster, owner)
         }
     }
 
@@ -345,7 +345,8 @@ impl Client {
                 self.finish_local::<R>(answer, &mut attempts).await?
             } else if let Some(tablet) = map.locate(hash) {
                 if let Some(master) = self.local(tablet.owner) {
-                    let mut header = self.local_header(tablet.owner, attempts.remaining());
+                    let limit = attempts.remaining();
+                    let mut header = Self::local_header(table.cluster(), tablet.owner, limit);
                     // Without one, nobody else was asked to execute it.
                     if let Some(ticket) = &ticket {
                         header.operation = ticket.id(attempts.until_deadline());
@@ -359,7 +360,7 @@ impl Client {
                     let Some(_place) = place.await? else {
                         continue;
                     };
-                    let mut header = Header::to(tablet.owner);
+                    let mut header = Header::within(table.cluster(), tablet.owner);
                     if let Some(ticket) = &ticket {
                         header.operation = ticket.id(attempts.until_deadline());
                     }
@@ -545,7 +546,11 @@ impl Client {
     /// Remembers what the coordinator said of a table, and gives its handle.
     pub(crate) fn learn(&self, info: &TableInfo) -> Table {
         let mut tables = self.tables();
-        if let Some(table) = tables.get(&info.id) {
+        // A table of another cluster may have had the id; its handles are not to lead to this one.
+        if let Some(table) = tables
+            .get(&info.id)
+            .filter(|table| table.is_described_by(info))
+        {
             table.update(info);
             return table.clone();
         }

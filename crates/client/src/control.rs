@@ -8,10 +8,10 @@ use core::time::Duration;
 use pluvio_env::{Address, CallError};
 use pluvio_units::{KeyHash, ServerId, TableId};
 use pluvio_wire::{
-    ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, GetClusterStatus,
-    GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables, Opcode, Ping, Refusal,
-    Request, RetryReason, RpcError, ServerList, ServerStatus, SplitTablet, TableInfo, TableRef,
-    check_table_name,
+    ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, FatalKind,
+    GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables,
+    Opcode, Ping, Refusal, Request, RetryReason, RpcError, ServerList, ServerStatus, SplitTablet,
+    TableInfo, TableRef, check_table_name,
 };
 
 /// How long a coordinator has to say what is wrong. It answers that at once.
@@ -233,7 +233,7 @@ impl Client {
             let mut total = CountObjectsReply::default();
             for (owner, address) in owners {
                 let request = CountObjects { table: table.id() };
-                let header = Header::to(owner);
+                let header = Header::within(table.cluster(), owner);
                 let result = if let Some(master) = self.local(owner) {
                     let answer = master.count(self.core(), &header, request);
                     self.finish_local::<CountObjects>(answer, &mut attempts)
@@ -279,9 +279,19 @@ impl Client {
             table: TableRef::Id(table.id()),
         };
         match self.ask(&request, attempts).await {
-            Ok(info) => {
+            Ok(info) if table.is_described_by(&info) => {
                 table.update(&info);
                 Ok(())
+            }
+            // The id names another table: this client has outlived its cluster, or the coordinator's metadata were set back.
+            Ok(_) => {
+                self.forget(table.id());
+                let message = format!(
+                    "table {:?} is gone, and another one has its id",
+                    table.name()
+                );
+                let gone = Refusal::fatal(FatalKind::NoSuchTable, message);
+                Err(ClientError::from_final(gone))
             }
             Err(error) => {
                 if error.kind() == ErrorKind::NoSuchTable {

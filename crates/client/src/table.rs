@@ -1,7 +1,7 @@
 //! A table and where its tablets are.
 
 use pluvio_env::Address;
-use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
+use pluvio_units::{ClusterId, HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{TableInfo, TabletState};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,7 +14,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 #[derive(Clone)]
 pub struct Table(Arc<Shared>);
 
+/// What tells tables apart. Ids alone do not: each cluster begins with 1, and another cluster may take the place of the client's.
+pub(crate) type TableKey = (ClusterId, TableId, u64);
+
 struct Shared {
+    cluster: ClusterId,
     id: TableId,
     seed: u64,
     name: Box<str>,
@@ -25,6 +29,7 @@ struct Shared {
 impl Table {
     pub(crate) fn new(info: &TableInfo) -> Self {
         Self(Arc::new(Shared {
+            cluster: info.cluster,
             id: info.id,
             seed: info.seed,
             name: info.name.as_str().into(),
@@ -57,6 +62,20 @@ impl Table {
         KeyHash::of(self.0.seed, key)
     }
 
+    /// Its cluster, which requests for its objects name.
+    pub(crate) fn cluster(&self) -> ClusterId {
+        self.0.cluster
+    }
+
+    pub(crate) fn unique_key(&self) -> TableKey {
+        (self.0.cluster, self.0.id, self.0.seed)
+    }
+
+    /// Whether this is said of this table, and not of one that has its id in another cluster.
+    pub(crate) fn is_described_by(&self, info: &TableInfo) -> bool {
+        self.unique_key() == (info.cluster, info.id, info.seed) && *self.0.name == *info.name
+    }
+
     pub(crate) fn map(&self) -> Arc<TableMap> {
         self.0
             .map
@@ -82,6 +101,10 @@ impl Table {
     }
 
     pub(crate) fn update(&self, info: &TableInfo) {
+        assert!(
+            self.is_described_by(info),
+            "the tablets of a table are its own"
+        );
         let mut map = self.0.map.write().unwrap_or_else(PoisonError::into_inner);
         *map = Arc::new(TableMap::new(info, map.generation + 1));
     }

@@ -7,7 +7,8 @@
 //! servers are silent now and then, and each recovery starves it more.
 //!
 //! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this process that is cut off,
-//!   and without servers that answer there is nobody to recover anything. Nor does a machine that cannot be
+//!   and without servers that answer there is nobody to recover anything. A ping counts as silent only when another server has answered shortly before
+//!   or meanwhile, and after one that does not count as many others must, as all connections come back one by one. Nor does a machine that cannot be
 //!   reached prove a crash, as one that refuses the connection does. An answer to any ping ends the silence, so the suspect
 //!   is no witness against itself.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs 2^(n-1) times
@@ -16,8 +17,9 @@
 
 use crate::options::CoordinatorOptions;
 use crate::shared::{Memory, Shared};
+use core::pin::pin;
 use core::time::Duration;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use pluvio_env::{Address, CallError, Moment, Network, NoConnection};
 use pluvio_units::ServerId;
 use pluvio_wire::{Header, Ping, PingReply, RpcError, ServerInfo, ServerState};
@@ -64,8 +66,6 @@ pub(crate) struct Suspicion {
     silences: u32,
     /// When the silence began that counts.
     since: Moment,
-    /// Until when it is known which part of it counts.
-    weighed_until: Moment,
     timeout: Duration,
 }
 
@@ -87,19 +87,16 @@ impl Suspicion {
             refusals: 0,
             silences: 0,
             since: now,
-            weighed_until: now,
             timeout,
         }
     }
 
-    /// Nobody has answered this process since `last_answer`: what was silent since then may have been its own contact. That time does not
-    /// count, and pings are counted anew. Example: silent since 0 s, and the last answer of anybody came at 3 s; weighed at 5 s the silence
-    /// begins at 2 s, so that 3 s of it count, and weighed again at 6 s without an answer at 3 s, so that no more of it does.
-    fn unwitnessed(&mut self, now: Moment, last_answer: Option<Moment>) {
-        let from = last_answer.unwrap_or_default().max(self.weighed_until);
-        self.since = (self.since + now.since(from)).min(now);
-        self.weighed_until = now;
+    /// Takes in a silent ping, from `sent` to `now`, while nobody else answered either: it may have been this process that was cut off. That
+    /// time does not count, and pings are counted anew: who answers first when contact is back is no witness of what was before.
+    fn unwitnessed(&mut self, sent: Moment, now: Moment) -> Verdict {
+        self.since = self.since + now.since(sent);
         self.silences = 0;
+        Verdict::Open
     }
 
     /// Takes in one ping, from `sent` to `now`, that was limited to `limit`.
@@ -239,17 +236,22 @@ impl Shared {
             if record.info.state != ServerState::Up {
                 return;
             }
-            let (sign, sent) = self.ping_suspect(&record.info, limit).await;
-            let why = match suspicion.ping(sign, sent, clock.now(), limit) {
+            let (sign, sent, witnessed) = self.ping_beside_others(&record.info, limit).await;
+            let now = clock.now();
+            let verdict = match sign {
+                Sign::Silent if !witnessed => suspicion.unwitnessed(sent, now),
+                Sign::Silent | Sign::Alive | Sign::Gone => suspicion.ping(sign, sent, now, limit),
+            };
+            let why = match verdict {
                 Verdict::Alive => {
                     pluvio_units::mark("detect-suspect-answers");
                     return;
                 }
                 Verdict::Open => None,
                 Verdict::Gone => Some("its process is gone"),
-                Verdict::Silent(silent) if self.others_answer(server).await => {
+                Verdict::Silent(silent) => {
                     pluvio_units::mark("detect-silent");
-                    // They may do so since a moment ago, when this process was reconnected: the suspect is asked after them.
+                    // The others may have answered later than the suspect was asked: it is asked after them.
                     let (sign, _) = self.ping_suspect(&record.info, limit).await;
                     if sign == Sign::Alive {
                         return;
@@ -260,13 +262,6 @@ impl Shared {
                         .convictions
                         .convict(now, silent, &self.options);
                     convicted.then_some("it was silent")
-                }
-                Verdict::Silent(_) => {
-                    // All of it may have been this process's own silence. When it is over, somebody is the first to answer, and the
-                    // others must not be convicted for what was before.
-                    let last_answer = self.memory().last_answer;
-                    suspicion.unwitnessed(clock.now(), last_answer);
-                    None
                 }
             };
             if let Some(why) = why {
@@ -292,8 +287,8 @@ impl Shared {
     /// one has answered just now.
     async fn others_answer(self: &Arc<Self>, besides: ServerId) -> bool {
         let now = self.env.clock.now();
-        // Half of the time for which the suspect has been silent: an answer from before that would be no sign of this process's
-        // own contact since.
+        // Half of the time for which a suspect must be silent: an answer from before that would be no sign of this process's
+        // own contact.
         let recently = |last: Moment| now.since(last) < self.options.dead_server_timeout / 2;
         if self.memory().last_answer.is_some_and(recently) {
             return true;
@@ -313,6 +308,25 @@ impl Shared {
         let asked = others.iter().map(|other| self.ping(other, limit));
         let signs = join_all(asked).await;
         signs.iter().any(|(sign, _)| *sign == Sign::Alive)
+    }
+
+    /// One ping to a server that is being checked, when it was sent, and whether some other server answered shortly before or meanwhile,
+    /// which means something only when it was silent.
+    async fn ping_beside_others(
+        self: &Arc<Self>,
+        suspect: &ServerInfo,
+        limit: Duration,
+    ) -> (Sign, Moment, bool) {
+        let others = pin!(self.others_answer(suspect.id));
+        let ping = pin!(self.ping_suspect(suspect, limit));
+        match select(ping, others).await {
+            Either::Left(((Sign::Silent, sent), others)) => (Sign::Silent, sent, others.await),
+            Either::Left(((sign @ (Sign::Alive | Sign::Gone), sent), _)) => (sign, sent, true),
+            Either::Right((witnessed, ping)) => {
+                let (sign, sent) = ping.await;
+                (sign, sent, witnessed)
+            }
+        }
     }
 
     /// One ping to a server that is being checked, and when it was sent. Silence does not count if the server has answered
@@ -425,39 +439,42 @@ mod tests {
 
     #[test]
     fn silence_that_nobody_else_witnesses_does_not_count_and_the_rest_does() {
-        let mut s = Suspicion::new(at(0), Duration::from_secs(1));
+        let mut s = suspicion();
         // Every four seconds this process has no contact for one.
-        let mut last_answer = 0;
         let mut silent = Duration::ZERO;
         for sent in (0..40_000).step_by(250) {
-            let now = sent + 250;
-            let verdict = s.ping(Sign::Silent, at(sent), at(now), LIMIT);
-            if now % 4000 < 3000 {
-                last_answer = now;
-            }
+            let verdict = if sent % 4000 < 3000 {
+                s.ping(Sign::Silent, at(sent), at(sent + 250), LIMIT)
+            } else {
+                s.unwitnessed(at(sent), at(sent + 250))
+            };
             if let Verdict::Silent(so_long) = verdict {
                 silent = so_long;
-                if now - last_answer >= 500 {
-                    s.unwitnessed(at(now), Some(at(last_answer)));
-                }
             }
         }
-        let counts = Duration::from_millis(28_000)..Duration::from_millis(35_000);
-        assert!(counts.contains(&silent), "{silent:?}");
-        // Without any contact from the beginning nothing counts.
-        let mut s = Suspicion::new(at(1000), Duration::from_secs(1));
-        for _ in 0..3 {
-            s.unwitnessed(at(9000), Some(at(500)));
+        assert_eq!(silent, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn silence_counts_anew_once_this_process_has_contact_again() {
+        let mut s = suspicion();
+        for sent in (0..10_000).step_by(250) {
+            let verdict = s.unwitnessed(at(sent), at(sent + 250));
+            assert_eq!(verdict, Verdict::Open);
         }
-        for sent in (9000..10_750).step_by(250) {
+        // Now another server answers. The connection to the suspect may come back a little later.
+        let verdict = s.ping(Sign::Silent, at(10_000), at(10_300), LIMIT);
+        assert_eq!(verdict, Verdict::Open);
+        for sent in [10_300, 10_550] {
             let verdict = s.ping(Sign::Silent, at(sent), at(sent + 250), LIMIT);
-            let silent = Duration::from_millis(sent + 250 - 9000);
-            let expected = match silent >= Duration::from_secs(1) {
-                true => Verdict::Silent(silent),
-                false => Verdict::Open,
-            };
-            assert_eq!(verdict, expected);
+            assert_eq!(verdict, Verdict::Open);
         }
+        let verdict = s.ping(Sign::Silent, at(10_800), at(11_050), LIMIT);
+        assert_eq!(verdict, Verdict::Silent(Duration::from_millis(1050)));
+        // What was silent before the next cut is not enough for the first ping after it.
+        s.unwitnessed(at(11_050), at(11_300));
+        let verdict = s.ping(Sign::Silent, at(11_300), at(11_550), LIMIT);
+        assert_eq!(verdict, Verdict::Open);
     }
 
     /// The milliseconds at which those are convicted who fall silent at `from` and are looked at every quarter of a second.

@@ -272,6 +272,7 @@ impl State {
     pub(crate) fn info(&self, table: &TableRecord) -> TableInfo {
         let owners: BTreeSet<ServerId> = table.tablets.iter().map(|t| t.owner).collect();
         TableInfo {
+            cluster: self.globals.cluster,
             id: table.id,
             name: table.name.clone(),
             seed: table.seed,

@@ -42,9 +42,9 @@ impl Buffer {
         let Some(size) = size_for(bytes) else {
             return Self(Vec::with_capacity(bytes));
         };
-        let mut buffer = lock(&STORE)
-            .take(size)
-            .unwrap_or_else(|| Vec::with_capacity(bytes_of(size)));
+        // Memory is asked for without the lock, which is the whole process's.
+        let kept = lock(&STORE).take(size);
+        let mut buffer = kept.unwrap_or_else(|| Vec::with_capacity(bytes_of(size)));
         buffer.clear();
         Self(buffer)
     }
@@ -63,10 +63,9 @@ impl Buffer {
         let Some(size) = size_for(bytes) else {
             return Self(vec![0; bytes]);
         };
-        // What was written once need not be cleared again.
-        let mut buffer = lock(&STORE)
-            .take(size)
-            .unwrap_or_else(|| vec![0; bytes_of(size)]);
+        // What was written once need not be cleared again. The rest is, without the lock.
+        let kept = lock(&STORE).take(size);
+        let mut buffer = kept.unwrap_or_else(|| vec![0; bytes_of(size)]);
         buffer.resize(bytes, 0);
         Self(buffer)
     }

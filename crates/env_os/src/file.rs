@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - FILE-1: once a sync has failed, every later sync of this handle fails. The kernel marks the
-//!   pages it could not write as clean, so a second sync would succeed without the data.
+//!   pages it could not write as clean, so a second sync would succeed without the data. Of two at the same time it tells only one,
+//!   so syncs of one handle go one after the other.
 //! - FILE-2: a write that was started is finished even when its future is dropped, or has never
 //!   begun.
 //!
@@ -12,14 +13,13 @@
 
 use crate::disk::{DirectoryLock, blocking, disk_error};
 use bytes::{Bytes, BytesMut};
-use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_env::buffers::Buffer;
 use pluvio_env::{BoxFuture, DiskError, File};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 /// Reads and writes below this size are done (tried) on the event loop: copying 64 KiB takes about
@@ -37,9 +37,8 @@ struct Inner {
     file: fs::File,
     /// For messages: the path below the data directory.
     path: String,
-    /// FILE-1. Release when set, acquire when read: nothing is read through it, but a sync that
-    /// starts after a failed one has returned must see it.
-    sync_failed: AtomicBool,
+    /// FILE-1. Held while the kernel syncs, on blocking threads only.
+    sync_failed: Mutex<bool>,
     /// ENVOS-3.
     _lock: Arc<DirectoryLock>,
 }
@@ -55,7 +54,7 @@ impl OsFile {
             inner: Arc::new(Inner {
                 file,
                 path: path.to_owned(),
-                sync_failed: AtomicBool::new(false),
+                sync_failed: Mutex::new(false),
                 _lock: lock,
             }),
             fallback,
@@ -120,7 +119,11 @@ impl Inner {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        if self.sync_failed.load(Ordering::Acquire) {
+        let mut failed = self
+            .sync_failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *failed {
             return Err(DiskError::Other {
                 path: self.path.clone(),
                 message: "an earlier sync failed; what was written before it may be lost"
@@ -128,7 +131,7 @@ impl Inner {
             });
         }
         self.file.sync_data().map_err(|error| {
-            self.sync_failed.store(true, Ordering::Release);
+            *failed = true;
             self.error(&error)
         })
     }

@@ -9,7 +9,7 @@ use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
 use pluvio_replication::Replication;
 use pluvio_store::{Engine, EngineTable, Pending};
-use pluvio_units::{KeyHash, LogId, ServerId, TableId};
+use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{Answer, Coordinators, FatalKind, Header, Refusal, RetryReason, TabletSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ const OPEN_WAIT_MAX: Duration = Duration::from_secs(1);
 pub struct MasterParts {
     /// The operating system.
     pub env: Env,
+    /// Its cluster.
+    pub cluster: ClusterId,
     /// This server.
     pub id: ServerId,
     /// The objects.
@@ -85,6 +87,7 @@ impl NotAdded {
 /// See the crate's text.
 pub struct Master {
     pub(crate) env: Env,
+    cluster: ClusterId,
     pub(crate) id: ServerId,
     store: Arc<Engine>,
     pub(crate) replication: Replication,
@@ -109,6 +112,7 @@ impl Master {
     pub fn new(parts: MasterParts) -> Arc<Self> {
         Arc::new(Self {
             env: parts.env,
+            cluster: parts.cluster,
             id: parts.id,
             store: parts.store,
             replication: parts.replication,
@@ -252,11 +256,10 @@ impl Master {
 
     // --- what operations share ----------------------------------------------------------------
 
-    /// Whether the caller means this life of the server, and it serves.
+    /// Whether the caller means this life of the server in this cluster, and it serves.
     pub(crate) fn check_target(&self, header: &Header) -> Result<(), Refusal> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let meant = header.target == self.id || header.target == ServerId(0);
-        if !meant || self.stopped.load(Ordering::Acquire) {
+        if !header.means(self.cluster, self.id) || self.stopped.load(Ordering::Acquire) {
             return Err(Refusal::Refresh);
         }
         if !self.may_serve() {

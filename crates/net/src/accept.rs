@@ -95,7 +95,7 @@ impl Port {
         may
     }
 
-    /// Takes a place for a connection, on the core with the fewest; `None` at the bound.
+    /// Takes a place for a connection, on the core with the fewest; `None` at the bound, or when the port is closed.
     fn take_place(self: &Arc<Self>) -> Option<Place> {
         let mut state = lock(&self.state);
         if state.closed || state.tasks.len() >= self.connections_max {
@@ -250,7 +250,10 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// Gives a connection to a core, or refuses it.
 fn deal(port: &Arc<Port>, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
     let Some(place) = port.take_place() else {
-        refuse(port, stream);
+        // A port that is being closed has no bound to speak of.
+        if !lock(&port.state).closed {
+            refuse(port, stream);
+        }
         return Ok(());
     };
     let (id, core) = (place.id, place.core);
@@ -274,7 +277,11 @@ async fn attend(place: Place, stream: StdStream, from: SocketAddr) {
         }
     };
     let shared = &place.port.shared;
-    tune(&stream, shared.tuning());
+    let tuning = match &place.port.role {
+        Role::Rpc(_) => shared.tuning(),
+        Role::Streams { .. } => shared.stream_tuning(),
+    };
+    tune(&stream, tuning);
     let peer = Peer {
         address: Address::from(from.to_string().as_str()),
         core: place.core,

@@ -4,11 +4,13 @@
 //! Invariants
 //! - CLIENT-1: every id in `queue` or on the wire with someone waiting is in `pending`; whoever
 //!   removes it from there ends the call.
-//! - CLIENT-2: once `closed`, nothing is added, and a new connection must be made.
+//! - CLIENT-2: once `closed` or `retired`, nothing is added, and a new connection must be made.
+//! - CLIENT-3: a retired connection is in no map, and ends with the last of its calls.
 
 use crate::lock;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::task::Waker;
-use pluvio_env::{Address, CallError, Frame, NoConnection, TaskHandle};
+use pluvio_env::{Address, CallError, Clock, Frame, Moment, NoConnection, TaskHandle};
 use pluvio_units::{CoreId, FixedMap};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -23,6 +25,8 @@ pub(crate) struct Connection {
     calls_max: usize,
     queue_bytes_max: usize,
     state: Mutex<State>,
+    /// How often bytes have come. Orders nothing.
+    heard: AtomicU64,
     /// Told when there is room for calls again.
     room: Notify,
     /// The task that runs the connection.
@@ -41,12 +45,38 @@ struct State {
     /// The task that moves the bytes, when it sleeps.
     mover: Option<Waker>,
     closed: bool,
+    /// Another connection has taken its place; it only waits for its calls.
+    retired: bool,
+}
+
+impl State {
+    fn is_spent(&self) -> bool {
+        self.retired && self.pending.is_empty()
+    }
 }
 
 struct Waiting {
     give: oneshot::Sender<Outcome>,
-    /// Whether the request may have reached the peer.
-    sent: bool,
+    /// There when the request may have reached the peer.
+    sent: Option<Sent>,
+}
+
+/// When a request was sent, and how often bytes had come by then.
+#[derive(Clone, Copy)]
+struct Sent {
+    at: Moment,
+    heard: u64,
+}
+
+/// What is known of a call that was given up.
+pub(crate) enum GivenUp {
+    /// Its request was not sent.
+    Unsent,
+    /// Its request may have reached the peer.
+    Sent {
+        /// When it was sent, if nothing has come on the connection since.
+        unheard_since: Option<Moment>,
+    },
 }
 
 /// What became of trying to begin a call.
@@ -71,6 +101,7 @@ impl Connection {
             calls_max,
             queue_bytes_max,
             state: Mutex::default(),
+            heard: AtomicU64::new(0),
             room: Notify::new(),
             task: OnceLock::new(),
         }
@@ -93,7 +124,7 @@ impl Connection {
         let (give, take) = oneshot::channel();
         let (id, mover) = {
             let mut state = lock(&self.state);
-            if state.closed {
+            if state.closed || state.retired {
                 return Begun::Closed(request);
             }
             if state.pending.len() >= self.calls_max || state.queue_bytes >= self.queue_bytes_max {
@@ -103,7 +134,7 @@ impl Connection {
             state.next_id += 1;
             state.queue_bytes += request.len();
             state.queue.push_back((id, request));
-            state.pending.insert(id, Waiting { give, sent: false });
+            state.pending.insert(id, Waiting { give, sent: None });
             (id, state.mover.take())
         };
         if let Some(mover) = mover {
@@ -147,19 +178,28 @@ impl Connection {
 
     /// Takes requests to send, at most `bytes` (and one more); those whose callers have given up
     /// are left out.
-    pub(crate) fn take_requests(&self, bytes: usize, into: &mut Vec<(u64, Frame)>) {
+    pub(crate) fn take_requests(
+        &self,
+        bytes: usize,
+        clock: &dyn Clock,
+        into: &mut Vec<(u64, Frame)>,
+    ) {
         let mut state = lock(&self.state);
         let state = &mut *state;
         if state.queue.is_empty() {
             return;
         }
+        let sent = Sent {
+            at: clock.now(),
+            heard: self.heard.load(Relaxed),
+        };
         let mut taken = 0;
         while taken < bytes
             && let Some((id, request)) = state.queue.pop_front()
         {
             state.queue_bytes -= request.len();
             if let Some(waiting) = state.pending.get_mut(&id) {
-                waiting.sent = true;
+                waiting.sent = Some(sent);
                 taken += request.len();
                 into.push((id, request));
             }
@@ -179,11 +219,29 @@ impl Connection {
         true
     }
 
+    /// Notes that bytes have come.
+    pub(crate) fn note_heard(&self) {
+        self.heard.fetch_add(1, Relaxed);
+    }
+
+    /// Takes no more calls, and ends with those that it has. For one that was taken out of the map.
+    pub(crate) fn retire(&self) {
+        let is_spent = {
+            let mut state = lock(&self.state);
+            state.retired = true;
+            self.tell_crowd(&state);
+            state.is_spent()
+        };
+        if is_spent {
+            self.abort();
+        }
+    }
+
     /// Ends calls. Gives the number of replies that nobody waits for.
     pub(crate) fn deliver(&self, outcomes: &mut Vec<(u64, Outcome)>) -> usize {
         let mut ready = Vec::with_capacity(outcomes.len());
         let mut late = 0;
-        {
+        let is_spent = {
             let mut state = lock(&self.state);
             for (id, outcome) in outcomes.drain(..) {
                 match state.pending.remove(&id) {
@@ -192,11 +250,15 @@ impl Connection {
                 }
             }
             self.tell_crowd(&state);
-        }
+            state.is_spent()
+        };
         for (give, outcome) in ready {
             if give.send(outcome).is_err() {
                 late += 1;
             }
+        }
+        if is_spent {
+            self.abort();
         }
         late
     }
@@ -215,7 +277,7 @@ impl Connection {
         };
         let (mut lost, mut unsent) = (0, 0);
         for waiting in pending.into_values() {
-            let error = if waiting.sent {
+            let error = if waiting.sent.is_some() {
                 lost += 1;
                 CallError::Lost(self.address.clone())
             } else {
@@ -261,16 +323,37 @@ impl Call<'_> {
         outcome.unwrap_or_else(|_| Err(CallError::Lost(self.connection.address.clone())))
     }
 
-    /// Gives the call up. Whether its request may have reached the peer.
-    pub(crate) fn give_up(&mut self) -> bool {
+    /// Gives the call up.
+    pub(crate) fn give_up(&mut self) -> GivenUp {
+        let answered = GivenUp::Sent {
+            unheard_since: None,
+        };
         if core::mem::replace(&mut self.done, true) {
-            return true;
+            return answered;
         }
-        let mut state = lock(&self.connection.state);
-        let waiting = state.pending.remove(&self.id);
-        self.connection.tell_crowd(&state);
-        // Not there any more: its outcome is on the way, so it was sent.
-        waiting.is_none_or(|waiting| waiting.sent)
+        let connection = self.connection;
+        let (waiting, is_spent) = {
+            let mut state = lock(&connection.state);
+            let waiting = state.pending.remove(&self.id);
+            connection.tell_crowd(&state);
+            (waiting, state.is_spent())
+        };
+        if is_spent {
+            connection.abort();
+        }
+        let Some(waiting) = waiting else {
+            // Its outcome is on the way.
+            return answered;
+        };
+        match waiting.sent {
+            None => GivenUp::Unsent,
+            Some(sent) => {
+                let unheard = sent.heard == connection.heard.load(Relaxed);
+                GivenUp::Sent {
+                    unheard_since: unheard.then_some(sent.at),
+                }
+            }
+        }
     }
 }
 
@@ -282,3 +365,14 @@ impl Drop for Call<'_> {
 
 /// The connections of one core, by address.
 pub(crate) type PeerMap = Mutex<FixedMap<Address, Arc<Connection>>>;
+
+/// Takes a connection out of its core's map, so that the next call makes a new one. Whether it was there.
+pub(crate) fn take_out(peers: &[PeerMap], connection: &Arc<Connection>) -> bool {
+    let mut peers = lock(&peers[usize::from(connection.core.0)]);
+    let there = peers.get(&connection.address);
+    let is_there = there.is_some_and(|there| Arc::ptr_eq(there, connection));
+    if is_there {
+        peers.remove(&connection.address);
+    }
+    is_there
+}

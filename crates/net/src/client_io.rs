@@ -1,13 +1,12 @@
 //! The task of one outgoing connection: connects, then moves requests out and replies in.
 
-use crate::client::{Connection, PeerMap};
+use crate::client::{Connection, PeerMap, take_out};
 use crate::counters::{CoreCounters, Counters, add};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, greet};
-use crate::lock;
 use crate::options::TcpOptions;
 use crate::reader::FrameReader;
-use crate::socket::{Tuning, connect, resolve, tune};
+use crate::socket::{Tuning, connect, tune};
 use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
@@ -38,6 +37,13 @@ impl Shared {
         }
     }
 
+    pub(crate) fn stream_tuning(&self) -> Tuning {
+        Tuning {
+            stall_limit: self.options.stream_stall_limit,
+            ..self.tuning()
+        }
+    }
+
     pub(crate) fn terms(&self) -> Terms<'_> {
         Terms {
             clock: &*self.clock,
@@ -53,6 +59,8 @@ pub(crate) struct Closer {
     shared: Arc<Shared>,
     peers: Weak<Vec<PeerMap>>,
     connection: Arc<Connection>,
+    /// Whether it came to be.
+    connected: bool,
     why: NoConnection,
 }
 
@@ -66,6 +74,7 @@ impl Closer {
             shared,
             peers,
             connection,
+            connected: false,
             why: NoConnection::Other("this process is shutting down".to_owned()),
         }
     }
@@ -78,14 +87,9 @@ impl Drop for Closer {
         let counters = self.shared.counters.of(connection.core);
         add(&counters.calls_lost, lost);
         add(&counters.calls_unreachable, unsent);
+        add(&counters.connects_ended, usize::from(self.connected));
         if let Some(peers) = self.peers.upgrade() {
-            let mut peers = lock(&peers[usize::from(connection.core.0)]);
-            if peers
-                .get(&connection.address)
-                .is_some_and(|there| Arc::ptr_eq(there, connection))
-            {
-                peers.remove(&connection.address);
-            }
+            take_out(&peers, connection);
         }
     }
 }
@@ -105,9 +109,11 @@ pub(crate) async fn run(mut closer: Closer) {
         }
     };
     add(&counters.connects, 1);
+    closer.connected = true;
     tracing::debug!(peer = %connection.address, core = connection.core.0, "connected");
     let mut mover = Mover {
         connection: &connection,
+        clock: &*shared.clock,
         counters,
         stream,
         reader: FrameReader::new(shared.options.frame_bytes_max),
@@ -122,7 +128,6 @@ pub(crate) async fn run(mut closer: Closer) {
         outcomes: Vec::new(),
     };
     let end = poll_fn(|cx| mover.poll(cx)).await;
-    add(&counters.connects_ended, 1);
     match &end {
         End::Closed | End::Broken(_) => {
             tracing::debug!(peer = %connection.address, %end, "connection ended");
@@ -138,9 +143,9 @@ async fn open(
     shared: &Shared,
     connection: &Connection,
 ) -> Result<(TcpStream, usize), NoConnection> {
-    let addresses = resolve(&*shared.tasks, &connection.address).await?;
-    let clock = &*shared.clock;
-    let mut stream = connect(clock, &addresses, shared.options.connect_limit).await?;
+    let (tasks, clock) = (&*shared.tasks, &*shared.clock);
+    let limit = shared.options.connect_limit;
+    let mut stream = connect(tasks, clock, &connection.address, limit).await?;
     tune(&stream, shared.tuning());
     let body_bytes_max = greet(&mut stream, &shared.terms()).await?;
     Ok((stream, body_bytes_max.min(shared.options.frame_bytes_max)))
@@ -176,6 +181,7 @@ impl End {
 
 struct Mover<'a> {
     connection: &'a Connection,
+    clock: &'a dyn Clock,
     counters: &'a CoreCounters,
     stream: TcpStream,
     reader: FrameReader,
@@ -210,7 +216,10 @@ impl Mover<'_> {
             }
             let read = match self.reader.poll_fill(&mut self.stream, cx) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
-                Poll::Ready(Ok(count)) => count,
+                Poll::Ready(Ok(count)) => {
+                    self.connection.note_heard();
+                    count
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                 Poll::Pending => 0,
             };
@@ -242,7 +251,8 @@ impl Mover<'_> {
         if room == 0 {
             return;
         }
-        self.connection.take_requests(room, &mut self.requests);
+        self.connection
+            .take_requests(room, self.clock, &mut self.requests);
         let mut sent = 0;
         for (id, request) in self.requests.drain(..) {
             if request.len() > self.body_bytes_max {

@@ -150,11 +150,16 @@ fn other_version(theirs: &Hello) -> String {
 }
 
 /// Why a connection that came in is not served.
-pub(crate) struct Unwelcome {
-    /// For the trace.
-    pub(crate) why: String,
-    /// What to tell the other side, if it would understand anything.
-    pub(crate) answer: Option<Bytes>,
+pub(crate) enum Unwelcome {
+    /// It was closed before a byte came, as those do that only look whether the port is open.
+    Wordless,
+    /// It is a stranger, or broken.
+    Stranger {
+        /// For the trace.
+        why: String,
+        /// What to tell the other side, if it would understand anything.
+        answer: Option<Bytes>,
+    },
 }
 
 /// The handshake of the side that was connected to. Gives the largest body the other side takes.
@@ -162,7 +167,7 @@ pub(crate) struct Unwelcome {
 /// # Errors
 /// The other side cannot be served, and was not told yet.
 pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, Unwelcome> {
-    let silent = |why: String| Unwelcome { why, answer: None };
+    let silent = |why: String| Unwelcome::Stranger { why, answer: None };
     let spoken = match timeout(terms.clock, terms.limit, read_hello(stream)).await {
         Ok(Ok(spoken)) => spoken,
         Ok(Err(error)) => return Err(silent(format!("broke during the handshake: {error}"))),
@@ -170,9 +175,10 @@ pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result
     };
     let bytes = match spoken {
         Spoken::Hello(bytes) => bytes,
+        Spoken::Foreign(start) if start.is_empty() => return Err(Unwelcome::Wordless),
         Spoken::Foreign(start) => {
             let shown = start.escape_ascii().to_string();
-            return Err(Unwelcome {
+            return Err(Unwelcome::Stranger {
                 why: format!("does not speak Pluvio's RPC protocol (it began with {shown:?})"),
                 answer: Some(explain(&start)),
             });
@@ -184,7 +190,7 @@ pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result
     if PROTOCOL_VERSION < theirs.oldest || theirs.version < PROTOCOL_OLDEST {
         let why = other_version(&theirs);
         let answer = Some(refusal(Status::OtherVersion, &why));
-        return Err(Unwelcome { why, answer });
+        return Err(Unwelcome::Stranger { why, answer });
     }
     let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max);
     match timeout(terms.clock, terms.limit, stream.write_all(&hello)).await {

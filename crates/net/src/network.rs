@@ -1,7 +1,7 @@
 //! [`TcpNetwork`]: finds the connection for a call, opens ports.
 
 use crate::accept::{Port, Role, open_port};
-use crate::client::{Call, Connection, PeerMap};
+use crate::client::{Call, Connection, GivenUp, PeerMap, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
 use crate::lock;
@@ -10,7 +10,7 @@ use crate::socket::{bind, resolve};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{
-    Address, BoxFuture, CallError, Clock, Frame, Listening, Network, NetworkError, Service,
+    Address, BoxFuture, CallError, Clock, Frame, Listening, Moment, Network, NetworkError, Service,
     StreamService, Tasks, timeout,
 };
 use pluvio_units::CoreId;
@@ -18,6 +18,9 @@ use std::sync::Arc;
 
 /// Connections that one call tries to use. Nothing was sent on those that had ended.
 const ATTEMPTS_MAX: usize = 3;
+/// A connection that gave no byte for so long after a request, which timed out, is replaced. Its bytes may have been lost, and TCP sends
+/// them again later and later: after a cut it is silent for as long again as the cut has lasted. TCP's first repetition comes after 200 ms.
+const SILENCE_MIN: Duration = Duration::from_millis(200);
 /// Why requests are not received on all addresses of a machine at once.
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
@@ -123,7 +126,14 @@ impl TcpNetwork {
         // this process is stopping.
         for _ in 0..ATTEMPTS_MAX {
             match connection.begin_with_room(request).await {
-                Ok(call) => return Attempt { call, progress }.outcome().await,
+                Ok(call) => {
+                    let attempt = Attempt {
+                        call,
+                        connection: &connection,
+                        progress,
+                    };
+                    return attempt.outcome().await;
+                }
                 Err(given_back) => request = given_back,
             }
             connection = self.connection(core, to, Some(&connection))?;
@@ -131,18 +141,32 @@ impl TcpNetwork {
         let why = "its connections end as soon as they are made".to_owned();
         Err(CallError::Unreachable(to.clone(), why.into()))
     }
+
+    /// Lets the next call to a peer make a new connection if this one has given nothing for long enough. It ends with its other calls.
+    fn replace_if_silent(&self, connection: &Arc<Connection>, since: Moment) {
+        let silent = self.shared.clock.now().since(since);
+        if silent >= SILENCE_MIN && take_out(&self.peers, connection) {
+            let counters = self.shared.counters.of(connection.core);
+            add(&counters.connects_replaced, 1);
+            tracing::debug!(peer = %connection.address, ?silent, "silent connection replaced");
+            connection.retire();
+        }
+    }
 }
 
 /// How far a call has come when its time is up.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     NotSent,
-    PerhapsSent,
+    PerhapsSent {
+        /// The connection, and since when nothing came on it, if nothing did since the request was sent.
+        unheard: Option<(Arc<Connection>, Moment)>,
+    },
 }
 
 /// A call that notes on being dropped whether its request was sent.
 struct Attempt<'a, 'b> {
     call: Call<'a>,
+    connection: &'a Arc<Connection>,
     progress: &'b mut Progress,
 }
 
@@ -154,8 +178,12 @@ impl Attempt<'_, '_> {
 
 impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
-        if self.call.give_up() {
-            *self.progress = Progress::PerhapsSent;
+        match self.call.give_up() {
+            GivenUp::Unsent => {}
+            GivenUp::Sent { unheard_since } => {
+                let unheard = unheard_since.map(|since| (Arc::clone(self.connection), since));
+                *self.progress = Progress::PerhapsSent { unheard };
+            }
         }
     }
 }
@@ -192,7 +220,12 @@ impl Network for TcpNetwork {
                     let counters = self.shared.counters.of(self.core());
                     add(&counters.calls_timed_out, 1);
                     Err(match progress {
-                        Progress::PerhapsSent => CallError::TimedOut(to.clone(), limit),
+                        Progress::PerhapsSent { unheard } => {
+                            if let Some((connection, since)) = unheard {
+                                self.replace_if_silent(&connection, since);
+                            }
+                            CallError::TimedOut(to.clone(), limit)
+                        }
                         Progress::NotSent => CallError::Unreachable(
                             to.clone(),
                             format!("the request could not be sent within {limit:?}").into(),

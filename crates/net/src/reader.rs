@@ -105,7 +105,7 @@ impl FrameReader {
         self.make_room();
         if let (Some(header), Some(body)) = (self.header, &mut self.body) {
             let missing = body_bytes(&header) - body.len();
-            debug_assert!(missing > 0, "a whole frame is taken before more is read");
+            assert!(missing > 0, "a whole frame is taken before more is read");
             let mut room = BufMut::limit(&mut **body, missing);
             return pin!(stream.read_buf(&mut room)).poll(cx);
         }

@@ -37,7 +37,11 @@ pub(crate) async fn serve(
     let counters = shared.counters.of(place.core);
     let theirs = match welcome(&mut stream, &shared.terms()).await {
         Ok(theirs) => theirs,
-        Err(Unwelcome { why, answer }) => {
+        Err(Unwelcome::Wordless) => {
+            tracing::debug!(peer = %peer.address, "RPC connection closed without a word");
+            return;
+        }
+        Err(Unwelcome::Stranger { why, answer }) => {
             add(&counters.handshakes_failed, 1);
             if place.port.may_warn() {
                 tracing::warn!(peer = %peer.address, why, "RPC connection refused");
@@ -79,8 +83,9 @@ pub(crate) async fn serve(
             }
         }
     }
-    let Server { later, stream, .. } = server;
-    drop(stream);
+    let later = core::mem::take(&mut server.later);
+    // The socket, replies that nobody gets and what was read: a request may take long to end.
+    drop(server);
     later
         .for_each(|_nobody_to_tell| core::future::ready(()))
         .await;

@@ -107,30 +107,42 @@ pub(crate) fn tune(stream: &TcpStream, tuning: Tuning) {
     }
 }
 
-/// Connects to one of the addresses, trying them in order, all within `limit`.
+/// Finds the addresses behind the text and connects to one of them, all within `limit`.
 ///
 /// # Errors
-/// Of the last one tried.
+/// Of the last address tried.
 pub(crate) async fn connect(
+    tasks: &dyn Tasks,
+    clock: &dyn Clock,
+    address: &Address,
+    limit: Duration,
+) -> Result<TcpStream, NoConnection> {
+    let deadline = clock.now() + limit;
+    let addresses = match timeout(clock, limit, resolve(tasks, address)).await {
+        Ok(found) => found?,
+        Err(_) => return Err(format!("no address found within {limit:?}").into()),
+    };
+    connect_to_one(clock, &addresses, deadline.since(clock.now())).await
+}
+
+/// Connects to one of the addresses, trying them in order, all within `limit`. One that drops packets leaves the others their share.
+async fn connect_to_one(
     clock: &dyn Clock,
     addresses: &[SocketAddr],
     limit: Duration,
 ) -> Result<TcpStream, NoConnection> {
-    let try_all = async {
-        let mut last = NoConnection::Other("the name has no address".to_owned());
-        for &at in addresses {
-            match TcpStream::connect(at).await {
-                Ok(stream) if is_connected_to_itself(&stream) => last = NoConnection::Refused,
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = explain_connect(&error),
-            }
-        }
-        Err(last)
-    };
-    match timeout(clock, limit, try_all).await {
-        Ok(result) => result,
-        Err(_) => Err(format!("no connection within {limit:?}").into()),
+    let deadline = clock.now() + limit;
+    let mut last = NoConnection::Other("the name has no address".to_owned());
+    for (&at, left) in addresses.iter().zip((1..=addresses.len()).rev()) {
+        let share = deadline.since(clock.now()) / u32::try_from(left).unwrap_or(u32::MAX);
+        last = match timeout(clock, share, TcpStream::connect(at)).await {
+            Ok(Ok(stream)) if is_connected_to_itself(&stream) => NoConnection::Refused,
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => explain_connect(&error),
+            Err(_) => format!("no answer within {share:.1?}").into(),
+        };
     }
+    Err(last)
 }
 
 /// When nothing listens on a port of this machine, the kernel may happen to choose that very port
@@ -164,5 +176,35 @@ pub(crate) async fn write_and_close(mut stream: TcpStream, text: Bytes, clock: &
     // A side that does not even take the refusal gets none.
     if let Ok(Err(error)) = timeout(clock, REFUSAL_LIMIT, say).await {
         tracing::trace!(%error, "a refusal was not delivered");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_env_os::{OsOptions, OsRuntime};
+
+    #[test]
+    fn an_address_that_drops_packets_leaves_the_next_one_its_time() {
+        // Its queue is full, so the kernel drops what asks for one more connection.
+        let full = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        full.bind(&any.into()).expect("a port");
+        full.listen(0).expect("it listens");
+        let at = full.local_addr().expect("its address");
+        let at = at.as_socket().expect("it is of the internet");
+        let fill = || std::net::TcpStream::connect_timeout(&at, Duration::from_millis(100));
+        let waiting: Vec<_> = core::iter::from_fn(|| fill().ok()).collect();
+        assert!(!waiting.is_empty());
+        let good = StdListener::bind(any).expect("another port");
+        let good_at = good.local_addr().expect("its address");
+        let runtime = OsRuntime::start(&OsOptions::with_cores(1)).expect("a runtime");
+        let clock = runtime.clock();
+        let limit = Duration::from_secs(1);
+        let stream = runtime.block_on(async move {
+            let stream = connect_to_one(&*clock, &[at, good_at], limit).await;
+            stream.and_then(|s| s.peer_addr().map_err(|e| explain_connect(&e)))
+        });
+        assert_eq!(stream, Ok(good_at));
     }
 }

@@ -51,6 +51,11 @@ fn broken(error: &io::Error) -> StreamError {
     StreamError(error.to_string())
 }
 
+/// The kernel has given up on a peer that took nothing for too long, or has vanished.
+fn is_stalled(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
+}
+
 impl ByteStream for TcpByteStream {
     fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
         Box::pin(async move {
@@ -93,12 +98,12 @@ impl ByteStream for TcpByteStream {
 
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
         Box::pin(async move {
-            let written = self.stream.write_all(data).await;
-            written.map_err(|error| broken(&error))?;
-            add(
-                &self.shared.counters.of(self.peer.core).bytes_sent,
-                data.len(),
-            );
+            let counters = self.shared.counters.of(self.peer.core);
+            if let Err(error) = self.stream.write_all(data).await {
+                add(&counters.peers_stalled, usize::from(is_stalled(&error)));
+                return Err(broken(&error));
+            }
+            add(&counters.bytes_sent, data.len());
             Ok(())
         })
     }

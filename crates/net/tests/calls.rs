@@ -9,7 +9,9 @@ use core::time::Duration;
 use futures_util::future::{join, join_all, select};
 use pluvio_env::{Address, CallError, Frame, Handled, Network};
 use pluvio_units::CoreId;
-use rig::{Lcg, PATIENCE, Rig, Serve, echo, frame};
+use rig::{Lcg, PATIENCE, Rig, Serve, echo, frame, read_to_end};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -195,6 +197,58 @@ fn a_late_reply_is_dropped_and_the_connection_goes_on() {
         assert_eq!((totals.connects, totals.calls_timed_out), (1, 1));
         assert_eq!(totals.replies_late, 1);
     });
+}
+
+/// Stands before a server. What comes on the first connection after the handshake gets lost, as in a cut; the second one is passed on.
+/// Ends when the first one is closed.
+fn lossy_at_first(to: Address) -> (Address, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = Address::from(listener.local_addr().unwrap().to_string().as_str());
+    let thread = std::thread::Builder::new().spawn(move || {
+        let (mut first, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(&*to.0).unwrap();
+        let mut hello = [0; 32];
+        first.read_exact(&mut hello).unwrap();
+        server.write_all(&hello).unwrap();
+        server.read_exact(&mut hello).unwrap();
+        first.write_all(&hello).unwrap();
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(&*to.0).unwrap();
+        for (mut from, mut into) in [
+            (client.try_clone().unwrap(), server.try_clone().unwrap()),
+            (server, client),
+        ] {
+            let copy = move || drop(std::io::copy(&mut from, &mut into));
+            std::thread::Builder::new().spawn(copy).unwrap();
+        }
+        read_to_end(&mut first);
+    });
+    (here, thread.unwrap())
+}
+
+#[test]
+fn a_connection_that_gave_nothing_while_a_call_timed_out_is_replaced_and_ends_with_its_other_calls()
+{
+    let server = Rig::new(1);
+    let rig = Rig::new(1);
+    let listening = server.listen(echo());
+    let (to, thread) = lossy_at_first(listening.address.clone());
+    let (short, long) = (Duration::from_millis(300), Duration::from_secs(1));
+    rig.run(|network| async move {
+        let others = network.call(&to, frame(1, "lost too"), long);
+        let first = async {
+            let first = network.call(&to, frame(2, "lost"), short).await;
+            assert_eq!(first, Err(CallError::TimedOut(to.clone(), short)));
+            let second = network.call(&to, frame(3, "arrives"), PATIENCE).await;
+            assert_eq!(second, Ok(frame(3, "arrives")));
+        };
+        let (other, ()) = join(others, first).await;
+        assert_eq!(other, Err(CallError::TimedOut(to.clone(), long)));
+    });
+    thread.join().unwrap();
+    let totals = rig.network.counters().totals();
+    assert_eq!((totals.connects, totals.connects_replaced), (2, 1));
+    assert_eq!(totals.requests_sent, 3);
 }
 
 #[test]

@@ -4,12 +4,13 @@
 
 mod rig;
 
+use bytes::Bytes;
 use core::time::Duration;
-use pluvio_env::{Address, CallError, Handled, Network};
+use pluvio_env::{Address, CallError, Frame, Handled, Network};
 use rig::{PATIENCE, Rig, Serve, echo, frame, header, hello, raw, raw_welcomed, read_to_end};
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -83,6 +84,16 @@ fn a_connection_that_says_nothing_or_little_is_closed() {
         assert!(read_to_end(&mut stream).is_empty());
     }
     assert_eq!(rig.network.counters().totals().handshakes_failed, 3);
+}
+
+#[test]
+fn one_that_only_looks_whether_the_port_is_open_is_no_stranger() {
+    let rig = Rig::new(1);
+    let listening = rig.listen(echo());
+    let mut stream = raw(&listening.address);
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(read_to_end(&mut stream).is_empty());
+    assert_eq!(rig.network.counters().totals().handshakes_failed, 0);
 }
 
 #[test]
@@ -189,6 +200,41 @@ fn a_peer_that_reads_no_replies_is_given_up() {
     while stream.write_all(&header(1, 0, 0).repeat(1_000)).is_ok() {}
     let totals = rig.network.counters().totals();
     assert!(totals.requests_received < 1_000, "{totals:?}");
+}
+
+/// The bytes of a reply; tells when nobody has them any more.
+struct Large(Vec<u8>, mpsc::Sender<()>);
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        let _nobody_waits = self.1.send(());
+    }
+}
+
+#[test]
+fn a_broken_connection_keeps_no_replies_while_its_last_request_goes_on() {
+    let rig = Rig::new(1);
+    let (tell, told) = mpsc::channel();
+    let listening = rig.listen(Serve(move |_, request: Frame| {
+        if request.payload.is_empty() {
+            let large = Large(vec![0; 15 << 20], tell.clone());
+            Handled::Now(frame(0, Bytes::from_owner(large)))
+        } else {
+            Handled::Later(Box::pin(core::future::pending()))
+        }
+    }));
+    let mut stream = raw_welcomed(&listening.address);
+    let requests = [&header(1, 0, 1)[..], b"x", &header(2, 0, 0)].concat();
+    stream.write_all(&requests).unwrap();
+    stream.read_exact(&mut [0; 32]).unwrap();
+    drop(stream);
+    told.recv_timeout(PATIENCE).unwrap();
 }
 
 #[test]

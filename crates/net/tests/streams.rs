@@ -5,10 +5,11 @@
 mod rig;
 
 use bytes::{Bytes, BytesMut};
+use core::time::Duration;
 use pluvio_env::{Address, BoxFuture, ByteStream, Listening, Network, StreamService};
 use rig::{PATIENCE, Rig, raw, read_to_end};
 use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use tokio::sync::Notify;
 
 /// Gives back what comes, and notes on which cores. `END` makes it close.
@@ -114,6 +115,41 @@ fn closing_the_port_closes_its_connections() {
         assert!(read_to_end(stream).is_empty());
     }
     assert!(std::net::TcpStream::connect(&*to.0).is_err());
+}
+
+/// Writes more than sockets hold, and tells whether all of it was taken.
+struct Pour(mpsc::Sender<bool>);
+
+const POURED_BYTES: usize = 64 << 20;
+
+impl StreamService for Pour {
+    fn serve(&self, mut stream: Box<dyn ByteStream>) -> BoxFuture<'static, ()> {
+        let tell = self.0.clone();
+        Box::pin(async move {
+            let all = stream.write_all(&vec![7; POURED_BYTES]).await.is_ok();
+            tell.send(all).unwrap();
+        })
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_for_a_while_gets_everything_and_one_that_never_does_is_given_up() {
+    let short = Duration::from_millis(200);
+    let (tell, told) = mpsc::channel();
+    let rig = Rig::with(1, |options| options.stall_limit = short);
+    let listening = listen(&rig, 1, Pour(tell.clone()));
+    let mut stream = raw(&listening.address);
+    let clock = rig.runtime.clock();
+    rig.run(|_| async move { clock.sleep(5 * short).await });
+    assert_eq!(read_to_end(&mut stream).len(), POURED_BYTES);
+    assert!(told.recv_timeout(PATIENCE).unwrap());
+    assert_eq!(rig.network.counters().totals().peers_stalled, 0);
+
+    let rig = Rig::with(1, |options| options.stream_stall_limit = short);
+    let listening = listen(&rig, 1, Pour(tell));
+    let _stream = raw(&listening.address);
+    assert!(!told.recv_timeout(PATIENCE).unwrap());
+    assert_eq!(rig.network.counters().totals().peers_stalled, 1);
 }
 
 /// Waits for a word, then looks without waiting.

@@ -511,6 +511,7 @@ impl Starting {
         let members = Arc::clone(&self.membership);
         let master = Master::new(MasterParts {
             env: env.clone(),
+            cluster: reply.cluster,
             id: reply.server,
             store: Arc::clone(&store),
             replication: replication.clone(),

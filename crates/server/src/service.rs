@@ -7,7 +7,7 @@ use crate::status::StatusSource;
 use pluvio_backup::Backup;
 use pluvio_env::{Frame, Handled, Peer, Service};
 use pluvio_master::Master;
-use pluvio_units::{CoreId, ServerId};
+use pluvio_units::CoreId;
 use pluvio_wire::{
     Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData, GetServerStatus,
     GetTabletData, Header, IsReplicaNeeded, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request,
@@ -187,10 +187,13 @@ impl ServerService {
         master.ok_or_else(|| Refusal::retry(NOT_SERVING_RETRY, RetryReason::NotServing))
     }
 
-    /// Whether the caller means this life of the server.
+    /// Whether the caller means this life of the server in this cluster.
     fn check_target(&self, header: &Header) -> Result<(), Refusal> {
-        let meant = header.target == ServerId(0) || header.target == self.membership.id();
-        if meant { Ok(()) } else { Err(Refusal::Refresh) }
+        if header.means(self.membership.cluster(), self.membership.id()) {
+            Ok(())
+        } else {
+            Err(Refusal::Refresh)
+        }
     }
 
     fn data(&self, opcode: Opcode, core: CoreId, frame: &Frame) -> Handled {

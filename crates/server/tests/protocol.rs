@@ -11,8 +11,8 @@ use pluvio_master::{Master, TabletPhase};
 use pluvio_server::{Server, ServerError, ServerOptions};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, Marks, OperationId, RecoveryId, SEGMENT_BYTES, SegmentId,
-    SequenceNumber, Size, TableId,
+    ClientId, ClusterId, HashRange, KeyHash, Marks, OperationId, RecoveryId, SEGMENT_BYTES,
+    SegmentId, SequenceNumber, Size, TableId,
 };
 use pluvio_wire::{
     DropTablets, Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason,
@@ -318,6 +318,36 @@ fn a_cut_of_a_tablet_that_its_owner_does_not_have_is_passed_over() {
     cut(3 << 62);
     rig.sim.run_until(|| begins(3 << 62), LONG).unwrap();
     assert!(!begins(0) && !begins(1 << 62));
+}
+
+/// Servers and tables of all clusters have the same ids.
+#[test]
+fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
+    let rig = Rig::of(10, 3, 2);
+    rig.all_started();
+    let table = rig.fill("t", 1);
+    let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let server = rig.server(owner).expect("it has started");
+    let write = |cluster| {
+        let env = rig.client.env.clone();
+        let request = Write {
+            table: table.id(),
+            key: b"key 0".to_vec(),
+            rules: RejectRules::default(),
+            value: Bytes::from("new"),
+        };
+        let header = Header::within(cluster, server.id());
+        let address = Address::from(&*format!("server-{owner}"));
+        rig.run(&rig.client, async move {
+            call(&*env.network, &address, header, &request, LONG).await
+        })
+    };
+    let foreign = write(ClusterId(server.cluster().0 ^ 1));
+    let refused = foreign.expect_err("it belongs to another cluster");
+    assert_eq!(refused, RpcError::Refused(Refusal::Refresh));
+    rig.check("t", 1);
+    write(server.cluster()).expect("it is its own");
+    write(ClusterId(0)).expect("it may not know");
 }
 
 /// Another core executes an operation when a copy of it arrives: that one is to come again, and is executed if the first was not.

@@ -253,6 +253,8 @@ request!(GetTable => TableInfo);
 /// A table, as the coordinator knows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TableInfo {
+    /// Its cluster.
+    pub cluster: ClusterId,
     /// Its id.
     pub id: TableId,
     /// Its name.

@@ -1,11 +1,15 @@
 //! Operations on objects.
 
+use crate::MULTI_ITEMS_MAX;
 use crate::codec::{Body, Request};
 use crate::opcode::Opcode;
 use crate::refusal::Refusal;
 use bytes::Bytes;
+use core::fmt;
+use core::marker::PhantomData;
 use pluvio_units::{KeyHash, ObjectVersion, SequenceNumber, TableId};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Conditions under which an operation is refused (003 fig. 2). The default refuses nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -201,6 +205,33 @@ pub struct IncrementReply {
 }
 impl Body for IncrementReply {}
 
+/// Takes in a batch's items, and ends with the first one too many: the bytes of a request could hold hundreds of thousands.
+fn few_items<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Few<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Few<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MULTI_ITEMS_MAX} items")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+            let announced = from.size_hint().unwrap_or_default();
+            let mut items = Vec::with_capacity(announced.min(MULTI_ITEMS_MAX));
+            while let Some(item) = from.next_element()? {
+                if items.len() == MULTI_ITEMS_MAX {
+                    return Err(A::Error::invalid_length(announced, &self));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    from.deserialize_seq(Few(PhantomData))
+}
+
 /// The key of one object in a batch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MultiKey {
@@ -222,6 +253,7 @@ pub struct MultiKey {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MultiRead {
     /// The objects, at most `MULTI_ITEMS_MAX`.
+    #[serde(deserialize_with = "few_items")]
     pub items: Vec<MultiKey>,
 }
 impl Body for MultiRead {}
@@ -276,10 +308,12 @@ impl Body for MultiReadReply {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MultiWrite {
     /// The objects, at most `MULTI_ITEMS_MAX` with together at most `MULTI_BYTES_MAX` of values.
+    #[serde(deserialize_with = "few_items")]
     pub items: Vec<MultiKey>,
     /// The new values, as many as `items`.
     #[serde(skip)]
     pub values: Vec<Bytes>,
+    #[serde(deserialize_with = "few_items")]
     lengths: Vec<u32>,
 }
 request!(MultiWrite => MultiWriteReply);
@@ -327,6 +361,7 @@ impl Body for MultiWriteReply {}
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MultiDelete {
     /// The objects, at most `MULTI_ITEMS_MAX`.
+    #[serde(deserialize_with = "few_items")]
     pub items: Vec<MultiKey>,
 }
 impl Body for MultiDelete {}

@@ -1,13 +1,13 @@
 //! The fixed part of every request.
 
 use crate::refusal::Refusal;
-use pluvio_units::{ClientId, OperationId, SequenceNumber, ServerId};
+use pluvio_units::{ClientId, ClusterId, OperationId, SequenceNumber, ServerId};
 
 /// The fixed little-endian header of a request.
 ///
 /// ```text
-///  0        8         16                   24       32           36         40
-///  | client | sequence | acknowledged_below | target | deadline_us | retry_ms | msgpack fields …
+///  0        8         16                   24       32           36         40        48
+///  | client | sequence | acknowledged_below | target | deadline_us | retry_ms | cluster | msgpack fields …
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
@@ -16,13 +16,16 @@ pub struct Header {
     /// The server life the caller means; 0 means whoever listens at the address. A server with
     /// another id refuses, because an address can be reused.
     pub target: ServerId,
+    /// The cluster the caller means; 0 when the request does not depend on it, or the caller does not know. Each cluster numbers
+    /// its servers and tables from 1, so without it a client that outlives its cluster could change the next one's objects.
+    pub cluster: ClusterId,
     /// The caller stops waiting after this many microseconds; 0 means unknown.
     pub deadline_us: u32,
 }
 
 impl Header {
     /// Bytes of the encoded header.
-    pub const LEN: usize = 40;
+    pub const LEN: usize = 48;
 
     /// A header for a request to one life of a server.
     #[must_use]
@@ -33,6 +36,22 @@ impl Header {
         }
     }
 
+    /// A header for a request to one life of a server of this cluster.
+    #[must_use]
+    pub fn within(cluster: ClusterId, target: ServerId) -> Self {
+        Self {
+            cluster,
+            ..Self::to(target)
+        }
+    }
+
+    /// Whether the caller means this life of a server, or whoever listens at its address.
+    #[must_use]
+    pub fn means(&self, cluster: ClusterId, server: ServerId) -> bool {
+        (self.target == server || self.target == ServerId(0))
+            && (self.cluster == cluster || self.cluster == ClusterId(0))
+    }
+
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.operation.client.0.to_le_bytes());
         into.extend_from_slice(&self.operation.sequence.0.to_le_bytes());
@@ -40,6 +59,7 @@ impl Header {
         into.extend_from_slice(&self.target.0.to_le_bytes());
         into.extend_from_slice(&self.deadline_us.to_le_bytes());
         into.extend_from_slice(&self.operation.retry_ms.to_le_bytes());
+        into.extend_from_slice(&self.cluster.0.to_le_bytes());
     }
 
     /// Cuts the header off the `meta` part of a request.
@@ -62,6 +82,7 @@ impl Header {
                 retry_ms: half(36),
             },
             target: ServerId(word(24)),
+            cluster: ClusterId(word(40)),
             deadline_us: half(32),
         };
         Ok((header, rest))

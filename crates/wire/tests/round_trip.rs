@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::{ClientId, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
+use pluvio_units::{
+    ClientId, ClusterId, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId,
+};
 use pluvio_wire::*;
 use proptest::prelude::*;
 
@@ -15,6 +17,7 @@ fn header() -> Header {
             retry_ms: 77_000,
         },
         target: ServerId(9),
+        cluster: ClusterId(0xfeed),
         deadline_us: 123,
     }
 }
@@ -53,6 +56,20 @@ fn batches_keep_their_values_apart() {
     ]);
     let (_, back) = decode::<MultiWrite>(&encode(&header(), &batch)).unwrap();
     assert_eq!(back, batch);
+}
+
+#[test]
+fn a_batch_of_too_many_items_is_refused() {
+    let batch = |count| MultiDelete {
+        items: vec![key(b"a"); count],
+    };
+    let most = batch(MULTI_ITEMS_MAX);
+    let frame = encode(&header(), &most);
+    assert_eq!(decode::<MultiDelete>(&frame), Ok((header(), most)));
+    let frame = encode(&header(), &batch(MULTI_ITEMS_MAX + 1));
+    let refused = decode::<MultiDelete>(&frame).unwrap_err();
+    assert_eq!(refused.fatal_kind(), Some(FatalKind::Malformed));
+    assert!(refused.to_string().contains("at most 1024"), "{refused}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::master::{answer, refuse};
 use super::{FakeTable, State, is_coordinators, spread};
 use pluvio_env::Frame;
-use pluvio_units::{ClusterId, KeyHash, ObjectVersion, ServerId, ServerListVersion, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, ServerId, ServerListVersion, TableId};
 use pluvio_wire::{
     ClusterStatus, CreateTable, DropTable, FatalKind, GetClusterStatus, GetServerList,
     GetServerListReply, GetTable, ListTables, ListTablesReply, Opcode, Refusal, ServerInfo,
@@ -36,13 +36,13 @@ impl State {
             Opcode::SplitTablet => answer::<SplitTablet>(request, |_, r| self.split(&r)),
             Opcode::GetServerList => answer::<GetServerList>(request, |_, _| {
                 Ok(GetServerListReply {
-                    cluster: ClusterId(1),
+                    cluster: self.cluster,
                     list: self.list(),
                 })
             }),
             Opcode::GetClusterStatus => answer::<GetClusterStatus>(request, |_, _| {
                 Ok(ClusterStatus {
-                    cluster: ClusterId(1),
+                    cluster: self.cluster,
                     list: self.list(),
                     servers: Vec::new(),
                     tables: self.infos(),
@@ -89,7 +89,7 @@ impl State {
         let id = self.table_last;
         let table = FakeTable {
             name: request.name,
-            seed: id.0,
+            seed: ((self.cluster.0 - 1) << 32) | id.0,
             tablets: spread(&up, request.span),
             objects: BTreeMap::new(),
             version_last: ObjectVersion(0),
@@ -122,6 +122,7 @@ impl State {
         owners.sort();
         owners.dedup();
         TableInfo {
+            cluster: self.cluster,
             id,
             name: table.name.clone(),
             seed: table.seed,

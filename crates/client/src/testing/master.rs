@@ -114,7 +114,7 @@ impl State {
     }
 
     fn here(&self, server: ServerId, h: Header, t: TableId, hash: KeyHash) -> Result<(), Refusal> {
-        if h.target != server {
+        if !h.means(self.cluster, server) {
             return Err(Refusal::Refresh);
         }
         let tablet = self.tablet(t, hash).ok_or_else(|| no_table(t))?;
@@ -337,7 +337,7 @@ impl State {
         h: Header,
         r: &CountObjects,
     ) -> Result<CountObjectsReply, Refusal> {
-        if h.target != s {
+        if !h.means(self.cluster, s) {
             return Err(Refusal::Refresh);
         }
         let table = self.tables.get(&r.table).ok_or_else(|| no_table(r.table))?;

@@ -31,7 +31,8 @@ use pluvio_env::{
     Service, StreamService,
 };
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId,
+    ClientId, ClusterId, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId,
+    TableId,
 };
 use pluvio_wire::{Opcode, Refusal, Role, TabletInfo, TabletState};
 use std::collections::BTreeMap;
@@ -77,6 +78,7 @@ struct State {
     timer_last: u64,
     random: u64,
     latency: Duration,
+    cluster: ClusterId,
     /// Addresses of servers, and whether they answer.
     servers: BTreeMap<ServerId, (Address, bool)>,
     tables: BTreeMap<TableId, FakeTable>,
@@ -118,6 +120,7 @@ impl FakeCluster {
             timer_last: 0,
             random: 1,
             latency: Duration::ZERO,
+            cluster: ClusterId(1),
             servers: servers.collect(),
             tables: BTreeMap::new(),
             table_last: TableId(0),
@@ -225,6 +228,16 @@ impl FakeCluster {
                 tablet.state = TabletState::Normal;
             }
         }
+    }
+
+    /// Another cluster takes the place of this one: empty, at the same addresses, with the same ids of servers and, one after the
+    /// other, of tables.
+    pub fn begin_anew(&self) {
+        let mut state = self.state();
+        state.cluster = state.cluster.next();
+        state.tables.clear();
+        state.table_last = TableId(0);
+        state.results.clear();
     }
 
     /// Gives the tablet that has a hash to another server, with its objects.

@@ -406,6 +406,45 @@ fn tables_come_and_go() {
     });
 }
 
+/// It may have been idle meanwhile, so that nothing has told it: servers, tables and addresses are the same.
+#[test]
+fn a_client_that_outlives_its_cluster_changes_nothing_in_the_next_one() {
+    let (cluster, client, old) = cluster(2);
+    cluster.run(client.write(&old, b"k", value("old"))).unwrap();
+    cluster.begin_anew();
+    let other = cluster.client();
+    let new = cluster.run(other.create_table("t", None)).unwrap();
+    assert_eq!(new.id(), old.id());
+    cluster.run(async {
+        let wrong = async |table: &crate::Table| {
+            let write = client.write(table, b"k", value("old")).await.unwrap_err();
+            let add = client.increment(table, b"k", Number::Integer(1)).await;
+            let objects = [(Key::new(table, b"k"), value("old"))];
+            let batch = client.multi_write(&objects).await.remove(0).unwrap_err();
+            let count = client.count(table).await.unwrap_err();
+            for error in [write, add.unwrap_err(), batch, count] {
+                assert_eq!(error.kind(), ErrorKind::NoSuchTable, "{error}");
+            }
+        };
+        wrong(&old).await;
+        // It may find the new table, and use both handles together.
+        let found = client.table("t").await.unwrap();
+        let objects = [
+            (Key::new(&old, b"k"), value("old")),
+            (Key::new(&found, b"n"), value("new")),
+        ];
+        let mut written = client.multi_write(&objects).await;
+        assert!(written.remove(1).is_ok());
+        assert_eq!(
+            written.remove(0).unwrap_err().kind(),
+            ErrorKind::NoSuchTable
+        );
+        wrong(&old).await;
+        assert!(other.read(&new, b"k").await.unwrap().is_none());
+        assert_eq!(other.count(&new).await.unwrap().objects, 1);
+    });
+}
+
 #[test]
 fn a_drop_whose_reply_was_lost_succeeds() {
     let (cluster, client, _) = cluster(1);

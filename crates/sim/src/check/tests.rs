@@ -7,7 +7,7 @@ use super::ownership::{Served, not_healthy, one_server_each, table_is_whole};
 use super::*;
 use crate::history::{Action, Condition, Content, KeyKind, Outcome, Plain, Scan};
 use core::time::Duration;
-use pluvio_units::{HashRange, KeyHash, SegmentId, ServerId, TableId};
+use pluvio_units::{ClusterId, HashRange, KeyHash, SegmentId, ServerId, TableId};
 use pluvio_wire::{ServerInfo, ServerList, ServerState, TableInfo, TabletInfo, TabletState};
 use std::collections::BTreeSet;
 
@@ -402,6 +402,7 @@ fn two_owners_of_a_hash_are_found() {
 #[test]
 fn a_table_with_a_gap_is_found() {
     let table = |ranges: &[HashRange]| TableInfo {
+        cluster: ClusterId(1),
         id: TableId(1),
         name: "t".into(),
         seed: 0,
@@ -594,6 +595,7 @@ fn a_cluster_that_is_not_healthy_is_found() {
         ..ServerList::default()
     };
     let table = |owner, state| TableInfo {
+        cluster: ClusterId(1),
         id: TableId(1),
         name: "t".into(),
         seed: 0,
