@@ -333,13 +333,13 @@ mod tests {
         assert!(reached(&[vec![ip("10.0.0.2")], vec![]]));
         assert!(!reached(&[vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]]));
         // Addresses for documents, which no machine has.
-        let elsewhere = ["192.0.2.1:7700", "192.0.2.2:7700"];
+        let elsewhere = ["203.0.113.1:7700", "203.0.113.2:7700"];
         assert!(!may_be_reached("127.0.0.1:0", elsewhere));
         assert!(!may_be_reached("[::1]:7700", elsewhere));
-        assert!(may_be_reached("192.0.2.3:0", elsewhere));
+        assert!(may_be_reached("203.0.113.3:0", elsewhere));
         assert!(may_be_reached(
             "127.0.0.1:0",
-            ["192.0.2.1:7700", "127.0.0.1:7700"]
+            ["203.0.113.1:7700", "127.0.0.1:7700"]
         ));
     }
 }
