@@ -11,22 +11,22 @@ const RETRY: Duration = Duration::from_millis(100);
 
 impl Shared {
     /// Sends each new version to `server` until it acknowledges it or a newer one supersedes it;
-    /// ends when the server is not up any more.
+    /// ends when the server is not up any more, which it is told.
     pub(crate) async fn push(self: &Arc<Self>, server: ServerId) {
         let mut states = self.watch();
         let mut acknowledged = None;
+        let mut latest = None;
         loop {
             let state = states.borrow_and_update().clone();
-            let Some(record) = state.servers.get(&server) else {
+            let record = state.servers.get(&server);
+            let Some(record) = record.filter(|record| record.info.state == ServerState::Up) else {
+                // One that had nothing to recover may have left the list already.
+                if let Some(dead) = record.map(|record| &record.info).or(latest.as_ref()) {
+                    self.tell_the_dead(dead).await;
+                }
                 return;
             };
-            match record.info.state {
-                ServerState::Up => {}
-                ServerState::Crashed => {
-                    self.tell_the_dead(&record.info).await;
-                    return;
-                }
-            }
+            latest = Some(record.info.clone());
             let list = state.list();
             let version = list.version;
             if acknowledged == Some(version) {

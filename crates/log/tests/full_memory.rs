@@ -200,6 +200,7 @@ fn small_objects_are_overwritten_for_ever_at_90_percent_without_replicas() {
 
 #[test]
 fn small_objects_are_overwritten_for_ever_at_90_percent_with_replicas() {
+    let _marks = pluvio_units::Marks::to_reach(&["log-emergency-head"]);
     let driver = Driver::new(64, 1, Durability::Replicated, 92, 600_000);
     overwrite_for_ever(driver, 90, 1, |_| 100);
 }
@@ -391,7 +392,6 @@ fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_without_rep
 
 #[test]
 fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_with_replicas() {
-    let _marks = pluvio_units::Marks::to_reach(&["log-emergency-head"]);
     live_at_the_brim(Durability::Replicated);
 }
 

@@ -235,12 +235,15 @@ fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
 
 #[test]
 fn what_was_durable_survives_a_power_cut_with_three_logs() {
+    let mut compactions = 0;
     for (seed, tombstones) in (2..6).zip(BOTH.into_iter().cycle()) {
         let mut run = Run::new(seed, 3, 40, 150, tombstones);
         run.go(steps_or(2000), large);
         let cleaner = run.store.space.stats().cleaner;
-        assert!(cleaner.passes > 2 && cleaner.compactions > 0, "{cleaner:?}");
+        assert!(cleaner.passes > 2, "{cleaner:?}");
+        compactions += cleaner.compactions;
     }
+    assert!(compactions > 0);
 }
 
 #[test]
@@ -254,16 +257,17 @@ fn sizes_of_all_orders_survive_a_power_cut() {
 /// Appends, heads and the cleaner get no seglets now and then, each of them.
 #[test]
 fn memory_that_is_refused_at_random_loses_nothing() {
+    let mut of_cleaner = 0;
     for (seed, tombstones) in (20..24).zip(BOTH.into_iter().cycle()) {
         let mut run = Run::new(seed, 2, 40, 150, tombstones);
         let refusal = Refusal::at_random(&run.store.space, seed, 3);
         run.go(steps_or(2500), large);
-        for class in [SegletClass::Default, SegletClass::Cleaner] {
-            assert!(refusal.refused(class) > 5, "{class:?}: {refusal:?}");
-        }
+        assert!(refusal.refused(SegletClass::Default) > 100, "{refusal:?}");
+        of_cleaner += refusal.refused(SegletClass::Cleaner);
         let cleaner = run.store.space.stats().cleaner;
         assert!(cleaner.passes > 1 && cleaner.compactions > 0, "{cleaner:?}");
     }
+    assert!(of_cleaner > 20, "{of_cleaner}");
 }
 
 /// The memory refuses three times in a row, at one moment of a run after the other: what it does in between is the same.

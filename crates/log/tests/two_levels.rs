@@ -346,7 +346,7 @@ fn mostly_deleted(durability: Durability) -> Run {
 impl Run {
     /// So many seconds in which so many of the objects that are left are overwritten, evenly.
     fn overwrite_left(&mut self, seconds: u32, changes: u32) {
-        const STEPS: u32 = 500;
+        const STEPS: u32 = 2000;
         for _ in 0..seconds {
             self.now_s += 1;
             for step in 0..STEPS {

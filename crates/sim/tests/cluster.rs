@@ -38,7 +38,7 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 #[test]
 fn clusters_survive_all_faults() {
     let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
-    for seed in 0..6 {
+    for seed in 0..10 {
         let report = run(&options(seed, 300, Faults::all()));
         expect_ok(&report);
         let counts = report.operations.iter();
