@@ -46,19 +46,19 @@ impl<W: Word> Likely<'_, W> {
 /// A slot for one more entry of a locked block. The block is as it was until the slot is filled ([`Locked::fill`]).
 pub(crate) enum Free<'a, M: Lines> {
     /// An empty slot in a line of the block, so many lines behind the home.
-    InLines { word: &'a M::Word, step: u64 },
+    Lines { word: &'a M::Word, step: u64 },
     /// One in the chain. All lines are full (X2).
-    InChain(&'a M::Word),
+    Chain(&'a M::Word),
     /// The first one of a line that is to become the last of the chain, which is full, too, or is not there.
-    InSpare(SpareLine<'a, M>),
+    Spare(SpareLine<'a, M>),
 }
 
 impl<M: Lines> Free<'_, M> {
     /// Whether nobody has filled it.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            Self::InLines { word, .. } | Self::InChain(word) => word.get() == slot::EMPTY,
-            Self::InSpare(_) => true,
+            Self::Lines { word, .. } | Self::Chain(word) => word.get() == slot::EMPTY,
+            Self::Spare(_) => true,
         }
     }
 }
@@ -336,7 +336,7 @@ impl<'a, M: Lines> Locked<'a, M> {
         for step in 0..block.lines {
             let slots = self.slots(block.behind(home, step));
             if let Some(word) = slots.iter().find(|slot| slot.get() == slot::EMPTY) {
-                return Ok(Free::InLines { word, step });
+                return Ok(Free::Lines { word, step });
             }
         }
         self.room_in_chain()
@@ -345,11 +345,11 @@ impl<'a, M: Lines> Locked<'a, M> {
     /// All lines are full (X2).
     fn room_in_chain(&self) -> Result<Free<'a, M>, NoLineLeft> {
         if let Some(empty) = self.find_in_chain(|word| word == slot::EMPTY) {
-            return Ok(Free::InChain(empty.word));
+            return Ok(Free::Chain(empty.word));
         }
         let table = self.table;
         let number = table.take_overflow().ok_or(NoLineLeft)?;
-        Ok(Free::InSpare(SpareLine { table, number }))
+        Ok(Free::Spare(SpareLine { table, number }))
     }
 
     /// Puts a word of the address, which must not be in the block, into the slot that was found for it. The block has not
@@ -358,15 +358,15 @@ impl<'a, M: Lines> Locked<'a, M> {
     pub(crate) fn fill(&mut self, free: Free<'_, M>, word: u64) {
         let Address { block, home, .. } = self.address;
         match free {
-            Free::InLines { word: empty, step } => {
+            Free::Lines { word: empty, step } => {
                 // First this: who sees the entry in its slot and not how far that is must not come later.
                 if step > self.reach(home) {
                     self.set_reach(home, step);
                 }
                 empty.set(word);
             }
-            Free::InChain(empty) => empty.set(word),
-            Free::InSpare(spare) => self.fill_spare(spare, word),
+            Free::Chain(empty) => empty.set(word),
+            Free::Spare(spare) => self.fill_spare(spare, word),
         }
         self.table.count_in(block.number);
     }

@@ -352,7 +352,10 @@ impl Segment {
     /// As of [`Self::compare_checksums`].
     pub(crate) fn compare_piece(&self, from: u32) -> Result<Option<u32>, Corruption> {
         let (len, mut piece) = (self.appended_len(), COMPARED_BYTES);
-        while from < len {
+        if from >= len {
+            return Ok(None);
+        }
+        loop {
             let end = len.min(from.saturating_add(piece));
             let Some(checked) = self.copy_checked(from, from..end) else {
                 // It was freed: nobody needs it any more.
@@ -368,7 +371,6 @@ impl Segment {
             // One entry is longer.
             piece = piece.saturating_mul(2);
         }
-        Ok(None)
     }
 
     /// That the entry at `offset` is broken.
