@@ -11,6 +11,7 @@ use crate::run::{Idle, IdlePlan, LoadPlan, Loaded, Ran, ReplayPlan, Replayed, Ru
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -84,6 +85,10 @@ impl Process {
             Some(library) => command.env("LD_PRELOAD", library),
             None => command.env_remove("LD_PRELOAD"),
         };
+        if is_stopped_while_it_waits(who.kind) {
+            // What a terminal sends to go on is not for those that wait.
+            command.process_group(0);
+        }
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let (asks, answers) = match (child.stdin.take(), child.stdout.take()) {
             (Some(asks), Some(answers)) => (asks, answers),

@@ -1,9 +1,11 @@
 //! Threads that begin at the same moment.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Barrier;
 
 /// Does `work` with each part in a thread of its own; gives what came of them, in their order. No thread begins before all
-/// are ready: each calls the function it is given when it is. A panic of one is a panic here.
+/// are ready: each calls the function it is given when it is, and all may meet again later by calling it again. A panic of one
+/// ends the process.
 pub(super) fn side_by_side<T: Send, R: Send>(
     parts: impl IntoIterator<Item = T>,
     work: impl Fn(T, &dyn Fn()) -> R + Sync,
@@ -16,11 +18,17 @@ pub(super) fn side_by_side<T: Send, R: Send>(
     std::thread::scope(|scope| {
         let threads: Vec<_> = parts
             .into_iter()
-            .map(|part| scope.spawn(|| work(part, &ready)))
+            .map(|part| {
+                scope.spawn(|| {
+                    let ended = catch_unwind(AssertUnwindSafe(|| work(part, &ready)));
+                    // The others may wait for this one for ever; what happened has been written.
+                    ended.unwrap_or_else(|_| std::process::abort())
+                })
+            })
             .collect();
         let ended = threads.into_iter().map(|thread| {
             let ended = thread.join();
-            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            ended.unwrap_or_else(|panic| resume_unwind(panic))
         });
         ended.collect()
     })

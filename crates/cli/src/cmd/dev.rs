@@ -1,6 +1,6 @@
 //! `pluvio dev`: a whole cluster on this machine, in the foreground.
 
-use crate::args::{Dev, Global};
+use crate::args::{Dev, Global, SERVERS_MAX};
 use crate::failure::Failure;
 use crate::local::{Change, KILL_PAUSE, LocalCluster, LocalOptions, Which, temporary};
 use crate::output::{print_json, print_line, say};
@@ -105,8 +105,13 @@ async fn foreground(
     if let Some(highest) = cluster.left_out().last() {
         let left_out = cluster.left_out().iter();
         let names: Vec<String> = left_out.map(|n| format!("server-{n}")).collect();
+        let advice = if *highest <= SERVERS_MAX {
+            format!("; use --servers {highest} to start all")
+        } else {
+            String::new()
+        };
         say(format_args!(
-            "the data of {} in {} is not served by its own server this time; use --servers {highest} to start all",
+            "the data of {} in {} is not served by its own server this time{advice}",
             names.join(", "),
             data.display(),
         ));

@@ -199,10 +199,13 @@ impl LocalCluster {
         let progress = spinner("starting the coordinator");
         progress.enable_steady_tick(Duration::from_millis(100));
         let (clock, limit) = (this.env.clock.clone(), this.options.start_limit);
+        let traces = this.options.data.join("logs");
         let started = tokio::select! {
             biased;
             started = this.start_all(&progress) => started,
-            failure = overdue(&*clock, &progress, limit) => Err(failure),
+            failure = overdue(&*clock, &progress, limit) => {
+                Err(Failure::new(format!("{failure}; traces are in {}", traces.display())))
+            }
         };
         progress.finish_and_clear();
         match started {
@@ -311,6 +314,7 @@ impl LocalCluster {
                     }
                     progress.set_message(match away {
                         0 => format!("{served} of {all} tablets served{}", recovery(&status)),
+                        1 => format!("1 server is no member yet{}", recovery(&status)),
                         _ => format!("{away} servers are no members yet{}", recovery(&status)),
                     });
                 }

@@ -1,10 +1,9 @@
 //! Experiments as users run them, at their smallest: they end, say what they must, and refuse nonsense.
 
 use crate::support::patience::wait_for;
-use crate::support::program::{command, pluvio};
+use crate::support::program::{Running, pluvio};
 use serde_json::Value;
 use std::fs;
-use std::process::Stdio;
 
 /// The five fields, and the rows.
 fn rows(experiment: &Value) -> &[Value] {
@@ -114,14 +113,8 @@ fn state(pid: &str) -> Option<char> {
 #[test]
 fn contestants_stand_still_while_another_one_runs_and_die_with_their_parent() {
     let line = "bench store --keys 2000 --threads 1 --get-percent 100 --batch 1 --seconds 0.2 --rounds 100 --utilization 30,50,80 --peer none";
-    let mut experiment = command()
-        .args(words(line))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let children = format!("/proc/{0}/task/{0}/children", experiment.id());
+    let mut experiment = Running::start(words(line));
+    let children = format!("/proc/{0}/task/{0}/children", experiment.pid());
     // Two stores of ours for each utilization.
     let contestants = wait_for("all contestants but one are stopped", || {
         let pids = fs::read_to_string(&children).map_err(|error| error.to_string())?;
@@ -132,8 +125,7 @@ fn contestants_stand_still_while_another_one_runs_and_die_with_their_parent() {
             false => Err(format!("{stopped} of {}", pids.len())),
         }
     });
-    experiment.kill().unwrap();
-    experiment.wait().unwrap();
+    experiment.kill();
     wait_for("no contestant is left", || {
         let left = contestants
             .iter()

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Looks without a write, 10 ms apart, after which none is to come: servers are told and answer in a few milliseconds, and what they did not answer
 /// is told again after 100.
-const STILL_LOOKS: u32 = 30;
+const STILL_LOOKS: u32 = 100;
 
 /// When a coordinator is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
