@@ -8,7 +8,7 @@
 //!
 //! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this process that is cut off,
 //!   and without servers that answer there is nobody to recover anything. A ping counts as silent only when another server has answered shortly before
-//!   or meanwhile, and after one that does not count as many others must, as all connections come back one by one. Nor does a machine that cannot be
+//!   or meanwhile. After one that does not count, [`PINGS`] others must be silent, as connections come back one by one. Nor does a machine that cannot be
 //!   reached prove a crash, as one that refuses the connection does. An answer to any ping ends the silence, so the suspect
 //!   is no witness against itself.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs 2^(n-1) times

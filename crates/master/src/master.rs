@@ -77,7 +77,7 @@ impl NotAdded {
                 ),
             },
             Self::NoIndex(why) => {
-                tracing::info!(table = %spec.table, range = %spec.range, why, "no address space for a tablet");
+                tracing::debug!(table = %spec.table, range = %spec.range, why, "no address space for a tablet");
                 Refusal::retry(NO_INDEX_RETRY, RetryReason::MemoryFull)
             }
         }

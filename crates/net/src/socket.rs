@@ -13,6 +13,9 @@ use tokio::net::TcpStream;
 
 /// Connections that the kernel holds until they are accepted; it cuts this to `somaxconn`.
 const BACKLOG: i32 = 4096;
+/// How long the first request for a connection may be without an answer, and each next one twice as long. The kernel repeats
+/// one only after a second, which is longer than a lease; a connection that is there repeats after 200 ms.
+const FIRST_TRY: Duration = Duration::from_millis(200);
 /// How long a side that is being refused may take to read why.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes of such a side that are read and thrown away. Closing with unread bytes would reset the
@@ -135,7 +138,7 @@ async fn connect_to_one(
     let mut last = NoConnection::Other("the name has no address".to_owned());
     for (&at, left) in addresses.iter().zip((1..=addresses.len()).rev()) {
         let share = deadline.since(clock.now()) / u32::try_from(left).unwrap_or(u32::MAX);
-        last = match timeout(clock, share, TcpStream::connect(at)).await {
+        last = match timeout(clock, share, connect_again(clock, at)).await {
             Ok(Ok(stream)) if is_connected_to_itself(&stream) => NoConnection::Refused,
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => explain_connect(&error),
@@ -143,6 +146,17 @@ async fn connect_to_one(
         };
     }
     Err(last)
+}
+
+/// Asks for a connection until there is an answer; the caller bounds that.
+async fn connect_again(clock: &dyn Clock, at: SocketAddr) -> io::Result<TcpStream> {
+    let mut patience = FIRST_TRY;
+    loop {
+        if let Ok(answer) = timeout(clock, patience, TcpStream::connect(at)).await {
+            return answer;
+        }
+        patience *= 2;
+    }
 }
 
 /// When nothing listens on a port of this machine, the kernel may happen to choose that very port

@@ -39,16 +39,19 @@ impl TcpByteStream {
             count,
         );
     }
+
+    /// What the connection has ended with.
+    fn broken(&self, error: &io::Error) -> StreamError {
+        let counters = self.shared.counters.of(self.peer.core);
+        add(&counters.peers_stalled, usize::from(is_stalled(error)));
+        StreamError(error.to_string())
+    }
 }
 
 impl Drop for TcpByteStream {
     fn drop(&mut self) {
         add(&self.shared.counters.of(self.peer.core).streams_ended, 1);
     }
-}
-
-fn broken(error: &io::Error) -> StreamError {
-    StreamError(error.to_string())
 }
 
 /// The kernel has given up on a peer that took nothing for too long, or has vanished.
@@ -74,7 +77,8 @@ impl ByteStream for TcpByteStream {
                 spare::give(buffer);
                 read
             });
-            let count = read.await.map_err(|error| broken(&error))?;
+            let read = read.await;
+            let count = read.map_err(|error| self.broken(&error))?;
             self.count_received(count);
             Ok(count)
         })
@@ -90,7 +94,7 @@ impl ByteStream for TcpByteStream {
                 Ok(Some(count))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(broken(&error)),
+            Err(error) => Err(self.broken(&error)),
         };
         spare::give(buffer);
         result
@@ -98,11 +102,10 @@ impl ByteStream for TcpByteStream {
 
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
         Box::pin(async move {
-            let counters = self.shared.counters.of(self.peer.core);
             if let Err(error) = self.stream.write_all(data).await {
-                add(&counters.peers_stalled, usize::from(is_stalled(&error)));
-                return Err(broken(&error));
+                return Err(self.broken(&error));
             }
+            let counters = self.shared.counters.of(self.peer.core);
             add(&counters.bytes_sent, data.len());
             Ok(())
         })

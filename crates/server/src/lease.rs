@@ -104,7 +104,9 @@ impl Lease {
         let ping = Ping { from: me };
         let network = &*self.env.network;
         match call(network, &address, Header::default(), &ping, LIMIT).await {
-            Ok(reply) if reply.server != witness => false,
+            Ok(reply) if reply.server != witness || reply.cluster != self.membership.cluster() => {
+                false
+            }
             Ok(reply) => {
                 if !reply.caller_is_member {
                     ask_coordinator(&self.env, &self.coordinators, &self.membership).await;

@@ -15,7 +15,7 @@
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask.
 
-use pluvio_env::{Address, CallError, Env, TaskHandle, watch};
+use pluvio_env::{Address, CallError, Env, NoConnection, TaskHandle, watch};
 use pluvio_units::{ClusterId, CoreId, ServerId};
 use pluvio_wire::{
     Coordinators, GetServerList, Header, HintServerCrashed, Ping, PingReply, RpcError, ServerList,
@@ -258,7 +258,10 @@ impl Watcher {
                     failed_in_a_row += 1;
                     let times = failed.entry(suspect).or_default();
                     *times += 1;
-                    let refused = matches!(error, RpcError::Call(CallError::Unreachable(..)));
+                    let refused = matches!(
+                        error,
+                        RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))
+                    );
                     if refused || *times >= self.options.suspect_after {
                         tracing::info!(%suspect, %error, "server does not answer, telling the coordinator");
                         self.hint(suspect).await;
