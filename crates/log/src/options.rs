@@ -287,7 +287,7 @@ fn live_bytes_max(options: &LogOptions, seglets: usize) -> u64 {
 
 /// Seglets of a head with nothing but its own entries: statistics take less than 8 KiB, a digest
 /// about two, surely less than three bytes for each segment.
-fn head_seglets(slots: usize) -> usize {
+pub(crate) fn head_seglets(slots: usize) -> usize {
     (16 * 1024 + 3 * slots).div_ceil(SEGLET_BYTES)
 }
 

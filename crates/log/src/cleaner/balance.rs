@@ -196,7 +196,7 @@ impl Cleaner {
             is_enough.then_some((dead, log.id))
         };
         let best = self.space.log_states().iter().filter_map(dead_of).max();
-        // Refused when both emergency heads of this log are in use: a later step comes here again.
+        // Refused when both emergency heads of this log are in use, or when the last slots are kept: a later step comes here again.
         best.is_some_and(|(_, log)| self.space.roll(log).is_ok())
     }
 

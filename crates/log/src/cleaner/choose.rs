@@ -7,6 +7,7 @@ use super::entries::Source;
 use super::{Cleaner, CleanerPace, Stage, State};
 use crate::durable::Durability;
 use crate::log_state::LogState;
+use crate::options::head_seglets;
 use crate::segment::Segment;
 use crate::side_log::SIDE_HEADER_BYTES;
 use core::sync::atomic::Ordering;
@@ -407,7 +408,7 @@ impl Cleaner {
             return None;
         }
         let budget = self.survivor_budget();
-        let least = self.least_gain();
+        let least = self.least_gain(goal);
         candidates
             .iter()
             .filter(|c| {
@@ -453,7 +454,7 @@ impl Cleaner {
             return false;
         }
         let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
-        let least = self.least_gain();
+        let least = self.least_gain(goal);
         match goal {
             Goal::Memory => {
                 let needed = (live as usize).div_ceil(SEGLET_BYTES);
@@ -463,16 +464,18 @@ impl Cleaner {
                 let on_disk: u64 = chosen.iter().map(|c| c.disk_bytes).sum();
                 live + (least * SEGLET_BYTES) as u64 <= on_disk
             }
-            Goal::Slots => chosen.len() > least,
+            Goal::Slots => chosen.len() >= least.max(2),
         }
     }
 
     /// Seglets, or slots, that a combined pass must gain: its digest needs a head, which may be opened for that alone and
-    /// takes one. With less, passes would go on for ever about the heads of the passes before.
-    pub(super) fn least_gain(&self) -> usize {
-        match self.space.options.durability {
-            Durability::Volatile => 1,
-            Durability::Replicated => 2,
+    /// takes one. With less, passes would go on for ever about the heads of the passes before. On disk such a head is as long as its
+    /// digest.
+    pub(super) fn least_gain(&self, goal: Goal) -> usize {
+        match (self.space.options.durability, goal) {
+            (Durability::Volatile, Goal::Memory | Goal::Disk | Goal::Slots) => 1,
+            (Durability::Replicated, Goal::Disk) => 1 + head_seglets(self.space.geometry.slots),
+            (Durability::Replicated, Goal::Memory | Goal::Slots) => 2,
         }
     }
 }

@@ -277,7 +277,7 @@ impl Cleaner {
                 .sort_unstable_by_key(|s| (s.timestamp_s, s.source, s.offset));
         }
         let capacity = self.space.geometry.segment_bytes();
-        let least = self.least_gain();
+        let least = self.least_gain(pass.goal);
         let mut is_refused = false;
         // With a segment that is known to be barren, the next choice is another one.
         let mut pace = CleanerPace::Idle;
@@ -318,10 +318,16 @@ impl Cleaner {
     fn stock_up(&self, pass: &mut Pass, layout: &Layout) -> bool {
         let geometry = &self.space.geometry;
         let count = layout.starts.len();
+        let heads = match self.space.options.durability {
+            Durability::Volatile => 0,
+            Durability::Replicated => 1,
+        };
         // The victims' slots come back with a digest, whose head needs one. Survivors that are more than the victims take slots for
-        // good, as appends do.
+        // good, as appends do. Passes that make segments no fewer leave the slots with which others do that.
         let leave = if count > pass.victims.len() {
             geometry.slots_reserve
+        } else if count + heads > pass.victims.len() {
+            geometry.slots_of_digests + usize::from(self.space.options.cleaners)
         } else {
             geometry.slots_of_digests
         };

@@ -12,13 +12,7 @@ impl LogSpace {
         let mut free = self.free_slots();
         let keep = free.len().checked_sub(count)?;
         // Who needs none leaves what there is.
-        let taken = (count == 0 || keep >= leave).then(|| free.split_off(keep))?;
-        debug_assert!(
-            count == 0 || free.len() >= leave,
-            "CLEAN-4: {} slots are left of {leave}",
-            free.len()
-        );
-        Some(taken)
+        (count == 0 || keep >= leave).then(|| free.split_off(keep))
     }
 
     pub(crate) fn give_back_slots(&self, slots: impl IntoIterator<Item = u32>) {

@@ -221,7 +221,8 @@ impl Store {
     }
 
     /// Does a bounded piece of the cleaner's work; says whether there is more. For stores without
-    /// cleaner threads, and for callers who want to help.
+    /// cleaner threads, and for callers who want to help. Call it once a second at least, also when nothing is written: pauses that are
+    /// longer are taken for those of a process that stood still, and no memory is given back.
     pub fn clean_step(&self) -> bool {
         cleaning::step(&self.shared.cleaner, &*self.shared.host)
     }
