@@ -2,13 +2,12 @@
 
 mod common;
 
-use common::{Cluster, OnRecover};
+use common::{Cluster, OnRecover, enlist};
 use pluvio_sim::{NetworkFaults, SimOptions};
-use pluvio_units::{KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
+use pluvio_units::{ClusterId, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, PROTOCOL_VERSION, Ping,
-    Refusal, RpcError, ServerInfo, ServerState, SetReplicationEpoch, SplitTablet, TableRef,
-    TabletState,
+    CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, Ping, Refusal,
+    RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
 };
 use std::time::Duration;
 
@@ -523,24 +522,9 @@ fn a_stale_head_is_not_recovered_from_even_by_another_incarnation() {
 #[test]
 fn strangers_are_refused() {
     let cluster = cluster(1);
-    let info = ServerInfo {
-        id: ServerId(0),
-        address: "elsewhere".into(),
-        redis: None,
-        admin: None,
-        rack: None,
-        pid: 0,
-        cores: 1,
-        volatile: false,
-        disk_mb_per_s: 0,
-        state: ServerState::Up,
-    };
     let other_cluster = Enlist {
-        protocol: PROTOCOL_VERSION,
-        cluster: Some(pluvio_units::ClusterId(1)),
-        replaces: None,
-        attempt: 1,
-        info,
+        cluster: Some(ClusterId(1)),
+        ..enlist(1, "elsewhere")
     };
     assert_eq!(fatal(cluster.ask(other_cluster)), FatalKind::WrongCluster);
     let unknown = pluvio_env::Frame {
@@ -561,25 +545,11 @@ fn strangers_are_refused() {
 fn a_copy_of_a_live_servers_directory_does_not_end_that_server() {
     let cluster = cluster(2);
     let copy = Enlist {
-        protocol: PROTOCOL_VERSION,
-        cluster: None,
         replaces: Some(cluster.id(0)),
-        attempt: 1,
-        info: ServerInfo {
-            id: ServerId(0),
-            address: "elsewhere".into(),
-            redis: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            disk_mb_per_s: 0,
-            state: ServerState::Up,
-        },
+        ..enlist(1, "elsewhere")
     };
     let of_another = Enlist {
-        cluster: Some(pluvio_units::ClusterId(1)),
+        cluster: Some(ClusterId(1)),
         ..copy.clone()
     };
     assert_eq!(fatal(cluster.ask(of_another)), FatalKind::WrongCluster);

@@ -5,14 +5,14 @@
 mod common;
 
 use common::ground::Ground;
-use common::{Cluster, Shared};
+use common::{Cluster, Shared, enlist};
 use pluvio_coordinator::{MemoryStore, MetadataStore};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network, NoConnection};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
 use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    Enlist, FatalKind, HintServerCrashed, Opcode, PROTOCOL_VERSION, Ping, PingReply, Refusal,
-    RpcError, ServerInfo, ServerState, UpdateServerList, decode, reply,
+    FatalKind, HintServerCrashed, Opcode, Ping, PingReply, Refusal, RpcError, UpdateServerList,
+    decode, reply,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -274,27 +274,6 @@ fn a_server_of_another_cluster_does_not_end_the_coordinator() {
     assert!(*asked.lock().unwrap());
     assert!(!is_up(&cluster, id), "its process is gone");
     assert_eq!(cluster.leaders(), [0]);
-}
-
-fn enlist(attempt: u64, address: &str) -> Enlist {
-    Enlist {
-        protocol: PROTOCOL_VERSION,
-        cluster: None,
-        replaces: None,
-        attempt,
-        info: ServerInfo {
-            id: ServerId(0),
-            address: address.to_owned(),
-            redis: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            disk_mb_per_s: 0,
-            state: ServerState::Up,
-        },
-    }
 }
 
 #[test]

@@ -20,8 +20,9 @@ use pluvio_env::{Address, Frame, Network};
 use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimHandle, SimOptions};
 use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{
-    ClusterStatus, Coordinators, CreateTable, GetClusterStatus, GetTable, MigrateTablet, Request,
-    RpcError, ServerState, TableInfo, TableRef, TabletState, WhichTablet,
+    ClusterStatus, Coordinators, CreateTable, Enlist, GetClusterStatus, GetTable, MigrateTablet,
+    PROTOCOL_VERSION, Request, RpcError, ServerInfo, ServerState, TableInfo, TableRef, TabletState,
+    WhichTablet,
 };
 use server::Server;
 use std::collections::{BTreeMap, BTreeSet};
@@ -459,3 +460,25 @@ pub type Shared<T> = Arc<Mutex<T>>;
 
 /// The network of one process.
 pub type Net = Arc<dyn Network>;
+
+/// What a server says that comes anew, with this number of the attempt.
+pub fn enlist(attempt: u64, address: &str) -> Enlist {
+    Enlist {
+        protocol: PROTOCOL_VERSION,
+        cluster: None,
+        replaces: None,
+        attempt,
+        info: ServerInfo {
+            id: ServerId(0),
+            address: address.to_owned(),
+            redis: None,
+            admin: None,
+            rack: None,
+            pid: 0,
+            cores: 1,
+            volatile: false,
+            disk_mb_per_s: 0,
+            state: ServerState::Up,
+        },
+    }
+}
