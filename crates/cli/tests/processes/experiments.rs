@@ -134,6 +134,25 @@ fn a_store_tells_what_an_object_costs_beside_key_and_value() {
     }
 }
 
+#[test]
+fn files_in_sub_directories_are_found_again() {
+    for (option, expected) in [
+        ("", 10_000),
+        ("--subdirectories 7", 7),
+        ("--subdirectories 0", 0),
+    ] {
+        let line = format!(
+            "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none --json {option}"
+        );
+        let json = pluvio(words(&line)).json();
+        assert_eq!(json["parameters"]["subdirectories"], expected);
+        for row in rows(&json) {
+            assert!(row["gets"].as_u64().unwrap() > 0, "{row}");
+            assert_eq!(row["misses"], 0, "{row}");
+        }
+    }
+}
+
 /// The letter that stands for a process's state; `None` when it is gone.
 fn state(pid: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -397,6 +416,11 @@ fn nonsense_is_refused_with_a_reason() {
             "bench fragmentation --peer none --live 64MiB --utilization 90",
             2,
             "--utilization 90 with --live 64MiB in W7: 1 to 89 are possible",
+        ),
+        (
+            "bench postmark --peer none --subdirectories 2000000",
+            2,
+            "--subdirectories 2000000: 0 to 1077952",
         ),
         ("bench trace", 2, "FILE"),
         (
