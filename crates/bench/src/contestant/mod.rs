@@ -32,6 +32,9 @@ use crate::error::ExperimentError;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
+/// Keys that our store looks for together: larger batches are cut.
+pub(crate) const TOGETHER: usize = 16;
+
 /// What a contestant holds and has done.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Holdings {
@@ -39,6 +42,8 @@ pub struct Holdings {
     pub resident: u64,
     /// Objects, where the contestant knows.
     pub objects: u64,
+    /// Bytes of their keys and values, where our store tells.
+    pub object_bytes: u64,
     /// Bytes live objects take in our log, headers included.
     pub live_log: u64,
     /// Bytes of our log's memory.
@@ -59,6 +64,25 @@ pub struct Holdings {
     pub cleaned: u64,
     /// Bytes that our simulated disk was given.
     pub to_disk: u64,
+}
+
+impl Holdings {
+    /// Bytes that an object's entry in our log has beside key and value, the mean of all live objects; `None` when there
+    /// are none.
+    #[must_use]
+    pub fn entry_header_bytes(&self) -> Option<f64> {
+        self.of_each(self.live_log as f64 - self.object_bytes as f64)
+    }
+
+    /// Bytes of our indexes for each object; `None` when there are none.
+    #[must_use]
+    pub fn index_bytes_per_key(&self) -> Option<f64> {
+        self.of_each(self.index as f64)
+    }
+
+    fn of_each(&self, bytes: f64) -> Option<f64> {
+        (self.objects > 0).then(|| bytes / self.objects as f64)
+    }
 }
 
 /// An operation was not done.
@@ -87,6 +111,15 @@ pub(crate) trait KeyValue: Sync {
             let found = self.get(key, into);
             see(key, found.then_some(into.as_slice()));
         }
+    }
+
+    /// Stores some pairs, [`TOGETHER`] at most, one after the other: all of them, if there is no error. The first refusal comes
+    /// with how many were stored before it, which is fewer than there are.
+    fn put_batch(&self, pairs: &[(u64, &[u8])]) -> Result<(), (usize, Refusal)> {
+        for (at, &(key, value)) in pairs.iter().enumerate() {
+            self.put(key, value).map_err(|refusal| (at, refusal))?;
+        }
+        Ok(())
     }
 
     /// A run begins; only a measured one is held to the rate of a simulated disk.
@@ -126,5 +159,25 @@ fn refused(kind: Kind, problem: impl Into<String>) -> ExperimentError {
     ExperimentError::Contestant {
         contestant: kind.name().into(),
         problem: problem.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_object_costs_is_the_mean_of_all() {
+        let held = Holdings {
+            objects: 1000,
+            object_bytes: 108_000,
+            live_log: 121_500,
+            index: 10_400,
+            ..Holdings::default()
+        };
+        assert_eq!(held.entry_header_bytes(), Some(13.5));
+        assert_eq!(held.index_bytes_per_key(), Some(10.4));
+        assert_eq!(Holdings::default().entry_header_bytes(), None);
+        assert_eq!(Holdings::default().index_bytes_per_key(), None);
     }
 }

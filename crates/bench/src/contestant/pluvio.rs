@@ -1,7 +1,9 @@
 //! Our store as a contestant.
 
 use super::disk::{Meter, SimulatedDisk};
-use super::{Copying, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, Tombstones, refused};
+use super::{
+    Copying, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, TOGETHER, Tombstones, refused,
+};
 use crate::error::ExperimentError;
 use core::cell::Cell;
 use pluvio_store::{
@@ -124,8 +126,6 @@ impl KeyValue for Ours {
     }
 
     fn get_batch(&self, keys: &[u64], into: &mut Vec<u8>, see: &mut dyn FnMut(u64, Option<&[u8]>)) {
-        /// Keys asked for together, as many as the store looks at together; larger batches are cut.
-        const TOGETHER: usize = 16;
         for keys in keys.chunks(TOGETHER) {
             let bytes: [[u8; 8]; TOGETHER] =
                 core::array::from_fn(|at| keys.get(at).map_or([0; 8], |key| key.to_le_bytes()));
@@ -140,6 +140,24 @@ impl KeyValue for Ours {
                 see(keys[at], copied);
             });
         }
+    }
+
+    fn put_batch(&self, pairs: &[(u64, &[u8])]) -> Result<(), (usize, Refusal)> {
+        let keys: [[u8; 8]; TOGETHER] =
+            core::array::from_fn(|at| pairs.get(at).map_or([0; 8], |(key, _)| key.to_le_bytes()));
+        let bytes: [(&[u8], &[u8]); TOGETHER] = core::array::from_fn(|at| {
+            let value = pairs.get(at).map(|(_, value)| *value);
+            (keys[at].as_slice(), value.unwrap_or_default())
+        });
+        let put = self.table.put_batch(&bytes[..pairs.len()]);
+        put.map_err(|(stored, error)| (stored, refusal(error)))?;
+        if self.disk.is_some()
+            && let Some(last) = pairs.len().checked_sub(1)
+        {
+            let written: usize = pairs.iter().map(|(_, value)| value.len()).sum();
+            self.keep_pace(written).map_err(|fatal| (last, fatal))?;
+        }
+        Ok(())
     }
 
     fn begin(&self, measured: bool) {
@@ -157,6 +175,7 @@ impl KeyValue for Ours {
         Holdings {
             resident: 0,
             objects: stats.objects,
+            object_bytes: stats.object_bytes,
             live_log: stats.live_bytes,
             log_memory: stats.memory_bytes,
             live_log_max: stats.live_bytes_max,

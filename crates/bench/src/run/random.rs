@@ -1,10 +1,11 @@
 //! Random operations on a filled store for a time, by several threads.
 
+use super::drawn::{Drawn, Keys};
 use super::tally::{Collector, Latencies};
 use super::threads::side_by_side;
-use super::{is_of, put, stamp};
+use super::{is_of, put, put_all, stamp};
 use crate::clock;
-use crate::contestant::{Holdings, KeyValue};
+use crate::contestant::{Holdings, KeyValue, TOGETHER};
 use crate::error::{ExperimentError, within};
 use crate::random::Random;
 use crate::workload::{Distribution, Draw};
@@ -13,9 +14,6 @@ use serde::{Deserialize, Serialize};
 
 /// Operations between two looks at the clock.
 const LOOK: u64 = 256;
-/// Draws that are made beforehand where drawing costs more than an operation: they are read in order,
-/// so they cost little memory bandwidth, and are more than a thread does in a second. Cheap draws are made on the way.
-const DRAWN: usize = 8 << 20;
 /// Longest part of a round that writes and does not count: a second's writes are some hundred megabytes, more than a cleaner
 /// frees ahead of them.
 const LEAD_IN_MAX: f64 = 1.0;
@@ -43,8 +41,10 @@ pub struct RunPlan {
     pub get_percent: u8,
     /// Which keys: the name of a [`Distribution`].
     pub distribution: String,
-    /// Reads asked for together; writes are always one by one.
+    /// Reads asked for together.
     pub batch: usize,
+    /// Writes made together.
+    pub put_batch: usize,
     /// Seed of the draws.
     pub seed: u64,
     /// Whether to measure each operation, which costs about 50 ns each.
@@ -74,6 +74,7 @@ impl RunPlan {
     fn check(&self) -> Result<(), ExperimentError> {
         within("threads", self.threads, 1..=THREADS_MAX)?;
         within("batch", self.batch, 1..=BATCH_MAX)?;
+        within("batch", self.put_batch, 1..=BATCH_MAX)?;
         within("keys", self.objects, 1..=KEYS_MAX)?;
         within("get-percent", self.get_percent, 0..=100)
     }
@@ -219,6 +220,7 @@ struct Worker<'a, S> {
     plan: &'a RunPlan,
     random: Random,
     keys: Keys<'a>,
+    /// As many values as are written together.
     value: Vec<u8>,
     into: Vec<u8>,
     batch: Vec<u64>,
@@ -238,7 +240,7 @@ impl<'a, S: KeyValue> Worker<'a, S> {
             store,
             plan,
             keys,
-            value: random.bytes(plan.value_size),
+            value: random.bytes(plan.value_size * plan.put_batch.min(TOGETHER)),
             into: Vec::with_capacity(plan.value_size),
             batch: Vec::with_capacity(plan.batch),
             random,
@@ -292,11 +294,15 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         }
     }
 
-    /// A write, a read, or a batch of reads.
+    /// A write, a read, or a batch of one of them.
     #[inline]
     fn act(&mut self, part: &mut Part) -> Result<(), ExperimentError> {
-        let (reads, all) = shares(self.plan.get_percent, self.plan.batch as u64);
-        if self.random.below(all) >= reads {
+        let (batch, put_batch) = (self.plan.batch as u64, self.plan.put_batch as u64);
+        let (reads, all) = shares(self.plan.get_percent, batch, put_batch);
+        let writes = self.random.below(all) >= reads;
+        if writes && self.plan.put_batch > 1 {
+            self.write_batch(part)?;
+        } else if writes {
             let key = self.keys.next(&mut self.random);
             stamp(key, &mut self.value);
             part.retries += put(self.store, key, &self.value)?;
@@ -326,87 +332,45 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         }
         Ok(())
     }
-}
 
-/// How many of how many draws are batches of reads, so that of a hundred operations, each read of a batch counted, this
-/// many read: the others are single writes.
-#[inline]
-fn shares(get_percent: u8, batch: u64) -> (u64, u64) {
-    let reads = u64::from(get_percent);
-    (reads, reads + batch * (100 - reads))
-}
-
-/// Keys drawn beforehand: they are kept, so that one draw serves all rounds of a contestant.
-#[derive(Default)]
-pub(crate) struct Drawn {
-    of: Option<(Distribution, u64)>,
-    keys: Vec<u32>,
-}
-
-impl Drawn {
-    /// Bytes that it takes of the process.
-    pub(crate) fn bytes(&self) -> u64 {
-        (self.keys.capacity() * size_of::<u32>()) as u64
-    }
-
-    /// Keys of this distribution, from the seed of the first run that needs them; none where drawing is cheap.
-    fn of(&mut self, distribution: Distribution, draw: &Draw, seed: u64) -> Option<&[u32]> {
-        let cheap = match distribution {
-            Distribution::Uniform | Distribution::HotCold => true,
-            Distribution::Exponential | Distribution::Zipfian(_) => false,
-        };
-        if cheap || draw.count() > u64::from(u32::MAX) {
-            return None;
-        }
-        let of = Some((distribution, draw.count()));
-        if self.of != of {
-            let mut random = Random::new(seed, 0);
-            self.keys.clear();
-            self.keys
-                .extend((0..DRAWN).map(|_| draw.spread(&mut random) as u32));
-            self.of = of;
-        }
-        Some(self.keys.as_slice())
-    }
-}
-
-/// A thread's keys.
-enum Keys<'a> {
-    Draw(&'a Draw),
-    Drawn { keys: &'a [u32], at: usize },
-}
-
-impl<'a> Keys<'a> {
-    /// Threads, and rounds, begin at different places of what was drawn beforehand.
-    fn new(draw: &'a Draw, drawn: Option<&'a [u32]>, random: &mut Random) -> Self {
-        match drawn {
-            None => Self::Draw(draw),
-            Some(keys) => Self::Drawn {
-                keys,
-                at: random.below(keys.len() as u64) as usize,
-            },
-        }
-    }
-
-    #[inline]
-    fn next(&mut self, random: &mut Random) -> u64 {
-        match self {
-            Self::Draw(draw) => draw.spread(random),
-            Self::Drawn { keys, at } => {
-                *at += 1;
-                if *at >= keys.len() {
-                    *at = 0;
-                }
-                u64::from(keys[*at])
+    /// A batch of writes. Values are made ready for as many as our store takes together: more of them would be in no cache
+    /// when they are copied.
+    fn write_batch(&mut self, part: &mut Part) -> Result<(), ExperimentError> {
+        let size = self.plan.value_size;
+        let mut left = self.plan.put_batch;
+        while left > 0 {
+            let count = left.min(TOGETHER);
+            let mut keys = [0; TOGETHER];
+            for (at, key) in keys[..count].iter_mut().enumerate() {
+                *key = self.keys.next(&mut self.random);
+                stamp(*key, &mut self.value[at * size..][..size]);
             }
+            let pairs: [(u64, &[u8]); TOGETHER] = core::array::from_fn(|at| match at < count {
+                true => (keys[at], &self.value[at * size..][..size]),
+                false => (0, Default::default()),
+            });
+            part.retries += put_all(self.store, &pairs[..count])?;
+            left -= count;
         }
+        part.puts += self.plan.put_batch as u64;
+        part.operations += self.plan.put_batch as u64;
+        Ok(())
     }
+}
+
+/// How many of how many draws are batches of reads, so that of a hundred operations, each one of a batch counted, this
+/// many read: the others are batches of writes.
+#[inline]
+fn shares(get_percent: u8, batch: u64, put_batch: u64) -> (u64, u64) {
+    let reads = u64::from(get_percent) * put_batch;
+    (reads, reads + batch * (100 - u64::from(get_percent)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::contestant::Refusal;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Has every key, and counts writes.
@@ -437,6 +401,30 @@ mod tests {
         }
     }
 
+    /// Keeps how many writes came together, and whether each value was that of its key.
+    #[derive(Default)]
+    struct Together(Mutex<Vec<(usize, bool)>>);
+
+    impl KeyValue for Together {
+        fn get(&self, _key: u64, _into: &mut Vec<u8>) -> bool {
+            false
+        }
+
+        fn put(&self, _key: u64, _value: &[u8]) -> Result<(), Refusal> {
+            Err(Refusal::Fatal("a write came alone".into()))
+        }
+
+        fn put_batch(&self, pairs: &[(u64, &[u8])]) -> Result<(), (usize, Refusal)> {
+            let sound = pairs.iter().all(|(key, value)| is_of(*key, value));
+            self.0.lock().unwrap().push((pairs.len(), sound));
+            Ok(())
+        }
+
+        fn delete(&self, _key: u64) -> Result<bool, Refusal> {
+            Ok(false)
+        }
+    }
+
     fn plan(get_percent: u8, batch: usize) -> RunPlan {
         RunPlan {
             lead_in: 0.01,
@@ -448,6 +436,7 @@ mod tests {
             get_percent,
             distribution: "uniform".into(),
             batch,
+            put_batch: 1,
             seed: 1,
             latencies: false,
             measured: true,
@@ -456,15 +445,45 @@ mod tests {
 
     #[test]
     fn a_mix_is_one_of_operations_whatever_the_batch() {
-        for (percent, batch) in [(50, 1), (50, 16), (95, 16), (100, 16), (0, 1)] {
+        for (percent, batch, put_batch) in [
+            (50, 1, 1),
+            (50, 16, 1),
+            (95, 16, 1),
+            (100, 16, 1),
+            (0, 1, 1),
+            (50, 16, 16),
+            (95, 4, 40),
+            (0, 16, 16),
+        ] {
             let plan = RunPlan {
                 puts_min: 20_000 * u64::from(percent < 100),
+                put_batch,
                 ..plan(percent, batch)
             };
             let ran = run(&Counting::default(), &plan, &mut Drawn::default()).unwrap();
             let reads = 1.0 - ran.puts as f64 / ran.operations as f64;
             let wanted = f64::from(percent) / 100.0;
             assert!((reads - wanted).abs() < 0.05, "{reads} of {percent} %");
+        }
+    }
+
+    #[test]
+    fn writes_of_a_batch_come_together_each_with_its_own_value() {
+        let store = Together::default();
+        let plan = RunPlan {
+            lead_in: 0.0,
+            seconds: 0.0,
+            threads: 1,
+            put_batch: 40,
+            ..plan(0, 40)
+        };
+        let ran = run(&store, &plan, &mut Drawn::default()).unwrap();
+        assert_eq!((ran.puts, ran.operations), (280, 280));
+        let pieces = store.0.into_inner().unwrap();
+        // The lead-in's are there, too.
+        assert_eq!(pieces.len(), 2 * 7 * 3);
+        for batch in pieces.chunks(3) {
+            assert_eq!(batch, [(16, true), (16, true), (8, true)]);
         }
     }
 
@@ -493,22 +512,5 @@ mod tests {
         let (once, ever) = (run(0.0, 1), run(0.02, u64::MAX));
         assert_eq!(once.operations, LOOK, "{once:?}");
         assert!(seconds(&ever) >= 0.19, "{ever:?}");
-    }
-
-    #[test]
-    fn keys_are_drawn_once_for_all_rounds_where_that_costs_much() {
-        let mut drawn = Drawn::default();
-        let uniform = Distribution::Uniform.over(1000);
-        assert!(drawn.of(Distribution::Uniform, &uniform, 1).is_none());
-        assert_eq!(drawn.bytes(), 0);
-        let skewed = Distribution::Zipfian(0.99);
-        let draw = skewed.over(1000);
-        let first = drawn.of(skewed, &draw, 1).unwrap().to_vec();
-        assert_eq!(first.len(), DRAWN);
-        assert!(drawn.of(skewed, &draw, 2).unwrap() == first);
-        assert!(drawn.bytes() >= 4 * DRAWN as u64);
-        let fewer = skewed.over(10);
-        let keys = drawn.of(skewed, &fewer, 1).unwrap();
-        assert!(keys.iter().all(|key| *key < 10));
     }
 }

@@ -274,6 +274,7 @@ fn rounds(
                 get_percent: mix.get_percent,
                 distribution: mix.distribution.name(),
                 batch: 1,
+                put_batch: 1,
                 seed: options.rounds.seed + round as u64,
                 latencies: false,
                 measured: true,

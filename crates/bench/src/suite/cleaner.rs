@@ -230,6 +230,7 @@ impl Group {
             get_percent: 0,
             distribution: self.distribution.name(),
             batch: 1,
+            put_batch: 1,
             seed: options.rounds.seed + round as u64,
             latencies: false,
             measured: true,

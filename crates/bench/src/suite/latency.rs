@@ -184,6 +184,7 @@ fn plan(options: &LatencyOptions, objects: u64, round: usize) -> RunPlan {
         get_percent: options.get_percent,
         distribution: "uniform".into(),
         batch: 1,
+        put_batch: 1,
         seed: options.rounds.seed + round as u64,
         latencies: true,
         measured: true,

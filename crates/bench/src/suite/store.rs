@@ -28,6 +28,8 @@ pub struct StoreOptions {
     pub distributions: Vec<Distribution>,
     /// Reads asked for together.
     pub batches: Vec<usize>,
+    /// Whether writes are made in such batches, too.
+    pub batch_puts: bool,
     /// Keys.
     pub objects: u64,
     /// Live objects in percent of our log: a store of ours for each.
@@ -50,6 +52,7 @@ struct Case {
     get_percent: u8,
     distribution: Distribution,
     batch: usize,
+    put_batch: usize,
 }
 
 impl StoreOptions {
@@ -58,16 +61,21 @@ impl StoreOptions {
         for &distribution in &self.distributions {
             for &get_percent in &self.get_percents {
                 for &threads in &self.threads {
-                    // Batches are of reads: where nothing is read there is one.
-                    let batches = match get_percent {
-                        0 => &[1][..],
-                        _ => &self.batches,
+                    // Where there is nothing to do in batches there is one case.
+                    let puts_too = self.batch_puts && get_percent < 100;
+                    let batches = match get_percent > 0 || puts_too {
+                        true => self.batches.as_slice(),
+                        false => &[1][..],
                     };
                     cases.extend(batches.iter().map(|&batch| Case {
                         threads,
                         get_percent,
                         distribution,
                         batch,
+                        put_batch: match puts_too {
+                            true => batch,
+                            false => 1,
+                        },
                     }));
                 }
             }
@@ -103,6 +111,7 @@ impl StoreOptions {
         let usual = || Value::from("one for each processor");
         Row::new()
             .with("objects", self.objects)
+            .with("batch_puts", self.batch_puts)
             .with("heads", self.heads.map_or_else(usual, Value::from))
             .with("cleaner_threads", self.cleaner_threads)
             .and(self.rounds.cells())
@@ -119,6 +128,7 @@ impl StoreOptions {
             get_percent: case.get_percent,
             distribution: case.distribution.name(),
             batch: case.batch,
+            put_batch: case.put_batch,
             seed: self.rounds.seed + round as u64,
             latencies: false,
             measured: true,
@@ -139,9 +149,10 @@ impl Case {
             0 => "put".into(),
             percent => format!("{percent} % get"),
         };
-        let batch = match self.batch {
-            1 => String::new(),
-            n => format!(" in batches of {n}"),
+        let batch = match (self.batch, self.get_percent, self.put_batch) {
+            (1, _, _) => String::new(),
+            (n, 1..=99, 2..) => format!(" in batches of {n}, puts too"),
+            (n, _, _) => format!(" in batches of {n}"),
         };
         format!(
             "{verb}{batch}, {value_size} B, {}, {} threads",
@@ -319,11 +330,14 @@ fn row(
         .with("get_percent", case.get_percent)
         .with("distribution", case.distribution.name())
         .with("batch", case.batch)
+        .with("put_batch", case.put_batch)
         .and(rate.cells("ops_per_s"))
         .with("resident_over_live", holdings.resident as f64 / live as f64);
     if percent.is_some() {
         let used = holdings.live_log as f64 / holdings.log_memory.max(1) as f64;
         row.set("utilization", used);
+        row.set("entry_header_bytes", holdings.entry_header_bytes());
+        row.set("index_bytes_per_key", holdings.index_bytes_per_key());
     }
     row
 }
@@ -461,6 +475,7 @@ mod tests {
             get_percents: vec![0],
             distributions: vec![Distribution::Uniform],
             batches: vec![1],
+            batch_puts: false,
             objects: 1000,
             utilizations: utilizations.to_vec(),
             rounds: Rounds {
@@ -528,6 +543,29 @@ mod tests {
         let cases = options.cases();
         let groups: Vec<usize> = cases.chunk_by(Case::is_beside).map(<[Case]>::len).collect();
         assert_eq!(groups, [4, 4, 2]);
+        assert!(cases.iter().all(|case| case.put_batch == 1));
+        let with_puts = StoreOptions {
+            batch_puts: true,
+            ..options
+        };
+        let cases = with_puts.cases();
+        let groups: Vec<usize> = cases.chunk_by(Case::is_beside).map(<[Case]>::len).collect();
+        assert_eq!(groups, [4, 4, 4]);
+        let sizes = |case: &Case| (case.get_percent, case.batch, case.put_batch);
+        let of_one_thread = cases.iter().filter(|case| case.threads == 1).map(sizes);
+        assert_eq!(
+            of_one_thread.collect::<Vec<_>>(),
+            [
+                (100, 1, 1),
+                (100, 16, 1),
+                (50, 1, 1),
+                (50, 16, 16),
+                (0, 1, 1),
+                (0, 16, 16)
+            ]
+        );
+        let name = "50 % get in batches of 16, puts too, 100 B, uniform, 1 threads";
+        assert_eq!(cases[5].name(100), name);
     }
 
     #[test]

@@ -190,6 +190,7 @@ mod tests {
                 files: 1,
                 transactions: 1,
                 sizes: (1, 1),
+                subdirectories: 0,
             }),
             contenders: [
                 Kind::Pluvio,

@@ -1,10 +1,18 @@
 //! A Postmark-like load: many small files that are created, read, appended to and deleted.
 //!
 //! The parameters are those of the Nibble dissertation (table 4: 2 million files of 500 to 4096 bytes, 32
-//! million transactions), scaled down; a file is one object. Each transaction is, as in Postmark, a
-//! read or an append of some file, and the creation or deletion of one. At the end all files are deleted.
+//! million transactions, ten thousand sub-directories), with fewer files and transactions; a file is one object. Each transaction
+//! is, as in Postmark, a read or an append of some file, and the creation or deletion of one. At the end all files are deleted.
+//!
+//! A key is a file's path: the number of its sub-directory, which is drawn when it is created, and then its own, which no other file
+//! of the thread ever has. Sub-directories are no objects.
+//!
+//! ```text
+//!  key:  thread  |  sub-directory  |  file
+//! ```
 
-use super::stream::{Live, Operation, Stream};
+use super::stream::{KEYS_OF_THREAD, Live, Operation, Stream};
+use crate::error::{ExperimentError, within};
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +28,27 @@ pub struct Postmark {
     pub transactions: u64,
     /// Least and largest size of a new file.
     pub sizes: (u32, u32),
+    /// Sub-directories among which files are dealt out; 0 for none.
+    pub subdirectories: u64,
 }
 
 impl Postmark {
+    /// There are keys for all files.
+    ///
+    /// # Errors
+    /// There are too many sub-directories for so many files and transactions.
+    pub fn check(&self) -> Result<(), ExperimentError> {
+        // Any transaction may create a file, and all may be in one sub-directory.
+        let numbers = self.files.saturating_add(self.transactions).max(1);
+        let most = KEYS_OF_THREAD / numbers;
+        within("subdirectories", self.subdirectories, 0..=most)
+    }
+
+    /// Keys that each sub-directory has.
+    fn keys_of_subdirectory(&self) -> u64 {
+        KEYS_OF_THREAD / self.subdirectories.max(1)
+    }
+
     /// Most bytes of a file.
     #[must_use]
     pub fn largest(&self) -> u32 {
@@ -42,7 +68,8 @@ pub(super) struct PostmarkStream {
     plan: Postmark,
     stage: Stage,
     files: Vec<(u64, u32)>,
-    next_key: u64,
+    first_key: u64,
+    next_number: u64,
     bytes: u64,
     random: Random,
 }
@@ -52,7 +79,8 @@ impl PostmarkStream {
         Self {
             stage: Stage::Create(plan.files),
             files: Vec::with_capacity(plan.files as usize * 2),
-            next_key: first_key,
+            first_key,
+            next_number: 0,
             bytes: 0,
             random: Random::new(seed, thread as u64),
             plan: plan.clone(),
@@ -62,8 +90,13 @@ impl PostmarkStream {
     fn create(&mut self) -> Operation {
         let (least, largest) = self.plan.sizes;
         let size = least + self.random.below(u64::from(largest - least) + 1) as u32;
-        let key = self.next_key;
-        self.next_key += 1;
+        let subdirectory = match self.plan.subdirectories {
+            0 => 0,
+            count => self.random.below(count),
+        };
+        let path = subdirectory * self.plan.keys_of_subdirectory() + self.next_number;
+        let key = self.first_key + path;
+        self.next_number += 1;
         self.files.push((key, size));
         self.bytes += u64::from(size);
         Operation::Put { key, size }
@@ -140,6 +173,7 @@ impl Stream for PostmarkStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn all_files_are_created_and_deleted_once() {
@@ -147,6 +181,7 @@ mod tests {
             files: 100,
             transactions: 1000,
             sizes: (500, 4096),
+            subdirectories: 0,
         };
         let mut stream = PostmarkStream::new(&plan, 1, 0, 7 << 40);
         let (mut puts, mut deletes, mut appends, mut gets) = (0, 0, 0, 0);
@@ -168,5 +203,52 @@ mod tests {
             "{puts} {gets} {appends}"
         );
         assert_eq!(stream.live(), Live::default());
+    }
+
+    #[test]
+    fn files_are_dealt_out_to_all_subdirectories_and_found_in_theirs() {
+        let plan = Postmark {
+            files: 100,
+            transactions: 1000,
+            sizes: (1, 1),
+            subdirectories: 30,
+        };
+        plan.check().unwrap();
+        let first_key = 7 * KEYS_OF_THREAD;
+        let mut stream = PostmarkStream::new(&plan, 1, 0, first_key);
+        let (mut live, mut ever) = (BTreeSet::new(), BTreeSet::new());
+        while let Some(operation) = stream.next() {
+            match operation {
+                Operation::Put { key, .. } => {
+                    assert!((first_key..first_key + KEYS_OF_THREAD).contains(&key));
+                    assert!(ever.insert(key) && live.insert(key), "{key} again");
+                }
+                Operation::Get { key } | Operation::Append { key, .. } => {
+                    assert!(live.contains(&key), "{key}");
+                }
+                Operation::Delete { key } => assert!(live.remove(&key), "{key}"),
+                Operation::Mark(_) => {}
+            }
+        }
+        let of = |key: &u64| (key - first_key) / plan.keys_of_subdirectory();
+        let found: BTreeSet<u64> = ever.iter().map(of).collect();
+        assert_eq!(found, (0..30).collect::<BTreeSet<u64>>());
+        let numbers = ever
+            .iter()
+            .map(|key| (key - first_key) % plan.keys_of_subdirectory());
+        assert_eq!(numbers.collect::<BTreeSet<u64>>().len(), ever.len());
+    }
+
+    #[test]
+    fn there_is_a_key_for_each_path() {
+        let plan = |subdirectories| Postmark {
+            files: 2_000_000,
+            transactions: 32_000_000,
+            sizes: (500, 4096),
+            subdirectories,
+        };
+        plan(10_000).check().unwrap();
+        let error = plan(100_000).check().unwrap_err().to_string();
+        assert_eq!(error, "--subdirectories 100000: 0 to 32338 are possible");
     }
 }

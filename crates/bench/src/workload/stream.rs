@@ -50,6 +50,9 @@ pub struct Live {
     pub bytes: u64,
 }
 
+/// Keys that a thread has for itself where threads share none.
+pub(super) const KEYS_OF_THREAD: u64 = 1 << 40;
+
 /// A stream of operations.
 pub trait Stream: Send {
     /// The next one.
@@ -83,7 +86,7 @@ impl Plan {
         thread: usize,
         threads: usize,
     ) -> Result<Box<dyn Stream>, ExperimentError> {
-        let own = (thread as u64) << 40;
+        let own = thread as u64 * KEYS_OF_THREAD;
         Ok(match self {
             Self::Phases(phases) if threads == 1 => Box::new(Phases::new(phases, seed)),
             Self::Phases(_) => {

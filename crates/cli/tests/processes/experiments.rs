@@ -51,6 +51,10 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             20,
         ),
         (
+            "bench store --keys 2000 --threads 1 --seconds 0.02 --rounds 1 --batch 1,40 --batch-puts --value-size 0,100 --peer none",
+            24,
+        ),
+        (
             "bench cleaner --memory 128MiB --value-size 10000 --distribution uniform --utilization 30,50 --seconds 0.05 --rounds 1",
             2,
         ),
@@ -100,6 +104,52 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
         }
         let json = pluvio(arguments).json();
         assert_eq!(rows(&json).len(), expected, "{line}: {json}");
+    }
+}
+
+#[test]
+fn a_store_tells_what_an_object_costs_beside_key_and_value() {
+    // So many keys that the least an index takes does not show.
+    let line = "bench store --keys 200000 --threads 1 --get-percent 50,0 --batch 1,16 --batch-puts --seconds 0.02 --rounds 1 --peer none --json";
+    let json = pluvio(words(line)).json();
+    assert_eq!(json["parameters"]["batch_puts"], true);
+    let ours = |name: &'static str| {
+        rows(&json)
+            .iter()
+            .filter(move |row| row["contestant"] == name)
+    };
+    let batches: Vec<_> = ours("pluvio")
+        .map(|row| (row["batch"].as_u64(), row["put_batch"].as_u64()))
+        .collect();
+    let (single, batch) = ((Some(1), Some(1)), (Some(16), Some(16)));
+    assert_eq!(batches, [single, batch, single, batch]);
+    // In place, the head of the value comes on top.
+    for (name, header) in [("pluvio", 12.0..=16.0), ("pluvio-in-place", 24.0..=28.0)] {
+        assert_eq!(ours(name).count(), 4);
+        for row in ours(name) {
+            let cell = |name: &str| row[name].as_f64().unwrap();
+            assert!(header.contains(&cell("entry_header_bytes")), "{row}");
+            assert!((9.0..=11.0).contains(&cell("index_bytes_per_key")), "{row}");
+        }
+    }
+}
+
+#[test]
+fn files_in_sub_directories_are_found_again() {
+    for (option, expected) in [
+        ("", 10_000),
+        ("--subdirectories 7", 7),
+        ("--subdirectories 0", 0),
+    ] {
+        let line = format!(
+            "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none --json {option}"
+        );
+        let json = pluvio(words(&line)).json();
+        assert_eq!(json["parameters"]["subdirectories"], expected);
+        for row in rows(&json) {
+            assert!(row["gets"].as_u64().unwrap() > 0, "{row}");
+            assert_eq!(row["misses"], 0, "{row}");
+        }
     }
 }
 
@@ -366,6 +416,11 @@ fn nonsense_is_refused_with_a_reason() {
             "bench fragmentation --peer none --live 64MiB --utilization 90",
             2,
             "--utilization 90 with --live 64MiB in W7: 1 to 89 are possible",
+        ),
+        (
+            "bench postmark --peer none --subdirectories 2000000",
+            2,
+            "--subdirectories 2000000: 0 to 1077952",
         ),
         ("bench trace", 2, "FILE"),
         (

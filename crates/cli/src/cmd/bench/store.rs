@@ -28,6 +28,9 @@ pub struct Store {
     /// Reads asked for together; several give a row each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 16])]
     batch: Vec<usize>,
+    /// Make puts in batches as large, too; others than our store put those of a batch one by one
+    #[arg(long)]
+    batch_puts: bool,
     #[command(flatten)]
     peers: Peers,
     /// Keys
@@ -53,6 +56,7 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
         get_percents: store.mixes.get_percent.clone(),
         distributions: store.mixes.distribution.clone(),
         batches: store.batch.clone(),
+        batch_puts: store.batch_puts,
         objects: store.keys,
         utilizations: store.utilization.clone(),
         rounds: store.timed.rounds.into(),

@@ -94,6 +94,9 @@ pub struct Postmark {
     /// Largest size of a new file
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     size_max: u32,
+    /// Sub-directories of each thread, among which new files are dealt out: a file's key is its path; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    subdirectories: u64,
     #[command(flatten)]
     common: Common,
 }
@@ -174,12 +177,15 @@ pub fn postmark(global: &Global, postmark: &Postmark) -> Result<ExitCode, Failur
         files: postmark.keys,
         transactions: postmark.transactions,
         sizes: (postmark.size_min, postmark.size_max),
+        subdirectories: postmark.subdirectories,
     };
+    plan.check().map_err(failure)?;
     let parameters = Row::new()
         .with("keys", plan.files)
         .with("transactions", plan.transactions)
         .with("size_min", plan.sizes.0)
-        .with("size_max", plan.sizes.1);
+        .with("size_max", plan.sizes.1)
+        .with("subdirectories", plan.subdirectories);
     let threads = postmark.common.threads as u64;
     // Creations and deletions are a random walk: it rarely leaves the beginning by more than four of its
     // standard deviations. Appends let files grow by a tenth to a half of their size.
