@@ -53,7 +53,7 @@ pub(crate) async fn who_is_there(
 pub(crate) enum Sign {
     /// It answered.
     Alive,
-    /// Its port refused the connection, or another life answered there.
+    /// Its port refused the connection, or another life or another cluster's server answered there.
     Gone,
     /// Nothing came back, or nothing that says who answered.
     Silent,
@@ -352,9 +352,10 @@ impl Shared {
         if let Ok(reply) = &result {
             self.note_list(&to.address, reply.server_list);
         }
+        let ours = self.state().globals.cluster;
         let sign = match result {
-            Ok(reply) if reply.server == to.id => Sign::Alive,
-            // Another life has the address.
+            Ok(reply) if reply.is_by(ours, to.id) => Sign::Alive,
+            // Another life has the address, or another cluster's server.
             Ok(reply) if reply.server != ServerId(0) => Sign::Gone,
             Err(RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))) => Sign::Gone,
             // Somebody who has no id yet: a new life before it enlists, or this very one that has not

@@ -13,7 +13,7 @@ mod history;
 
 pub(crate) use history::MoveHistory;
 
-use crate::shared::{Shared, not_a_member};
+use crate::shared::Shared;
 use crate::state::{MoveRecord, MoveStage, State, TableRecord};
 use crate::tables::{COME_AGAIN, TABLETS_MAX};
 use core::time::Duration;
@@ -183,13 +183,11 @@ impl State {
     /// Decides what becomes of a tablet that was received, or could not be. Says whether the receiver has it (COORD-6).
     ///
     /// # Errors
-    /// The receiver is no member any more. It may have been given the tablet before: its log is recovered, and must keep what
+    /// The receiver is of another cluster, or no member any more. It may have been given the tablet before: its log is recovered, and must keep what
     /// was copied to it (COORD-11).
     fn settle_move(&mut self, report: &TabletReceived) -> Result<bool, Refusal> {
         let (id, server) = (report.migration, report.server);
-        if !self.is_up(server) {
-            return Err(not_a_member(server));
-        }
+        self.check_report(report.cluster, server)?;
         let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
         if tablets.any(|t| t.owner == server && t.moved_by == Some(id)) {
             return Ok(true);
@@ -402,7 +400,10 @@ impl Shared {
         report: TabletReceived,
     ) -> Result<TabletReceivedReply, Refusal> {
         let id = report.migration;
+        let is_ours = report.cluster == self.state().globals.cluster;
         match &report.result {
+            // It is refused for that.
+            _ if !is_ours => {}
             Ok(progress) => self.memory().moves.copying(id, *progress),
             Err(why) => {
                 pluvio_units::mark("migration-not-received");

@@ -3,7 +3,7 @@
 use crate::shared::{Shared, not_a_member};
 use crate::state::{ServerRecord, State, Width};
 use core::time::Duration;
-use pluvio_units::{ReplicationEpoch, SegmentId, ServerId};
+use pluvio_units::{ClusterId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
     Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, Refusal, RetryReason, ServerInfo,
     ServerState, SetReplicationEpoch, TabletState,
@@ -120,15 +120,24 @@ impl State {
         true
     }
 
-    /// Replicas of an open segment below an epoch are stale from now on.
-    pub(crate) fn set_epoch(&mut self, request: &SetReplicationEpoch) -> Result<(), Refusal> {
-        if request.cluster != self.globals.cluster {
+    /// A report is believed of members only, and of another cluster's server nothing is said: its id is another server's here.
+    ///
+    /// # Errors
+    /// Fatal: `WrongCluster`; `NotInCluster`.
+    pub(crate) fn check_report(&self, cluster: ClusterId, server: ServerId) -> Result<(), Refusal> {
+        if cluster != self.globals.cluster {
             let message = "this is the coordinator of another cluster";
             return Err(Refusal::fatal(FatalKind::WrongCluster, message));
         }
-        if !self.is_up(request.server) {
-            return Err(not_a_member(request.server));
+        if !self.is_up(server) {
+            return Err(not_a_member(server));
         }
+        Ok(())
+    }
+
+    /// Replicas of an open segment below an epoch are stale from now on.
+    pub(crate) fn set_epoch(&mut self, request: &SetReplicationEpoch) -> Result<(), Refusal> {
+        self.check_report(request.cluster, request.server)?;
         let record = self
             .servers
             .get_mut(&request.server)
@@ -166,7 +175,7 @@ impl Shared {
             return Ok(());
         }
         match self.who_is_there(&listed.address, ADDRESS_PING).await {
-            Ok(reply) if reply.server == listed.id => {
+            Ok(reply) if reply.is_by(state.globals.cluster, listed.id) => {
                 Err(Refusal::retry(ADDRESS_PING, RetryReason::Busy))
             }
             Ok(_) | Err(_) => Ok(()),
@@ -191,7 +200,7 @@ impl Shared {
             return Ok(());
         };
         match self.who_is_there(&former.address, ADDRESS_PING).await {
-            Ok(reply) if reply.server == former.id => {
+            Ok(reply) if reply.is_by(ours, former.id) => {
                 let message = format!(
                     "the server's data directory is a copy of that of server {}, which runs at {}: start it with another data directory, or stop that server",
                     former.id, former.address

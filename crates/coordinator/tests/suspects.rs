@@ -119,11 +119,15 @@ fn answer_pings(
 }
 
 fn answer_as(id: u64) -> Result<Frame, CallError> {
+    answer_in(ClusterId(0), ServerId(id))
+}
+
+fn answer_in(cluster: ClusterId, server: ServerId) -> Result<Frame, CallError> {
     Ok(reply::<Ping>(&Ok(PingReply {
-        server: ServerId(id),
+        server,
         server_list: ServerListVersion(1),
         caller_is_member: true,
-        cluster: ClusterId(0),
+        cluster,
     })))
 }
 
@@ -242,6 +246,21 @@ fn another_life_that_answers_and_a_port_that_refuses_are_proof_of_a_crash() {
         cluster.sim.run_for(MOMENT);
         assert!(!is_up(&cluster, id));
     }
+}
+
+/// Each cluster numbers its servers from 1, so its server may well have the id of the one that had the address.
+#[test]
+fn another_clusters_server_of_the_same_id_is_another_one() {
+    let stranger = ClusterId(77);
+    let (cluster, wire) = cluster(4);
+    let (first, second) = (cluster.id(1), cluster.id(2));
+    answer_pings(&wire, 1, move || answer_in(stranger, first));
+    hint(&cluster, 1);
+    cluster.sim.run_for(MOMENT);
+    assert!(!is_up(&cluster, first), "its process is gone");
+    answer_pings(&wire, 2, move || answer_in(stranger, second));
+    cluster.try_once(enlist(77, &address(2))).unwrap();
+    assert!(!is_up(&cluster, second), "nobody of it has the address");
 }
 
 /// It has the address of a server that is gone. Lists of its cluster say nothing of this one's store.

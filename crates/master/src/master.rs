@@ -87,7 +87,7 @@ impl NotAdded {
 /// See the crate's text.
 pub struct Master {
     pub(crate) env: Env,
-    cluster: ClusterId,
+    pub(crate) cluster: ClusterId,
     pub(crate) id: ServerId,
     store: Arc<Engine>,
     pub(crate) replication: Replication,

@@ -361,6 +361,7 @@ impl Master {
     ) -> Option<bool> {
         let since = result.as_ref().map_or(SegmentId(0), |(since, _)| *since);
         let report = RecoveryMasterFinished {
+            cluster: self.cluster,
             recovery: key.recovery,
             server: self.id,
             partition: key.partition,

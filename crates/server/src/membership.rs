@@ -244,7 +244,7 @@ impl Watcher {
                 continue;
             };
             match self.ping(&address).await {
-                Ok(reply) if reply.server == suspect => {
+                Ok(reply) if reply.is_by(self.membership.cluster(), suspect) => {
                     failed_in_a_row = 0;
                     failed.remove(&suspect);
                     if !reply.caller_is_member || reply.server_list > self.membership.list().version
@@ -252,7 +252,7 @@ impl Watcher {
                         ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
                     }
                 }
-                // Another life answers at the address: the one in the list is over.
+                // Another life answers at the address, or another cluster's server: the one in the list is over.
                 Ok(_) => self.hint(suspect).await,
                 Err(error) => {
                     failed_in_a_row += 1;

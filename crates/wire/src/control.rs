@@ -118,6 +118,20 @@ pub struct PingReply {
 }
 impl Body for PingReply {}
 
+impl PingReply {
+    /// Whether this life of a server of this cluster answered. Another cluster has a server of the same id.
+    #[must_use]
+    pub fn is_by(&self, cluster: ClusterId, server: ServerId) -> bool {
+        self.server == server && self.is_of(cluster)
+    }
+
+    /// Whether a member of this cluster answered, or somebody who is in none yet.
+    #[must_use]
+    pub fn is_of(&self, cluster: ClusterId) -> bool {
+        self.cluster == cluster || self.cluster == ClusterId(0)
+    }
+}
+
 /// A new server list for a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct UpdateServerList {

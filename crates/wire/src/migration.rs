@@ -5,7 +5,7 @@ use crate::control::{TableRef, TabletSpec};
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
-use pluvio_units::{Acknowledged, HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId};
+use pluvio_units::{Acknowledged, ClusterId, HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId};
 use serde::{Deserialize, Serialize};
 
 /// Which tablet of a table.
@@ -161,6 +161,8 @@ payload_is!(GetTabletDataReply.data);
 /// Reports that a tablet was received and is durable, or why not.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TabletReceived {
+    /// The cluster.
+    pub cluster: ClusterId,
     /// The migration.
     pub migration: MigrationId,
     /// The receiver.

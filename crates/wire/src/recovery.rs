@@ -5,7 +5,7 @@ use crate::control::TabletSpec;
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
-use pluvio_units::{LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId};
+use pluvio_units::{ClusterId, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId};
 use serde::{Deserialize, Serialize};
 
 /// Asks a backup which replicas of a crashed master it has. From then on the backup refuses
@@ -151,6 +151,8 @@ pub struct RecoverySegment {
 /// Reports the end of one partition's recovery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecoveryMasterFinished {
+    /// The cluster.
+    pub cluster: ClusterId,
     /// The attempt.
     pub recovery: RecoveryId,
     /// The recovery master.

@@ -74,6 +74,7 @@ fn range(first: u64, last: u64) -> HashRange {
 
 fn report(migration: u64, server: u64, is_ok: bool) -> TabletReceived {
     TabletReceived {
+        cluster: ClusterId(1),
         migration: MigrationId(migration),
         server: ServerId(server),
         since: SegmentId(77),
@@ -125,6 +126,23 @@ fn a_tablet_changes_its_owner_once_and_the_receiver_is_told_so_again() {
     );
     let there = ask(&mut state, anywhere(), 2).unwrap();
     assert_eq!(there.migration, None);
+}
+
+/// Its id is that of another server here.
+#[test]
+fn another_clusters_receiver_is_told_nothing() {
+    let (mut state, table) = state();
+    ask(&mut state, anywhere(), 2).unwrap();
+    for is_ok in [true, false] {
+        let foreign = TabletReceived {
+            cluster: ClusterId(2),
+            ..report(1, 2, is_ok)
+        };
+        let refused = state.settle_move(&foreign).unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::WrongCluster));
+    }
+    assert_eq!(stage(&state, table, 1), Some(MoveStage::Copying));
+    assert!(settle(&mut state, &report(1, 2, true)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! alone (COORD-6): an attempt in memory only says whether a partition is still wanted from a
 //! master; whether a master has got it already is written in the tablets.
 
-use crate::shared::{Shared, not_a_member};
+use crate::shared::Shared;
 use crate::state::State;
 use pluvio_env::Moment;
 use pluvio_units::{RecoveryId, ServerId};
@@ -51,7 +51,7 @@ impl State {
     /// whether the master has it.
     ///
     /// # Errors
-    /// The master is no member any more. It may have been given the partition before: its log is recovered, and must keep
+    /// The master is of another cluster, or no member any more. It may have been given the partition before: its log is recovered, and must keep
     /// what was replayed to it (COORD-11).
     pub(crate) fn settle(
         &mut self,
@@ -60,9 +60,7 @@ impl State {
     ) -> Result<bool, Refusal> {
         let by = (report.recovery, report.partition);
         let server = report.server;
-        if !self.is_up(server) {
-            return Err(not_a_member(server));
-        }
+        self.check_report(report.cluster, server)?;
         let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
         if tablets.any(|t| t.owner == server && t.recovered_by == Some(by)) {
             return Ok(true);

@@ -4,7 +4,7 @@ use super::*;
 use crate::shared::not_a_member;
 use crate::state::{ServerRecord, TableRecord, TabletRecord};
 use pluvio_units::{ClusterId, HashRange, KeyHash, SegmentId, TableId};
-use pluvio_wire::{RecoveryMasterFinished, ReplayStats, ServerInfo, ServerState};
+use pluvio_wire::{FatalKind, RecoveryMasterFinished, ReplayStats, ServerInfo, ServerState};
 
 struct NoChoice;
 impl Rng for NoChoice {
@@ -76,6 +76,7 @@ fn tablets(state: &mut State) -> Vec<TabletSpec> {
 
 fn report(recovery: u64, server: u64, partition: u32) -> RecoveryMasterFinished {
     RecoveryMasterFinished {
+        cluster: ClusterId(1),
         recovery: RecoveryId(recovery),
         server: ServerId(server),
         partition,
@@ -121,6 +122,23 @@ fn a_crashed_master_gets_nothing() {
     state.mark_crashed(ServerId(2));
     let refused = state.settle(&report(1, 2, 0), Some((ServerId(1), specs)));
     assert_eq!(refused, Err(not_a_member(ServerId(2))));
+}
+
+/// Its id is that of another server here.
+#[test]
+fn another_clusters_master_is_told_nothing() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let before = state.clone();
+    let foreign = RecoveryMasterFinished {
+        cluster: ClusterId(2),
+        ..report(1, 2, 0)
+    };
+    for wanted in [None, Some((ServerId(1), specs))] {
+        let refused = state.settle(&foreign, wanted).unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::WrongCluster));
+    }
+    assert_eq!(state.tables, before.tables);
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub enum OnRecover {
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     pub id: ServerId,
+    pub cluster: ClusterId,
     pub list: ServerList,
     pub owned: Vec<(TableId, HashRange)>,
     /// It learned that it is not a member any more.
@@ -169,6 +170,7 @@ impl Machine {
         {
             let mut state = self.state();
             state.id = welcome.server;
+            state.cluster = welcome.cluster;
             state.lives.push(welcome.server);
             if state.list.version < welcome.list.version {
                 state.list = welcome.list;
@@ -286,6 +288,7 @@ impl Handler {
             return Ok(());
         }
         let report = RecoveryMasterFinished {
+            cluster: server.cluster,
             recovery: request.recovery,
             server: server.id,
             partition: request.partition,
@@ -349,6 +352,7 @@ impl Handler {
                 }
             }
             let report = TabletReceived {
+                cluster: machine.state().cluster,
                 migration: request.migration,
                 server: id,
                 since: SegmentId(0),
@@ -434,7 +438,7 @@ impl Service for Handler {
                     server: server.id,
                     server_list: server.list.version,
                     caller_is_member: true,
-                    cluster: ClusterId(0),
+                    cluster: server.cluster,
                 })
             }),
             Opcode::UpdateServerList => {

@@ -340,6 +340,7 @@ impl Master {
         result: Result<MigrationProgress, String>,
     ) -> Option<bool> {
         let report = TabletReceived {
+            cluster: self.cluster,
             migration,
             server: self.id,
             since,

@@ -21,6 +21,7 @@ struct Scripted {
     sim: pluvio_sim::SimHandle,
     /// What it answers to pings; the coordinator answers none.
     as_server: ServerId,
+    cluster: ClusterId,
     pings: Noted,
     hints: Noted,
 }
@@ -48,7 +49,7 @@ impl Service for Scripted {
                 server: self.as_server,
                 server_list: ServerListVersion(1),
                 caller_is_member: true,
-                cluster: ClusterId(1),
+                cluster: self.cluster,
             }))
         } else {
             let refusal = Refusal::retry(Duration::from_millis(1), RetryReason::Busy);
@@ -84,8 +85,13 @@ fn info(id: u64) -> ServerInfo {
     }
 }
 
-/// A watcher and other servers, which answer pings with these ids, or do not listen.
+/// A watcher and other servers of its cluster, which answer pings with these ids, or do not listen.
 fn scene(answers: &[Option<u64>]) -> Scene {
+    scene_in(ClusterId(1), answers)
+}
+
+/// The same with answers that name this cluster.
+fn scene_in(cluster: ClusterId, answers: &[Option<u64>]) -> Scene {
     let options = SimOptions {
         network: NetworkFaults {
             tail_ppm: 0,
@@ -101,6 +107,7 @@ fn scene(answers: &[Option<u64>]) -> Scene {
         let service = Scripted {
             sim: sim.handle(),
             as_server: ServerId(as_server),
+            cluster,
             pings: Arc::clone(&pings),
             hints: Arc::clone(&hints),
         };
@@ -170,14 +177,14 @@ fn one_other_server_chosen_at_random_is_pinged_every_100_ms() {
 }
 
 #[test]
-fn a_refused_connection_is_told_at_once_and_so_is_another_life() {
-    for answer in [None, Some(99)] {
-        let scene = scene(&[answer]);
+fn a_refused_connection_is_told_at_once_and_so_is_another_life_or_cluster() {
+    for (cluster, answer) in [(1, None), (1, Some(99)), (2, Some(2))] {
+        let scene = scene_in(ClusterId(cluster), &[answer]);
         scene.sim.run_for(110 * MS);
         let hints = noted(&scene.hints);
         assert!(
             matches!(hints[..], [(_, ServerId(2))]),
-            "{answer:?}: {hints:?}"
+            "{cluster} {answer:?}: {hints:?}"
         );
     }
 }
