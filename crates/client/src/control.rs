@@ -358,6 +358,8 @@ fn maybe_done(opcode: Opcode, error: &RpcError) -> bool {
         RpcError::Refused(Refusal::Retry { why, .. }) => {
             // It may have led when it began.
             *why == RetryReason::NotLeader
+                // It may wait for the store since an earlier moment.
+                || *why == RetryReason::MetadataTrouble
                 // The name is gone, servers have not followed yet.
                 || opcode == Opcode::DropTable && *why == RetryReason::NotReady
                 // It is stored, and its servers have not taken it yet.

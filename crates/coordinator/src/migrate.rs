@@ -236,7 +236,8 @@ impl Shared {
         request: MigrateTablet,
     ) -> Result<MigrateTabletReply, Refusal> {
         let to = request.to;
-        let reply = self.change(move |state| state.begin_move(&request)).await?;
+        let begin = move |state: &mut State| state.begin_move(&request);
+        let reply = self.change_for_caller(begin).await?;
         if let Some(migration) = reply.migration {
             tracing::info!(%migration, range = %reply.range, %to, "migration requested");
         }

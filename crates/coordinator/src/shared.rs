@@ -8,7 +8,7 @@ use crate::recovery::{Attempts, History};
 use crate::state::State;
 use crate::supervise::Work;
 use core::time::Duration;
-use pluvio_env::{Address, Env, Moment, watch};
+use pluvio_env::{Address, Env, Moment, TimedOut, timeout, watch};
 use pluvio_units::{CoreId, ServerId, TableId};
 use pluvio_wire::{FatalKind, Header, Refusal, Request, RetryReason, RpcError, ServerInfo};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,11 @@ use tokio::sync::{Notify, oneshot};
 
 /// The event loop on which everything runs.
 pub(crate) const LOOP: CoreId = CoreId(0);
+/// How long a request waits for a store that takes nothing before it says so: less than a client waits for one answer, more than a
+/// short failure takes.
+const STUCK_WAIT: Duration = Duration::from_secs(1);
+/// When to come again then: as often as the store is tried.
+const STUCK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The coordinator, as its tasks hold it.
 pub(crate) struct Shared {
@@ -151,6 +156,31 @@ impl Shared {
         let shared = self.clone();
         self.detached("change", async move { shared.change_here(alter).await })
             .await
+    }
+
+    /// [`Shared::change`] for those who ask on behalf of people: while the store takes nothing they are told so, and to come again. A change
+    /// that was begun is stored as soon as it can be, also when nobody asks again; behind it none is begun, so that those do
+    /// not pile up here.
+    ///
+    /// # Errors
+    /// Those of [`Shared::change`]. The store takes nothing: the change waits, or nothing was begun.
+    pub(crate) async fn change_for_caller<T: Send + 'static>(
+        self: &Arc<Self>,
+        alter: impl FnOnce(&mut State) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let stuck = || Refusal::retry(STUCK_AGAIN, RetryReason::MetadataTrouble);
+        if self.tenure.is_stuck() {
+            return Err(stuck());
+        }
+        let mut changing = Box::pin(self.change(alter));
+        loop {
+            match timeout(&*self.env.clock, STUCK_WAIT, changing.as_mut()).await {
+                Ok(result) => return result,
+                Err(TimedOut) if self.tenure.is_stuck() => return Err(stuck()),
+                // Slow, or behind others.
+                Err(TimedOut) => {}
+            }
+        }
     }
 
     async fn change_here<T>(

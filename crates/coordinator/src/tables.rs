@@ -176,7 +176,7 @@ impl Shared {
         let rng = self.env.rng.clone();
         let name = request.name.clone();
         let (id, is_new) = self
-            .change(move |state| {
+            .change_for_caller(move |state| {
                 let last = state.globals.last_table;
                 let id = state.create_table(request, seed, &*rng)?;
                 Ok((id, state.globals.last_table != last))
@@ -191,8 +191,14 @@ impl Shared {
         };
         let taken = self.until(|state| !not_taken(state));
         if timeout(&*self.env.clock, WAIT_MAX, taken).await.is_err() {
-            let why = self.memory().troubles.get(&id).copied();
-            let why = why.unwrap_or(RetryReason::TabletNotReady);
+            let why = match self.tenure.is_stuck() {
+                // Its servers have it perhaps, and nobody can store that.
+                true => RetryReason::MetadataTrouble,
+                false => {
+                    let known = self.memory().troubles.get(&id).copied();
+                    known.unwrap_or(RetryReason::TabletNotReady)
+                }
+            };
             return Err(Refusal::retry(COME_AGAIN, why));
         }
         let state = self.state();
@@ -210,7 +216,7 @@ impl Shared {
             Err(no_such_table(&table))
         } else {
             let drop = move |state: &mut State| state.drop_table(&request.table);
-            self.change(drop).await
+            self.change_for_caller(drop).await
         };
         match &dropped {
             Ok(id) => tracing::info!(table = %id, "table dropped"),
@@ -240,7 +246,8 @@ impl Shared {
         self: Arc<Self>,
         request: SplitTablet,
     ) -> Result<TableInfo, Refusal> {
-        let id = self.change(move |state| state.split(&request)).await?;
+        let split = move |state: &mut State| state.split(&request);
+        let id = self.change_for_caller(split).await?;
         // Whether the owner has heard of it makes no difference to anybody: it has both parts.
         let state = self.state();
         Ok(state.info(state.find(&TableRef::Id(id))?))

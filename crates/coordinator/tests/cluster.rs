@@ -7,7 +7,7 @@ use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{ClusterId, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
     CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, Ping, Refusal,
-    RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
+    RetryReason, RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
 };
 use std::time::Duration;
 
@@ -571,6 +571,34 @@ fn a_store_that_fails_for_a_while_only_delays() {
     cluster.create_table("t");
     assert!(cluster.sim.now() - began > SECOND);
     cluster.calm_down();
+}
+
+#[test]
+fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
+    let cluster = cluster(2);
+    let create = |name: &str| {
+        let name = name.to_owned();
+        let asked = cluster.try_once(CreateTable { name, span: None });
+        match asked {
+            Err(RpcError::Refused(Refusal::Retry { why, .. })) => why,
+            other => panic!("a refusal was expected, not {other:?}"),
+        }
+    };
+    cluster.store.fail_next(u32::MAX);
+    assert_eq!(create("begun"), RetryReason::MetadataTrouble);
+    let began = cluster.sim.now();
+    assert_eq!(create("not begun"), RetryReason::MetadataTrouble);
+    assert!(cluster.sim.now() - began < SECOND / 2, "at once");
+    let status = cluster.status();
+    let trouble = status.metadata_trouble.as_deref();
+    assert!(trouble.is_some_and(|trouble| trouble.contains("a failure was asked for")));
+    assert!(status.tables.is_empty());
+    cluster.store.fail_next(0);
+    cluster.create_table("after");
+    let status = cluster.calm_down();
+    let names: Vec<_> = status.tables.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["begun", "after"]);
+    assert_eq!(status.metadata_trouble, None);
 }
 
 #[test]

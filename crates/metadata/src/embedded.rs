@@ -1,12 +1,15 @@
-//! The file of the embedded store, before the store has it.
+//! The file of the embedded store, while the store does not have it open.
 //!
 //! A new file gets its name when it is whole and on the device. An empty one with that name is therefore never what a first start
 //! left that was interrupted, but the trace of something else that went wrong, and begins no new cluster.
+//!
+//! Before the store opens the file, at the start and after an error, all of it is written again, and synced (`settle`).
 
 use pluvio_coordinator::{RedbStore, StoreError};
 use pluvio_env::Tasks;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +17,8 @@ use std::sync::Arc;
 const FILE: &str = "metadata.redb";
 /// The file until it is whole.
 const FILE_NEW: &str = "metadata.redb.new";
+/// How much is written again at a time: redb's page, which is what a file has or lacks.
+const PIECE_BYTES: usize = 4096;
 
 const EMPTY: &str = "the file is empty, as after a copy that failed; restore a backup of it, or, if it never held a cluster, \
      remove it to begin a new one";
@@ -25,7 +30,7 @@ const DANGLING: &str = "it is a symbolic link to something that is not there; is
 /// Opens the store in `directory`, or begins one where no file is. Blocks on the disk.
 ///
 /// # Errors
-/// The file is in use by another process, is something else, is empty, or cannot be read or created.
+/// The file is in use by another process, is something else, is empty, or cannot be read, written or created.
 pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore, StoreError> {
     let file = directory.join(FILE);
     let refuse = |why: &str| Err(StoreError(format!("{}: {why}", file.display())));
@@ -39,7 +44,34 @@ pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore
         Err(_) if file.is_symlink() => return refuse(DANGLING),
         Err(_) => begin(directory, tasks)?,
     }
-    RedbStore::open(file, Arc::clone(tasks))
+    RedbStore::open(file, Arc::clone(tasks), settle)
+}
+
+/// Gives all that is in a file to its device, as far as it can be read; one that is not there is no error. After a sync that failed, of
+/// this process or of one before, the kernel takes pages for written that are not: only what is written again is synced again.
+///
+/// Pages of zeros are left as they are: where the file has holes, writing them would need room that a full device does not have, and no
+/// record has so many zeros.
+///
+/// # Errors
+/// What the file system says. What the file holds is as before.
+fn settle(path: &Path) -> io::Result<()> {
+    let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let length = file.metadata()?.len();
+    let mut page = [0; PIECE_BYTES];
+    for at in (0..length).step_by(PIECE_BYTES) {
+        let size = usize::try_from(length - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+        let piece = &mut page[..size];
+        // What cannot be read is not in memory; redb finds out whether it needs it.
+        let is_read = file.read_exact_at(piece, at).is_ok();
+        if is_read && piece.iter().any(|byte| *byte != 0) {
+            file.write_all_at(piece, at)?;
+        }
+    }
+    file.sync_all()
 }
 
 /// Makes an empty store under another name, and gives it its own when it is on the device.
@@ -51,8 +83,32 @@ fn begin(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
         Ok(()) | Err(_) => {}
     }
-    drop(RedbStore::open(&new, Arc::clone(tasks))?);
+    drop(RedbStore::open(&new, Arc::clone(tasks), settle)?);
     fs::rename(&new, directory.join(FILE)).map_err(fail)?;
     let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn settling_changes_nothing_and_fills_no_holes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        settle(&path).unwrap();
+        assert!(!path.exists(), "a file that is not there is not begun");
+        let file = fs::File::create(&path).unwrap();
+        // Pages with a hole of some hundred between them, and an end that is no page's.
+        file.write_all_at(&[7; 2 * PIECE_BYTES], 0).unwrap();
+        file.write_all_at(b"the end", 1 << 20).unwrap();
+        file.sync_all().unwrap();
+        let (before, blocks) = (fs::read(&path).unwrap(), file.metadata().unwrap().blocks());
+        settle(&path).unwrap();
+        assert!(fs::read(&path).unwrap() == before);
+        let after = file.metadata().unwrap();
+        assert!(after.blocks() <= blocks, "{} of {blocks}", after.blocks());
+    }
 }

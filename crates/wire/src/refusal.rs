@@ -27,6 +27,8 @@ pub enum RetryReason {
     NotReady,
     /// This coordinator does not lead, or not for sure: another one may.
     NotLeader,
+    /// The coordinator's metadata store takes no changes at the moment. One that was begun before is stored when it can be.
+    MetadataTrouble,
 }
 
 impl fmt::Display for RetryReason {
@@ -41,6 +43,7 @@ impl fmt::Display for RetryReason {
             Self::NoSpace => "the backup has no space left",
             Self::NotReady => "not ready yet",
             Self::NotLeader => "this coordinator does not lead",
+            Self::MetadataTrouble => "the coordinator's metadata store takes no changes",
         })
     }
 }

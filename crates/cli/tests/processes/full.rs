@@ -263,53 +263,7 @@ mod needs_small_disk {
     use super::*;
     use crate::data_directory::server;
     use crate::replication::start_again;
-    use std::io::{ErrorKind, Write};
-    use std::path::{Path, PathBuf};
-    use std::process::Command;
-
-    /// A small file system in memory. Unmounted when dropped.
-    struct SmallDisk(PathBuf);
-
-    impl SmallDisk {
-        fn mount(at: &Path, size: &str) -> Self {
-            std::fs::create_dir_all(at).unwrap();
-            let mut mount = Command::new("mount");
-            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]);
-            let status = mount.arg(at).status();
-            assert!(
-                status.is_ok_and(|status| status.success()),
-                "no file system can be mounted here: `cargo xtask test` leaves these tests out"
-            );
-            Self(at.to_owned())
-        }
-
-        /// Makes room.
-        fn grow(&self, size: &str) {
-            let mut mount = Command::new("mount");
-            mount.args(["-o", &format!("remount,size={size}")]);
-            assert!(mount.arg(&self.0).status().unwrap().success());
-        }
-    }
-
-    impl Drop for SmallDisk {
-        fn drop(&mut self) {
-            // Lazily, so that it goes even while a killed process still holds a file.
-            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        }
-    }
-
-    impl SmallDisk {
-        /// Leaves no room at all.
-        fn fill(&self) {
-            let mut file = std::fs::File::create(self.0.join("filler")).unwrap();
-            let refused = loop {
-                if let Err(error) = file.write_all(&[1; 4096]) {
-                    break error;
-                }
-            };
-            assert_eq!(refused.kind(), ErrorKind::StorageFull, "{refused}");
-        }
-    }
+    use crate::support::disk::SmallDisk;
 
     /// A cluster whose server `number` has its data on a small disk.
     fn with_small_disk(setup: Setup, number: u32, size: &str) -> (Cluster, SmallDisk) {

@@ -1,6 +1,6 @@
 //! Metadata stores that are slow, stand still, take no changes, want a password, or hold another cluster's data, with real
-//! servers of etcd and ZooKeeper: what the cluster serves it serves on, `pluvio status` says what is wrong and what helps, and
-//! everything goes on by itself when the store does.
+//! servers of etcd and ZooKeeper, and directories on disks that are full: what the cluster serves it serves on, `pluvio status` says
+//! what is wrong and what helps, and everything goes on by itself when the store does.
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::metadata::{Kind, MetadataServer};
@@ -304,5 +304,197 @@ mod needs_zookeeper {
         a_store_may_be_read_only_for_a_while(&place, &mut |may| set_right(address, may));
         // Whoever has another password does not even see what is there.
         refused(&place, "wrong");
+    }
+}
+
+/// Metadata in a directory, on a disk that is full or cannot be written to.
+mod needs_small_disk {
+    use super::*;
+    use crate::support::Running;
+    use crate::support::disk::SmallDisk;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Far more than fit into what the store's file has left within itself.
+    const TABLES_MAX: usize = 1000;
+    /// What who creates a table is told.
+    const TAKES_NONE: &str = "metadata store takes no changes";
+    /// A last try that gets no answer in time hides what those before were told. So often it may.
+    const HIDDEN_MAX: usize = 3;
+
+    /// A long name: so few fit into a page of the file.
+    fn table(number: usize) -> String {
+        format!("{number:04}").repeat(60)
+    }
+
+    /// Creates tables with these numbers and above until one is refused because it cannot be stored; notes those
+    /// that were acknowledged.
+    #[track_caller]
+    fn create_until_refused(cluster: &Cluster, first: usize, acknowledged: &mut Vec<String>) {
+        let mut hidden = 0;
+        for number in first..first + TABLES_MAX {
+            let name = table(number);
+            let output = cluster.run(["--timeout", "5s", "table", "create", &name]);
+            if output.code == Some(0) {
+                acknowledged.push(name);
+                continue;
+            }
+            let said = output.fails(1, &["error: not done within 5s"]);
+            if said.contains(TAKES_NONE) {
+                assert!(said.contains("it may have been executed"), "{said}");
+                assert!(said.contains("see `pluvio status`"), "{said}");
+                return;
+            }
+            hidden += 1;
+            assert!(hidden <= HIDDEN_MAX, "{said}");
+        }
+        panic!("the store is never full");
+    }
+
+    /// The coordinator knows these tables.
+    #[track_caller]
+    fn assert_known(cluster: &Cluster, acknowledged: &[String]) {
+        let listed = cluster.run(["table", "list", "--json"]).json();
+        let tables = listed["tables"].as_array().unwrap();
+        for name in acknowledged {
+            let is_known = tables.iter().any(|table| table["name"] == name.as_str());
+            assert!(is_known, "{name} is lost, of {}", acknowledged.len());
+        }
+    }
+
+    fn coordinator(listen: &str, data: &Path) -> Command {
+        let mut command = command();
+        command.args(["coordinator", "--json", "--listen", listen, "--data"]);
+        command.arg(data);
+        command
+    }
+
+    /// Starts the coordinator on a full disk. It has to store that it leads: it does where its file has room for that, and
+    /// otherwise ends and says what it needs.
+    #[track_caller]
+    fn leads_or_says_what_it_needs(cluster: &Cluster, acknowledged: &[String]) {
+        let data = cluster.data().join("coordinator");
+        let mut again = Running::spawn(&mut coordinator(cluster.coordinator(), &data));
+        let leads = wait_for("the coordinator to lead, or to end", || {
+            if !again.is_alive() {
+                return Ok(false);
+            }
+            let output = status(cluster);
+            match output.code {
+                Some(0) => Ok(true),
+                _ => Err(output.stderr),
+            }
+        });
+        println!("a coordinator that was started on a full disk leads: {leads}");
+        if leads {
+            assert_known(cluster, acknowledged);
+        } else {
+            assert_eq!(again.wait_end(), Some(1));
+            wait_for("it to say what it needs", || {
+                let said = again.stderr();
+                let words = ["error: ", "metadata.redb: no space left", "make room"];
+                let all = words.iter().all(|word| said.contains(word));
+                all.then_some(()).ok_or(said)
+            });
+        }
+        assert!(!again.stderr().contains("panicked"), "{}", again.stderr());
+        again.kill();
+    }
+
+    #[test]
+    fn a_full_directory_takes_no_changes_and_loses_none() {
+        let mut disk = None;
+        let cluster = Setup::servers(2).start_on(|data| {
+            disk = Some(SmallDisk::mount(&data.join("coordinator"), "4m"));
+        });
+        let disk = disk.unwrap();
+        let mut redis = cluster.connect(0);
+        is_served(&mut redis, "1");
+        cluster.run(["table", "create", "early"]).ok();
+        cluster.run(["put", "early", "k", "v"]).ok();
+        let mut acknowledged = vec!["early".to_owned()];
+
+        disk.fill();
+        create_until_refused(&cluster, 0, &mut acknowledged);
+        is_served(&mut redis, "2");
+        assert_eq!(cluster.run(["get", "early", "k"]).ok().text(), "v");
+        cluster.run(["put", "early", "k", "w"]).ok();
+        assert_known(&cluster, &acknowledged);
+        let said = wait_for_words(&cluster, &["no space left"]);
+        assert!(said.contains("make room"), "{said}");
+        let text = cluster.run(["status"]).ok().text();
+        assert!(
+            text.contains("can change nothing: metadata store"),
+            "{text}"
+        );
+        let admin = cluster.ready()["coordinator"]["admin"].as_str().unwrap();
+        let page = http::get(admin, "/readyz");
+        assert!(page.contains("503") && page.contains("make room"), "{page}");
+        // It goes on answering.
+        wait_for_leader(&cluster, true);
+        disk.make_room();
+        wait_for_changes(&cluster, "with room");
+        acknowledged.push("with room".to_owned());
+
+        // The coordinator dies while it waits for room.
+        disk.fill();
+        create_until_refused(&cluster, TABLES_MAX, &mut acknowledged);
+        assert!(!cluster.traced("panicked"));
+        signal(cluster.coordinator_pid(), Signal::KILL);
+        is_served(&mut redis, "3");
+        leads_or_says_what_it_needs(&cluster, &acknowledged);
+        disk.make_room();
+        let data = cluster.data().join("coordinator");
+        let mut again = Running::spawn(&mut coordinator(cluster.coordinator(), &data));
+        again.ready();
+        cluster.wait_settled(2);
+        assert_known(&cluster, &acknowledged);
+        wait_for_changes(&cluster, "at last");
+        is_served(&mut redis, "4");
+        assert_eq!(cluster.run(["get", "early", "k"]).ok().text(), "w");
+        println!("{} tables were acknowledged", acknowledged.len());
+    }
+
+    #[test]
+    fn a_coordinator_begins_nothing_on_a_full_disk() {
+        let _turn = Turn::take();
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("coordinator");
+        let disk = SmallDisk::mount(&data, "1m");
+        disk.fill();
+        let mut command = coordinator("127.0.0.1:0", &data);
+        run(&mut command, b"").fails(1, &["error: ", "no space left", "make room"]);
+        assert!(!data.join("metadata.redb").exists());
+        disk.make_room();
+        let mut begun = Running::spawn(&mut command);
+        begun.ready();
+        assert_eq!(begun.stop(), Some(0));
+    }
+
+    #[test]
+    fn a_read_only_directory_is_told_and_left_as_it_is() {
+        let _turn = Turn::take();
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("coordinator");
+        let disk = SmallDisk::mount(&data, "4m");
+        let mut command = coordinator("127.0.0.1:0", &data);
+        let mut begun = Running::spawn(&mut command);
+        begun.ready();
+        assert_eq!(begun.stop(), Some(0));
+        let file = data.join("metadata.redb");
+        let before = std::fs::read(&file).unwrap();
+        disk.set_writable(false);
+        let words = [
+            "error: ",
+            "data directory",
+            "read-only",
+            "mount it for writing",
+        ];
+        run(&mut command, b"").fails(1, &words);
+        assert!(std::fs::read(&file).unwrap() == before);
+        disk.set_writable(true);
+        let mut again = Running::spawn(&mut command);
+        again.ready();
+        assert_eq!(again.stop(), Some(0));
     }
 }

@@ -452,10 +452,12 @@ fn a_drop_whose_reply_was_lost_succeeds() {
     cluster.run(client.drop_table("t")).unwrap();
     let error = cluster.run(client.drop_table("t")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTable);
-    // As after a drop that servers have not followed yet.
-    let later = Refusal::retry(Duration::from_millis(50), RetryReason::NotReady);
-    cluster.plan(Opcode::DropTable, Fault::Refuse(later), 1);
-    cluster.run(client.drop_table("t")).unwrap();
+    // As after a drop that servers have not followed yet, and one that waited for the coordinator's store.
+    for why in [RetryReason::NotReady, RetryReason::MetadataTrouble] {
+        let later = Refusal::retry(Duration::from_millis(50), why);
+        cluster.plan(Opcode::DropTable, Fault::Refuse(later), 1);
+        cluster.run(client.drop_table("t")).unwrap();
+    }
 }
 
 #[test]

@@ -66,6 +66,8 @@ struct Seen {
     number: u64,
     /// Why the store does not do what it is asked, if it does not.
     trouble: Option<String>,
+    /// The batch that is to be stored failed, and is given to the store again.
+    is_stuck: bool,
 }
 
 impl Tenure {
@@ -142,6 +144,12 @@ impl Tenure {
                 format!("metadata store is slow: it did not say within {LEASE:?} who leads, so nobody is told anything meanwhile")
             })
         })
+    }
+
+    /// Whether the store did not take the batch that it was given last, so that all others wait behind that one. One that can be
+    /// read may be in this state and in no other trouble.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.seen().is_stuck
     }
 
     /// Waits for the end; gives how it came.
@@ -386,7 +394,11 @@ impl Tenure {
             let failed = match limited(&self.env, tried).await {
                 Ok(Outcome::Applied) => {
                     *chain = next;
-                    self.seen().number = chain.number;
+                    {
+                        let mut seen = self.seen();
+                        seen.number = chain.number;
+                        seen.is_stuck = false;
+                    }
                     self.extend(sent);
                     return Ok(());
                 }
@@ -397,6 +409,7 @@ impl Tenure {
                         let mut seen = self.seen();
                         seen.number = chain.number;
                         seen.trouble = None;
+                        seen.is_stuck = false;
                         return Ok(());
                     }
                     // Still the one before: an answer of the store came late. Asked again.
@@ -410,6 +423,7 @@ impl Tenure {
             };
             if let Some(error) = failed {
                 self.troubled(&error);
+                self.seen().is_stuck = true;
                 self.env.clock.sleep(STORE_RETRY).await;
             }
         }

@@ -4,11 +4,22 @@
 //! one part of the coordinator that does not go through `env::Disk` (rule A); the simulator uses
 //! [`super::MemoryStore`] in its place. Every access runs through `Tasks::run_blocking`: a commit
 //! waits for the device, and pings must be answered meanwhile.
+//!
+//! Invariants
+//! - REDB-1: after any error the file is closed, and opened again by whoever asks next. redb takes the newest commit then that is
+//!   whole in the file, so a batch whose commit failed is there as a whole or not at all, and an acknowledged one is there. Opening
+//!   overwrites what the file has already, so on most file systems it needs no room.
+//! - REDB-2: what redb finds when it opens the file is on the device. After a sync that failed, the kernel takes pages for written that
+//!   are not, and later syncs succeed. A batch among them would be found, acknowledged, and gone with the next loss of power, and the
+//!   commit that redb adds when it opens would make the file unreadable then. So the file is settled before it is opened.
+//!
+//! Threads: accesses go one after the other, under the lock of `File::database`.
 
 use super::{Change, Condition, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
 use pluvio_env::{BoxFuture, Tasks};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -21,50 +32,78 @@ pub struct RedbStore {
     tasks: Arc<dyn Tasks>,
 }
 
+/// How the file is opened after an error. One that is gone or empty by then is not begun anew: this process knows what was in it.
+pub(super) type Reopen = Box<dyn Fn(&Path) -> Result<Database, redb::Error> + Send + Sync>;
+
 struct File {
     path: PathBuf,
-    /// `None` after an error: redb refuses everything then until it is opened anew.
+    reopen: Reopen,
+    /// `None` after an error: redb refuses everything then until it is opened anew (REDB-1).
     database: Mutex<Option<Database>>,
 }
 
 fn failed(path: &Path, error: impl Into<redb::Error>) -> StoreError {
-    let error = match error.into() {
+    let error = error.into();
+    let damaged =
+        || format!("{error}; restore a copy of it, or choose an empty directory for a new cluster");
+    let said = match &error {
         redb::Error::DatabaseAlreadyOpen => "it is in use by another process".to_owned(),
-        // A file that is none of redb's is told by the kind of an I/O error.
-        corrupted if is_damage(&corrupted) => {
-            format!(
-                "{corrupted}; restore a copy of it, or choose an empty directory for a new cluster"
-            )
-        }
-        other => other.to_string(),
+        redb::Error::Corrupted(_) => damaged(),
+        redb::Error::Io(system) => match system.kind() {
+            // A file that is none of redb's.
+            ErrorKind::InvalidData => damaged(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "no space left on the device; make room there".to_owned()
+            }
+            ErrorKind::ReadOnlyFilesystem => {
+                "the file system is read-only; mount it for writing".to_owned()
+            }
+            _ => error.to_string(),
+        },
+        _ => error.to_string(),
     };
-    StoreError(format!("{}: {error}", path.display()))
-}
-
-fn is_damage(error: &redb::Error) -> bool {
-    match error {
-        redb::Error::Corrupted(_) => true,
-        redb::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
-        _ => false,
-    }
+    StoreError(format!("{}: {said}", path.display()))
 }
 
 impl RedbStore {
     /// Opens the store's file, or creates it; one that is empty is taken for new. Blocks on the disk; call it at start.
     ///
+    /// `settle` gives all that is in the file to the device, whatever the kernel takes for written (REDB-2); a file that is not there is no
+    /// error. It is called before each opening, when nobody has the file open.
+    ///
     /// # Errors
-    /// The file is in use by another process, is no redb file, or cannot be read or created.
-    pub fn open(path: impl Into<PathBuf>, tasks: Arc<dyn Tasks>) -> Result<Self, StoreError> {
+    /// The file is in use by another process, is no redb file, or cannot be read, settled or created.
+    pub fn open(
+        path: impl Into<PathBuf>,
+        tasks: Arc<dyn Tasks>,
+        settle: fn(&Path) -> io::Result<()>,
+    ) -> Result<Self, StoreError> {
         let path: PathBuf = path.into();
+        settle(&path).map_err(|e| failed(&path, e))?;
         let database = Database::create(&path).map_err(|e| failed(&path, e))?;
+        let reopen = move |path: &Path| -> Result<Database, redb::Error> {
+            settle(path)?;
+            Ok(Database::open(path)?)
+        };
+        Ok(Self::on(path, database, Box::new(reopen), tasks))
+    }
+
+    /// A store on an open database.
+    pub(super) fn on(
+        path: PathBuf,
+        database: Database,
+        reopen: Reopen,
+        tasks: Arc<dyn Tasks>,
+    ) -> Self {
         let file = File {
             path,
+            reopen,
             database: Mutex::new(Some(database)),
         };
-        Ok(Self {
+        Self {
             file: Arc::new(file),
             tasks,
-        })
+        }
     }
 
     fn run<T: Send + 'static>(
@@ -94,8 +133,7 @@ impl File {
         let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         let database = match place.take() {
             Some(database) => database,
-            // One that is gone or empty now is not begun anew: this process knows what was in it.
-            None => Database::open(&self.path).map_err(|e| failed(&self.path, e))?,
+            None => (self.reopen)(&self.path).map_err(|e| failed(&self.path, e))?,
         };
         // Put back only after success; an error closes the file, so that the next call starts anew.
         let value = work(&database).map_err(|e| failed(&self.path, e))?;

@@ -43,7 +43,7 @@ pub struct InFile(Arc<RedbStore>);
 
 impl InFile {
     pub fn new(path: PathBuf) -> Self {
-        let store = RedbStore::open(path, Arc::new(AtOnce));
+        let store = RedbStore::open(path, Arc::new(AtOnce), |_| Ok(()));
         Self(Arc::new(store.expect("a new file")))
     }
 }

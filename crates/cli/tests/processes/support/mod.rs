@@ -8,6 +8,7 @@
 )]
 
 pub mod cluster;
+pub mod disk;
 pub mod gate;
 pub mod http;
 pub mod journal;
