@@ -5,7 +5,9 @@ use crate::control::{TableRef, TabletSpec};
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
-use pluvio_units::{Acknowledged, ClusterId, HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId};
+use pluvio_units::{
+    Acknowledged, ClusterId, HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Which tablet of a table.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::server_list::Enlisted;
+use crate::shared::not_a_member;
 use pluvio_env::Rng;
 use pluvio_units::ClusterId;
 use pluvio_wire::{
