@@ -594,10 +594,10 @@ fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
     assert!(trouble.is_some_and(|trouble| trouble.contains("a failure was asked for")));
     assert!(status.tables.is_empty());
     cluster.store.fail_next(0);
-    cluster.create_table("after");
+    cluster.create_table("later");
     let status = cluster.calm_down();
     let names: Vec<_> = status.tables.iter().map(|t| t.name.as_str()).collect();
-    assert_eq!(names, ["begun", "after"]);
+    assert_eq!(names, ["begun", "later"]);
     assert_eq!(status.metadata_trouble, None);
 }
 
