@@ -383,6 +383,9 @@ impl Shared {
 }
 
 #[cfg(test)]
+mod witnesses;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

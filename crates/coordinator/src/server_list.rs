@@ -363,6 +363,33 @@ mod tests {
     }
 
     #[test]
+    fn a_list_has_10000_servers_at_most() {
+        let mut state = state();
+        let first = enlist(&mut state, request(1, None));
+        let record = ServerRecord::clone(&state.servers[&first]);
+        for id in 2..=9999 {
+            let mut other = record.clone();
+            other.attempt = id;
+            other.info.id = ServerId(id);
+            other.info.address = format!("host:{id}");
+            state.servers.insert(ServerId(id), Arc::new(other));
+        }
+        state.globals.last_server = ServerId(9999);
+        enlist(&mut state, request(10_000, None));
+        let before = state.clone();
+        // Also who comes back is one more, so its former life goes on.
+        for replaces in [None, Some(1)] {
+            let refused = state.enlist(request(10_001, replaces)).err().unwrap();
+            assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+        }
+        assert!(state.servers == before.servers && state.globals == before.globals);
+        // One that is there is known, and one that is gone makes room.
+        assert_eq!(enlist(&mut state, request(1, None)), first);
+        state.servers.remove(&ServerId(2));
+        enlist(&mut state, request(10_001, None));
+    }
+
+    #[test]
     fn epochs_only_grow_and_only_for_members() {
         let mut state = state();
         let server = enlist(&mut state, request(1, None));

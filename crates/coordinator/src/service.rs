@@ -414,3 +414,46 @@ impl Service for Coordinator {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+    use pluvio_env::Address;
+    use pluvio_sim::{Sim, SimOptions};
+    use pluvio_units::CoreId;
+    use pluvio_wire::{Header, encode};
+
+    #[test]
+    fn whoever_comes_while_4096_requests_are_in_progress_is_asked_to_come_again() {
+        let sim = Sim::new(1, SimOptions::default());
+        let process = sim.process("coordinator");
+        let store = Arc::new(MemoryStore::new());
+        let options = CoordinatorOptions::default();
+        let starting = Coordinator::start(process.env, store, options);
+        let started = sim.block_on(process.id, starting, Duration::from_secs(10));
+        let coordinator = started.expect("it ends").expect("the store is empty");
+        let (name, span) = ("t".to_owned(), None);
+        let request = encode(&Header::default(), &CreateTable { name, span });
+        let handle = || {
+            let peer = Peer {
+                address: Address::from("client"),
+                core: CoreId(0),
+            };
+            coordinator.handle(peer, request.clone())
+        };
+        // Nobody drives them, so they stay.
+        let mut in_progress: Vec<Handled> = (0..4096).map(|_| handle()).collect();
+        let is_later = |handled: &Handled| matches!(handled, Handled::Later(_));
+        assert!(in_progress.iter().all(is_later));
+        for _ in 0..2 {
+            let Handled::Now(refused) = handle() else {
+                panic!("it is one too many");
+            };
+            let busy = Refusal::retry(Duration::from_millis(20), RetryReason::Busy);
+            assert_eq!(refused, reply::<CreateTable>(&Err(busy)));
+        }
+        in_progress.pop();
+        assert!(is_later(&handle()), "there is room again");
+    }
+}

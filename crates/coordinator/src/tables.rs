@@ -334,6 +334,45 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_has_4096_tables_at_most() {
+        let mut state = cluster(1);
+        let first = create(&mut state, "t", None).unwrap();
+        let record = TableRecord::clone(&state.tables[&first]);
+        for id in (2..=4095).map(TableId) {
+            let name = format!("t{id}");
+            let record = record.clone();
+            let other = TableRecord { id, name, ..record };
+            state.tables.insert(id, Arc::new(other));
+        }
+        state.globals.last_table = TableId(4095);
+        create(&mut state, "last", None).unwrap();
+        let before = state.clone();
+        let refused = create(&mut state, "more", None).unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+        assert!(state.tables == before.tables && state.globals == before.globals);
+        // One that is there is found, and one that is gone makes room.
+        assert_eq!(create(&mut state, "t", None), Ok(first));
+        state.tables.remove(&first);
+        create(&mut state, "more", None).unwrap();
+    }
+
+    #[test]
+    fn a_table_has_1024_tablets_at_most() {
+        let mut state = cluster(1030);
+        let id = create(&mut state, "t", Some(5000)).unwrap();
+        let tablets = &mut state.table_mut(id).unwrap().tablets;
+        assert_eq!(tablets.len(), 1024);
+        for tablet in tablets {
+            tablet.state = TabletState::Normal;
+        }
+        let before = state.clone();
+        let table = TableRef::Id(id);
+        let refused = state.split(&SplitTablet { table, at: None }).unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+        assert!(state.tables == before.tables);
+    }
+
+    #[test]
     fn without_servers_a_table_waits() {
         let mut state = cluster(0);
         let refused = create(&mut state, "t", None).unwrap_err();

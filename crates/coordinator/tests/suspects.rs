@@ -11,8 +11,8 @@ use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network, NoConnectio
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
 use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    FatalKind, HintServerCrashed, Opcode, Ping, PingReply, Refusal, RpcError, UpdateServerList,
-    decode, reply,
+    FatalKind, HintServerCrashed, Opcode, Ping, PingReply, Recover, Refusal, RetryReason, RpcError,
+    UpdateServerList, decode, reply,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -175,6 +175,33 @@ fn a_server_that_does_not_do_what_it_is_told_is_suspected() {
             "{}: {who} was not looked at",
             opcode.name()
         );
+    }
+}
+
+/// The first request and every other one are lost, the ones between are put off.
+#[test]
+fn a_recovery_master_is_asked_three_times_in_an_attempt() {
+    for (in_vain, attempts) in [(2, 1), (3, 2)] {
+        let (cluster, wire) = cluster(2);
+        cluster.create_table("t");
+        let mut asked = 0;
+        obey(&wire, move |to, frame| {
+            if frame.opcode != Opcode::Recover as u16 {
+                return None;
+            }
+            asked += 1;
+            let answer = if asked % 2 == 1 {
+                Err(CallError::TimedOut(Address::from(to), MOMENT))
+            } else {
+                let refusal = Refusal::retry(MOMENT, RetryReason::TabletNotReady);
+                Ok(reply::<Recover>(&Err(refusal)))
+            };
+            (asked <= in_vain).then_some(answer)
+        });
+        cluster.crash(0);
+        let status = cluster.calm_down();
+        let recovery = &status.recoveries[0];
+        assert_eq!(recovery.attempts, attempts, "{in_vain}: {recovery:?}");
     }
 }
 

@@ -416,17 +416,22 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     );
 }
 
-/// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of them either, and the report comes again.
+/// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of them either, and the report comes again: from an
+/// older coordinator, or one of another cluster that has the address for a while.
 #[test]
 fn a_report_that_is_refused_for_another_reason_comes_again() {
     let scene = replayed(15, 1, 10);
     let replayed = scene.side_segments();
-    let refusal = Refusal::fatal(FatalKind::Unsupported, "the coordinator is older");
-    scene.decide(Err(refusal));
-    scene.rig.sim.run_for(2 * SECOND);
-    assert_eq!(scene.side_segments(), replayed);
     let owner = || scene.rig.owner(&scene.table, b"key 0");
-    assert_ne!(owner(), Some(scene.master), "nothing is decided");
+    for kind in [FatalKind::Unsupported, FatalKind::WrongCluster] {
+        scene.decide(Err(Refusal::fatal(kind, "not here")));
+        let reports = || scene.desk.reports.lock().unwrap().len();
+        let before = reports();
+        scene.rig.sim.run_for(2 * SECOND);
+        assert!(reports() > before + 4, "{kind:?}: it has given up");
+        assert_eq!(scene.side_segments(), replayed, "{kind:?}");
+        assert_ne!(owner(), Some(scene.master), "nothing is decided");
+    }
     scene.decide(Ok(true));
     let served = || owner() == Some(scene.master);
     scene.rig.sim.run_until(served, LONG).unwrap();

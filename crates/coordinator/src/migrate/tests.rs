@@ -244,3 +244,39 @@ fn receivers_are_up_and_keep_replicas() {
     }
     assert!(ask(&mut state, anywhere(), 2).is_ok());
 }
+
+#[test]
+fn no_table_is_cut_beyond_1024_tablets_to_move_a_part() {
+    let (mut state, table) = state();
+    for at in 1..1023 {
+        state.table_mut(table).unwrap().cut(KeyHash(at));
+    }
+    let before = state.clone();
+    // That takes two cuts.
+    let part = WhichTablet::Range(range(2000, 2999));
+    let refused = ask(&mut state, part, 2).unwrap_err();
+    assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+    assert!(state.tables == before.tables && state.globals == before.globals);
+    let end = WhichTablet::Range(range(2000, u64::MAX));
+    assert!(ask(&mut state, end, 2).is_ok());
+    assert_eq!(state.tables[&table].tablets.len(), 1024);
+}
+
+#[test]
+fn at_most_64_migrations_are_under_way() {
+    let (mut state, table) = state();
+    let part = |n: u64| WhichTablet::Range(range(1000 * n, 1000 * n + 999));
+    for n in 0..64 {
+        ask(&mut state, part(n), 2).unwrap();
+    }
+    let before = state.clone();
+    let refused = ask(&mut state, part(64), 2).unwrap_err();
+    let is_busy = matches!(refused, Refusal::Retry { why, .. } if why == RetryReason::Busy);
+    assert!(is_busy, "{refused}");
+    assert!(state.tables == before.tables && state.globals == before.globals);
+    // One of them may be asked for again, and one that has ended makes room.
+    let again = ask(&mut state, part(0), 2).unwrap();
+    assert_eq!(again.migration, Some(MigrationId(1)));
+    state.table_mut(table).unwrap().moves.remove(0);
+    assert!(ask(&mut state, part(64), 2).is_ok());
+}

@@ -16,7 +16,7 @@ const ME: ServerId = ServerId(1);
 /// What happened, and when by virtual time.
 type Noted = Arc<Mutex<Vec<(Duration, ServerId)>>>;
 
-/// Notes pings and hints.
+/// Notes pings, hints and questions for the list.
 struct Scripted {
     sim: pluvio_sim::SimHandle,
     /// What it answers to pings; the coordinator answers none.
@@ -24,6 +24,7 @@ struct Scripted {
     cluster: ClusterId,
     pings: Noted,
     hints: Noted,
+    questions: Noted,
 }
 
 fn note(list: &Noted, at: Duration, who: ServerId) {
@@ -52,6 +53,9 @@ impl Service for Scripted {
                 cluster: self.cluster,
             }))
         } else {
+            if opcode == Some(Opcode::GetServerList) {
+                note(&self.questions, now, self.as_server);
+            }
             let refusal = Refusal::retry(Duration::from_millis(1), RetryReason::Busy);
             let refused = reply::<Ping>(&Err(refusal));
             Frame {
@@ -68,6 +72,7 @@ struct Scene {
     peers: Vec<ProcessId>,
     pings: Noted,
     hints: Noted,
+    questions: Noted,
 }
 
 fn info(id: u64) -> ServerInfo {
@@ -102,6 +107,7 @@ fn scene_in(cluster: ClusterId, answers: &[Option<u64>]) -> Scene {
     };
     let sim = Sim::new(7, options);
     let (pings, hints) = (Noted::default(), Noted::default());
+    let questions = Noted::default();
     let listen = |name: &str, as_server: u64| {
         let process = sim.process(name);
         let service = Scripted {
@@ -110,6 +116,7 @@ fn scene_in(cluster: ClusterId, answers: &[Option<u64>]) -> Scene {
             cluster,
             pings: Arc::clone(&pings),
             hints: Arc::clone(&hints),
+            questions: Arc::clone(&questions),
         };
         let at = Address::from(name);
         let env = process.env;
@@ -149,6 +156,7 @@ fn scene_in(cluster: ClusterId, answers: &[Option<u64>]) -> Scene {
         peers,
         pings,
         hints,
+        questions,
     }
 }
 
@@ -218,6 +226,35 @@ fn an_answer_between_two_silences_is_a_sign_of_life() {
         scene.sim.run_for(MS);
     }
     assert_eq!(noted(&scene.hints), []);
+}
+
+/// MEM-3: it may be this server that is cut off, and that was declared dead for it. It does not matter whom it pinged.
+#[test]
+fn five_pings_in_a_row_without_an_answer_make_a_server_ask_the_coordinator() {
+    let scene = scene(&[Some(2), Some(3), Some(4)]);
+    let asked = || noted(&scene.questions).len();
+    let silence = |span: Duration| {
+        for peer in &scene.peers {
+            scene.sim.isolate(*peer);
+        }
+        scene.sim.run_for(span);
+    };
+    // A pause and the limit of a ping, five times.
+    silence(2495 * MS);
+    assert_eq!(asked(), 0);
+    scene.sim.run_for(30 * MS);
+    assert_eq!(asked(), 1);
+    scene.sim.heal_all();
+    let before = noted(&scene.pings).len();
+    let answered = || noted(&scene.pings).len() > before;
+    scene
+        .sim
+        .run_until(answered, Duration::from_secs(2))
+        .expect("somebody is pinged again");
+    scene.sim.run_for(10 * MS);
+    // From an answer on it counts anew: these are four.
+    silence(2300 * MS);
+    assert_eq!(asked(), 1);
 }
 
 /// The coordinator of a cluster in which nobody is up any more.
