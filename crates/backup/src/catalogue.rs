@@ -316,3 +316,30 @@ pub(crate) fn no_space() -> Refusal {
 pub(crate) fn is_visible(state: &FrameState) -> bool {
     state.stage == Stage::Usable && state.certified > 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BACKUP-9.
+    #[test]
+    fn frees_are_remembered_up_to_a_bound_for_each_master() {
+        let key = |master, segment| ReplicaKey {
+            master: ServerId(master),
+            segment: SegmentId(segment),
+        };
+        let mut catalogue = Catalogue::of(None);
+        let most = FREED_MAX as u64;
+        assert!(catalogue.take(key(2, 1), true).is_empty());
+        for segment in 1..=most {
+            catalogue.take(key(1, segment), true);
+        }
+        let oldest = [key(1, 1), key(2, 1)].map(|key| catalogue.is_freed(key));
+        assert_eq!(oldest, [true, true]);
+        catalogue.take(key(1, most + 1), true);
+        let freed = [key(1, 1), key(1, 2), key(1, most + 1), key(2, 1)];
+        let freed = freed.map(|key| catalogue.is_freed(key));
+        assert_eq!(freed, [false, true, true, true]);
+        assert_eq!(catalogue.masters[&ServerId(1)].freed.len(), FREED_MAX);
+    }
+}

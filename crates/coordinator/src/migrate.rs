@@ -214,7 +214,7 @@ impl State {
         Ok(true)
     }
 
-    /// The tablet stays where it is, if that is not decided otherwise.
+    /// The tablet stays where it is, if that is not decided otherwise (MIG-1).
     fn give_up_move(&mut self, table: TableId, id: MigrationId) {
         if let Some(record) = self.table_mut(table).and_then(|t| t.find_move(id))
             && record.stage == MoveStage::Copying
@@ -358,7 +358,7 @@ impl Shared {
         }
     }
 
-    /// Tells the former owner how it ended, until it has confirmed or crashed.
+    /// Tells the former owner how it ended, until it has confirmed or crashed (MIG-8).
     async fn tell_owner(
         self: &Arc<Self>,
         state: &State,

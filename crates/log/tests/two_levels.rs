@@ -6,6 +6,7 @@ mod support;
 use pluvio_log::{AppendError, CleanerOptions, Cleaning, Durability, LogOptions, Segment};
 use pluvio_units::{LogId, Marks, SegmentId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use support::replication::Replication;
 use support::{Random, Store, options};
@@ -218,6 +219,91 @@ fn survivors_are_compared_with_their_checksums_before_the_victims_leave() {
     let corruption = found.expect("the survivor joined the log");
     assert_eq!(corruption.segment, run.segment_of(key));
     assert_eq!(run.members().len(), victims);
+}
+
+impl Run {
+    /// Writes these keys, and closes the head.
+    fn write_and_roll(&mut self, keys: Range<u32>, len: usize) {
+        for key in keys {
+            self.change(key, Some(len));
+        }
+        self.store.space.roll(LOG).expect("there is room");
+    }
+
+    fn passes(&self) -> u64 {
+        self.store.space.stats().cleaner.passes
+    }
+
+    /// A combined pass, and the digest with which its segments leave the backups.
+    fn one_pass(&mut self) {
+        self.replication.finish(&mut self.random);
+        let before = self.passes();
+        for _ in 0..1000 {
+            if self.passes() == before {
+                self.background();
+            }
+        }
+        assert_eq!(self.passes(), before + 1, "{:?}", self.store.space);
+        self.store.space.roll(LOG).expect("there is room");
+        self.replication.finish(&mut self.random);
+    }
+
+    fn is_on_backups(&self, segment: SegmentId) -> bool {
+        self.replication.disk.contains_key(&segment)
+    }
+
+    /// What the backups have of tombstones of a key.
+    fn tombstones(&self, key: u32) -> Vec<String> {
+        let mut lines = self.replication.trace(key);
+        lines.retain(|line| line.contains("tombstone"));
+        lines
+    }
+}
+
+/// CLEAN-5. The segment of the tombstone is cleaned while the one that it names is there, and once more when that one is gone.
+#[test]
+fn a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names() {
+    const LEN: usize = 60_000;
+    // There is always something to clean, and it is a segment that is dead for the most part.
+    let cleaner = CleanerOptions {
+        cleaning: Cleaning::OneLevel,
+        compact_free_percent: 100,
+        idle_percent: 100,
+        dead_percent_min: 50,
+        ..CleanerOptions::default()
+    };
+    let mut run = Run::new(options(32, 1, Durability::Replicated), cleaner, 20);
+    run.replication.loses_replicas = false;
+    run.write_and_roll(0..10, LEN);
+    let named = run.segment_of(0);
+    run.change(0, None);
+    run.write_and_roll(10..20, LEN);
+    let first = run.segment_of(16);
+    run.write_and_roll(10..16, LEN);
+    run.one_pass();
+    assert!(run.is_on_backups(named) && !run.is_on_backups(first));
+    let kept = run.tombstones(0);
+    let names_it = |line: &String| line.ends_with(&format!(" of {named}"));
+    assert!(kept.len() == 1 && kept.iter().all(names_it), "{kept:?}");
+    let found = run.replication.recover();
+    assert!(matches!(found.get(&0), Some((_, None))), "it stays dead");
+
+    let second = run.segment_of(16);
+    run.write_and_roll(1..10, LEN);
+    run.one_pass();
+    assert!(!run.is_on_backups(named) && run.is_on_backups(second));
+    assert_eq!(run.tombstones(0), kept, "no pass has come to it");
+
+    run.write_and_roll(16..20, LEN);
+    run.one_pass();
+    assert!(!run.is_on_backups(second));
+    assert!(run.tombstones(0).is_empty(), "{:?}", run.tombstones(0));
+    let found = run.replication.recover();
+    for key in 0..20 {
+        let expected = (key > 0).then_some(Some(LEN));
+        assert_eq!(found.get(&key).map(|(_, len)| *len), expected, "key {key}");
+    }
+    run.store.check_live_bytes();
 }
 
 /// Segments are closed early, and a pass cleans few of them: there are more passes to come than there are slots for survivors.

@@ -61,7 +61,7 @@ pub(crate) struct Joined {
 }
 
 impl Master {
-    /// Where this master's log of tablets that are about to come begins (JOIN-1): 0 unless one of them was here before.
+    /// Where this master's log of tablets that are about to come begins (JOIN-1, MIG-6): 0 unless one of them was here before.
     pub(crate) async fn log_of_tablets_begins(
         &self,
         tablets: &[(Arc<EngineTable>, HashRange)],

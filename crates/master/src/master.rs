@@ -195,7 +195,7 @@ impl Master {
             }
         }
         for spec in tablets {
-            // The request is late: what is taken so was never anywhere before.
+            // The request is late: what is taken so was never anywhere before (MIG-7).
             if self.leaving.were_here(spec.table, spec.range) {
                 let message = "the tablet was here and has moved";
                 return Err(Refusal::fatal(FatalKind::Stale, message));
@@ -359,7 +359,7 @@ impl Master {
         self.replication.synced(wait.log, wait.position).await;
     }
 
-    /// An answer that rests on what somebody else appended (MASTER-2).
+    /// An answer that rests on what somebody else appended (MASTER-2, EO-3).
     pub(crate) fn answer_when_durable<T: Send + 'static>(
         self: &Arc<Self>,
         pending: Option<Pending>,

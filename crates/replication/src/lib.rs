@@ -25,6 +25,9 @@
 //! - REP-10: one write at a time is under way to each replica, of at most [`WRITE_BYTES_MAX`]; all
 //!   that is appended meanwhile goes into the next one.
 //! - REP-11: a wait for a position ends when the position is durable, also when that happens while the wait begins.
+//! - REP-12: one replica is written from one kind of bytes. The log may exchange a closed segment's bytes for fewer that are as
+//!   good, so it holds them from the segment's birth until all wanted replicas are closed, or no backup is there for those that
+//!   lack, and again while one is replaced. One that was begun with bytes that are gone is given up.
 //! - REP-13: a replica that is written anew counts only when every entry that it was sent has been compared with its
 //!   checksum. A bit that turned over in memory stops the server, and reaches no replica beside those that are right.
 //!

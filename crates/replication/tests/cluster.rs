@@ -6,12 +6,13 @@ use pluvio_format::{Entry, Graves, Object};
 use pluvio_log::{AppendClass, SideLog};
 use pluvio_replication::Replication;
 use pluvio_sim::{DiskFaults, NetworkFaults};
-use pluvio_units::{LogId, LogPosition, ObjectVersion, TableId};
+use pluvio_units::{ClusterId, LogId, LogPosition, ObjectVersion, SegmentId, TableId};
+use pluvio_wire::{FatalKind, IsReplicaNeeded};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{Cluster, Setup, append};
+use support::{CLUSTER, Cluster, Setup, append};
 
 const LOG: LogId = LogId(0);
 
@@ -333,6 +334,26 @@ fn a_server_of_another_cluster_is_given_up_and_asked_to_free_nothing() {
     );
     let [writes, frees] = [0, 1].map(|what| asked[what].load(Ordering::Relaxed));
     assert!(writes > 0 && frees == 0, "{writes}, {frees}");
+}
+
+/// What it has under the same numbers is another master's, who may need it.
+#[test]
+fn a_backup_of_another_cluster_is_not_told_what_is_needed() {
+    let cluster = Setup::new(9).start();
+    let ask = |from| {
+        cluster.replication.is_replica_needed(&IsReplicaNeeded {
+            cluster: from,
+            backup: cluster.nodes[0].server,
+            segments: vec![SegmentId(1_000_000)],
+        })
+    };
+    let answer = ask(CLUSTER).expect("it is our own");
+    assert_eq!(answer.needed, [false], "it would free this one");
+    // The second one does not say whose it is.
+    for other in [ClusterId(CLUSTER.0 + 1), ClusterId(0)] {
+        let refusal = ask(other).expect_err("it is not ours");
+        assert_eq!(refusal.fatal_kind(), Some(FatalKind::WrongCluster));
+    }
 }
 
 #[test]

@@ -13,13 +13,6 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn has_frozen_tablet(rig: &Rig, at: usize) -> bool {
-    let master = rig.server(at).and_then(|server| server.master());
-    let map = master.expect("it is a member").tablets().snapshot();
-    let mut tablets = map.values().flat_map(|table| &table.tablets);
-    tablets.any(|tablet| tablet.phase == TabletPhase::Frozen)
-}
-
 /// Everything is there and durable; what is missing is a head whose digest has it.
 #[test]
 fn a_tablet_stays_when_its_receiver_has_no_memory_for_a_head() {
@@ -37,7 +30,7 @@ fn a_tablet_stays_when_its_receiver_has_no_memory_for_a_head() {
     // So that the memory can be full after the changes are asked for the last time and before the rest comes.
     rig.delays.set(Opcode::GetTabletData, SECOND / 20);
     rig.begin_migration(&table, receiver);
-    let is_frozen = || has_frozen_tablet(&rig, owner);
+    let is_frozen = || rig.has_tablet(owner, TabletPhase::Frozen);
     rig.sim.run_until(is_frozen, LONG).unwrap();
     full.store(true, Ordering::Relaxed);
     let began = rig.sim.now();

@@ -1,5 +1,5 @@
-//! Copies of operations that come when everything about them is over: their tablet has moved away and come back, and their client has its
-//! result from the server between.
+//! Requests that come when everything about them is over. Operations: their tablet has moved away and come back, and their client has its
+//! result from the server between. Requests to take a new tablet: it has moved away.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -8,11 +8,12 @@ mod rig;
 use bytes::Bytes;
 use pluvio_client::Table;
 use pluvio_env::Address;
-use pluvio_units::{ClientId, OperationId, SequenceNumber};
+use pluvio_units::{ClientId, HashRange, OperationId, SegmentId, SequenceNumber};
 use pluvio_wire::{
-    FatalKind, Header, Increment, Number, RejectRules, Request, RpcError, Write, call,
+    FatalKind, Header, Increment, Number, RejectRules, Request, RpcError, TabletSpec, TakeTablets,
+    Write, call,
 };
-use rig::Rig;
+use rig::{LONG, Rig};
 use std::time::Duration;
 
 const KEY: &[u8] = b"n";
@@ -95,4 +96,36 @@ fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
         let next = send(&rig, first, 19, increment()).unwrap();
         assert_eq!(next.value, Number::Integer(2), "seed {seed}");
     }
+}
+
+/// MIG-7. The owner of a new table's tablet would serve it once more, and empty, beside the one to which it has moved.
+#[test]
+fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
+    let rig = Rig::of(3, 3, 2);
+    rig.all_started();
+    let table = table_at(&rig, None);
+    let first = rig.owner(&table, KEY).expect("somebody serves it");
+    let take = || {
+        let tablet = TabletSpec {
+            table: table.id(),
+            seed: table.seed(),
+            range: HashRange::ALL,
+            since: SegmentId(0),
+        };
+        let tablets = vec![tablet];
+        send(&rig, first, 1, TakeTablets { tablets })
+    };
+    take().expect("it has it, as it would if the first answer had been lost");
+    let second = (first + 1) % 3;
+    rig.migrate(&table, second);
+    let master = rig.server(first).and_then(|server| server.master());
+    let master = master.expect("it is a member");
+    let is_gone = || !master.tablets().snapshot().contains_key(&table.id());
+    rig.sim.run_until(is_gone, LONG).unwrap();
+
+    let late = take();
+    let refused = matches!(&late, Err(RpcError::Refused(refusal))
+        if refusal.fatal_kind() == Some(FatalKind::Stale));
+    assert!(refused, "{late:?}");
+    assert_eq!(rig.owner(&table, KEY), Some(second));
 }

@@ -151,6 +151,41 @@ impl Scene {
         sides.map(|segment| segment.id()).collect()
     }
 
+    fn id(&self, of: usize) -> ServerId {
+        self.rig.server(of).expect("it has started").id()
+    }
+
+    /// The first attempt was in vain. Its tablet can be taken again, and the backups know of the next one.
+    fn begin_again(&self) -> u64 {
+        let attempt = 1002;
+        self.decide(Ok(false));
+        for backup in &self.backups {
+            let partitions = SetPartitions {
+                recovery: RecoveryId(attempt),
+                crashed: self.crashed,
+                partitions: vec![vec![self.tablet()]],
+            };
+            self.ask(*backup, partitions).unwrap();
+        }
+        let work = self.work();
+        let is_gone = || !work.tablets().snapshot().contains_key(&self.table.id());
+        self.rig.sim.run_until(is_gone, LONG).unwrap();
+        attempt
+    }
+
+    /// What was reported of an attempt, if it has ended.
+    fn end_of(&self, attempt: u64) -> Option<Result<ReplayStats, String>> {
+        let reports = self.desk.reports.lock().unwrap();
+        let report = reports.iter().find(|r| r.recovery.0 == attempt)?;
+        Some(report.result.clone())
+    }
+
+    /// From now on the master hears nothing of this backup.
+    fn silence(&self, backup: usize) {
+        let [from, to] = [backup, self.master].map(|i| self.rig.servers[i]);
+        self.rig.sim.cut(from, to);
+    }
+
     fn cut_from_backups(&self) {
         let master = self.rig.servers[self.master];
         for backup in self.backups.iter().filter(|i| **i != self.master) {
@@ -221,10 +256,9 @@ fn replayed(seed: u64, rounds: u32, own_objects: u32) -> Scene {
         };
         scene.ask(*backup, partitions).unwrap();
     }
-    let id = |of: usize| scene.rig.server(of).unwrap().id();
     let segments = replicas.iter().map(|(segment, places)| RecoverySegment {
         segment: *segment,
-        backups: places.iter().map(|(backup, _)| id(*backup)).collect(),
+        backups: places.iter().map(|(backup, _)| scene.id(*backup)).collect(),
     });
     assert_eq!(scene.side_segments(), BTreeSet::new());
     scene.recover(1001, segments.collect()).unwrap();
@@ -441,39 +475,72 @@ fn a_report_that_is_refused_for_another_reason_comes_again() {
 #[test]
 fn what_all_backups_say_they_cannot_give_is_not_asked_for_again() {
     let scene = replayed(17, 1, 10);
-    scene.decide(Ok(false));
-    let attempt = 1002;
-    for backup in &scene.backups {
-        let partitions = SetPartitions {
-            recovery: RecoveryId(attempt),
-            crashed: scene.crashed,
-            partitions: vec![vec![scene.tablet()]],
-        };
-        scene.ask(*backup, partitions).unwrap();
-    }
-    let id = |of: &usize| scene.rig.server(*of).unwrap().id();
+    let attempt = scene.begin_again();
     let unknown = RecoverySegment {
         segment: SegmentId(1_000_000),
-        backups: scene.backups.iter().map(id).collect(),
+        backups: scene.backups.iter().map(|of| scene.id(*of)).collect(),
     };
-    let begun = (0..1000).find(|_| {
-        scene.rig.sim.run_for(SECOND / 50);
-        scene.recover(attempt, vec![unknown.clone()]).is_ok()
-    });
-    begun.expect("the tablets can be taken again");
-    let failed = || {
-        let reports = scene.desk.reports.lock().unwrap();
-        let mut of_attempt = reports.iter().filter(|r| r.recovery.0 == attempt);
-        of_attempt.find_map(|report| report.result.clone().err())
-    };
-    let soon = SECOND;
-    scene
-        .rig
-        .sim
-        .run_until(|| failed().is_some(), soon)
-        .unwrap();
-    let why = failed().unwrap();
+    scene.recover(attempt, vec![unknown]).unwrap();
+    let ended = || scene.end_of(attempt).is_some();
+    scene.rig.sim.run_until(ended, SECOND).unwrap();
+    let why = scene.end_of(attempt).unwrap().unwrap_err();
     assert!(why.contains("segment 1000000 cannot be read"), "{why}");
+}
+
+/// Another one has the segment.
+#[test]
+fn a_silent_backup_is_passed_over_after_five_seconds() {
+    let scene = replayed(18, 1, 10);
+    let found = scene.replicas(scene.crashed);
+    let places = found.values().flatten();
+    let (holder, replica) = places.max_by_key(|(_, replica)| replica.length).unwrap();
+    let others = |of: &&usize| **of != scene.master && *of != holder;
+    let silent = *scene.backups.iter().find(others).unwrap();
+    let attempt = scene.begin_again();
+    scene.silence(silent);
+    let work = scene.work();
+    let objects = || work.store().stats().objects;
+    let before = objects();
+    let segment = RecoverySegment {
+        segment: replica.segment,
+        backups: vec![scene.id(silent), scene.id(*holder)],
+    };
+    let began = scene.rig.sim.now();
+    scene.recover(attempt, vec![segment]).unwrap();
+    let replayed = || objects() > before;
+    scene.rig.sim.run_until(replayed, LONG).unwrap();
+    let waited = scene.rig.sim.now() - began;
+    assert!((5 * SECOND..6 * SECOND).contains(&waited), "{waited:?}");
+    // It may be one of those that get the replicas.
+    scene.rig.sim.heal_all();
+    let ended = || scene.end_of(attempt).is_some();
+    scene.rig.sim.run_until(ended, LONG).unwrap();
+    scene.end_of(attempt).unwrap().expect("it has everything");
+}
+
+/// Nobody else has it, and the silent one may have it yet.
+#[test]
+fn a_segment_that_no_backup_gives_is_given_up_after_ten_seconds() {
+    let scene = replayed(19, 1, 10);
+    let attempt = scene.begin_again();
+    let silent = scene.backups[1];
+    scene.silence(silent);
+    let marks = Marks::count();
+    let segment = RecoverySegment {
+        segment: SegmentId(1_000_000),
+        backups: vec![scene.id(silent)],
+    };
+    let began = scene.rig.sim.now();
+    scene.recover(attempt, vec![segment]).unwrap();
+    let ended = || scene.end_of(attempt).is_some();
+    scene.rig.sim.run_until(ended, LONG).unwrap();
+    let tried = scene.rig.sim.now() - began;
+    assert!((10 * SECOND..11 * SECOND).contains(&tried), "{tried:?}");
+    let why = scene.end_of(attempt).unwrap().unwrap_err();
+    assert!(why.contains("segment 1000000 cannot be read"), "{why}");
+    // It was waited for twice.
+    let reached = marks.reached();
+    assert_eq!(reached.get("recovery-replica-passed-over"), Some(&2));
 }
 
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.

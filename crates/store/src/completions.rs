@@ -64,7 +64,7 @@ const SHARDS: usize = 64;
 /// Longer than a message stays on its way between two machines that both live.
 const ON_THE_WAY_MAX: Duration = Duration::from_secs(10);
 
-/// How long a client is known after an operation that it may repeat for `retry`: its clock may run at
+/// How long a client is known after an operation that it may repeat for `retry` (EO-4): its clock may run at
 /// half our speed, and its last attempt may be late.
 #[must_use]
 pub fn kept_for(retry: Duration) -> Duration {
@@ -284,7 +284,7 @@ impl Completions {
         })
     }
 
-    /// Whether there is room for the result of an operation that its client has not acknowledged (COMP-4).
+    /// Whether there is room for the result of an operation that its client has not acknowledged (COMP-4, EO-5).
     fn has_room(&self, client: &Client, sequence: SequenceNumber) -> bool {
         let before = sequence.0 - client.acknowledged_below.0;
         if before == 0 {
@@ -373,7 +373,7 @@ impl Completions {
         }
     }
 
-    /// Takes over what clients have acknowledged to another master (COMP-6). Those that are not known come to be known beyond the
+    /// Takes over what clients have acknowledged to another master (COMP-6, EO-6). Those that are not known come to be known beyond the
     /// bound, too (COMP-4). `now` is the clock of [`Completions::admit`].
     pub fn take_acknowledged(&self, clients: &[Acknowledged], now: Duration) {
         for told in clients {

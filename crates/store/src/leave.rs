@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Copies results of operations on a range, and the safe version.
+    /// Copies results of operations on a range, and the safe version (MIG-5).
     pub fn copy_results(&self, records: &[Completion], to: &mut Vec<u8>) {
         for record in records {
             encode(&Entry::Completion(*record), to);

@@ -150,7 +150,7 @@ impl Master {
         Ok(MigrationProgress::default())
     }
 
-    /// Copies, follows, freezes, joins. On an error nothing is left but the tablet's entry in the map.
+    /// Copies, follows, freezes, joins: all of it is durable here then (MIG-2). On an error nothing is left but the tablet's entry in the map.
     async fn take_over(
         &self,
         log: LogId,

@@ -1,4 +1,4 @@
-//! Which migrations have ended here (MOVE-3).
+//! Which migrations have ended here (MOVE-3, MIG-7).
 
 use pluvio_units::MigrationId;
 use std::collections::BTreeSet;

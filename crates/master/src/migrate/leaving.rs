@@ -67,7 +67,7 @@ impl Leaving {
         self.old.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all operations have ended that began under another phase of the tablet.
+    /// Whether all operations have ended that began under another phase of the tablet (MIG-3).
     fn is_settled(&self) -> bool {
         self.old().is_gone()
     }
@@ -337,6 +337,7 @@ impl Master {
         leaving: Arc<Leaving>,
         from: u64,
     ) -> Result<GetTabletDataReply, Refusal> {
+        // Before that, operations may be under way whose results would be missing (MIG-4).
         if !self.is_frozen(&leaving) {
             return Err(Refusal::malformed("results are given of a frozen tablet"));
         }

@@ -131,7 +131,7 @@ impl Master {
     }
 
     /// The way of every change: check the tablet, look whether it is a retry, update the store, wait for
-    /// the replicas. First answers and those to retries are made from the same outcome.
+    /// the replicas. First answers and those to retries are made from the same outcome (EO-2).
     fn change<'v, T: Send + 'static>(
         self: &Arc<Self>,
         log: LogId,

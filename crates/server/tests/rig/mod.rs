@@ -7,6 +7,7 @@ use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, BoxFuture, CallError, Clock, Env, Frame, Network};
 use pluvio_format::{FrameHeader, newest_frame_header};
+use pluvio_master::TabletPhase;
 use pluvio_server::{OnCorruption, Server, ServerOptions};
 use pluvio_sim::{DiskFaults, Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
@@ -277,6 +278,14 @@ impl Rig {
                 .iter()
                 .any(|(id, range)| *id == table.id() && range.contains(hash))
         })
+    }
+
+    /// Whether a server has a tablet in this phase.
+    pub fn has_tablet(&self, at: usize, phase: TabletPhase) -> bool {
+        let master = self.server(at).and_then(|server| server.master());
+        let map = master.expect("it is a member").tablets().snapshot();
+        let mut tablets = map.values().flat_map(|table| &table.tablets);
+        tablets.any(|tablet| tablet.phase == phase)
     }
 
     pub fn connect(&self, process: &ProcessEnv) -> Client {
