@@ -111,6 +111,9 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
     let older = (0..FRAME_SLOTS)
         .filter_map(|slot| FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]).ok())
         .find(|other| other.sequence + 1 == header.sequence);
+    // The header was written behind what it certifies, and the machine has lost nothing since: what is missing has rotted.
+    let is_of_this_boot = header.boot != 0 && header.boot == env.disk.boot();
+    let older = older.filter(|_| !is_of_this_boot);
     let state = match verify(&*file, &header, older.as_ref(), options).await {
         Ok(certified) => FrameState {
             certified,
@@ -136,7 +139,7 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
 /// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
 /// is read: after a power loss its newest header may certify bytes that never reached the device.
 /// If those before them are whole, the write was not answered as synced, and the header before it
-/// is the one that counts.
+/// is the one that counts: `older`, if there is one that may count.
 async fn verify(
     file: &dyn File,
     header: &FrameHeader,

@@ -138,25 +138,41 @@ fn a_power_loss_keeps_every_synced_write() {
 }
 
 /// Zeros are what a device may give for the end of a file whose new length it has kept.
-#[test]
-fn an_open_frame_whose_end_is_zeros_is_as_long_as_before_its_last_write() {
-    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
+/// Replicas that a backup offers after the end of an open frame was lost while its process was away, and how long what was written
+/// before the last write is.
+fn offered_without_its_end(synced: bool) -> (Vec<ReplicaInfo>, u32) {
     let mut node = Node::new(3);
     let backup = node.start();
     let image = Image::new(2, Head, 10);
     for (from, to) in [(0, 5), (5, 10)] {
-        node.write(&backup, image.request(2, Head, from, to))
-            .expect("is written");
+        let request = WriteReplica {
+            synced,
+            ..image.request(2, Head, from, to)
+        };
+        node.write(&backup, request).expect("is written");
     }
     drop(backup);
-    let kept = image.ends[4];
     node.rewrite("frames/0000000000000003-0000000000000002", |file| {
         file[4096 + image.ends[8] as usize..].fill(0)
     });
     node.sim.crash(node.process);
     node.restart();
     let backup = node.start();
-    assert_eq!(replicas(&node, &backup)[0].length, kept);
+    (replicas(&node, &backup), image.ends[4])
+}
+
+#[test]
+fn an_open_frame_whose_end_is_zeros_is_as_long_as_before_its_last_write() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
+    let (found, kept) = offered_without_its_end(true);
+    assert_eq!(found[0].length, kept);
+}
+
+/// The machine has not lost its power since the end was written, so it is no write that was cut off.
+#[test]
+fn an_open_frame_that_lost_its_end_without_a_loss_of_power_is_damaged() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
+    assert_eq!(offered_without_its_end(false).0, []);
 }
 
 /// How many replicas of an open head are asked for, after its process died or its machine lost power; `None` when it was lost.

@@ -401,10 +401,8 @@ impl Shared {
         report: TabletReceived,
     ) -> Result<TabletReceivedReply, Refusal> {
         let id = report.migration;
-        let is_ours = report.cluster == self.state().globals.cluster;
+        self.state().check_report(report.cluster, report.server)?;
         match &report.result {
-            // It is refused for that.
-            _ if !is_ours => {}
             Ok(progress) => self.memory().moves.copying(id, *progress),
             Err(why) => {
                 pluvio_units::mark("migration-not-received");

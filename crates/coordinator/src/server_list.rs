@@ -120,14 +120,23 @@ impl State {
         true
     }
 
-    /// A report is believed of members only, and of another cluster's server nothing is said: its id is another server's here.
+    /// # Errors
+    /// `WrongCluster`: nothing is said of another cluster's server, whose id is another server's here.
+    fn check_cluster(&self, cluster: ClusterId) -> Result<(), Refusal> {
+        if cluster == self.globals.cluster {
+            return Ok(());
+        }
+        let message = "this is the coordinator of another cluster";
+        Err(Refusal::fatal(FatalKind::WrongCluster, message))
+    }
+
+    /// Whether a report that something has ended may be heard: from members, and not from those of another cluster.
     ///
     /// # Errors
     /// Fatal: `WrongCluster`; `NotInCluster`.
     pub(crate) fn check_report(&self, cluster: ClusterId, server: ServerId) -> Result<(), Refusal> {
-        if cluster != self.globals.cluster {
-            let message = "this is the coordinator of another cluster";
-            return Err(Refusal::fatal(FatalKind::WrongCluster, message));
+        if cluster != ClusterId(0) {
+            self.check_cluster(cluster)?;
         }
         if !self.is_up(server) {
             return Err(not_a_member(server));
@@ -137,7 +146,10 @@ impl State {
 
     /// Replicas of an open segment below an epoch are stale from now on.
     pub(crate) fn set_epoch(&mut self, request: &SetReplicationEpoch) -> Result<(), Refusal> {
-        self.check_report(request.cluster, request.server)?;
+        self.check_cluster(request.cluster)?;
+        if !self.is_up(request.server) {
+            return Err(not_a_member(request.server));
+        }
         let record = self
             .servers
             .get_mut(&request.server)

@@ -237,7 +237,11 @@ impl Shared {
                 ?leaving,
                 "not all servers have forgotten the dropped table yet"
             );
-            return Err(Refusal::retry(COME_AGAIN, RetryReason::NotReady));
+            let why = match self.tenure.is_stuck() {
+                true => RetryReason::MetadataTrouble,
+                false => RetryReason::NotReady,
+            };
+            return Err(Refusal::retry(COME_AGAIN, why));
         }
         dropped.map(|_| ())
     }

@@ -27,6 +27,8 @@ const DIRECTORY: &str =
 const DANGLING: &str = "it is a symbolic link to something that is not there; is a device not mounted? Make what it points to \
      accessible, or remove the link to begin a new cluster";
 
+const IN_USE: &str = "it is in use by another process";
+
 /// Opens the store in `directory`, or begins one where no file is. Blocks on the disk.
 ///
 /// # Errors
@@ -54,12 +56,20 @@ pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore
 /// record has so many zeros.
 ///
 /// # Errors
-/// What the file system says. What the file holds is as before.
+/// Another process has the file open (`ResourceBusy`), or what the file system says. What the file holds is as before.
 fn settle(path: &Path) -> io::Result<()> {
     let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
+    // redb takes the same lock. Whoever has it may write meanwhile, and what was read here would undo that.
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, IN_USE));
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(error),
+    }
     let length = file.metadata()?.len();
     let mut page = [0; PIECE_BYTES];
     for at in (0..length).step_by(PIECE_BYTES) {
@@ -110,5 +120,17 @@ mod tests {
         assert!(fs::read(&path).unwrap() == before);
         let after = file.metadata().unwrap();
         assert!(after.blocks() <= blocks, "{} of {blocks}", after.blocks());
+    }
+
+    #[test]
+    fn what_somebody_has_open_is_not_settled() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let open = fs::File::create(&path).unwrap();
+        open.try_lock().unwrap();
+        let refused = settle(&path).unwrap_err();
+        assert_eq!(refused.to_string(), IN_USE);
+        open.unlock().unwrap();
+        settle(&path).unwrap();
     }
 }

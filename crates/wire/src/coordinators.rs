@@ -1,7 +1,7 @@
 //! Where the coordinators are, and which of them leads: the one way in which servers and clients
 //! find it.
 //!
-//! - LEADER-1: an address that failed, or that answers that it does not lead, is left for another one:
+//! - LEADER-1: an address that failed, that answers that it does not lead, or for another cluster, is left for another one:
 //!   for the leader that it names, else for the next of the list; but one that is about to take over is
 //!   asked again. So whoever knows one coordinator that
 //!   runs finds the one that leads.
@@ -11,7 +11,7 @@
 use crate::codec::{Request, RpcError, call};
 use crate::control::GetLeader;
 use crate::header::Header;
-use crate::refusal::{Refusal, RetryReason};
+use crate::refusal::{FatalKind, Refusal, RetryReason};
 use core::time::Duration;
 use pluvio_env::{Address, Network};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,6 +89,12 @@ impl Coordinators {
                 self.follow(network, &to, limit).await;
             }
             Err(RpcError::Call(_) | RpcError::BadReply(..)) => self.leave(&to, None),
+            // Another cluster's: the own one may be at another address.
+            Err(RpcError::Refused(refusal))
+                if refusal.fatal_kind() == Some(FatalKind::WrongCluster) =>
+            {
+                self.leave(&to, None);
+            }
             Ok(_) | Err(RpcError::Refused(_)) => {}
         }
         result

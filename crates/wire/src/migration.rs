@@ -163,7 +163,8 @@ payload_is!(GetTabletDataReply.data);
 /// Reports that a tablet was received and is durable, or why not.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TabletReceived {
-    /// The cluster.
+    /// The cluster; 0 from servers that do not name it yet.
+    #[serde(default)]
     pub cluster: ClusterId,
     /// The migration.
     pub migration: MigrationId,

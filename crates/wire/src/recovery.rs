@@ -151,7 +151,8 @@ pub struct RecoverySegment {
 /// Reports the end of one partition's recovery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RecoveryMasterFinished {
-    /// The cluster.
+    /// The cluster; 0 from servers that do not name it yet.
+    #[serde(default)]
     pub cluster: ClusterId,
     /// The attempt.
     pub recovery: RecoveryId,

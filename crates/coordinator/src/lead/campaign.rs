@@ -266,10 +266,10 @@ impl Campaign {
         let mut servers: Vec<ServerInfo> = state.up().cloned().collect();
         self.env.rng.shuffle(&mut servers);
         servers.truncate(ASKED);
-        let network = &*self.env.network;
+        let (network, cluster) = (&*self.env.network, state.globals.cluster);
         let asked = servers.iter().map(|server| async move {
             let answer = who_is_there(network, &server.address, PING_LIMIT).await;
-            answer.is_ok_and(|reply| reply.server == server.id)
+            answer.is_ok_and(|reply| reply.is_by(cluster, server.id))
         });
         let answered = join_all(asked).await.into_iter().filter(|yes| *yes);
         2 * answered.count() > servers.len()

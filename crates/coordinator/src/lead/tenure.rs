@@ -181,7 +181,10 @@ impl Tenure {
         if !seen.releasing {
             seen.until = seen.until.max(from + LEASE);
         }
-        seen.trouble = None;
+        // A store that can be read and takes nothing is in trouble all the same.
+        if !seen.is_stuck {
+            seen.trouble = None;
+        }
     }
 
     /// Looks at the store now and then, and answers challenges; ends with the tenure.

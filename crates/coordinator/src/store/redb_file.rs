@@ -69,7 +69,7 @@ impl RedbStore {
     /// Opens the store's file, or creates it; one that is empty is taken for new. Blocks on the disk; call it at start.
     ///
     /// `settle` gives all that is in the file to the device, whatever the kernel takes for written (REDB-2); a file that is not there is no
-    /// error. It is called before each opening, when nobody has the file open.
+    /// error. It is called before each opening, and refuses a file that another process has open.
     ///
     /// # Errors
     /// The file is in use by another process, is no redb file, or cannot be read, settled or created.
