@@ -52,6 +52,8 @@ mod status;
 mod store;
 mod supervise;
 mod tables;
+#[cfg(test)]
+mod testing;
 
 pub use candidate::{Candidate, Standing};
 pub use options::CoordinatorOptions;

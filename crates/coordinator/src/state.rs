@@ -501,24 +501,14 @@ fn differences<K: Ord + Copy, V: Serialize + PartialEq>(
 mod tests {
     use super::*;
     use crate::store::MemoryStore;
+    use crate::testing;
     use futures_util::FutureExt as _;
 
     /// A state of two servers with a table of two tablets, as it is stored.
     fn stored() -> BTreeMap<String, Bytes> {
         let mut state = State::new(ClusterId(1));
         let mut server = |id| {
-            let info = ServerInfo {
-                id: ServerId(id),
-                address: format!("server-{id}"),
-                redis: None,
-                admin: None,
-                rack: None,
-                pid: 0,
-                cores: 1,
-                volatile: false,
-                disk_mb_per_s: 0,
-                state: ServerState::Up,
-            };
+            let info = testing::server(id, format!("server-{id}"));
             let record = ServerRecord {
                 info,
                 attempt: id,

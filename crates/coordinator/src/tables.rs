@@ -267,8 +267,9 @@ pub(crate) fn cuts_of(range: HashRange, parts: u64) -> Vec<KeyHash> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use pluvio_units::ClusterId;
-    use pluvio_wire::{Enlist, PROTOCOL_VERSION, ServerInfo, ServerState};
+    use pluvio_wire::{Enlist, PROTOCOL_VERSION};
 
     struct NoChoice;
     impl Rng for NoChoice {
@@ -280,18 +281,7 @@ mod tests {
     fn cluster(servers: u64) -> State {
         let mut state = State::new(ClusterId(1));
         for attempt in 1..=servers {
-            let info = ServerInfo {
-                id: ServerId(0),
-                address: attempt.to_string(),
-                redis: None,
-                admin: None,
-                rack: None,
-                pid: 0,
-                cores: 1,
-                volatile: false,
-                disk_mb_per_s: 0,
-                state: ServerState::Up,
-            };
+            let info = testing::server(0, attempt.to_string());
             let request = Enlist {
                 protocol: PROTOCOL_VERSION,
                 cluster: None,

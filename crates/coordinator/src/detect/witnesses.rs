@@ -4,6 +4,7 @@ use super::*;
 use crate::lead::Campaign;
 use crate::state::State;
 use crate::store::MemoryStore;
+use crate::testing;
 use pluvio_env::{BoxFuture, Env, Frame};
 use pluvio_sim::{Intercepted, Interceptor, ProcessId, Sim, SimHandle, SimOptions};
 use pluvio_units::{ClusterId, ServerListVersion};
@@ -111,18 +112,7 @@ fn enlist(id: u64) -> Enlist {
         cluster: None,
         replaces: None,
         attempt: id,
-        info: ServerInfo {
-            id: ServerId(0),
-            address: id.to_string(),
-            redis: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            disk_mb_per_s: 0,
-            state: ServerState::Up,
-        },
+        info: testing::server(0, id.to_string()),
     }
 }
 

@@ -3,11 +3,10 @@
 use super::*;
 use crate::server_list::Enlisted;
 use crate::shared::not_a_member;
+use crate::testing;
 use pluvio_env::Rng;
 use pluvio_units::ClusterId;
-use pluvio_wire::{
-    CreateTable, Enlist, MigrationProgress, PROTOCOL_VERSION, ServerInfo, ServerState, TableRef,
-};
+use pluvio_wire::{CreateTable, Enlist, MigrationProgress, PROTOCOL_VERSION, ServerInfo, TableRef};
 
 struct NoChoice;
 impl Rng for NoChoice {
@@ -18,16 +17,8 @@ impl Rng for NoChoice {
 
 fn enlist(state: &mut State, attempt: u64, volatile: bool) -> Enlisted {
     let info = ServerInfo {
-        id: ServerId(0),
-        address: attempt.to_string(),
-        redis: None,
-        admin: None,
-        rack: None,
-        pid: 0,
-        cores: 1,
         volatile,
-        disk_mb_per_s: 0,
-        state: ServerState::Up,
+        ..testing::server(0, attempt.to_string())
     };
     let request = Enlist {
         protocol: PROTOCOL_VERSION,

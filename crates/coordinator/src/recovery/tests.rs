@@ -3,8 +3,9 @@
 use super::*;
 use crate::shared::not_a_member;
 use crate::state::{ServerRecord, TableRecord, TabletRecord};
+use crate::testing;
 use pluvio_units::{ClusterId, HashRange, KeyHash, SegmentId, TableId};
-use pluvio_wire::{FatalKind, RecoveryMasterFinished, ReplayStats, ServerInfo, ServerState};
+use pluvio_wire::{FatalKind, RecoveryMasterFinished, ReplayStats};
 
 struct NoChoice;
 impl Rng for NoChoice {
@@ -17,18 +18,7 @@ impl Rng for NoChoice {
 fn state() -> State {
     let mut state = State::new(ClusterId(1));
     for id in 1..=3 {
-        let info = ServerInfo {
-            id: ServerId(id),
-            address: id.to_string(),
-            redis: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            disk_mb_per_s: 0,
-            state: ServerState::Up,
-        };
+        let info = testing::server(id, id.to_string());
         let record = ServerRecord {
             info,
             attempt: id,
