@@ -105,6 +105,8 @@ pub(crate) struct FrameState {
     pub(crate) unsynced: bool,
     /// The start of the machine in which the newest header was written without being synced, otherwise 0.
     pub(crate) boot: u64,
+    /// The last write to it was not there at start: cut off by a loss of power, before it was answered, or rotten since.
+    pub(crate) cut_off: bool,
     /// Replicas that the master needs for an acknowledgement.
     pub(crate) needed: u8,
     /// From a former life of this server.
@@ -138,7 +140,8 @@ impl FrameState {
 
     /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11).
     pub(crate) fn copies(&self, boot: u64) -> u8 {
-        if self.boot == 0 || self.boot == boot {
+        let is_whole = self.boot == 0 || self.boot == boot;
+        if is_whole && !self.cut_off {
             1
         } else {
             self.needed.max(1)

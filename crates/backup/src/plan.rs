@@ -41,6 +41,7 @@ pub(crate) fn created(request: &WriteReplica) -> FrameState {
         sequence: 0,
         unsynced: false,
         boot: 0,
+        cut_off: false,
         needed: request.needed,
         found: false,
     }

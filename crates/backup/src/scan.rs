@@ -118,6 +118,7 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         Ok(certified) => FrameState {
             certified,
             written: certified,
+            cut_off: certified < header.certified_length,
             ..state_of(&header, Stage::Usable)
         },
         Err(why) => state_of(&header, Stage::Damaged(why)),
@@ -138,8 +139,8 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
 
 /// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
 /// is read: after a power loss its newest header may certify bytes that never reached the device.
-/// If those before them are whole, the write was not answered as synced, and the header before it
-/// is the one that counts: `older`, if there is one that may count.
+/// If those before them are whole, the header before it is the one that counts: `older`, if there is one that may count.
+/// Such a write was not answered, unless it was lost to rot, which looks the same: recovery takes the frame for doubtful (BACKUP-11).
 async fn verify(
     file: &dyn File,
     header: &FrameHeader,
@@ -185,6 +186,7 @@ fn state_of(header: &FrameHeader, stage: Stage) -> FrameState {
         sequence: header.sequence,
         unsynced: true,
         boot: header.boot,
+        cut_off: false,
         needed: header.needed,
         found: true,
     }
@@ -204,6 +206,7 @@ fn useless(why: String) -> FrameState {
         sequence: 0,
         unsynced: false,
         boot: 0,
+        cut_off: false,
         needed: 0,
         found: true,
     }

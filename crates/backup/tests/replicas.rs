@@ -137,7 +137,7 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
-/// Zeros are what a device may give for the end of a file whose new length it has kept.
+/// Zeros are what a device may give for the end of a file whose new length it has kept. Rot looks the same.
 /// Replicas that a backup offers after the end of an open frame was lost while its process was away, and how long what was written
 /// before the last write is.
 fn offered_without_its_end(synced: bool) -> (Vec<ReplicaInfo>, u32) {
@@ -166,6 +166,8 @@ fn an_open_frame_whose_end_is_zeros_is_as_long_as_before_its_last_write() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
     let (found, kept) = offered_without_its_end(true);
     assert_eq!(found[0].length, kept);
+    let head = found[0].head.as_ref().expect("is open");
+    assert_eq!(head.copies, 2, "BACKUP-11: it may have been answered");
 }
 
 /// The machine has not lost its power since the end was written, so it is no write that was cut off.

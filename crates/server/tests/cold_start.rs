@@ -5,8 +5,9 @@
 mod rig;
 
 use pluvio_env::OpenMode;
-use pluvio_format::SegmentKind;
-use pluvio_units::{SegmentId, ServerId};
+use pluvio_format::{FRAME_DATA_OFFSET, SegmentKind};
+use pluvio_sim::DiskFaults;
+use pluvio_units::{Marks, SegmentId, ServerId};
 use rig::Rig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -172,6 +173,55 @@ fn a_head_that_may_have_lost_its_end_is_waited_for() {
     let recovery = recovery.expect("it is being recovered");
     assert!(
         !recovery.done && recovery.phase.contains("lost power"),
+        "{recovery:?}"
+    );
+    for i in (0..5).filter(|i| *i != weak && *i != master) {
+        rig.restart(i, replicas);
+    }
+    rig.check("t", 40);
+}
+
+/// COORD-10: the last write to the open head of a master has rotted on one of its three backups. That looks as if the write had been cut off
+/// and never answered. While the other two are away it is not taken for the end of the log; when they are back, everything is.
+#[test]
+fn a_head_whose_last_write_has_rotted_is_waited_for() {
+    let _marks = Marks::to_reach(&["backup-last-write-cut-off", "recovery-doubtful-head"]);
+    let replicas = 3;
+    let mut rig = Rig::new(81);
+    rig.synced = true;
+    for _ in 0..5 {
+        rig.add(replicas, DiskFaults::default());
+    }
+    rig.all_started();
+    let table = rig.fill("t", 40);
+    let master = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let id = rig.server(master).unwrap().id();
+    let fullest_head = |i: usize| {
+        let frames = rig.frames(i, id).into_iter();
+        let open = frames.filter(|frame| !frame.header.closed);
+        open.max_by_key(|frame| frame.header.certified_length)
+    };
+    let candidates = (0..5).filter(|i| *i != master);
+    let heads = candidates.filter_map(|i| Some((i, fullest_head(i)?)));
+    let (weak, head) = heads
+        .max_by_key(|(_, frame)| frame.header.certified_length)
+        .expect("somebody has a head");
+    for i in 0..5 {
+        rig.kill(i);
+    }
+    let end = FRAME_DATA_OFFSET as u64 + u64::from(head.header.certified_length);
+    assert!(
+        rig.sim
+            .flip_bit(rig.servers[weak], &head.path, (end - 1) * 8)
+    );
+    rig.restart(weak, replicas);
+    rig.sim.run_for(Duration::from_secs(30));
+    let now = rig.status();
+    let recovery = now.recoveries.iter().find(|r| r.crashed == id);
+    let recovery = recovery.expect("it is being recovered");
+    let named = format!("(segment {})", head.header.segment);
+    assert!(
+        !recovery.done && recovery.phase.contains(&named),
         "{recovery:?}"
     );
     for i in (0..5).filter(|i| *i != weak && *i != master) {

@@ -94,6 +94,8 @@ pub struct Rig {
     pub other: ProcessEnv,
     pub servers: Vec<ProcessId>,
     pub delays: Delays,
+    /// Whether servers that start from now on wait for the device before they answer for a replica.
+    pub synced: bool,
     options: CoordinatorOptions,
     started: Started,
     /// Servers that have ended because their memory was corrupt.
@@ -122,6 +124,7 @@ impl Rig {
             other,
             servers: Vec::new(),
             delays: Delays::default(),
+            synced: false,
             options,
             started: Started::default(),
             corrupt: Arc::default(),
@@ -214,6 +217,7 @@ impl Rig {
         );
         options.memory = Size::mib(48);
         options.replicas = replicas;
+        options.synced = self.synced;
         options.rack = self.racks[i].clone();
         let (handle, id, corrupt) = (self.sim.handle(), process.id, Arc::clone(&self.corrupt));
         options.on_corruption = Some(OnCorruption::new(move |_| {

@@ -114,7 +114,7 @@ impl fmt::Display for Incomplete {
         if !self.doubtful.is_empty() {
             write!(
                 f,
-                "the machines of all backups that have the head lost power since, and not all of its replicas are there (segment {}); ",
+                "all backups that have the head lost power since, or its last write, and not all of its replicas are there (segment {}); ",
                 some(&self.doubtful)
             )?;
         }

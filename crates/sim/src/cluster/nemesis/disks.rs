@@ -97,11 +97,9 @@ fn failing(draw: &mut Stream) -> DiskFaults {
     }
 }
 
-/// Turns over one bit of a closed frame, mostly of its data, sometimes of its header. Gives how many.
-///
-/// Not in an open frame: there a bit is not told from a write that was cut off (`docs/backup.md`, Weaknesses).
+/// Turns over one bit of a frame, mostly of its data, sometimes of its header. Gives how many.
 pub(super) fn rot(draw: &mut Stream, sim: &Sim, process: ProcessId) -> u64 {
-    /// Frames that are looked at until a closed one is found.
+    /// Frames that are looked at until one with data is found.
     const TRIES: usize = 8;
     let files = sim.files(process);
     if files.is_empty() {
@@ -117,7 +115,7 @@ pub(super) fn rot(draw: &mut Stream, sim: &Sim, process: ProcessId) -> u64 {
         let Some(Ok(header)) = header else {
             continue;
         };
-        if header.closed && header.certified_length > 0 {
+        if header.certified_length > 0 {
             let byte = match draw.below(8) {
                 0 => draw.below(area as u64),
                 _ => FRAME_DATA_OFFSET as u64 + draw.below(u64::from(header.certified_length)),
