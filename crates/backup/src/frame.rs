@@ -6,7 +6,7 @@
 //! ```
 
 use pluvio_env::File;
-use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, SegmentKind};
+use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -105,10 +105,10 @@ pub(crate) struct FrameState {
     pub(crate) unsynced: bool,
     /// The start of the machine in which the newest header was written without being synced, otherwise 0.
     pub(crate) boot: u64,
-    /// The last write to it was not there at start: cut off by a loss of power, before it was answered, or rotten since.
-    pub(crate) cut_off: bool,
     /// Replicas that the master needs for an acknowledgement.
     pub(crate) needed: u8,
+    /// What the write of the newest header brought.
+    pub(crate) last_write: LastWrite,
     /// From a former life of this server.
     pub(crate) found: bool,
 }
@@ -135,13 +135,13 @@ impl FrameState {
             sequence: self.sequence,
             boot: self.boot,
             needed: self.needed,
+            last_write: self.last_write,
         }
     }
 
     /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11).
     pub(crate) fn copies(&self, boot: u64) -> u8 {
-        let is_whole = self.boot == 0 || self.boot == boot;
-        if is_whole && !self.cut_off {
+        if self.boot == 0 || self.boot == boot {
             1
         } else {
             self.needed.max(1)

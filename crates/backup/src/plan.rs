@@ -2,7 +2,7 @@
 
 use crate::frame::{FrameState, Stage};
 use core::time::Duration;
-use pluvio_format::SegmentKind;
+use pluvio_format::{LastWrite, SegmentKind};
 use pluvio_units::ReplicationEpoch;
 use pluvio_wire::{FatalKind, Refusal, RetryReason, WriteReplica};
 
@@ -41,8 +41,8 @@ pub(crate) fn created(request: &WriteReplica) -> FrameState {
         sequence: 0,
         unsynced: false,
         boot: 0,
-        cut_off: false,
         needed: request.needed,
+        last_write: LastWrite::default(),
         found: false,
     }
 }

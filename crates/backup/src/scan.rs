@@ -7,8 +7,8 @@ use crate::options::BackupOptions;
 use crate::stats::{Counters, count};
 use pluvio_env::{DiskError, Env, File, OpenMode};
 use pluvio_format::{
-    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, SegmentKind,
-    newest_frame_header,
+    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, LastWrite,
+    SegmentKind, newest_frame_header,
 };
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch};
 use std::sync::Arc;
@@ -118,7 +118,6 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         Ok(certified) => FrameState {
             certified,
             written: certified,
-            cut_off: certified < header.certified_length,
             ..state_of(&header, Stage::Usable)
         },
         Err(why) => state_of(&header, Stage::Damaged(why)),
@@ -139,8 +138,8 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
 
 /// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
 /// is read: after a power loss its newest header may certify bytes that never reached the device.
-/// If those before them are whole, the header before it is the one that counts: `older`, if there is one that may count.
-/// Such a write was not answered, unless it was lost to rot, which looks the same: recovery takes the frame for doubtful (BACKUP-11).
+/// If those before them are whole, and a part of the last write never reached it, that write was not answered as synced, and the header
+/// before it is the one that counts: `older`, if there is one that may count. A write that is there and damaged has rotted (BACKUP-12).
 async fn verify(
     file: &dyn File,
     header: &FrameHeader,
@@ -163,13 +162,21 @@ async fn verify(
         Ok(()) => (image.len(), "the file is too short".to_owned()),
         Err((valid, damage)) => (valid, damage.to_string()),
     };
+    // Without syncs more than the last write may be torn; such a frame is doubtful in any case (BACKUP-11).
+    let is_synced = header.boot == 0;
+    let has_all = image.len() == length && !header.last_write.is_torn(&image);
     match older {
-        Some(older) if older.certified_length as usize <= valid => {
+        Some(older) if older.certified_length as usize > valid => Err(damage),
+        Some(_) if is_synced && has_all => {
+            pluvio_units::mark("backup-last-write-rotten");
+            Err(damage)
+        }
+        Some(older) => {
             pluvio_units::mark("backup-last-write-cut-off");
             tracing::info!(segment = %header.segment, master = %header.server, damage, "the last write to a frame was cut off");
             Ok(older.certified_length)
         }
-        Some(_) | None => Err(damage),
+        None => Err(damage),
     }
 }
 
@@ -186,8 +193,8 @@ fn state_of(header: &FrameHeader, stage: Stage) -> FrameState {
         sequence: header.sequence,
         unsynced: true,
         boot: header.boot,
-        cut_off: false,
         needed: header.needed,
+        last_write: header.last_write,
         found: true,
     }
 }
@@ -206,8 +213,8 @@ fn useless(why: String) -> FrameState {
         sequence: 0,
         unsynced: false,
         boot: 0,
-        cut_off: false,
         needed: 0,
+        last_write: LastWrite::default(),
         found: true,
     }
 }

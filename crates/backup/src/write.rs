@@ -7,7 +7,7 @@ use crate::plan::{Plan, check_shape, plan};
 use crate::stats::count;
 use bytes::Bytes;
 use pluvio_env::{DiskError, File, OpenMode};
-use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES};
+use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, LastWrite};
 use pluvio_units::{ClusterId, CoreId};
 use pluvio_wire::{FatalKind, FreeReplica, Refusal, RetryReason, WriteReplica};
 use std::sync::Arc;
@@ -111,6 +111,8 @@ impl Inner {
             return Ok(());
         }
         let file = self.file(frame, turn, state, created).await?;
+        let added = plan.next.certified.saturating_sub(state.written) as usize;
+        let last_write = LastWrite::new(state.written, &fresh[..added.min(fresh.len())]);
         if !fresh.is_empty() {
             count(&self.counters.bytes_written, fresh.len() as u64);
             file.write_at(FRAME_DATA_OFFSET as u64 + u64::from(state.written), fresh)
@@ -124,6 +126,7 @@ impl Inner {
         }
         let mut next = plan.next.clone();
         if plan.header {
+            next.last_write = last_write;
             // BACKUP-11
             next.boot = if request.synced {
                 0

@@ -7,7 +7,7 @@ use pluvio_env::{
     Address, BoxFuture, Disk, DiskError, File, Frame, Handled, OpenMode, Peer, Service,
 };
 use pluvio_format::SegmentKind::{Head, Side};
-use pluvio_format::{FRAME_SLOT_BYTES, newest_frame_header};
+use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, newest_frame_header};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{ClusterId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
@@ -137,14 +137,13 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
-/// Zeros are what a device may give for the end of a file whose new length it has kept. Rot looks the same.
-/// Replicas that a backup offers after the end of an open frame was lost while its process was away, and how long what was written
-/// before the last write is.
-fn offered_without_its_end(synced: bool) -> (Vec<ReplicaInfo>, u32) {
+/// Replicas that a backup offers after its process was away and `change` met what it wrote last to an open frame: the bytes from there to the
+/// end of the file, with where they begin. Also how long what was written before is.
+fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<ReplicaInfo>, u32) {
     let mut node = Node::new(3);
     let backup = node.start();
-    let image = Image::new(2, Head, 10);
-    for (from, to) in [(0, 5), (5, 10)] {
+    let image = Image::new(2, Head, 20);
+    for (from, to) in [(0, 10), (10, 20)] {
         let request = WriteReplica {
             synced,
             ..image.request(2, Head, from, to)
@@ -152,29 +151,48 @@ fn offered_without_its_end(synced: bool) -> (Vec<ReplicaInfo>, u32) {
         node.write(&backup, request).expect("is written");
     }
     drop(backup);
+    let kept = image.ends[9];
     node.rewrite("frames/0000000000000003-0000000000000002", |file| {
-        file[4096 + image.ends[8] as usize..].fill(0)
+        let at = FRAME_DATA_OFFSET + kept as usize;
+        change(at, &mut file[at..]);
     });
     node.sim.crash(node.process);
     node.restart();
     let backup = node.start();
-    (replicas(&node, &backup), image.ends[4])
+    (replicas(&node, &backup), kept)
+}
+
+/// Zeros are what a device may give for sectors at the end of a file whose new length it has kept.
+fn lose_a_sector(at: usize, last_write: &mut [u8]) {
+    let begin = FRAME_SLOT_BYTES - at % FRAME_SLOT_BYTES;
+    last_write[begin..begin + FRAME_SLOT_BYTES].fill(0);
+}
+
+fn flip_a_bit(_: usize, last_write: &mut [u8]) {
+    last_write[FRAME_SLOT_BYTES] ^= 4;
 }
 
 #[test]
-fn an_open_frame_whose_end_is_zeros_is_as_long_as_before_its_last_write() {
+fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
-    let (found, kept) = offered_without_its_end(true);
+    let (found, kept) = offered_after(true, lose_a_sector);
     assert_eq!(found[0].length, kept);
-    let head = found[0].head.as_ref().expect("is open");
-    assert_eq!(head.copies, 2, "BACKUP-11: it may have been answered");
+}
+
+/// BACKUP-12: it may have been answered.
+#[test]
+fn an_open_frame_whose_last_write_has_rotted_is_damaged() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-rotten"]);
+    assert_eq!(offered_after(true, flip_a_bit).0, []);
 }
 
 /// The machine has not lost its power since the end was written, so it is no write that was cut off.
 #[test]
 fn an_open_frame_that_lost_its_end_without_a_loss_of_power_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
-    assert_eq!(offered_without_its_end(false).0, []);
+    for change in [lose_a_sector, flip_a_bit] {
+        assert_eq!(offered_after(false, change).0, []);
+    }
 }
 
 /// How many replicas of an open head are asked for, after its process died or its machine lost power; `None` when it was lost.

@@ -24,8 +24,8 @@
 //!   closed. See `recovery::plan`.
 //! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or others makes the log
 //!   incomplete, never another one.
-//! - COORD-10: a log does not end with a head of which every replica found was on a machine that lost power since, or has lost its last
-//!   write, unless there are as many as an acknowledgement needed.
+//! - COORD-10: a log does not end with a head of which every replica found was on a machine that lost power since, unless there are as many as
+//!   an acknowledgement needed.
 //! - COORD-11: a server that is no member is not told that it does not own what it replayed or received: it may own it, by an answer
 //!   that was lost, and its log is what that is recovered from.
 //!

@@ -21,7 +21,7 @@ const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 
 const MAGIC: [u8; 8] = *b"PLUVIOFR";
 /// Bytes of a slot in use, without the checksum.
-const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1;
+const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1 + 4 + 2;
 
 /// What a backup knows about the replica in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +52,42 @@ pub struct FrameHeader {
     pub boot: u64,
     /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not write it.
     pub needed: u8,
+    /// What the write that this header belongs to brought.
+    pub last_write: LastWrite,
+}
+
+/// What a write added to the bytes of a frame that count, told so that a write which was cut off by a loss of power can be told from one that
+/// has rotted since. A device writes sectors whole: those of an added range that it has not written are missing, or read as zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LastWrite {
+    /// Where in the segment it begins; 0, with no sectors, in frames of programs that did not write it.
+    pub from: u32,
+    /// Into how many sectors it put anything but zeros.
+    pub sectors: u16,
+}
+
+impl LastWrite {
+    /// The write that put `added` at byte `from` of the segment, which has not more than 2^16 sectors.
+    #[must_use]
+    pub fn new(from: u32, added: &[u8]) -> Self {
+        // The bytes of a segment begin at the beginning of a sector of their file.
+        const { assert!(FRAME_DATA_OFFSET.is_multiple_of(FRAME_SLOT_BYTES)) };
+        let first = FRAME_SLOT_BYTES - from as usize % FRAME_SLOT_BYTES;
+        let (first, rest) = added.split_at(first.min(added.len()));
+        let sectors = std::iter::once(first).chain(rest.chunks(FRAME_SLOT_BYTES));
+        let filled = sectors.filter(|sector| sector.iter().any(|byte| *byte != 0));
+        Self {
+            from,
+            sectors: u16::try_from(filled.count()).unwrap_or(u16::MAX),
+        }
+    }
+
+    /// Whether a part of it never reached the device, given the bytes of the segment that are there now. Always, when nothing is known of it.
+    #[must_use]
+    pub fn is_torn(&self, segment: &[u8]) -> bool {
+        let there = segment.get(self.from as usize..).unwrap_or_default();
+        *self == Self::default() || Self::new(self.from, there).sectors < self.sectors
+    }
 }
 
 /// Why a slot holds no header.
@@ -100,6 +136,8 @@ impl FrameHeader {
         fields.extend_from_slice(&self.sequence.to_le_bytes());
         fields.extend_from_slice(&self.boot.to_le_bytes());
         fields.push(self.needed);
+        fields.extend_from_slice(&self.last_write.from.to_le_bytes());
+        fields.extend_from_slice(&self.last_write.sectors.to_le_bytes());
         let mut slot = [0; FRAME_SLOT_BYTES];
         slot[..FIELDS_BYTES].copy_from_slice(&fields);
         let crc = crc32c(&[&slot[..FRAME_SLOT_BYTES - 4]]);
@@ -153,6 +191,10 @@ impl FrameHeader {
             sequence: fields.u64()?,
             boot: fields.u64()?,
             needed: fields.u8()?,
+            last_write: LastWrite {
+                from: fields.u32()?,
+                sectors: u16::from_le_bytes([fields.u8()?, fields.u8()?]),
+            },
         };
         fields.end()?;
         (header.sequence <= SEQUENCE_MAX).then_some(header)
@@ -201,6 +243,10 @@ mod tests {
             sequence,
             boot: 0x1122_3344_5566_7788,
             needed: 2,
+            last_write: LastWrite {
+                from: 0x0a0b_0c0d,
+                sectors: 0x0e0f,
+            },
         }
     }
 
@@ -229,6 +275,33 @@ mod tests {
         assert_eq!(newest_frame_header(&area), Ok(header(4)));
         area[header(4).slot() * FRAME_SLOT_BYTES + 9] ^= 1;
         assert_eq!(newest_frame_header(&area), Err(FrameError::BadChecksum));
+    }
+
+    #[test]
+    fn a_write_that_lacks_a_sector_is_torn_and_one_with_a_flipped_bit_is_not() {
+        // Ends inside of sectors, and one sector that holds nothing but zeros.
+        let mut segment = vec![7; 5_000];
+        segment[1_024..1_536].fill(0);
+        let from = 500;
+        let write = LastWrite::new(from, &segment[from as usize..]);
+        assert_eq!(write.sectors, 9, "of 10");
+        assert!(!write.is_torn(&segment));
+        for bit in (from as usize * 8..segment.len() * 8).step_by(7) {
+            let mut rotten = segment.clone();
+            rotten[bit / 8] ^= 1 << (bit % 8);
+            assert!(!write.is_torn(&rotten), "bit {bit}");
+        }
+        for sector in [500..512, 512..1_024, 4_608..5_000] {
+            let mut torn = segment.clone();
+            torn[sector.clone()].fill(0);
+            assert!(write.is_torn(&torn), "{sector:?}");
+        }
+        assert!(write.is_torn(&segment[..4_608]), "a short file");
+        assert!(write.is_torn(&segment[..100]), "a very short file");
+        let before = LastWrite::default();
+        assert!(before.is_torn(&segment), "nobody knows");
+        let nothing = LastWrite::new(5_000, &[]);
+        assert!(!nothing.is_torn(&segment), "it added nothing");
     }
 
     #[test]

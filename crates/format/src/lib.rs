@@ -38,7 +38,8 @@ pub use entry::{
     ParseError, ParseErrorKind, Parsed, SegmentHeader, SegmentKind, Tombstone,
 };
 pub use frame::{
-    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, newest_frame_header,
+    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, LastWrite,
+    newest_frame_header,
 };
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;

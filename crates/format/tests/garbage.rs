@@ -6,8 +6,8 @@
 
 use pluvio_format::{
     Check, Completion, Encoded, Entry, EntryHead, FORMAT_VERSION, FRAME_SLOT_BYTES, FrameHeader,
-    GraveList, Graves, LogDigest, Object, Outcome, Parsed, SegmentHeader, SegmentIter, SegmentKind,
-    TableStat, TableStats, Tombstone, newest_frame_header,
+    GraveList, Graves, LastWrite, LogDigest, Object, Outcome, Parsed, SegmentHeader, SegmentIter,
+    SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
 };
 use pluvio_units::{
     ClientId, ClusterId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
@@ -326,12 +326,16 @@ fn damaged_frame_headers_with_right_checksums_are_errors_or_headers_never_panics
             sequence: random.number() >> 1,
             boot: random.number(),
             needed: random.number() as u8,
+            last_write: LastWrite {
+                from: random.number() as u32,
+                sectors: random.number() as u16,
+            },
         };
         let mut area = header.encode().to_vec();
         assert_eq!(FrameHeader::decode(&area), Ok(header));
         for _ in 0..random.below(4) {
             // The fields are at the front.
-            let at = random.below(64);
+            let at = random.below(72);
             area[at] = random.next() as u8;
         }
         let crc_at = FRAME_SLOT_BYTES - size_of::<u32>();

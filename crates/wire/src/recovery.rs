@@ -65,8 +65,7 @@ pub struct HeadInfo {
     /// Whether anything follows these first entries: then all heads before it were closed.
     pub has_data: bool,
     /// How many open replicas of this segment must be found before this one may end the log: 1, or as many as an
-    /// acknowledgement needed where the newest writes may be missing: the backup's machine was started anew since, or the last
-    /// write was cut off or has rotted.
+    /// acknowledgement needed where the backup's machine was started anew since, so that the newest writes may be missing.
     pub copies: u8,
 }
 

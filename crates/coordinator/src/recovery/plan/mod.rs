@@ -12,7 +12,7 @@
 //! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no data yet.
 //! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
 //! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the log only when as many are there
-//!    as an acknowledgement needed; one that lost nothing ends it alone, and shorter ones are not read then (COORD-10).
+//!    as an acknowledgement needed; one that lost nothing ends it alone, and shorter ones are not read then. Where each may lack some, the longest is read (COORD-10).
 //!
 //! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says what no master has, heads of
 //! one segment with different digests, a segment that is of another log than its digest. Without them
@@ -114,7 +114,7 @@ impl fmt::Display for Incomplete {
         if !self.doubtful.is_empty() {
             write!(
                 f,
-                "all backups that have the head lost power since, or its last write, and not all of its replicas are there (segment {}); ",
+                "the machines of all backups that have the head lost power since, and not all of its replicas are there (segment {}); ",
                 some(&self.doubtful)
             )?;
         }
@@ -317,14 +317,18 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What every open replica of a head has at least that holds all that was acknowledged (COORD-10): the length of the shortest that lost
-    /// nothing; 0 when each of them may have.
+    /// What every open replica of a head has at least that may be read (COORD-10): the length of the shortest that lost
+    /// nothing; when each of them may have, that of the longest.
     fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
         let replicas = self.replicas.get(&head).into_iter().flatten();
-        let lengths = replicas
-            .filter(|(_, _, r)| is_head(r) && is_certain(r))
-            .map(|(_, _, r)| r.length);
-        lengths.min().unwrap_or(0)
+        let heads: Vec<&ReplicaInfo> = replicas
+            .map(|(_, _, r)| *r)
+            .filter(|r| is_head(r))
+            .collect();
+        let certain = heads.iter().filter(|r| is_certain(r));
+        let shortest = certain.map(|r| r.length).min();
+        let longest = heads.iter().map(|r| r.length).max();
+        shortest.or(longest).unwrap_or(0)
     }
 
     /// Takes a segment with its usable replicas; false when there is none.
