@@ -9,7 +9,7 @@ use crate::durable::Appended;
 use crate::error::{AppendError, FullReason};
 use crate::log_state::LogState;
 use crate::space::LogSpace;
-use crate::writer::{SegmentWriter, end_after};
+use crate::writer::SegmentWriter;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -290,13 +290,13 @@ impl LogSpace {
         let mut head = state.head();
         let lens = || encoded.iter().map(Encoded::len);
         let capacity = self.geometry.segment_bytes();
-        let mut end = end_after(current(&mut head).at(), lens());
+        let mut end = current(&mut head).end_after(lens());
         if end > capacity || current(&mut head).segment().is_emergency() {
             self.check_group_fits(state, lens())?;
             let leave = self.seglets_left_by(class, encoded);
             self.roll_for_append(state, &mut head, leave)
                 .map_err(|why| self.full(why))?;
-            end = end_after(current(&mut head).at(), lens());
+            end = current(&mut head).end_after(lens());
             if end > capacity {
                 return Err(self.too_large(current(&mut head).at(), lens()));
             }
@@ -427,7 +427,8 @@ impl LogSpace {
     ) -> Result<(), AppendError> {
         let own = self.head_entries_bound(state);
         let lens: Vec<usize> = lens.collect();
-        if end_after(own, lens.iter().copied()) > self.geometry.segment_bytes() {
+        let end = self.memory.packing().end_after(own, lens.iter().copied());
+        if end > self.geometry.segment_bytes() {
             return Err(self.too_large(own, lens.into_iter()));
         }
         Ok(())

@@ -19,6 +19,7 @@
 use crate::durable::Durability;
 use crate::options::{Geometry, LogOptions};
 use crate::stats::MemoryBinding;
+use crate::writer::Packing;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use pluvio_format::Check;
 use pluvio_memory::{
@@ -64,6 +65,7 @@ pub(crate) struct LogMemory {
     check: Check,
     /// Whether values may be overwritten.
     in_place: bool,
+    packing: Packing,
     copy: CopyMethod,
     binding: MemoryBinding,
 }
@@ -96,6 +98,7 @@ impl LogMemory {
                 Durability::Replicated => Check::Checksum,
             },
             in_place: options.in_place,
+            packing: Packing::new(options.in_place),
             copy: options.copy,
         })
     }
@@ -312,6 +315,11 @@ impl LogMemory {
     }
 
     #[inline]
+    /// How entries are laid into its seglets.
+    pub(crate) fn packing(&self) -> Packing {
+        self.packing
+    }
+
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place
     }

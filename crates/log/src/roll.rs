@@ -13,7 +13,7 @@ use crate::error::{AppendError, FullReason};
 use crate::log_state::{LogState, Members};
 use crate::segment::{NewSegment, Segment};
 use crate::space::LogSpace;
-use crate::writer::{SegmentWriter, end_after};
+use crate::writer::SegmentWriter;
 use core::sync::atomic::Ordering;
 use pluvio_format::{
     Encoded, Entry, FORMAT_VERSION, LogDigest, SegmentHeader, SegmentKind, TableStats,
@@ -323,7 +323,7 @@ impl LogSpace {
             let encoded = Encoded::new(entry, true).expect("ids ascend and all is in bounds");
             encoded.len()
         });
-        end_after(0, lens) as usize
+        self.memory.packing().end_after(0, lens) as usize
     }
 
     /// Bytes of the first group of the next head, or a few more.

@@ -12,7 +12,7 @@ use crate::log_state::LogState;
 use crate::roll::Opening;
 use crate::segment::Segment;
 use crate::space::LogSpace;
-use crate::writer::{SegmentWriter, end_after};
+use crate::writer::SegmentWriter;
 use core::time::Duration;
 use pluvio_format::{Check, Encoded, Entry, SegmentKind};
 use pluvio_memory::EpochGuard;
@@ -85,17 +85,18 @@ impl SideLog {
         with_encoded(entries, |encoded| {
             let lens = || encoded.iter().map(Encoded::len);
             let capacity = space.geometry.segment_bytes();
-            if end_after(SIDE_HEADER_BYTES as u32, lens()) > capacity {
+            let packing = space.memory.packing();
+            if packing.end_after(SIDE_HEADER_BYTES as u32, lens()) > capacity {
                 return Err(space.too_large(SIDE_HEADER_BYTES as u32, lens()));
             }
             let leave = space.seglets_left_by(class, encoded);
-            let full_up = |writer: &SegmentWriter| end_after(writer.at(), lens()) > capacity;
+            let full_up = |writer: &SegmentWriter| writer.end_after(lens()) > capacity;
             if self.open.as_ref().is_none_or(full_up) {
                 self.finish_segment();
                 self.open = Some(space.open_side_segment(self.log, leave)?);
             }
             let writer = self.open.as_mut().expect("opened above");
-            let missing = writer.missing_seglets(end_after(writer.at(), lens()));
+            let missing = writer.missing_seglets(writer.end_after(lens()));
             if missing > 0 {
                 space.check_live_limit(class, encoded)?;
                 let seglets = space

@@ -332,7 +332,7 @@ impl LogMemory {
         // reference while its segment is open.
         let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
         let head = match EntryHead::read(start) {
-            // Only entries of more than SMALL_ENTRY_MAX bytes begin so close to a border.
+            // Only entries of more than WHOLE_ENTRY_MAX bytes begin so close to a border.
             Err(e) if e.kind == ParseErrorKind::Truncated && left < EntryHead::BYTES_MAX => {
                 let start = self
                     .gather(seglet, within, EntryHead::BYTES_MAX, guard)

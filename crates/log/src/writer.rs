@@ -3,25 +3,43 @@
 
 use crate::memory::{LogMemory, Place};
 use crate::segment::Segment;
-use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX};
+use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX, WHOLE_ENTRY_MAX};
 use std::sync::Arc;
 
 static ZEROS: [u8; SMALL_ENTRY_MAX] = [0; SMALL_ENTRY_MAX];
 
-/// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding when
-/// it is small and would cross a seglet border.
-pub(crate) fn place(at: u32, len: usize) -> u32 {
-    let left = SEGLET_BYTES - at as usize % SEGLET_BYTES;
-    if len > left && len <= SMALL_ENTRY_MAX {
-        at + left as u32
-    } else {
-        at
-    }
+/// How entries are laid into seglets: the same for all segments of a log space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packing {
+    /// Entries up to so many bytes lie in one seglet.
+    whole_max: usize,
 }
 
-/// Where the segment ends after entries of these lengths were put at `at`.
-pub(crate) fn end_after(at: u32, lens: impl Iterator<Item = usize>) -> u32 {
-    lens.fold(at, |at, len| place(at, len).saturating_add(len as u32))
+impl Packing {
+    /// Of a log space whose values change in place, or do not.
+    pub(crate) fn new(in_place: bool) -> Self {
+        let whole_max = match in_place {
+            true => SMALL_ENTRY_MAX,
+            false => WHOLE_ENTRY_MAX,
+        };
+        Self { whole_max }
+    }
+
+    /// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding when
+    /// it is small and would cross a seglet border. Ascends with `at`.
+    fn place(self, at: u32, len: usize) -> u32 {
+        let left = SEGLET_BYTES - at as usize % SEGLET_BYTES;
+        if len > left && len <= self.whole_max {
+            at + left as u32
+        } else {
+            at
+        }
+    }
+
+    /// Where the segment ends after entries of these lengths were put at `at`.
+    pub(crate) fn end_after(self, at: u32, lens: impl Iterator<Item = usize>) -> u32 {
+        lens.fold(at, |at, len| self.place(at, len).saturating_add(len as u32))
+    }
 }
 
 /// The one writer of a segment (LOG-2).
@@ -76,6 +94,11 @@ impl SegmentWriter {
         }
     }
 
+    /// Where the segment ends after entries of these lengths more.
+    pub(crate) fn end_after(&self, lens: impl Iterator<Item = usize>) -> u32 {
+        self.memory.packing().end_after(self.at, lens)
+    }
+
     /// Seglets that are missing for the segment to reach `end`.
     pub(crate) fn missing_seglets(&self, end: u32) -> usize {
         (end as usize)
@@ -107,7 +130,7 @@ impl SegmentWriter {
     pub(crate) fn put(&mut self, parts: &[&[u8]]) -> EntryRef {
         self.check_end();
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let start = place(self.at, len);
+        let start = self.memory.packing().place(self.at, len);
         let padding = (start - self.at) as usize;
         if padding > 0 {
             self.write(&ZEROS[..padding]);

@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
 pub(super) const WASTE_PERCENT_MIN: u32 = 15;
 
+/// How much more than a dead byte on disk one in memory counts when a pass for disk chooses: what lives in its victims has to be copied, and all the
+/// memory that frees is memory that no compaction has to free. From 10 on the choice is that by memory, among segments with much dead on disk.
+const MEMORY_WEIGHT: f64 = 10.0;
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
 /// value is RAMCloud's).
 const TOMBSTONE_PERCENT: u64 = 40;
@@ -354,7 +357,11 @@ impl Cleaner {
     /// live share of the memory the segment takes; for disk, that of its replica; for slots, that of a full
     /// segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
-        let dead = candidate.dead_bytes(goal) as f64;
+        let mut dead = candidate.dead_bytes(goal) as f64;
+        if goal == Goal::Disk {
+            // What is dead in memory, too, no compaction has to free.
+            dead += MEMORY_WEIGHT * candidate.dead_bytes(Goal::Memory) as f64;
+        }
         let live = candidate.live_bytes as f64;
         let created_s = candidate.segment.created_s();
         let age = f64::from(self.space.newest_s().saturating_sub(created_s)) + 1.0;

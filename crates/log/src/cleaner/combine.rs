@@ -8,7 +8,7 @@ use crate::error::Corruption;
 use crate::log_state::LogState;
 use crate::segment::Segment;
 use crate::side_log::SIDE_HEADER_BYTES;
-use crate::writer::{SegmentWriter, end_after};
+use crate::writer::{Packing, SegmentWriter};
 use core::sync::atomic::Ordering;
 use pluvio_format::Check;
 use pluvio_memory::SegletClass;
@@ -135,19 +135,19 @@ impl Pass {
     /// Lays the survivors out. Entries that turn out to be dead when they are copied are left out of
     /// their segment; the end of a segment is nowhere further than planned then, because where an entry
     /// ends never depends on those before it but through where they end, and ascends with that.
-    fn layout(&self, capacity: u32) -> Layout {
+    fn layout(&self, capacity: u32, packing: Packing) -> Layout {
         let mut layout = Layout::default();
         let mut at = None;
         let needed = self.live.iter().filter(|s| self.outlives_pass(s));
         for (number, survivor) in needed.enumerate() {
             let len = survivor.len as usize;
-            let end = at.map(|at| end_after(at, [len].into_iter()));
+            let end = at.map(|at| packing.end_after(at, [len].into_iter()));
             at = match end {
                 Some(end) if end <= capacity => Some(end),
                 _ => {
                     layout.finish(at);
                     layout.starts.push(number);
-                    Some(end_after(SIDE_HEADER_BYTES as u32, [len].into_iter()))
+                    Some(packing.end_after(SIDE_HEADER_BYTES as u32, [len].into_iter()))
                 }
             };
         }
@@ -282,7 +282,7 @@ impl Cleaner {
         // With a segment that is known to be barren, the next choice is another one.
         let mut pace = CleanerPace::Idle;
         while !pass.victims.is_empty() {
-            let layout = pass.layout(capacity);
+            let layout = pass.layout(capacity, self.space.memory.packing());
             let fits = layout.seglets <= self.survivor_budget();
             let gains = pass.gains(&layout, least);
             if let [last] = pass.victims.as_slice()
@@ -432,7 +432,7 @@ impl Cleaner {
             pass.writer = Some(writer);
         }
         let writer = pass.writer.as_mut().expect("opened for the first entry");
-        let end = end_after(writer.at(), [len as usize].into_iter());
+        let end = writer.end_after([len as usize].into_iter());
         let missing = writer.missing_seglets(end);
         if missing > 0 {
             let keep = pass.stock_seglets.len().checked_sub(missing);

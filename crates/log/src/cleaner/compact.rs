@@ -10,7 +10,7 @@ use super::{Cleaner, CleanerPace, FINISHED_MAX, Stage};
 use crate::error::Corruption;
 use crate::segment::{Segment, TombstoneTargets};
 use crate::side_log::SIDE_HEADER_BYTES;
-use crate::writer::{SegmentWriter, end_after};
+use crate::writer::SegmentWriter;
 use core::sync::atomic::Ordering;
 use pluvio_format::{Check, Encoded};
 use pluvio_memory::SegletClass;
@@ -63,7 +63,8 @@ impl Cleaner {
         let on_disk = &compaction.on_disk;
         let scan = Scan {
             number: 0,
-            check: Check::Checksum,
+            // What lives is compared with its checksum when it is copied.
+            check: Check::Structure,
             bytes: self.options.slice_bytes,
             // Not even when that segment is leaving: only a digest drops it, and none is
             // written for this (CLEAN-5).
@@ -84,7 +85,9 @@ impl Cleaner {
 
     fn plan_compaction(&self, mut compaction: Compaction) -> (Stage, CleanerPace) {
         let lens = compaction.live.iter().map(|s| s.len as usize);
-        let needed = (end_after(SIDE_HEADER_BYTES as u32, lens) as usize).div_ceil(SEGLET_BYTES);
+        let packing = self.space.memory.packing();
+        let end = packing.end_after(SIDE_HEADER_BYTES as u32, lens);
+        let needed = (end as usize).div_ceil(SEGLET_BYTES);
         let source = &compaction.source;
         let gain = source.seglets.len().saturating_sub(needed);
         let log = source.segment.log();
@@ -151,7 +154,7 @@ impl Cleaner {
                 survivor,
                 writer,
                 tables,
-                Check::Structure,
+                Check::Checksum,
                 &mut place,
                 &guard,
             )?;

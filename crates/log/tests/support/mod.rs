@@ -44,7 +44,8 @@ impl Random {
 /// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's border,
 /// those that leave most of it unused, the smallest and the largest.
 pub fn adversarial(random: &mut Random) -> usize {
-    match random.below(9) {
+    match random.below(10) {
+        9 => 512 - 40 + random.below(80) as usize,
         0 => 1 + random.below(32) as usize,
         1 => 4096 - 40 + random.below(40) as usize,
         2 => 65_536 - 60 + random.below(120) as usize,

@@ -4,7 +4,7 @@ use super::{Kind, Survivor, TableCache, is_intact, prefetch_each};
 use crate::cleaner::Cleaner;
 use crate::error::Corruption;
 use crate::segment::TombstoneTargets;
-use crate::writer::{SegmentWriter, end_after};
+use crate::writer::SegmentWriter;
 use pluvio_format::{Check, Encoded, Entry, EntryHead};
 use pluvio_memory::EpochGuard;
 use pluvio_units::EntryRef;
@@ -64,6 +64,7 @@ impl Cleaner {
         guard: &EpochGuard<'_>,
     ) -> Result<(), Corruption> {
         let before = writer.at();
+        let planned = writer.end_after(core::iter::once(survivor.len as usize));
         let new = match self.copy_whole(survivor, writer, check, guard) {
             Some(new) => new,
             None => self.copy_view(survivor, writer, check, guard)?,
@@ -75,7 +76,7 @@ impl Cleaner {
                     swing(survivor, new, tables);
                 }
                 place.count_tombstone(survivor, writer);
-                check_copied(writer, before, survivor.len);
+                check_copied(writer, planned);
                 return Ok(());
             }
             Kind::Object => swing(survivor, new, tables),
@@ -83,7 +84,7 @@ impl Cleaner {
         };
         if is_needed {
             place.count_live(survivor);
-            check_copied(writer, before, survivor.len);
+            check_copied(writer, planned);
         } else {
             writer.rewind(before);
         }
@@ -158,10 +159,10 @@ impl Cleaner {
 }
 
 /// One copy was added, and nothing else.
-fn check_copied(writer: &SegmentWriter, before: u32, len: u32) {
+fn check_copied(writer: &SegmentWriter, planned: u32) {
     debug_assert_eq!(
         writer.at(),
-        end_after(before, core::iter::once(len as usize)),
+        planned,
         "CLEAN-6: a survivor has what was asked for and nothing else"
     );
 }
