@@ -111,6 +111,8 @@ pub(crate) struct FrameState {
     pub(crate) last_write: LastWrite,
     /// From a former life of this server.
     pub(crate) found: bool,
+    /// A write failed in the middle: something of it may lie behind what was written.
+    pub(crate) has_remains: bool,
 }
 
 impl FrameState {
@@ -183,6 +185,11 @@ impl Frame {
     /// Changes the stage; gives the former one.
     pub(crate) fn set_stage(&self, stage: Stage) -> Stage {
         std::mem::replace(&mut self.lock().stage, stage)
+    }
+
+    /// A write failed, and will be tried again; only by the holder of the turn.
+    pub(crate) fn leave_remains(&self) {
+        self.lock().has_remains = true;
     }
 
     /// Whether it is from a former life of this server.

@@ -44,6 +44,7 @@ pub(crate) fn created(request: &WriteReplica) -> FrameState {
         needed: request.needed,
         last_write: LastWrite::default(),
         found: false,
+        has_remains: false,
     }
 }
 

@@ -196,6 +196,7 @@ fn state_of(header: &FrameHeader, stage: Stage) -> FrameState {
         needed: header.needed,
         last_write: header.last_write,
         found: true,
+        has_remains: false,
     }
 }
 
@@ -216,6 +217,7 @@ fn useless(why: String) -> FrameState {
         needed: 0,
         last_write: LastWrite::default(),
         found: true,
+        has_remains: false,
     }
 }
 

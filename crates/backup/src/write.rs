@@ -112,7 +112,11 @@ impl Inner {
         }
         let file = self.file(frame, turn, state, created).await?;
         let added = plan.next.certified.saturating_sub(state.written) as usize;
-        let last_write = LastWrite::new(state.written, &fresh[..added.min(fresh.len())]);
+        let last_write = match state.has_remains {
+            // A sector that a loss of power takes from this write may hold those.
+            true => LastWrite::default(),
+            false => LastWrite::new(state.written, &fresh[..added.min(fresh.len())]),
+        };
         if !fresh.is_empty() {
             count(&self.counters.bytes_written, fresh.len() as u64);
             file.write_at(FRAME_DATA_OFFSET as u64 + u64::from(state.written), fresh)
@@ -127,6 +131,7 @@ impl Inner {
         let mut next = plan.next.clone();
         if plan.header {
             next.last_write = last_write;
+            next.has_remains = false;
             // BACKUP-11
             next.boot = if request.synced {
                 0
@@ -229,6 +234,8 @@ impl Inner {
                 tracing::warn!(%error, "cannot remove a frame that could not be opened");
             }
             self.catalogue().forget(frame);
+        } else {
+            frame.leave_remains();
         }
         if let DiskError::Full { path } = error {
             pluvio_units::mark("backup-disk-full");

@@ -314,12 +314,13 @@ impl LogMemory {
         self.region.populate(0, self.region.len())
     }
 
-    #[inline]
     /// How entries are laid into its seglets.
+    #[inline]
     pub(crate) fn packing(&self) -> Packing {
         self.packing
     }
 
+    #[inline]
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place
     }

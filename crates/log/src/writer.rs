@@ -233,3 +233,24 @@ impl SegmentWriter {
         self.segment.set_appended(self.at);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_entries_lie_in_one_seglet_and_longer_ones_cross() {
+        const BORDER: u32 = SEGLET_BYTES as u32;
+        for (in_place, whole_max) in [(false, WHOLE_ENTRY_MAX), (true, SMALL_ENTRY_MAX)] {
+            let packing = Packing::new(in_place);
+            for at in [BORDER - 1, 3 * BORDER - 100] {
+                let border = at.next_multiple_of(BORDER);
+                assert_eq!(packing.place(at, whole_max), border);
+                assert_eq!(packing.place(at, whole_max + 1), at);
+            }
+            let exactly = BORDER - whole_max as u32;
+            assert_eq!(packing.place(exactly, whole_max), exactly, "it fits");
+            assert_eq!(packing.end_after(exactly, [whole_max].into_iter()), BORDER);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::table::EngineTable;
 use pluvio_format::{Entry, EntryHead};
-use pluvio_units::{EntryRef, HashRange, KeyHash};
+use pluvio_units::{EntryRef, HashRange, KeyHash, SEGLET_BYTES};
 
 /// Stretches of an index that are looked at until an object is found.
 const TRIES: u32 = 64;
@@ -58,7 +58,10 @@ impl Engine {
                 let is_durable = self.pending(*slot, view.total_len(), &guard).is_none();
                 let is_object = matches!(view.entry(), Entry::Object(_));
                 let head = EntryHead::read(view.bytes()).ok()?;
-                (is_durable && is_object).then_some((slot.entry, head))
+                // The bits are counted from the entry on: not across the end of its seglet.
+                let left = SEGLET_BYTES - slot.entry.offset() as usize % SEGLET_BYTES;
+                let is_whole = head.header_len <= left;
+                (is_durable && is_object && is_whole).then_some((slot.entry, head))
             });
             let durable: Vec<_> = durable.collect();
             if !durable.is_empty() {

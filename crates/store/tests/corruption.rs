@@ -102,6 +102,16 @@ fn cleaner_meets(at: fn(usize) -> usize, byte: u8) {
     overwrite_others(&table, 100);
 }
 
+/// An object that crosses the border of a seglet, and where its value begins: behind the object before it.
+fn crossing(store: &Store, table: &Table) -> (u32, usize) {
+    let behind = |key| address_of(store, table, key) + HEADER_BYTES + 4 + 1000;
+    let mut keys = 1..100;
+    // It is read into another place, as it lies in two pieces.
+    let crosses = |key: &u32| address_of(store, table, *key) != behind(key - 1);
+    let key = keys.find(crosses).expect("seglets are not so long");
+    (key, behind(key - 1))
+}
+
 /// A header that is none: in front of the value lie its key of four bytes and, before that, the header.
 fn break_header(address: usize) {
     overwrite(address - 4 - 16, &[0xff; 16]);
@@ -247,6 +257,22 @@ fn in_child(case: &str) {
             assert_eq!(read[500], 6, "reads compare no checksums");
             overwrite_others(&table, 100);
         }
+        "checksum of one that lives and crosses" => {
+            let (store, table) = filled(Store::builder().cleaner_threads(1).sink(Nowhere));
+            store.sync().unwrap();
+            let (key, address) = crossing(&store, &table);
+            overwrite(address, &[6]);
+            let read = table.get(&key.to_le_bytes()).unwrap();
+            assert_eq!(read[0], 6, "it begins before the border");
+            overwrite_others(&table, key);
+        }
+        "checksum of one that died and crosses" => {
+            let (store, table) = filled(Store::builder().cleaner_threads(1).sink(Nowhere));
+            store.sync().unwrap();
+            let (_, address) = crossing(&store, &table);
+            overwrite(address, &[6]);
+            overwrite_others(&table, KEYS);
+        }
         // What the index is not asked about is taken for dead, and must not be left behind.
         "cleaner, key" => cleaner_meets(|address| address - 3, 9),
         // As if the rest of the seglet were padding.
@@ -271,6 +297,14 @@ fn corrupt_memory_stops_the_process_and_says_where() {
         ("thread", "): "),
         ("cleaner", "): "),
         ("checksum", "): the checksum is "),
+        (
+            "checksum of one that lives and crosses",
+            "): the checksum is ",
+        ),
+        (
+            "checksum of one that died and crosses",
+            "): the checksum is ",
+        ),
         ("cleaner, key", "): the checksum is "),
         ("cleaner, kind", "): bad padding"),
         ("leave", "): the checksum is "),

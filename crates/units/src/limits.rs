@@ -14,7 +14,7 @@ pub const SEGMENT_BYTES: usize = 8 << 20;
 pub const SEGLETS_PER_SEGMENT: usize = SEGMENT_BYTES / SEGLET_BYTES;
 /// Entries up to this many bytes never cross a seglet boundary, so that the common read is one
 /// contiguous slice. Padding then wastes at most 1/128 of a seglet; with 100-byte objects 0.1 %. Of
-/// entries a little longer one in a hundred crosses, and is put together by whoever reads it.
+/// longer ones some cross, 1.6 % of those of 1 KiB, and are put together by whoever reads them.
 pub const WHOLE_ENTRY_MAX: usize = SEGLET_BYTES / 128;
 /// The same where values change where they lie, which those that cross a boundary cannot. No padding is longer.
 pub const SMALL_ENTRY_MAX: usize = SEGLET_BYTES / 16;

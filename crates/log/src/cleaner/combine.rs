@@ -250,8 +250,6 @@ impl Cleaner {
         for (number, victim) in pass.victims.iter_mut().enumerate() {
             let scan = Scan {
                 number: number as u32,
-                // What lives is compared with its checksum when it is copied.
-                check: Check::Structure,
                 bytes,
                 needed_for: &|id| may_outlive_pass(on_disk, log, id),
             };
@@ -364,14 +362,7 @@ impl Cleaner {
             } = &mut pass;
             let writer = writer.as_mut().expect("opened for the first entry");
             let mut place = Place::Survivor(moved_bytes);
-            self.move_entry(
-                &live[*moved],
-                writer,
-                tables,
-                Check::Checksum,
-                &mut place,
-                &guard,
-            )?;
+            self.move_entry(&live[*moved], writer, tables, &mut place, &guard)?;
             pass.moved += 1;
             copied += len as usize;
         }

@@ -12,7 +12,7 @@ use crate::segment::{Segment, TombstoneTargets};
 use crate::side_log::SIDE_HEADER_BYTES;
 use crate::writer::SegmentWriter;
 use core::sync::atomic::Ordering;
-use pluvio_format::{Check, Encoded};
+use pluvio_format::Encoded;
 use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
@@ -63,8 +63,6 @@ impl Cleaner {
         let on_disk = &compaction.on_disk;
         let scan = Scan {
             number: 0,
-            // What lives is compared with its checksum when it is copied.
-            check: Check::Structure,
             bytes: self.options.slice_bytes,
             // Not even when that segment is leaving: only a digest drops it, and none is
             // written for this (CLEAN-5).
@@ -150,14 +148,7 @@ impl Cleaner {
             self.prefetch_ahead(live, (begun, *moved), tables);
             let survivor = &live[*moved];
             let mut place = Place::SameSegment(tombstones);
-            self.move_entry(
-                survivor,
-                writer,
-                tables,
-                Check::Checksum,
-                &mut place,
-                &guard,
-            )?;
+            self.move_entry(survivor, writer, tables, &mut place, &guard)?;
             *moved += 1;
             copied += survivor.len as usize;
         }

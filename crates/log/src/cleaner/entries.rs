@@ -174,7 +174,6 @@ impl TableCache {
 pub(super) struct Scan<'s> {
     /// Number of the source.
     pub(super) number: u32,
-    pub(super) check: Check,
     /// About as many bytes are read.
     pub(super) bytes: usize,
     /// Whether a tombstone that names a segment may be needed.
@@ -209,19 +208,15 @@ impl Cleaner {
             }
             let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
             // Most entries are objects in one piece.
-            let object = match memory.possible(scan.check) {
-                Check::Structure => memory.identity(entry, &guard),
-                Check::Checksum => None,
-            };
-            let (len, found) = match object {
+            let (len, found) = match memory.identity(entry, &guard) {
                 Some(object) => {
                     let found = Survivor::new(Kind::Object, object.timestamp_s, entry);
                     let found = self.look_up(found, object.table, object.key, tables);
                     (object.total_len, Some(found))
                 }
                 None => {
-                    let view = memory.view(entry, scan.check, &guard)?;
-                    if scan.check == Check::Structure && view.kind() != EntryKind::Object {
+                    let view = memory.view(entry, Check::Structure, &guard)?;
+                    if view.kind() != EntryKind::Object {
                         // They are small, and what they say decides what is left behind (CLEAN-9).
                         memory.view(entry, Check::Checksum, &guard)?;
                     }
@@ -255,8 +250,8 @@ impl Cleaner {
         Ok(scan.bytes.saturating_sub((at - start) as usize))
     }
 
-    /// Asks the index about a batch, or less, and keeps what lives. What is left behind is compared with its checksum, unless
-    /// that was done already: its key or its table may have changed, and the index was asked about another object (CLEAN-9).
+    /// Asks the index about a batch, or less, and keeps what lives. What is left behind is compared with its
+    /// checksum: its key or its table may have changed, and the index was asked about another object (CLEAN-9). What lives is compared when it is copied.
     fn keep_living(
         &self,
         batch: impl Iterator<Item = Survivor> + AsRef<[Survivor]>,
@@ -287,10 +282,10 @@ impl Cleaner {
                 live.push(found);
                 continue;
             }
-            match (scan.check, found.kind) {
-                (Check::Structure, Kind::Object) => self.check_dead(&found, guard)?,
+            match found.kind {
+                Kind::Object => self.check_dead(&found, guard)?,
                 // Compared when they were scanned.
-                (Check::Structure, Kind::Tombstone | Kind::Completion) | (Check::Checksum, _) => {}
+                Kind::Tombstone | Kind::Completion => {}
             }
             dropped.note(&found);
         }

@@ -42,7 +42,7 @@ impl Random {
 }
 
 /// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's border,
-/// those that leave most of it unused, the smallest and the largest.
+/// in stores that overwrite in place those that leave most of it unused, the smallest and the largest.
 pub fn adversarial(random: &mut Random) -> usize {
     match random.below(10) {
         9 => 512 - 40 + random.below(80) as usize,

@@ -52,22 +52,21 @@ impl Cleaner {
         prefetch_each(group, tables);
     }
 
-    /// Copies one entry behind `writer`, which has room for it, and swings the index to it. What died
+    /// Compares one entry with its checksum, copies it behind `writer`, which has room for it, and swings the index to it. What died
     /// since the scan leaves nothing behind (CLEAN-6).
     pub(in crate::cleaner) fn move_entry(
         &self,
         survivor: &Survivor,
         writer: &mut SegmentWriter,
         tables: &TableCache,
-        check: Check,
         place: &mut Place<'_>,
         guard: &EpochGuard<'_>,
     ) -> Result<(), Corruption> {
         let before = writer.at();
         let planned = writer.end_after(core::iter::once(survivor.len as usize));
-        let new = match self.copy_whole(survivor, writer, check, guard) {
+        let new = match self.copy_whole(survivor, writer, guard) {
             Some(new) => new,
-            None => self.copy_view(survivor, writer, check, guard)?,
+            None => self.copy_view(survivor, writer, guard)?,
         };
         let is_needed = match survivor.kind {
             Kind::Tombstone => {
@@ -113,11 +112,10 @@ impl Cleaner {
         &self,
         survivor: &Survivor,
         writer: &mut SegmentWriter,
-        check: Check,
         guard: &EpochGuard<'_>,
     ) -> Option<EntryRef> {
         let memory = &self.space.memory;
-        let check = memory.possible(check);
+        let check = memory.possible(Check::Checksum);
         let bytes = memory.whole_entry(survivor.entry, survivor.len, guard)?;
         let intact = EntryHead::read(bytes).is_ok_and(|head| {
             head.total_len() == bytes.len()
@@ -140,16 +138,14 @@ impl Cleaner {
         &self,
         survivor: &Survivor,
         writer: &mut SegmentWriter,
-        check: Check,
         guard: &EpochGuard<'_>,
     ) -> Result<EntryRef, Corruption> {
-        let view = self.space.memory.view(survivor.entry, check, guard)?;
+        let view = self
+            .space
+            .memory
+            .view(survivor.entry, Check::Checksum, guard)?;
         Ok(if view.head().group_continues {
             // The copy stands alone, under a checksum of its own; its group was complete.
-            let view = self
-                .space
-                .memory
-                .view(survivor.entry, Check::Checksum, guard)?;
             let encoded = Encoded::new(&view.entry(), false).expect("it was encoded before");
             writer.put(&encoded.parts())
         } else {
