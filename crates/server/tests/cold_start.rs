@@ -138,12 +138,29 @@ fn both_backups_away(seed: u64) -> bool {
     true
 }
 
+/// Of five servers with three replicas of "t", all down, `weak` alone comes back: the recovery of the former life `id` of `master` waits, and says
+/// `why`. When all but that master are back, everything is.
+fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId, why: &str) {
+    rig.restart(weak, 3);
+    rig.sim.run_for(Duration::from_secs(30));
+    let now = rig.status();
+    let recovery = now.recoveries.iter().find(|r| r.crashed == id);
+    let recovery = recovery.expect("it is being recovered");
+    assert!(
+        !recovery.done && recovery.phase.contains(why),
+        "{recovery:?}"
+    );
+    for i in (0..5).filter(|i| *i != weak && *i != master) {
+        rig.restart(i, 3);
+    }
+    rig.check("t", 40);
+}
+
 /// COORD-10: a master dies, the machine of one of its three backups loses power, and the other two are away. What the one has of the head may
 /// lack what was acknowledged last, so it is not taken for the end of the log; when the others are back, everything is.
 #[test]
 fn a_head_that_may_have_lost_its_end_is_waited_for() {
-    let replicas = 3;
-    let rig = Rig::of(80, 5, replicas);
+    let rig = Rig::of(80, 5, 3);
     rig.all_started();
     let table = rig.fill("t", 40);
     let master = rig.owner(&table, b"key 0").expect("somebody serves it");
@@ -166,19 +183,7 @@ fn a_head_that_may_have_lost_its_end_is_waited_for() {
         disk.sync_directory("frames").await.unwrap();
     });
     rig.sim.power_loss(rig.servers[weak]);
-    rig.restart(weak, replicas);
-    rig.sim.run_for(Duration::from_secs(30));
-    let now = rig.status();
-    let recovery = now.recoveries.iter().find(|r| r.crashed == id);
-    let recovery = recovery.expect("it is being recovered");
-    assert!(
-        !recovery.done && recovery.phase.contains("lost power"),
-        "{recovery:?}"
-    );
-    for i in (0..5).filter(|i| *i != weak && *i != master) {
-        rig.restart(i, replicas);
-    }
-    rig.check("t", 40);
+    waits_for_the_others(&rig, (weak, master), id, "lost power");
 }
 
 /// BACKUP-12: the last write to the open head of a master has rotted on one of its three backups, and the other two are away. The log does not
@@ -186,11 +191,10 @@ fn a_head_that_may_have_lost_its_end_is_waited_for() {
 #[test]
 fn a_head_whose_last_write_has_rotted_does_not_end_the_log() {
     let _marks = Marks::to_reach(&["backup-last-write-rotten"]);
-    let replicas = 3;
     let mut rig = Rig::new(81);
     rig.synced = true;
     for _ in 0..5 {
-        rig.add(replicas, DiskFaults::default());
+        rig.add(3, DiskFaults::default());
     }
     rig.all_started();
     let table = rig.fill("t", 40);
@@ -212,17 +216,5 @@ fn a_head_whose_last_write_has_rotted_does_not_end_the_log() {
     let end = FRAME_DATA_OFFSET as u64 + u64::from(head.header.certified_length);
     let (process, last_byte) = (rig.servers[weak], end - 1);
     assert!(rig.sim.flip_bit(process, &head.path, last_byte * 8));
-    rig.restart(weak, replicas);
-    rig.sim.run_for(Duration::from_secs(30));
-    let now = rig.status();
-    let recovery = now.recoveries.iter().find(|r| r.crashed == id);
-    let recovery = recovery.expect("it is being recovered");
-    assert!(
-        !recovery.done && recovery.phase.contains("not complete"),
-        "{recovery:?}"
-    );
-    for i in (0..5).filter(|i| *i != weak && *i != master) {
-        rig.restart(i, replicas);
-    }
-    rig.check("t", 40);
+    waits_for_the_others(&rig, (weak, master), id, "not complete");
 }

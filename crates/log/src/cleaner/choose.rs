@@ -22,6 +22,7 @@ pub(super) const WASTE_PERCENT_MIN: u32 = 15;
 /// How much more than a dead byte on disk one in memory counts when a pass for disk chooses: what lives in its victims has to be copied, and all the
 /// memory that frees is memory that no compaction has to free. From 10 on the choice is that by memory, among segments with much dead on disk.
 const MEMORY_WEIGHT: f64 = 10.0;
+
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
 /// value is RAMCloud's).
 const TOMBSTONE_PERCENT: u64 = 40;
@@ -359,7 +360,6 @@ impl Cleaner {
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
         let mut dead = candidate.dead_bytes(goal) as f64;
         if goal == Goal::Disk {
-            // What is dead in memory, too, no compaction has to free.
             dead += MEMORY_WEIGHT * candidate.dead_bytes(Goal::Memory) as f64;
         }
         let live = candidate.live_bytes as f64;
