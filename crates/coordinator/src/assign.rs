@@ -64,7 +64,8 @@ impl Shared {
                 .partition(|(owner, _)| state.is_up(*owner));
             let takings = living.into_iter().map(|(owner, tablets)| {
                 let info = state.servers[&owner].info.clone();
-                self.take(table, info, tablets)
+                let version = state.globals.version;
+                self.take(table, info, TakeTablets { version, tablets })
             });
             let replacing = self.replace_owners(table, crashed.into_keys().collect());
             let (taken, replaced) = join(join_all(takings), replacing).await;
@@ -118,10 +119,9 @@ impl Shared {
         self: &Arc<Self>,
         table: TableId,
         owner: ServerInfo,
-        tablets: Vec<TabletSpec>,
+        request: TakeTablets,
     ) -> bool {
-        let ranges: Vec<HashRange> = tablets.iter().map(|t| t.range).collect();
-        let request = TakeTablets { tablets };
+        let ranges: Vec<HashRange> = request.tablets.iter().map(|t| t.range).collect();
         match self.call_while_up(&owner, &request).await {
             Some(Ok(())) => {
                 let id = owner.id;

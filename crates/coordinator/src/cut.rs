@@ -29,7 +29,8 @@ impl Shared {
             let is_told = match owner {
                 None => true,
                 Some(owner) => {
-                    let request = SplitTabletLocal { table, at };
+                    let version = state.globals.version;
+                    let request = SplitTabletLocal { version, table, at };
                     match self.call_while_up(&owner.info, &request).await {
                         None | Some(Ok(())) => true,
                         Some(Err(error)) => {

@@ -37,7 +37,10 @@ impl Shared {
             let dropping = holders
                 .into_iter()
                 .filter_map(|id| state.servers.get(&id))
-                .map(|server| self.drop_at(table, server.info.clone()));
+                .map(|server| {
+                    let version = state.globals.version;
+                    self.drop_at(server.info.clone(), DropTablets { version, table })
+                });
             let all_done = join_all(dropping).await.into_iter().all(|done| done);
             let removed = self.change(move |state| {
                 if state
@@ -56,8 +59,9 @@ impl Shared {
     }
 
     /// Asks one server to forget a table, and notes that it did.
-    async fn drop_at(self: &Arc<Self>, table: TableId, server: ServerInfo) -> bool {
-        let is_forgotten = match self.call_while_up(&server, &DropTablets { table }).await {
+    async fn drop_at(self: &Arc<Self>, server: ServerInfo, request: DropTablets) -> bool {
+        let table = request.table;
+        let is_forgotten = match self.call_while_up(&server, &request).await {
             Some(Ok(())) => true,
             Some(Err(error)) => {
                 tracing::debug!(%table, server = %server.id, %error, "table not dropped");

@@ -28,6 +28,9 @@
 //!   an acknowledgement needed.
 //! - COORD-11: a server that is no member is not told that it does not own what it replayed or received: it may own it, by an answer
 //!   that was lost, and its log is what that is recovered from.
+//! - COORD-12: each stored change has a number, one more than the one before it, whoever leads. What owners are told of a table (to take
+//!   tablets, to cut one, to drop all) carries that of the state it follows from, so that a server knows what came late (MASTER-6). Recoveries,
+//!   migrations, server lists and replication epochs have numbers of their own.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -11,8 +11,8 @@
 use crate::store::{Change, MetadataStore, StoreError};
 use bytes::Bytes;
 use pluvio_units::{
-    ClusterId, HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId,
-    ServerId, ServerListVersion, TableId,
+    ClusterId, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
+    ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
     FatalKind, Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableRef, TabletInfo,
@@ -35,6 +35,9 @@ const TABLES: &str = "table/";
 pub(crate) struct Globals {
     format: u16,
     pub(crate) cluster: ClusterId,
+    /// Of all that is stored (COORD-12).
+    #[serde(default)]
+    pub(crate) version: MetadataVersion,
     pub(crate) list_version: ServerListVersion,
     pub(crate) grown: bool,
     pub(crate) last_server: ServerId,
@@ -216,6 +219,7 @@ impl State {
             globals: Globals {
                 format: FORMAT,
                 cluster,
+                version: MetadataVersion(1),
                 list_version: ServerListVersion(1),
                 grown: false,
                 last_server: ServerId(0),
@@ -333,16 +337,17 @@ impl State {
         }
     }
 
-    /// The changes that lead from `before` to this state.
-    pub(crate) fn changes_since(&self, before: &Self) -> Vec<Change> {
+    /// The changes that lead from `before` to this state, which gets the next version by them (COORD-12); none when nothing differs.
+    pub(crate) fn changes_since(&mut self, before: &Self) -> Vec<Change> {
         let mut batch = Vec::new();
-        if self.globals != before.globals {
-            batch.push(put(GLOBALS.to_owned(), &self.globals));
-        }
         differences(&mut batch, SERVERS, &before.servers, &self.servers, |id| {
             id.0
         });
         differences(&mut batch, TABLES, &before.tables, &self.tables, |id| id.0);
+        if !batch.is_empty() || self.globals != before.globals {
+            self.globals.version = before.globals.version.next();
+            batch.push(put(GLOBALS.to_owned(), &self.globals));
+        }
         batch
     }
 
@@ -557,6 +562,22 @@ mod tests {
         assert_eq!((state.servers.len(), state.tables.len()), (2, 1));
         assert_eq!(state.holds(), Ok(()));
         assert!(load(BTreeMap::new()).unwrap().is_none());
+    }
+
+    /// COORD-12.
+    #[test]
+    fn each_stored_change_has_the_next_number() {
+        let before = load(stored()).unwrap().unwrap();
+        let mut after = before.clone();
+        assert!(after.changes_since(&before).is_empty());
+        assert_eq!(after.globals.version, before.globals.version);
+        after.table_mut(TableId(1)).unwrap().cuts.push(KeyHash(5));
+        assert_eq!(after.changes_since(&before).len(), 2);
+        assert_eq!(after.globals.version, before.globals.version.next());
+        let mut dropped = after.clone();
+        dropped.tables.clear();
+        assert_eq!(dropped.changes_since(&after).len(), 2);
+        assert_eq!(dropped.globals.version, after.globals.version.next());
     }
 
     #[test]

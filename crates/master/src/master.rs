@@ -4,16 +4,20 @@ use crate::attempts::Attempts;
 use crate::migrate::{Arrivals, Leavings};
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::tablets::{LocalTable, OLD_MAPS_PAUSE, Tablet, TabletMap, TabletPhase};
+use crate::told::Told;
 use arc_swap::Guard;
 use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
 use pluvio_replication::Replication;
 use pluvio_store::{Engine, EngineTable, Pending};
-use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
-use pluvio_wire::{Answer, Coordinators, FatalKind, Header, Refusal, RetryReason, TabletSpec};
+use pluvio_units::{ClusterId, KeyHash, LogId, MetadataVersion, ServerId, TableId};
+use pluvio_wire::{
+    Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
+    TabletSpec, TakeTablets,
+};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -98,6 +102,8 @@ pub struct Master {
     pub(crate) attempts: Attempts,
     pub(crate) leaving: Leavings,
     pub(crate) arriving: Arrivals,
+    /// Held while tablets are taken, cut or taken away as the coordinator says (MASTER-6).
+    told: Mutex<Told>,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
@@ -123,6 +129,7 @@ impl Master {
             attempts: Attempts::default(),
             leaving: Leavings::default(),
             arriving: Arrivals::default(),
+            told: Mutex::default(),
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -185,8 +192,9 @@ impl Master {
     /// # Errors
     /// `Retry` when that takes long: whoever asks again and again must not fill this server with
     /// waiting requests; while something that is not served is in a tablet's way; or while address space for an index cannot
-    /// be had. Fatal when a tablet overlaps one that is served. Those before it were taken, and taking them again is no error.
-    pub async fn take_tablets(&self, tablets: &[TabletSpec]) -> Result<(), Refusal> {
+    /// be had. Fatal when a tablet overlaps one that is served; those before it were taken, and taking them again is no error. `Stale`, and nothing was
+    /// taken, when the request is late (MASTER-6).
+    pub async fn take_tablets(&self, request: &TakeTablets) -> Result<(), Refusal> {
         if self.is_replicated() {
             let opened = self.replication.opened();
             let opened = timeout(&*self.env.clock, OPEN_WAIT_MAX, opened);
@@ -194,7 +202,9 @@ impl Master {
                 return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups));
             }
         }
-        for spec in tablets {
+        let mut told = self.told();
+        for spec in &request.tablets {
+            told.admit(spec.table, request.version)?;
             // The request is late: what is taken so was never anywhere before (MIG-7).
             if self.leaving.were_here(spec.table, spec.range) {
                 let message = "the tablet was here and has moved";
@@ -208,6 +218,25 @@ impl Master {
             }
         }
         Ok(())
+    }
+
+    /// Cuts a tablet; one that begins there already is left as it is.
+    ///
+    /// # Errors
+    /// `NotFound` when no tablet of the table has that hash, `Stale` when the request is late (MASTER-6). Nothing was cut.
+    pub fn split_tablet(&self, request: &SplitTabletLocal) -> Result<(), Refusal> {
+        let SplitTabletLocal { version, table, at } = *request;
+        self.told().admit(table, version)?;
+        if self.tablets.split(table, at) {
+            Ok(())
+        } else {
+            let what = format!("no tablet of table {table} with {at} is here");
+            Err(Refusal::fatal(FatalKind::NotFound, what))
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a tablet, unless one is in the way, the same one included.
@@ -231,8 +260,13 @@ impl Master {
     }
 
     /// Gives up a table: its tablets, its index, its objects.
-    pub async fn drop_table(&self, table: TableId) {
-        let mut old = self.tablets.remove_table(table);
+    pub async fn drop_table(&self, request: &DropTablets) {
+        let table = request.table;
+        let mut old = {
+            let mut told = self.told();
+            told.dropped(table, request.version);
+            self.tablets.remove_table(table)
+        };
         self.leaving.table_dropped(table);
         // Operations end first: they have the table, whatever the map says by now.
         while !old.is_gone() {

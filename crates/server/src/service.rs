@@ -111,7 +111,7 @@ impl ServerService {
                 }),
             Opcode::TakeTablets => self
                 .master_later::<TakeTablets, _>(frame, |master, r| async move {
-                    master.take_tablets(&r.tablets).await
+                    master.take_tablets(&r).await
                 }),
             Opcode::Recover => {
                 self.master_now::<Recover>(frame, |master, r| master.recover(core, log_of(core), r))
@@ -129,18 +129,13 @@ impl ServerService {
                 }),
             Opcode::DropTablets => {
                 self.master_later::<DropTablets, _>(frame, |master, r| async move {
-                    master.drop_table(r.table).await;
+                    master.drop_table(&r).await;
                     Ok(())
                 })
             }
-            Opcode::SplitTabletLocal => self.master_now::<SplitTabletLocal>(frame, |master, r| {
-                if master.tablets().split(r.table, r.at) {
-                    Ok(())
-                } else {
-                    let what = format!("no tablet of table {} with {} is here", r.table, r.at);
-                    Err(Refusal::fatal(FatalKind::NotFound, what))
-                }
-            }),
+            Opcode::SplitTabletLocal => {
+                self.master_now::<SplitTabletLocal>(frame, |master, r| master.split_tablet(&r))
+            }
             Opcode::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
                 master.replication().is_replica_needed(&r)
             }),

@@ -1,5 +1,5 @@
 //! Requests that come when everything about them is over. Operations: their tablet has moved away and come back, and their client has its
-//! result from the server between. Requests to take a new tablet: it has moved away.
+//! result from the server between. Requests to take a new tablet: it has moved away, was cut or dropped.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -8,10 +8,12 @@ mod rig;
 use bytes::Bytes;
 use pluvio_client::Table;
 use pluvio_env::Address;
-use pluvio_units::{ClientId, HashRange, OperationId, SegmentId, SequenceNumber};
+use pluvio_units::{
+    ClientId, HashRange, KeyHash, MetadataVersion, OperationId, SegmentId, SequenceNumber,
+};
 use pluvio_wire::{
-    FatalKind, Header, Increment, Number, RejectRules, Request, RpcError, TabletSpec, TakeTablets,
-    Write, call,
+    DropTablets, FatalKind, Header, Increment, Number, RejectRules, Request, RpcError,
+    SplitTabletLocal, TabletSpec, TakeTablets, Write, call,
 };
 use rig::{LONG, Rig};
 use std::time::Duration;
@@ -98,6 +100,71 @@ fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
     }
 }
 
+/// A request to take all of a table's hashes.
+fn take(table: &Table, version: MetadataVersion) -> TakeTablets {
+    let tablet = TabletSpec {
+        table: table.id(),
+        seed: table.seed(),
+        range: HashRange::ALL,
+        since: SegmentId(0),
+    };
+    let tablets = vec![tablet];
+    TakeTablets { version, tablets }
+}
+
+fn is_stale<T>(answer: &Result<T, RpcError>) -> bool {
+    matches!(answer, Err(RpcError::Refused(refusal))
+        if refusal.fatal_kind() == Some(FatalKind::Stale))
+}
+
+/// MASTER-6. Nobody would be sent to the tablets that such a server had then, and nobody would ask it to forget them.
+#[test]
+fn what_is_older_than_what_was_said_of_a_table_is_refused() {
+    let rig = Rig::of(4, 3, 2);
+    rig.all_started();
+    let table = table_at(&rig, None);
+    let owner = rig.owner(&table, KEY).expect("somebody serves it");
+    let send = |request| send(&rig, owner, 1, request);
+    let cut = |version, at| {
+        let (table, at) = (table.id(), KeyHash(at));
+        let version = MetadataVersion(version);
+        self::send(&rig, owner, 1, SplitTabletLocal { version, table, at })
+    };
+    let ranges = || {
+        let server = rig.server(owner).expect("it has started");
+        let map = server
+            .master()
+            .expect("it is a member")
+            .tablets()
+            .snapshot();
+        let local = map.get(&table.id());
+        local.map(|local| local.tablets.iter().map(|t| t.range.first.0).collect())
+    };
+    let (older, newer) = (1 << 40, 1 << 41);
+    cut(newer, 1 << 63).expect("it is newer than the request to take it");
+    cut(newer, 1 << 63).expect("it has been done");
+    let late = cut(older, 1 << 62);
+    assert!(is_stale(&late), "{late:?}");
+    let late = send(take(&table, MetadataVersion(older)));
+    assert!(is_stale(&late), "{late:?}");
+    assert_eq!(ranges(), Some(vec![0, 1 << 63]));
+
+    // The copy of a drop is never too late, and nothing comes after it.
+    for version in [newer + 1, older] {
+        let version = MetadataVersion(version);
+        let drop = DropTablets {
+            version,
+            table: table.id(),
+        };
+        self::send(&rig, owner, 1, drop).expect("it is dropped");
+    }
+    for version in [older, newer + 9] {
+        let late = send(take(&table, MetadataVersion(version)));
+        assert!(is_stale(&late), "{late:?}");
+    }
+    assert_eq!(ranges(), None);
+}
+
 /// MIG-7. The owner of a new table's tablet would serve it once more, and empty, beside the one to which it has moved.
 #[test]
 fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
@@ -105,16 +172,8 @@ fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
     rig.all_started();
     let table = table_at(&rig, None);
     let first = rig.owner(&table, KEY).expect("somebody serves it");
-    let take = || {
-        let tablet = TabletSpec {
-            table: table.id(),
-            seed: table.seed(),
-            range: HashRange::ALL,
-            since: SegmentId(0),
-        };
-        let tablets = vec![tablet];
-        send(&rig, first, 1, TakeTablets { tablets })
-    };
+    // Newer than all that was said of the table, so that only its departure speaks against it.
+    let take = || send(&rig, first, 1, take(&table, MetadataVersion(1 << 40)));
     take().expect("it has it, as it would if the first answer had been lost");
     let second = (first + 1) % 3;
     rig.migrate(&table, second);
@@ -124,8 +183,6 @@ fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
     rig.sim.run_until(is_gone, LONG).unwrap();
 
     let late = take();
-    let refused = matches!(&late, Err(RpcError::Refused(refusal))
-        if refusal.fatal_kind() == Some(FatalKind::Stale));
-    assert!(refused, "{late:?}");
+    assert!(is_stale(&late), "{late:?}");
     assert_eq!(rig.owner(&table, KEY), Some(second));
 }

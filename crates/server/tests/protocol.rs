@@ -11,8 +11,8 @@ use pluvio_master::{Master, TabletPhase};
 use pluvio_server::{Server, ServerError, ServerOptions};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{
-    ClientId, ClusterId, HashRange, KeyHash, Marks, OperationId, RecoveryId, SEGMENT_BYTES,
-    SegmentId, SequenceNumber, Size, TableId,
+    ClientId, ClusterId, HashRange, KeyHash, Marks, MetadataVersion, OperationId, RecoveryId,
+    SEGMENT_BYTES, SegmentId, SequenceNumber, Size, TableId,
 };
 use pluvio_wire::{
     DropTablets, Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason,
@@ -237,6 +237,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
             since: SegmentId(0),
         };
         let take = TakeTablets {
+            version: MetadataVersion(9),
             tablets: vec![spec],
         };
         let limit = Duration::from_secs(30);
@@ -269,7 +270,10 @@ fn a_table_is_not_forgotten_while_an_operation_on_it_may_be_under_way() {
     for request in ["drop", "drop again"] {
         let (env, id) = (rig.client.env.clone(), server.id());
         let address = Address::from(&*format!("server-{owner}"));
-        let drop = DropTablets { table: table.id() };
+        let drop = DropTablets {
+            version: MetadataVersion(u64::MAX),
+            table: table.id(),
+        };
         rig.sim.spawn(rig.client.id, request, async move {
             let answer = call(&*env.network, &address, Header::to(id), &drop, LONG).await;
             answer.expect("it is dropped");

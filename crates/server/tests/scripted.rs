@@ -11,7 +11,9 @@ use pluvio_format::{Check, Entry, Parsed, SegmentKind};
 use pluvio_log::SegletClass;
 use pluvio_master::Master;
 use pluvio_sim::DiskFaults;
-use pluvio_units::{HashRange, Marks, RecoveryId, SegmentId, ServerId, ServerListVersion};
+use pluvio_units::{
+    HashRange, Marks, MetadataVersion, RecoveryId, SegmentId, ServerId, ServerListVersion,
+};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
     RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplayStats, ReplicaInfo,
@@ -366,7 +368,8 @@ fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before()
     let scene = replayed(16, 1, 10);
     let take = || {
         let tablets = vec![scene.tablet()];
-        scene.ask(scene.master, TakeTablets { tablets })
+        let version = MetadataVersion(9);
+        scene.ask(scene.master, TakeTablets { version, tablets })
     };
     assert!(put_off(&take()), "{:?}", take());
     assert!(put_off(&scene.recover(1002, Vec::new())));

@@ -65,6 +65,10 @@ id! {
     ServerListVersion(u64)
 }
 id! {
+    /// The version of everything the coordinator has stored. Every stored change adds one, whoever leads.
+    MetadataVersion(u64)
+}
+id! {
     /// Counts the times a segment lost a replica while it was open. Replicas of an open segment
     /// with a smaller number are stale and must not be recovered from (003 §8).
     ReplicationEpoch(u32)

@@ -14,8 +14,8 @@ mod xxh3;
 
 pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
 pub use ids::{
-    ClientId, ClusterId, CoreId, LogId, MigrationId, ObjectVersion, RecoveryId, ReplicationEpoch,
-    SegmentId, SequenceNumber, ServerId, ServerListVersion, TableId,
+    ClientId, ClusterId, CoreId, LogId, MetadataVersion, MigrationId, ObjectVersion, RecoveryId,
+    ReplicationEpoch, SegmentId, SequenceNumber, ServerId, ServerListVersion, TableId,
 };
 pub use limits::{
     BATCH_UNDER_WAY_MAX, ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, PARTITION_BYTES_MAX,

@@ -6,8 +6,8 @@ use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
 use pluvio_units::{
-    ClusterId, HashRange, KeyHash, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId,
-    ServerListVersion, TableId,
+    ClusterId, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch, SegmentId,
+    ServerId, ServerListVersion, TableId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -144,27 +144,36 @@ impl Body for UpdateServerList {}
 request!(UpdateServerList => ());
 
 /// Own these tablets, which hold nothing yet. Answered once every log of the master is durably
-/// open, so that a crash afterwards can be recovered from.
+/// open, so that a crash afterwards can be recovered from. Refused as [`Stale`](crate::FatalKind::Stale) by a server that was told
+/// something newer of the table, or has given the tablet away: who still leads looks at what is stored, and asks with that.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TakeTablets {
+    /// The version of the metadata that says so.
+    pub version: MetadataVersion,
     /// The tablets.
     pub tablets: Vec<TabletSpec>,
 }
 impl Body for TakeTablets {}
 request!(TakeTablets => ());
 
-/// Give up all tablets of a table and forget its objects.
+/// Give up all tablets of a table and forget its objects. Never refused as stale: ids of tables are not given twice, so what was
+/// dropped once stays dropped.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DropTablets {
+    /// The version of the metadata in which the table is being dropped.
+    pub version: MetadataVersion,
     /// The table.
     pub table: TableId,
 }
 impl Body for DropTablets {}
 request!(DropTablets => ());
 
-/// Cut a tablet in two; both stay on this server. Refused as [`NotFound`](crate::FatalKind::NotFound) when it has none with that hash.
+/// Cut a tablet in two; both stay on this server. Refused as [`NotFound`](crate::FatalKind::NotFound) when it has none with that hash, and
+/// as [`Stale`](crate::FatalKind::Stale) as [`TakeTablets`] is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SplitTabletLocal {
+    /// The version of the metadata that has the cut.
+    pub version: MetadataVersion,
     /// The table.
     pub table: TableId,
     /// The first hash of the upper part.

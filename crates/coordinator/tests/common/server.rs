@@ -4,8 +4,8 @@ use super::{Net, Shared, lock};
 use pluvio_env::{Address, Clock, Env, Frame, Handled, Moment, Peer, Service};
 use pluvio_sim::{ProcessId, Sim};
 use pluvio_units::{
-    ClusterId, HashRange, KeyHash, LogId, MigrationId, RecoveryId, ReplicationEpoch, SegmentId,
-    ServerId, TableId,
+    ClusterId, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
+    ReplicationEpoch, SegmentId, ServerId, TableId,
 };
 use pluvio_wire::{
     Coordinators, DropTablets, EndMigration, Enlist, FatalKind, GetServerStatus, GetTabletData,
@@ -73,6 +73,8 @@ pub struct Server {
     /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more:
     /// not from a request that comes late, nor from a recovery that ends.
     pub dropped: BTreeSet<TableId>,
+    /// The newest metadata that it was told something of a table from (COORD-12).
+    pub told: BTreeMap<TableId, MetadataVersion>,
     /// Tablets that it serves no more and does not know the new owner of.
     pub frozen: BTreeMap<MigrationId, (TableId, HashRange)>,
     /// Migrations that it was to receive something of.
@@ -411,6 +413,19 @@ impl Server {
         }
     }
 
+    /// Refuses what is older than what it was told of the table, as a real one does (MASTER-6).
+    fn admit(&mut self, table: TableId, version: MetadataVersion) -> Result<(), Refusal> {
+        let newest = self.told.entry(table).or_default();
+        if version < *newest {
+            return Err(Refusal::fatal(
+                FatalKind::Stale,
+                "it was told something newer",
+            ));
+        }
+        *newest = version;
+        Ok(())
+    }
+
     fn take(&mut self, tablets: Vec<TabletSpec>) {
         for tablet in tablets {
             let known = |(table, range): &(TableId, HashRange)| {
@@ -453,6 +468,9 @@ impl Service for Handler {
                     let after = Duration::from_millis(100);
                     return Err(Refusal::retry(after, RetryReason::TabletNotReady));
                 }
+                for tablet in &take.tablets {
+                    server.admit(tablet.table, take.version)?;
+                }
                 server.take(take.tablets);
                 Ok(())
             }),
@@ -477,6 +495,7 @@ impl Service for Handler {
                 Ok(())
             }),
             Opcode::SplitTabletLocal => self.answer::<SplitTabletLocal>(&frame, |server, cut| {
+                server.admit(cut.table, cut.version)?;
                 server.cuts.push(cut.at);
                 Ok(())
             }),
