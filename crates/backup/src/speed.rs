@@ -8,8 +8,8 @@ const FILE: &str = "disk-speed.json";
 const FILE_NEW: &str = "disk-speed.json.new";
 const FILE_MAX: usize = 4096;
 const SCRATCH: &str = "disk-speed.tmp";
-/// Bytes written and read back. Small, so that a first start takes no noticeable time even on a
-/// slow disk; enough to tell a hard disk from flash.
+/// Bytes written and read back. Small, so that a start takes no noticeable time even on a slow disk;
+/// enough to tell a hard disk from flash.
 const TRIAL_BYTES: usize = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -17,27 +17,27 @@ struct Stored {
     mb_per_s: u32,
 }
 
-/// The disk's speed in MB/s, at least 1: measured the first time, then remembered in the data
-/// directory. The slower of writing (with a sync) and reading back counts, because the read alone
-/// mostly measures the page cache.
+/// The disk's speed in MB/s, at least 1: measured, and remembered in the data directory for a start at which it cannot be. The
+/// slower of writing (with a sync) and reading back counts, because the read alone mostly measures the page cache.
 ///
-/// # Errors
-/// When the disk refuses. A full disk is no error: it counts as the slowest.
-pub(crate) async fn disk_speed(env: &Env) -> Result<u32, DiskError> {
-    if let Some(speed) = load(&*env.disk).await? {
-        return Ok(speed);
-    }
+/// A disk that takes no writes, because it is full or failing, may have replicas that a recovery needs: it has the speed of the last time,
+/// or counts as the slowest.
+pub(crate) async fn disk_speed(env: &Env) -> u32 {
     match measure(env).await {
         Ok(speed) => {
-            tracing::info!(mb_per_s = speed, "disk measured");
-            Ok(speed)
+            tracing::debug!(mb_per_s = speed, "disk measured");
+            speed
         }
-        Err(DiskError::Full { path }) => {
-            tracing::info!(path, "the disk is too full to measure its speed");
-            env.disk.remove(SCRATCH).await?;
-            Ok(1)
+        Err(error) => {
+            let known = load(&*env.disk).await;
+            let speed = known.ok().flatten().unwrap_or(1);
+            tracing::info!(mb_per_s = speed, %error, "the speed of the disk could not be measured");
+            if let Err(error) = env.disk.remove(SCRATCH).await {
+                // The next start tries again.
+                tracing::debug!(%error, "{SCRATCH} stays");
+            }
+            speed
         }
-        Err(error) => Err(error),
     }
 }
 

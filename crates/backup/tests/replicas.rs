@@ -856,18 +856,31 @@ fn a_header_that_nobody_wrote_is_damage() {
 }
 
 #[test]
-fn the_disk_is_measured_once() {
+fn the_disk_is_measured_at_each_start_and_remembered_for_one_at_which_it_takes_nothing() {
     let mut node = Node::new(14);
-    let speed = node.start().disk_mb_per_s();
-    assert!(speed > 0);
-    node.sim.set_disk(
-        node.process,
-        DiskFaults {
-            bytes_per_second: 1_000_000,
-            ..DiskFaults::default()
-        },
-    );
-    node.sim.crash(node.process);
-    node.restart();
-    assert_eq!(node.start().disk_mb_per_s(), speed);
+    let fast = node.start().disk_mb_per_s();
+    let slow = DiskFaults {
+        bytes_per_second: 2_000_000,
+        ..DiskFaults::default()
+    };
+    let mut speed_with = |faults| {
+        node.sim.set_disk(node.process, faults);
+        node.sim.crash(node.process);
+        node.restart();
+        let backup = node.start();
+        (backup.disk_mb_per_s(), node.sim.disk_used(node.process))
+    };
+    let (measured, used) = speed_with(slow);
+    assert!(measured < 3 && fast > 100, "{measured}, {fast}");
+    let full = DiskFaults {
+        capacity: Some(used + 1000),
+        ..DiskFaults::default()
+    };
+    assert_eq!(speed_with(full), (measured, used));
+    let failing = DiskFaults {
+        write_error_ppm: 1_000_000,
+        ..DiskFaults::default()
+    };
+    assert_eq!(speed_with(failing).0, measured);
+    assert!(speed_with(DiskFaults::default()).0 > 100);
 }
