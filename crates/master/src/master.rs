@@ -10,7 +10,7 @@ use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Durability, Durable};
 use pluvio_replication::Replication;
 use pluvio_store::{Engine, EngineTable, Pending};
-use pluvio_units::{ClusterId, KeyHash, LogId, MetadataVersion, ServerId, TableId};
+use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
     TabletSpec, TakeTablets,
