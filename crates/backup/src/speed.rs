@@ -1,16 +1,18 @@
 //! How fast this disk is, for placing primary replicas (003 §7.1).
 
 use bytes::Bytes;
-use pluvio_env::{Disk, DiskError, Env, OpenMode};
+use pluvio_env::{Disk, DiskError, Env, OpenMode, TimedOut, timeout};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 const FILE: &str = "disk-speed.json";
 const FILE_NEW: &str = "disk-speed.json.new";
 const FILE_MAX: usize = 4096;
 const SCRATCH: &str = "disk-speed.tmp";
-/// Bytes written and read back. Small, so that a start takes no noticeable time even on a slow disk;
-/// enough to tell a hard disk from flash.
+/// Bytes written and read back: enough to tell a hard disk from flash.
 const TRIAL_BYTES: usize = 4 << 20;
+/// How long a start waits for that. A disk that takes longer has less than 1 MB/s.
+const TRIAL_MAX: Duration = Duration::from_secs(4);
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -20,23 +22,30 @@ struct Stored {
 /// The disk's speed in MB/s, at least 1: measured, and remembered in the data directory for a start at which it cannot be. The
 /// slower of writing (with a sync) and reading back counts, because the read alone mostly measures the page cache.
 ///
-/// A disk that takes no writes, because it is full or failing, may have replicas that a recovery needs: it has the speed of the last time,
-/// or counts as the slowest.
+/// A disk that is full, or fails, may have replicas that a recovery needs: it has the speed of the last time, or counts as the slowest. Whether a
+/// server can run on it is for others to say.
 pub(crate) async fn disk_speed(env: &Env) -> u32 {
-    match measure(env).await {
-        Ok(speed) => {
-            tracing::debug!(mb_per_s = speed, "disk measured");
+    let disk = &*env.disk;
+    match timeout(&*env.clock, TRIAL_MAX, measure(env)).await {
+        Ok(Ok(speed)) => {
+            if let Err(error) = remember(disk, speed).await {
+                tracing::debug!(mb_per_s = speed, %error, "the speed of the disk is not remembered");
+            }
             speed
         }
-        Err(error) => {
-            let known = load(&*env.disk).await;
+        Ok(Err(error)) => {
+            let known = load(disk).await;
             let speed = known.ok().flatten().unwrap_or(1);
             tracing::info!(mb_per_s = speed, %error, "the speed of the disk could not be measured");
-            if let Err(error) = env.disk.remove(SCRATCH).await {
+            if let Err(error) = disk.remove(SCRATCH).await {
                 // The next start tries again.
                 tracing::debug!(%error, "{SCRATCH} stays");
             }
             speed
+        }
+        Err(TimedOut) => {
+            tracing::info!(limit = ?TRIAL_MAX, "the disk is too slow for its speed to be measured");
+            1
         }
     }
 }
@@ -70,16 +79,15 @@ async fn measure(env: &Env) -> Result<u32, DiskError> {
         .max(read.since(written))
         .as_micros()
         .max(1);
-    let speed = u32::try_from(TRIAL_BYTES as u128 / slower)
-        .unwrap_or(u32::MAX)
-        .max(1);
+    let speed = u32::try_from(TRIAL_BYTES as u128 / slower).unwrap_or(u32::MAX);
+    Ok(speed.max(1))
+}
 
-    let text =
-        serde_json::to_vec(&Stored { mb_per_s: speed }).expect("a number can be written as JSON");
+/// Not synced: without it a later start that needs it takes the disk for the slowest.
+async fn remember(disk: &dyn Disk, mb_per_s: u32) -> Result<(), DiskError> {
+    let text = serde_json::to_vec(&Stored { mb_per_s }).expect("a number can be written as JSON");
     disk.remove(FILE_NEW).await?;
     let file = disk.open(FILE_NEW, OpenMode::New).await?;
     file.write_at(0, Bytes::from(text)).await?;
-    file.sync().await?;
-    disk.rename(FILE_NEW, FILE).await?;
-    Ok(speed)
+    disk.rename(FILE_NEW, FILE).await
 }

@@ -35,7 +35,8 @@ const TABLES: &str = "table/";
 pub(crate) struct Globals {
     format: u16,
     pub(crate) cluster: ClusterId,
-    /// Of all that is stored (COORD-12).
+    /// Of all that is stored (COORD-12). Stays 0 in metadata of a program that did not count: one such program may lead again, and would set it
+    /// back.
     #[serde(default)]
     pub(crate) version: MetadataVersion,
     pub(crate) list_version: ServerListVersion,
@@ -337,7 +338,7 @@ impl State {
         }
     }
 
-    /// The changes that lead from `before` to this state, which gets the next version by them (COORD-12); none when nothing differs.
+    /// The changes that lead from `before` to this state, which gets the next version with them (COORD-12); none when nothing differs.
     pub(crate) fn changes_since(&mut self, before: &Self) -> Vec<Change> {
         let mut batch = Vec::new();
         differences(&mut batch, SERVERS, &before.servers, &self.servers, |id| {
@@ -345,7 +346,9 @@ impl State {
         });
         differences(&mut batch, TABLES, &before.tables, &self.tables, |id| id.0);
         if !batch.is_empty() || self.globals != before.globals {
-            self.globals.version = before.globals.version.next();
+            if before.globals.version != MetadataVersion::default() {
+                self.globals.version = before.globals.version.next();
+            }
             batch.push(put(GLOBALS.to_owned(), &self.globals));
         }
         batch
@@ -578,6 +581,12 @@ mod tests {
         dropped.tables.clear();
         assert_eq!(dropped.changes_since(&after).len(), 2);
         assert_eq!(dropped.globals.version, after.globals.version.next());
+
+        // An earlier program has led meanwhile.
+        after.globals.version = MetadataVersion::default();
+        dropped.globals.version = MetadataVersion::default();
+        assert_eq!(dropped.changes_since(&after).len(), 2);
+        assert_eq!(dropped.globals.version, MetadataVersion::default());
     }
 
     #[test]

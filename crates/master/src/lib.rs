@@ -15,8 +15,8 @@
 //!   long nobody else can have been given the tablets.
 //! - MASTER-5: an operation with an identity is looked up among the results of the store after its tablet was
 //!   found to be served here, so that the results of a recovered tablet are there.
-//! - MASTER-6: what the coordinator says of a table (take, cut, drop) is done in the order of the metadata's versions, and nothing is
-//!   taken of a table once it is dropped: what comes late is refused (COORD-12).
+//! - MASTER-6: what the coordinator says of a table (take, cut, drop) is done in the order of the metadata's versions: what comes late is refused
+//!   (COORD-12). So is every request to take or to cut something of a table that was dropped. A drop is for ever, and never late.
 //!
 //! Threads: every method takes `&self` and may be called on any core; the log of a change is that of the
 //! core it came to. Nothing blocks.

@@ -102,7 +102,8 @@ pub struct Master {
     pub(crate) attempts: Attempts,
     pub(crate) leaving: Leavings,
     pub(crate) arriving: Arrivals,
-    /// Held while tablets are taken, cut or taken away as the coordinator says (MASTER-6).
+    /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken before the locks of the tablets, of those
+    /// that leave, and of the store's tables.
     told: Mutex<Told>,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
@@ -192,8 +193,8 @@ impl Master {
     /// # Errors
     /// `Retry` when that takes long: whoever asks again and again must not fill this server with
     /// waiting requests; while something that is not served is in a tablet's way; or while address space for an index cannot
-    /// be had. Fatal when a tablet overlaps one that is served; those before it were taken, and taking them again is no error. `Stale`, and nothing was
-    /// taken, when the request is late (MASTER-6).
+    /// be had. Fatal when a tablet overlaps one that is served; `Stale` when the request is late (MASTER-6, MIG-7). Those before it were
+    /// taken, and taking them again is no error.
     pub async fn take_tablets(&self, request: &TakeTablets) -> Result<(), Refusal> {
         if self.is_replicated() {
             let opened = self.replication.opened();
@@ -202,8 +203,8 @@ impl Master {
                 return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups));
             }
         }
-        let mut told = self.told();
         for spec in &request.tablets {
+            let mut told = self.told();
             told.admit(spec.table, request.version)?;
             // The request is late: what is taken so was never anywhere before (MIG-7).
             if self.leaving.were_here(spec.table, spec.range) {
@@ -226,7 +227,8 @@ impl Master {
     /// `NotFound` when no tablet of the table has that hash, `Stale` when the request is late (MASTER-6). Nothing was cut.
     pub fn split_tablet(&self, request: &SplitTabletLocal) -> Result<(), Refusal> {
         let SplitTabletLocal { version, table, at } = *request;
-        self.told().admit(table, version)?;
+        let mut told = self.told();
+        told.admit(table, version)?;
         if self.tablets.split(table, at) {
             Ok(())
         } else {

@@ -23,7 +23,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Notes that this was said of a table that is there.
+    /// Notes that this was said of a table that is there. Of what has no number (0) only that its table is dropped can be known.
     ///
     /// # Errors
     /// `Stale` when something newer was said, the table was dropped, or neither can be told because it was too long ago. Whoever
@@ -33,24 +33,24 @@ impl Told {
         table: TableId,
         version: MetadataVersion,
     ) -> Result<(), Refusal> {
+        let is_numbered = version != MetadataVersion::default();
         let is_late = match self.tables.get(&table) {
-            Some(newest) => newest.is_dropped || version < newest.version,
-            None => version < self.forgotten,
+            Some(newest) => newest.is_dropped || (is_numbered && version < newest.version),
+            None => is_numbered && version < self.forgotten,
         };
         if is_late {
             let message = format!(
-                "version {version} of the metadata is older than what was said of table {table}"
+                "table {table} was dropped, or changed after version {version} of the metadata"
             );
             return Err(Refusal::fatal(FatalKind::Stale, message));
         }
-        let is_dropped = false;
-        self.note(
-            table,
-            Newest {
+        if is_numbered {
+            let newest = Newest {
                 version,
-                is_dropped,
-            },
-        );
+                is_dropped: false,
+            };
+            self.note(table, newest);
+        }
         Ok(())
     }
 
@@ -96,6 +96,16 @@ mod tests {
         let late = told.admit(TABLE, version(6)).unwrap_err();
         assert_eq!(late.fatal_kind(), Some(FatalKind::Stale));
         told.admit(TableId(2), version(1)).unwrap();
+    }
+
+    #[test]
+    fn what_has_no_number_is_never_late_but_for_a_dropped_table() {
+        let mut told = Told::default();
+        told.admit(TABLE, version(5)).unwrap();
+        told.admit(TABLE, version(0)).unwrap();
+        told.admit(TABLE, version(4)).unwrap_err();
+        told.dropped(TABLE, version(0));
+        told.admit(TABLE, version(0)).unwrap_err();
     }
 
     #[test]

@@ -65,7 +65,8 @@ id! {
     ServerListVersion(u64)
 }
 id! {
-    /// The version of everything the coordinator has stored. Every stored change adds one, whoever leads.
+    /// The version of everything the coordinator has stored. Every stored change adds one, whoever leads. 0: the metadata are those of a program
+    /// that did not count, and nothing can be said about what is older.
     MetadataVersion(u64)
 }
 id! {

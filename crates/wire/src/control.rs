@@ -149,6 +149,7 @@ request!(UpdateServerList => ());
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TakeTablets {
     /// The version of the metadata that says so.
+    #[serde(default)]
     pub version: MetadataVersion,
     /// The tablets.
     pub tablets: Vec<TabletSpec>,
@@ -161,6 +162,7 @@ request!(TakeTablets => ());
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DropTablets {
     /// The version of the metadata in which the table is being dropped.
+    #[serde(default)]
     pub version: MetadataVersion,
     /// The table.
     pub table: TableId,
@@ -173,6 +175,7 @@ request!(DropTablets => ());
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SplitTabletLocal {
     /// The version of the metadata that has the cut.
+    #[serde(default)]
     pub version: MetadataVersion,
     /// The table.
     pub table: TableId,
