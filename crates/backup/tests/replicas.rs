@@ -137,8 +137,8 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
-/// Replicas that a backup offers after its process was away and `change` met what it wrote last to an open frame: the bytes from there to the
-/// end of the file, with where they begin. Also how long what was written before is.
+/// Replicas that a backup offers after its process was away and `change` met an open frame: where in its file what was written last begins, and
+/// the file. Also how long what was written before is.
 fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<ReplicaInfo>, u32) {
     let mut node = Node::new(3);
     let backup = node.start();
@@ -154,7 +154,7 @@ fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<Re
     let kept = image.ends[9];
     node.rewrite("frames/0000000000000003-0000000000000002", |file| {
         let at = FRAME_DATA_OFFSET + kept as usize;
-        change(at, &mut file[at..]);
+        change(at, file);
     });
     node.sim.crash(node.process);
     node.restart();
@@ -163,13 +163,21 @@ fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<Re
 }
 
 /// Zeros are what a device may give for sectors at the end of a file whose new length it has kept.
-fn lose_a_sector(at: usize, last_write: &mut [u8]) {
-    let begin = FRAME_SLOT_BYTES - at % FRAME_SLOT_BYTES;
-    last_write[begin..begin + FRAME_SLOT_BYTES].fill(0);
+fn lose_a_sector(last_write: usize, file: &mut [u8]) {
+    let begin = (last_write + 1).next_multiple_of(FRAME_SLOT_BYTES);
+    file[begin..begin + FRAME_SLOT_BYTES].fill(0);
 }
 
-fn flip_a_bit(_: usize, last_write: &mut [u8]) {
-    last_write[FRAME_SLOT_BYTES] ^= 4;
+fn flip_a_bit(last_write: usize, file: &mut [u8]) {
+    file[last_write + FRAME_SLOT_BYTES] ^= 4;
+}
+
+/// As headers of earlier programs are.
+fn forget_the_sectors(file: &mut [u8]) {
+    let mut header = newest_frame_header(file).expect("it was written");
+    header.last_write = LastWrite::default();
+    let at = header.slot() * FRAME_SLOT_BYTES;
+    file[at..at + FRAME_SLOT_BYTES].copy_from_slice(&header.encode());
 }
 
 #[test]
@@ -184,6 +192,18 @@ fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
 fn an_open_frame_whose_last_write_has_rotted_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-rotten"]);
     assert_eq!(offered_after(true, flip_a_bit).0, []);
+}
+
+/// Nothing tells what is missing from what has rotted.
+#[test]
+fn without_a_word_on_its_sectors_a_last_write_that_is_damaged_was_cut_off() {
+    for change in [lose_a_sector, flip_a_bit] {
+        let (found, kept) = offered_after(true, |last_write, file| {
+            forget_the_sectors(file);
+            change(last_write, file);
+        });
+        assert_eq!(found[0].length, kept);
+    }
 }
 
 /// The machine has not lost its power since the end was written, so it is no write that was cut off.
