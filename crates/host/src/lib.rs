@@ -5,7 +5,7 @@
 //! runs. This crate is the door to the operating system for that (rule A): the trait [`Host`], and
 //! [`ThisMachine`] behind it. Tests give a host of their own.
 //!
-//! What it does not do: no I/O, no event loops (crate `env_os` has those), no binding of threads.
+//! What it does not do: no I/O, no event loops (crate `env_os` has those), no binding of the program's threads.
 
 mod machine;
 mod topology;
@@ -60,4 +60,19 @@ pub trait Host: Send + Sync {
         name: String,
         step: Box<dyn FnMut() -> Pace + Send>,
     ) -> Result<Worker, std::io::Error>;
+
+    /// [`Self::work`] in a thread that stays on these processors, where that can be had: of those that this process may not use none
+    /// counts, and with none left, or when the system refuses, it runs anywhere.
+    ///
+    /// # Errors
+    /// As [`Self::work`].
+    fn work_near(
+        &self,
+        name: String,
+        processors: Vec<usize>,
+        step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> Result<Worker, std::io::Error> {
+        let _anywhere = processors;
+        self.work(name, step)
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Host, Nodes, Pace, TopologyError, Worker};
 use core::hash::{BuildHasher, Hasher};
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hash::RandomState;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -57,6 +57,39 @@ impl Host for ThisMachine {
     ) -> Result<Worker, std::io::Error> {
         Worker::start(name, step)
     }
+
+    fn work_near(
+        &self,
+        name: String,
+        processors: Vec<usize>,
+        mut step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> Result<Worker, std::io::Error> {
+        let mut waiting = Some(processors);
+        let step = move || {
+            if let Some(processors) = waiting.take() {
+                stay_near(&processors);
+            }
+            step()
+        };
+        self.work(name, Box::new(step))
+    }
+}
+
+/// Keeps the calling thread on those of these processors that it may use.
+fn stay_near(processors: &[usize]) {
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let mut near = CpuSet::new();
+    for &processor in processors {
+        if processor < CpuSet::MAX_CPU && allowed.is_set(processor) {
+            near.set(processor);
+        }
+    }
+    if near.count() > 0 {
+        // Refused, it runs where it is: that is only slower.
+        let _only_slower = sched_setaffinity(None, &near);
+    }
 }
 
 /// What the system says of transparent huge pages in this file: its choices, the current one in brackets.
@@ -101,6 +134,29 @@ mod tests {
             assert_eq!(disabled, Err(why.into()));
         }
         assert_eq!(ThisMachine.huge_pages(), before);
+    }
+
+    #[test]
+    fn a_worker_stays_on_the_processors_it_is_given_and_runs_anywhere_where_there_are_none() {
+        let allowed = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|p| allowed.is_set(*p)).unwrap();
+        let missing = (0..CpuSet::MAX_CPU).rev().find(|p| !allowed.is_set(*p));
+        for (near, expected) in [
+            (vec![first], 1),
+            (vec![first, missing.unwrap(), usize::MAX], 1),
+            (vec![missing.unwrap()], allowed.count()),
+            (vec![], allowed.count()),
+        ] {
+            let (told, heard) = std::sync::mpsc::channel();
+            let step = Box::new(move || {
+                told.send(sched_getaffinity(None).unwrap().count()).unwrap();
+                Pace::After(core::time::Duration::from_secs(3600))
+            });
+            let _worker = ThisMachine
+                .work_near("test".into(), near.clone(), step)
+                .unwrap();
+            assert_eq!(heard.recv(), Ok(expected), "{near:?}");
+        }
     }
 
     #[test]

@@ -129,3 +129,81 @@ fn a_node_that_is_not_there_is_told_and_memory_works() {
     }
     assert_eq!(store.space.stats().seglets_away, 0);
 }
+
+/// Keys of the second log are a third.
+fn log_of_thirds(key: u32) -> usize {
+    usize::from(key.is_multiple_of(3))
+}
+
+/// A store with a pass for each of two parts, in which nothing was cleaned and of which so many bytes are free in each. Much in the second
+/// part is dead, little in the first one.
+fn with_passes_of_their_own(free: [u64; 2]) -> Store {
+    let part = |log| MemoryPart {
+        node: None,
+        logs: vec![LogId(log)],
+    };
+    let options = LogOptions {
+        parts: vec![part(0), part(1)],
+        cleaners: 2,
+        live_percent_max: 95,
+        ..options(192, 2, Durability::Volatile)
+    };
+    let store = Store::new(options, KEYS);
+    let free_now = || store.space.stats().free_bytes;
+    let other_part = free_now() / 2;
+    let mut random = Random::new(5);
+    for (log, left) in [other_part + free[0], free[0] + free[1]]
+        .into_iter()
+        .enumerate()
+    {
+        let own = Vec::from_iter((0..KEYS).filter(|key| log_of_thirds(*key) == log));
+        for &key in &own {
+            change(&store, log, key);
+        }
+        // Anywhere, so that something lives in every segment.
+        while free_now() > left {
+            change(&store, log, own[random.below(own.len() as u64) as usize]);
+        }
+    }
+    assert_eq!(store.space.stats().seglets_away, 0);
+    assert_eq!(store.space.stats().cleaner.passes, 0);
+    store
+}
+
+/// What one of two threads moves when it cleans: objects of each log.
+fn moved_by(store: &Store, thread: u16) -> [usize; 2] {
+    let places = || Vec::from_iter((0..KEYS).map(|key| store.place_of(key)));
+    let before = places();
+    for _ in 0..1000 {
+        if store.space.stats().cleaner.passes > 0 {
+            break;
+        }
+        let _pace = store.cleaner.step_as(thread, 1).expect("memory is right");
+    }
+    let mut moved = [0; 2];
+    for (key, (old, new)) in (0..).zip(before.iter().zip(places())) {
+        moved[log_of_thirds(key)] += usize::from(*old != new);
+    }
+    moved
+}
+
+#[test]
+fn each_thread_cleans_the_part_of_its_own_first() {
+    // By what it would gain, every thread would begin with the second log.
+    for thread in [0, 1] {
+        let store = with_passes_of_their_own([1 << 20, 1 << 20]);
+        let moved = moved_by(&store, thread);
+        let own = usize::from(thread);
+        let stats = store.space.stats();
+        assert!(moved[own] > 0, "thread {thread}: {moved:?} {stats:?}");
+        assert_eq!(moved[1 - own], 0, "thread {thread}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_thread_helps_where_much_less_is_free() {
+    let store = with_passes_of_their_own([5 << 20, 1 << 20]);
+    let moved = moved_by(&store, 0);
+    assert!(moved[1] > 0, "{moved:?} {:?}", store.space.stats());
+    assert_eq!(moved[0], 0, "{:?}", store.space.stats());
+}

@@ -320,6 +320,13 @@ impl SegletPool {
         if self.ends.len() == 1 {
             return None;
         }
+        let shares = (0..).map(PartIndex).zip(self.free_permille());
+        shares.min_by_key(|(_, free)| *free)
+    }
+
+    /// The share of each part's seglets that is free for everybody, in thousandths.
+    #[must_use]
+    pub fn free_permille(&self) -> Vec<u64> {
         let pools = self.lock();
         let mut first = 0;
         let permille = pools.parts.iter().zip(&self.ends).map(|(part, &end)| {
@@ -327,8 +334,7 @@ impl SegletPool {
             first = end;
             part.default() as u64 * 1000 / all
         });
-        let parts = (0..).map(PartIndex).zip(permille);
-        parts.min_by_key(|(_, free)| *free)
+        permille.collect()
     }
 
     /// Seglets that were taken for a part, since the pool was made, from another one.

@@ -542,7 +542,7 @@ impl Starting {
         let threads = cleaners(self.env.tasks.cores());
         let space = store.space();
         tasks.extend(
-            (0..threads).map(|_| self.start_cleaner(Arc::clone(&cleaner), Arc::clone(space))),
+            (0..threads).map(|n| self.start_cleaner(n, Arc::clone(&cleaner), Arc::clone(space))),
         );
         self.membership
             .enlisted(reply.server, reply.cluster, reply.list.clone());
@@ -603,12 +603,17 @@ impl Starting {
         })
     }
 
-    /// A thread that steps the cleaner.
-    fn start_cleaner(&self, cleaner: Arc<Cleaner>, space: Arc<LogSpace>) -> TaskHandle {
+    /// A thread that steps the cleaner: the one with this number.
+    fn start_cleaner(
+        &self,
+        number: u16,
+        cleaner: Arc<Cleaner>,
+        space: Arc<LogSpace>,
+    ) -> TaskHandle {
         let clock = Arc::clone(&self.env.clock);
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
-            match cleaner.step(now_s) {
+            match cleaner.step_as(number, now_s) {
                 Ok(CleanerPace::Again) => Pace::Again,
                 Ok(CleanerPace::Idle) => Pace::After(CLEANER_SLEEP),
                 Err(corruption) => {

@@ -1,7 +1,7 @@
 //! Which segments to clean.
 
 use super::balance::Pressure;
-use super::combine::{Goal, Pass};
+use super::combine::{Aim, Goal, Pass};
 use super::compact::Compaction;
 use super::entries::Source;
 use super::{Cleaner, CleanerPace, Stage, State};
@@ -31,10 +31,52 @@ const TOMBSTONE_PERCENT: u64 = 40;
 /// that its logs need not take seglets of other memory nodes, and hardly more is copied for that.
 const POOREST_PREFERENCE: f64 = 2.0;
 
+/// A pass stays with its own part of memory (004 §4.4) until another one has less than its own share of free seglets divided by this;
+/// then it helps there (004 §12.1.1).
+const HELPED_BELOW: u64 = 2;
+
+/// Whose segments a choice looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// Those of the logs of one part of the memory.
+    Own(PartIndex),
+    /// Those of all logs.
+    All,
+}
+
+impl Reach {
+    fn covers(self, log: &LogState) -> bool {
+        match self {
+            Self::Own(part) => log.part == part,
+            Self::All => true,
+        }
+    }
+}
+
+/// The store as it was when combined passes gained nothing, the last one for each goal and reach: no use in another one before
+/// something has changed.
+#[derive(Default)]
+pub(super) struct Barren([[Option<Fingerprint>; 2]; 3]);
+
+impl Barren {
+    pub(super) fn note(&mut self, found: Fingerprint) {
+        let wide = match found.reach {
+            Reach::Own(_) => 0,
+            Reach::All => 1,
+        };
+        self.0[found.goal as usize][wide] = Some(found);
+    }
+
+    fn has(&self, now: Fingerprint) -> bool {
+        self.0.as_flattened().contains(&Some(now))
+    }
+}
+
 /// What a choice of segments depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fingerprint {
     goal: Goal,
+    reach: Reach,
     live_bytes: u64,
     disk_bytes: u64,
     free: FreeSeglets,
@@ -192,9 +234,10 @@ impl Cleaner {
         tombstones * 100 >= others * TOMBSTONE_PERCENT
     }
 
-    pub(super) fn fingerprint(&self, goal: Goal) -> Fingerprint {
+    pub(super) fn fingerprint(&self, goal: Goal, reach: Reach) -> Fingerprint {
         Fingerprint {
             goal,
+            reach,
             live_bytes: self.space.live_bytes(),
             disk_bytes: self.space.disk_bytes(),
             free: self.space.pool.free(),
@@ -206,15 +249,39 @@ impl Cleaner {
         objects + segment.tombstones().live_bytes() + SIDE_HEADER_BYTES as u64
     }
 
+    /// Where a pass looks for segments: first, and if it finds nothing there.
+    fn reaches(&self, state: &State) -> impl Iterator<Item = Reach> + use<> {
+        let own = state.home.filter(|home| !self.is_needed_elsewhere(*home));
+        own.map(Reach::Own).into_iter().chain([Reach::All])
+    }
+
+    /// Whether another part of memory has much less free than this one.
+    fn is_needed_elsewhere(&self, home: PartIndex) -> bool {
+        let free = self.space.pool.free_permille();
+        let own = free[usize::from(home.0)];
+        free.iter().any(|&other| other < own / HELPED_BELOW)
+    }
+
     /// A combined pass, over segments of one log: that with the best segment, if some of its segments gain together.
     fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
-        let in_vain = state.barren.contains(&Some(self.fingerprint(goal)));
+        self.reaches(state)
+            .find_map(|reach| self.combine_within(reach, goal, percent, state))
+    }
+
+    fn combine_within(
+        &self,
+        reach: Reach,
+        goal: Goal,
+        percent: u32,
+        state: &State,
+    ) -> Option<Stage> {
+        let in_vain = state.barren.has(self.fingerprint(goal, reach));
         if in_vain && !self.cleans_alone(goal) {
             return None;
         }
         let poorest = self.space.pool.poorest();
         let mut logs: Vec<(f64, &LogState, Vec<Candidate>)> = Vec::new();
-        for log in self.space.log_states() {
+        for log in self.space.log_states().iter().filter(|l| reach.covers(l)) {
             let preference = self.preference(log, poorest);
             let score = |candidate: &Candidate| preference * self.score(candidate, goal);
             let mut candidates = self.candidates(log, score);
@@ -249,7 +316,8 @@ impl Cleaner {
         // Looked at again: what was opened while we chose may be named in what was closed meanwhile.
         let on_disk = self.space.on_disk();
         let live = self.lists.take();
-        Some(Stage::Scan(Pass::new(log.id, goal, victims, on_disk, live)))
+        let aim = Aim { goal, reach };
+        Some(Stage::Scan(Pass::new(log.id, aim, victims, on_disk, live)))
     }
 
     /// A compaction of the segment, of all logs, that gives most memory for what is copied.
@@ -257,6 +325,11 @@ impl Cleaner {
         if self.has_enough_finished(&state.finished) {
             return None;
         }
+        self.reaches(state)
+            .find_map(|reach| self.compact_within(reach, percent))
+    }
+
+    fn compact_within(&self, reach: Reach, percent: u32) -> Option<Stage> {
         let score =
             |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
         // Others hold what there was until they are durable: a segment would be read through in vain.
@@ -270,6 +343,7 @@ impl Cleaner {
         };
         let logs = self.space.log_states().iter();
         let mut candidates: Vec<Candidate> = logs
+            .filter(|log| reach.covers(log))
             .flat_map(of_log)
             .filter(|c| {
                 c.gain_alone() > 0

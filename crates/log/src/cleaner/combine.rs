@@ -1,8 +1,9 @@
 //! Combined cleaning: one pass scans several segments of a log, relocates what lives, and exchanges
 //! the segments for survivors (000 §3).
 
+use super::choose::{Barren, Reach};
 use super::entries::{Dropped, Moved, Place, Scan, Source, Survivor, TableCache};
-use super::{Barren, Cleaner, CleanerPace, Stage};
+use super::{Cleaner, CleanerPace, Stage};
 use crate::durable::Durability;
 use crate::error::Corruption;
 use crate::log_state::LogState;
@@ -28,10 +29,17 @@ pub(super) enum Goal {
     Slots,
 }
 
+/// What a pass is for, and among whose segments it was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Aim {
+    pub goal: Goal,
+    pub reach: Reach,
+}
+
 /// The state of a pass.
 pub(super) struct Pass {
     log: LogId,
-    goal: Goal,
+    aim: Aim,
     victims: Vec<Source>,
     /// What existed on disk when the pass began: names in older tombstones are looked up here.
     on_disk: BTreeMap<SegmentId, Arc<Segment>>,
@@ -68,7 +76,7 @@ impl Pass {
     /// A pass over segments that were claimed, with an empty list for what lives in them.
     pub(super) fn new(
         log: LogId,
-        goal: Goal,
+        aim: Aim,
         victims: Vec<Source>,
         on_disk: BTreeMap<SegmentId, Arc<Segment>>,
         live: Vec<Survivor>,
@@ -77,7 +85,7 @@ impl Pass {
         // it is in `on_disk` unless it is gone for good.
         Self {
             log,
-            goal,
+            aim,
             victims,
             on_disk,
             tables: TableCache::default(),
@@ -166,7 +174,7 @@ impl Pass {
 
     /// Whether the exchange would bring the pass nearer to its goal (CLEAN-4).
     fn gains(&self, layout: &Layout, least: usize) -> bool {
-        match self.goal {
+        match self.aim.goal {
             Goal::Memory => layout.seglets + least <= self.seglets(),
             Goal::Disk => {
                 let on_disk: u64 = self
@@ -192,7 +200,7 @@ impl Pass {
             live[survivor.source as usize] += u64::from(survivor.len);
         }
         let dead = |i: usize| {
-            let all = match self.goal {
+            let all = match self.aim.goal {
                 Goal::Memory => (self.victims[i].seglets.len() * SEGLET_BYTES) as u64,
                 Goal::Disk => u64::from(self.victims[i].segment.disk_len()),
                 Goal::Slots => u64::from(full_segment),
@@ -275,7 +283,7 @@ impl Cleaner {
                 .sort_unstable_by_key(|s| (s.timestamp_s, s.source, s.offset));
         }
         let capacity = self.space.geometry.segment_bytes();
-        let least = self.least_gain(pass.goal);
+        let least = self.least_gain(pass.aim.goal);
         let mut is_refused = false;
         // With a segment that is known to be barren, the next choice is another one.
         let mut pace = CleanerPace::Idle;
@@ -285,7 +293,7 @@ impl Cleaner {
             let gains = pass.gains(&layout, least);
             if let [last] = pass.victims.as_slice()
                 && !gains
-                && self.cleans_alone(pass.goal)
+                && self.cleans_alone(pass.aim.goal)
             {
                 last.set_barren();
                 pace = CleanerPace::Again;
@@ -306,7 +314,8 @@ impl Cleaner {
         self.add(|c| &c.barren_passes, 1);
         // What would gain, and got no memory, is not in vain another time.
         if !is_refused {
-            barren[pass.goal as usize] = Some(self.fingerprint(pass.goal));
+            let Aim { goal, reach } = pass.aim;
+            barren.note(self.fingerprint(goal, reach));
         }
         self.publish();
         self.lists.give_back(pass.live);

@@ -48,13 +48,14 @@ mod pages;
 use crate::error::Corruption;
 use crate::space::LogSpace;
 use crate::stats::CleanerStats;
-use choose::Fingerprint;
+use choose::Barren;
 use combine::Pass;
 use compact::Compaction;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use lists::Lists;
 use pages::{GivenBack, PagePolicy};
 use pluvio_format::Completion;
+use pluvio_memory::PartIndex;
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -212,20 +213,21 @@ enum Stage {
 /// What one of the passes that may go on at once is at.
 struct State {
     stage: Stage,
+    /// The part of memory whose logs it cleans (004 §4.4). Nothing where there is one part, or where not every part gets one.
+    home: Option<PartIndex>,
     /// Compactions that wait for all logs to be durable; they hold memory, so they are few.
     finished: Vec<Compaction>,
     /// Combined cleaning was last; compaction is next when both are due.
     combined_last: bool,
-    /// The store as it was when combined passes gained nothing, the last one for each goal: no use in
-    /// another one before something has changed.
     barren: Barren,
     pages: PagePolicy,
 }
 
 impl State {
-    fn new() -> Self {
+    fn new(home: Option<PartIndex>) -> Self {
         Self {
             stage: Stage::Choose,
+            home,
             finished: Vec::new(),
             combined_last: false,
             barren: Barren::default(),
@@ -233,9 +235,6 @@ impl State {
         }
     }
 }
-
-/// By [`combine::Goal`].
-type Barren = [Option<Fingerprint>; 3];
 
 /// Compactions that may wait to be durable while the next one runs: with one, a cleaner would
 /// idle for a round trip to the backups after each; more would only hold memory.
@@ -250,6 +249,8 @@ pub struct Cleaner {
     options: CleanerOptions,
     /// One for each pass that may go on at once; locked for a step.
     states: Box<[Mutex<State>]>,
+    /// Whether each pass has a part of memory that it cleans first.
+    has_homes: bool,
     /// Which state is stepped next, so that none is left in the middle of a pass.
     next: AtomicUsize,
     given_back: Mutex<GivenBack>,
@@ -260,12 +261,15 @@ impl Cleaner {
     /// A cleaner that has nothing to do yet.
     #[must_use]
     pub fn new(space: Arc<LogSpace>, liveness: Arc<dyn Liveness>, options: CleanerOptions) -> Self {
-        let states = 0..space.options.cleaners;
+        let (count, parts) = (space.options.cleaners, space.options.parts.len() as u16);
+        let has_homes = (2..=count).contains(&parts);
+        let state = |number| State::new(has_homes.then(|| PartIndex(number % parts)));
         Self {
-            states: states.map(|_| Mutex::new(State::new())).collect(),
+            states: (0..count).map(|number| Mutex::new(state(number))).collect(),
+            has_homes,
             next: AtomicUsize::new(0),
             given_back: Mutex::default(),
-            lists: Lists::new(usize::from(space.options.cleaners)),
+            lists: Lists::new(usize::from(count)),
             space,
             liveness,
             options,
@@ -278,12 +282,29 @@ impl Cleaner {
     /// # Errors
     /// [`Corruption`]: the process must stop.
     pub fn step(&self, now_s: u32) -> Result<CleanerPace, Corruption> {
+        self.step_from(self.next.fetch_add(1, Ordering::Relaxed), now_s)
+    }
+
+    /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and there is a thread at least for
+    /// each part, the thread goes on with a pass of its own, over segments of logs of part `thread % parts`; it sees to others when
+    /// there is nothing to do for that one, or when another part has much less free (004 §4.4, §12.1.1).
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn step_as(&self, thread: u16, now_s: u32) -> Result<CleanerPace, Corruption> {
+        if self.has_homes {
+            self.step_from(usize::from(thread), now_s)
+        } else {
+            self.step(now_s)
+        }
+    }
+
+    fn step_from(&self, first: usize, now_s: u32) -> Result<CleanerPace, Corruption> {
         self.space.follow_clock(now_s);
         let mut pace = CleanerPace::Idle;
         if self.space.reclaim() > 0 {
             pace = CleanerPace::Again;
         }
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
         for turn in 0..self.states.len() {
             let state = &self.states[first.wrapping_add(turn) % self.states.len()];
             let mut state = match state.try_lock() {

@@ -3,7 +3,7 @@
 mod check;
 
 use crate::embedded::error::BuildError;
-use crate::embedded::heads::{Heads, memory_parts};
+use crate::embedded::heads::{Heads, memory_parts, processors_of};
 use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
@@ -382,6 +382,7 @@ impl StoreBuilder {
         if self.bind_memory {
             log.parts = memory_parts(&nodes, heads);
         }
+        let near = processors_of(&nodes, &log.parts);
         let engine = Engine::open(EngineOptions { log }).map_err(|why| self.refused(why, heads))?;
         if self.huge_pages == HugePages::Required {
             let asked = engine.space().prefer_huge_pages();
@@ -403,6 +404,7 @@ impl StoreBuilder {
         let workers = Workers {
             cleaner,
             cleaner_threads: self.cleaner_threads,
+            near,
             sink: self.sink,
         };
         Store::start(engine, heads, limits, self.host, workers)

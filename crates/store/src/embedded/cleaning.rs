@@ -3,7 +3,7 @@
 use crate::embedded::error::BuildError;
 use core::time::Duration;
 use pluvio_host::{Host, Pace, Worker};
-use pluvio_log::{Cleaner, CleanerPace, Fatal};
+use pluvio_log::{Cleaner, CleanerPace, Corruption, Fatal};
 use std::sync::Arc;
 
 /// Pause of a cleaner that has just had work. An append that is refused for want of memory ends it.
@@ -13,24 +13,32 @@ const PAUSE_MAX: Duration = Duration::from_millis(32);
 
 /// Does one step. Gives whether there is more to do.
 pub(crate) fn step(cleaner: &Cleaner, host: &dyn Host) -> bool {
-    match cleaner.step(host.unix_seconds()) {
+    has_more(cleaner.step(host.unix_seconds()))
+}
+
+fn has_more(stepped: Result<CleanerPace, Corruption>) -> bool {
+    match stepped {
         Ok(CleanerPace::Again) => true,
         Ok(CleanerPace::Idle) => false,
         Err(corruption) => Fatal::corrupt(&corruption),
     }
 }
 
-/// Starts `count` workers on one cleaner.
+/// Starts `count` workers on one cleaner. `near` has the processors of each part of the memory: where there is a worker for
+/// each part, they stay on the processors of theirs.
 pub(crate) fn start(
     cleaner: &Arc<Cleaner>,
     host: &Arc<dyn Host>,
     count: u16,
+    near: &[Vec<usize>],
 ) -> Result<Vec<Worker>, BuildError> {
+    let are_enough = usize::from(count) >= near.len();
+    let mut near = near.iter().filter(|_| are_enough).cycle();
     let worker = |number: u16| {
         let (cleaner, own_host) = (Arc::clone(cleaner), Arc::clone(host));
         let mut pause = PAUSE_MIN;
         let work = move || {
-            if step(&cleaner, &*own_host) {
+            if has_more(cleaner.step_as(number, own_host.unix_seconds())) {
                 pause = PAUSE_MIN;
                 Pace::Again
             } else {
@@ -39,7 +47,8 @@ pub(crate) fn start(
                 Pace::After(now)
             }
         };
-        host.work(format!("cleaner {number}"), Box::new(work))
+        let processors = near.next().cloned().unwrap_or_default();
+        host.work_near(format!("cleaner {number}"), processors, Box::new(work))
             .map_err(BuildError::CleanerThread)
     };
     (0..count).map(worker).collect()

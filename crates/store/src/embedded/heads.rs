@@ -133,6 +133,16 @@ pub(crate) fn memory_parts(nodes: &Nodes, count: u16) -> Vec<MemoryPart> {
     if parts.len() > 1 { parts } else { Vec::new() }
 }
 
+/// The processors of the nodes of these parts.
+pub(crate) fn processors_of(nodes: &Nodes, parts: &[MemoryPart]) -> Vec<Vec<usize>> {
+    let of_part = |part: &MemoryPart| {
+        let mut all = nodes.numbers().iter().zip(nodes.iter());
+        let found = all.find(|(number, _)| part.node == Some(**number));
+        found.map_or_else(Vec::new, |(_, processors)| processors.clone())
+    };
+    parts.iter().map(of_part).collect()
+}
+
 /// Deals the heads of each node to its processors in turn.
 fn spread(nodes: &Nodes, count: u16) -> Vec<u16> {
     let last = nodes.iter().flatten().max().copied().unwrap_or(0);
@@ -175,14 +185,21 @@ mod tests {
 
     #[test]
     fn each_node_with_heads_of_its_own_has_a_part_of_the_memory() {
-        let parts = |nodes: &[(u32, &[usize])], count: u16| {
+        let numbered = |nodes: &[(u32, &[usize])]| {
             let nodes = nodes.iter().map(|(number, list)| (*number, list.to_vec()));
-            let parts = memory_parts(&Nodes::numbered(nodes.collect()).unwrap(), count);
+            Nodes::numbered(nodes.collect()).unwrap()
+        };
+        let parts = |nodes: &[(u32, &[usize])], count: u16| {
+            let parts = memory_parts(&numbered(nodes), count);
             let of =
                 |part: MemoryPart| (part.node.unwrap(), part.logs.iter().map(|l| l.0).collect());
             parts.into_iter().map(of).collect::<Vec<(u32, Vec<u16>)>>()
         };
         let two: &[(u32, &[usize])] = &[(0, &[0, 1]), (2, &[2, 3])];
+        let nodes = numbered(two);
+        let near = processors_of(&nodes, &memory_parts(&nodes, 4));
+        assert_eq!(near, [[0, 1], [2, 3]]);
+        assert!(processors_of(&nodes, &memory_parts(&nodes, 1)).is_empty());
         assert_eq!(parts(two, 4), [(0, vec![0, 1]), (2, vec![2, 3])]);
         assert_eq!(parts(two, 3), [(0, vec![0]), (2, vec![1, 2])]);
         assert_eq!(parts(two, 1), [], "one head, one part");

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
 pub(crate) struct Workers {
     pub cleaner: Arc<Cleaner>,
     pub cleaner_threads: u16,
+    /// The processors of each part of the memory, where it is divided.
+    pub near: Vec<Vec<usize>>,
     pub sink: Option<Box<dyn ReplicaSink>>,
 }
 
@@ -133,7 +135,7 @@ impl Store {
         workers: Workers,
     ) -> Result<Self, BuildError> {
         let cleaner = workers.cleaner;
-        let cleaners = cleaning::start(&cleaner, &host, workers.cleaner_threads)?;
+        let cleaners = cleaning::start(&cleaner, &host, workers.cleaner_threads, &workers.near)?;
         let cleaners: Arc<[Worker]> = cleaners.into();
         let sink = workers
             .sink
