@@ -7,8 +7,8 @@ use pluvio_store::{
     Nodes, Pace, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreError,
     Table, ThisMachine, Topology, TopologyError, UpdatePolicy, Version, Worker,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 fn store() -> Store {
     Store::builder()
@@ -412,6 +412,24 @@ fn memory_is_divided_among_nodes_and_bound_where_it_can_be() {
 }
 
 #[test]
+fn with_a_cleaner_for_each_memory_node_they_stay_near_it() {
+    for (cleaners, expected) in [
+        (1, vec![vec![]]),
+        (2, vec![vec![0, 2], vec![1, 3]]),
+        (3, vec![vec![0, 2], vec![1, 3], vec![0, 2]]),
+    ] {
+        let machine = Arc::new(Machine::default());
+        let nodes = vec![(0, vec![0, 2]), (1000, vec![1, 3])];
+        let builder = Store::builder().memory(Size::mib(64));
+        let builder = builder.topology(Topology::Numbered(nodes));
+        let host: Arc<dyn Host> = machine.clone();
+        let store = builder.host(host).cleaner_threads(cleaners).build();
+        assert_eq!(store.unwrap().stats().memory_nodes, 2);
+        assert_eq!(*machine.near.lock().unwrap(), expected);
+    }
+}
+
+#[test]
 fn keys_and_values_beyond_the_limits_are_refused() {
     let store = Store::builder()
         .memory(Size::mib(64))
@@ -437,6 +455,8 @@ struct Machine {
     /// Refuses a thread when so many are there.
     refuses_at: Option<usize>,
     has_huge_pages: bool,
+    /// The processors that each thread was to stay on.
+    near: Mutex<Vec<Vec<usize>>>,
 }
 
 /// Counts one thread for as long as it lives.
@@ -487,6 +507,16 @@ impl Host for Machine {
             step()
         };
         ThisMachine.work(name, Box::new(step))
+    }
+
+    fn work_near(
+        &self,
+        name: String,
+        processors: Vec<usize>,
+        step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> Result<Worker, std::io::Error> {
+        self.near.lock().unwrap().push(processors);
+        self.work(name, step)
     }
 }
 

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use pluvio_store::{EpochKind, Size, Store, StoreError, Table, UpdatePolicy, Version};
+use pluvio_store::{
+    EpochKind, Size, Store, StoreBuilder, StoreError, Table, Topology, UpdatePolicy, Version,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -104,15 +106,21 @@ fn work(table: &Table, thread: u64, rounds: u64) {
     }
 }
 
-fn stress(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) {
-    let builder = Store::builder()
+fn small(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) -> StoreBuilder {
+    Store::builder()
         .memory(Size::mib(48))
         .heads(2)
         .cleaner_threads(cleaners)
         .update(update)
         .epochs(epochs)
-        .threads_max(4);
-    let store = builder.build().unwrap();
+        .threads_max(4)
+}
+
+fn stress(builder: StoreBuilder) {
+    stress_store(&builder.build().unwrap());
+}
+
+fn stress_store(store: &Store) {
     let table = store.create_table("stress").unwrap();
     let rest = store.create_table("rest").unwrap();
     let counter = store.create_table("counter").unwrap();
@@ -132,7 +140,7 @@ fn stress(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) {
             })
             .collect();
         // Threads that come and go, and tables that do.
-        let (store, rest, done) = (&store, &rest, &done);
+        let (rest, done) = (&rest, &done);
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
                 let gone = store.create_table("gone").unwrap();
@@ -172,13 +180,25 @@ fn stress(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) {
 
 #[test]
 fn appended_values_are_whole_and_never_go_back() {
-    stress(UpdatePolicy::Append, EpochKind::Counter, 1);
-    stress(UpdatePolicy::Append, EpochKind::Counter, 3);
+    stress(small(UpdatePolicy::Append, EpochKind::Counter, 1));
+    stress(small(UpdatePolicy::Append, EpochKind::Counter, 3));
 }
 
 #[test]
 fn values_overwritten_in_place_are_whole_and_never_go_back() {
-    stress(UpdatePolicy::InPlace, EpochKind::Counter, 2);
+    stress(small(UpdatePolicy::InPlace, EpochKind::Counter, 2));
+}
+
+#[test]
+fn values_of_two_memory_nodes_with_a_cleaner_each_are_whole_and_never_go_back() {
+    let nodes = vec![(0, vec![0]), (1, vec![1])];
+    let builder = small(UpdatePolicy::Append, EpochKind::Counter, 2);
+    let builder = builder
+        .memory(Size::mib(64))
+        .topology(Topology::Numbered(nodes));
+    let store = builder.build().unwrap();
+    assert_eq!(store.stats().memory_nodes, 2);
+    stress_store(&store);
 }
 
 /// Time stamps that go at one pace and never stop; not every processor has them.
@@ -187,7 +207,7 @@ mod needs_invariant_tsc {
 
     #[test]
     fn epochs_of_time_stamps_protect_as_well() {
-        stress(UpdatePolicy::Append, EpochKind::Tsc, 1);
+        stress(small(UpdatePolicy::Append, EpochKind::Tsc, 1));
     }
 }
 

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 const LOOK_BYTES: u64 = 64 << 10;
 /// Room that is left below the limit of live objects: heads look at it once for each 64 KiB.
 const LIMIT_SLACK: u64 = 1 << 20;
+/// Share of that limit that is left, too: entries of up to 512 bytes do not cross the ends of seglets, so memory is full when
+/// live objects are up to 0.8 % below it.
+const LIMIT_SLACK_SHARE: u64 = 100;
 
 /// What to fill a store with.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -44,7 +47,8 @@ pub(crate) fn load<S: KeyValue>(store: &S, plan: &LoadPlan) -> Result<Loaded, Ex
             && let Some(until) = plan.until
         {
             let holdings = store.counts();
-            let limit = holdings.live_log_max.saturating_sub(LIMIT_SLACK);
+            let slack = LIMIT_SLACK + holdings.live_log_max / LIMIT_SLACK_SHARE;
+            let limit = holdings.live_log_max.saturating_sub(slack);
             let wanted = (until * holdings.log_memory as f64).min(limit as f64);
             if holdings.live_log as f64 >= wanted {
                 break;

@@ -195,7 +195,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads that clean, 0 to 64. Default 1. With 0 the caller drives [`Store::clean_step`].
+    /// Threads that clean, 0 to 64. Default 1. With 0 the caller drives [`Store::clean_step`]. Where the memory is divided
+    /// among nodes ([`Self::bind_memory`]) and there is a thread for each of them, each stays on the processors of its node.
     pub fn cleaner_threads(mut self, threads: u16) -> Self {
         self.cleaner_threads = threads;
         self
