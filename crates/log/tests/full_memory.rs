@@ -318,11 +318,12 @@ fn live_at_the_limit(mut driver: Driver, keys: u32, turn: u64, steps: u64) -> u6
     }
     let full = driver.store.space.stats().free_bytes;
     let (mut refused, mut samples, mut used, mut brim) = (0u64, 0u64, 0u64, 0u64);
+    let mut fills = true;
     for step in 0..steps {
         let key = driver.random.below(u64::from(keys)) as usize;
         let new = adversarial(&mut driver.random);
-        // Filled up, then overwritten for a while, with a few deletes.
-        let fills = step % turn < 50;
+        // Filled until something is refused, then overwritten for a while, with a few deletes.
+        fills |= step.is_multiple_of(turn);
         let (len, must) = match (driver.random.below(20), lens[key]) {
             (0, _) => (None, true),
             (1..5, Some(len)) => (Some(new.min(len)), true),
@@ -333,7 +334,10 @@ fn live_at_the_limit(mut driver: Driver, keys: u32, turn: u64, steps: u64) -> u6
         match driver.change(key as u32, len) {
             Ok(()) => lens[key] = len,
             Err(why) if must => panic!("step {step}: {len:?} for {:?}: {why}", lens[key]),
-            Err(_) => refused += 1,
+            Err(_) => {
+                refused += 1;
+                fills = false;
+            }
         }
         let stats = driver.store.space.stats();
         samples += 1;
