@@ -116,11 +116,7 @@ fn small(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) -> StoreBuilder
         .threads_max(4)
 }
 
-fn stress(builder: StoreBuilder) {
-    stress_store(&builder.build().unwrap());
-}
-
-fn stress_store(store: &Store) {
+fn stress(store: &Store) {
     let table = store.create_table("stress").unwrap();
     let rest = store.create_table("rest").unwrap();
     let counter = store.create_table("counter").unwrap();
@@ -180,13 +176,25 @@ fn stress_store(store: &Store) {
 
 #[test]
 fn appended_values_are_whole_and_never_go_back() {
-    stress(small(UpdatePolicy::Append, EpochKind::Counter, 1));
-    stress(small(UpdatePolicy::Append, EpochKind::Counter, 3));
+    stress(
+        &small(UpdatePolicy::Append, EpochKind::Counter, 1)
+            .build()
+            .unwrap(),
+    );
+    stress(
+        &small(UpdatePolicy::Append, EpochKind::Counter, 3)
+            .build()
+            .unwrap(),
+    );
 }
 
 #[test]
 fn values_overwritten_in_place_are_whole_and_never_go_back() {
-    stress(small(UpdatePolicy::InPlace, EpochKind::Counter, 2));
+    stress(
+        &small(UpdatePolicy::InPlace, EpochKind::Counter, 2)
+            .build()
+            .unwrap(),
+    );
 }
 
 #[test]
@@ -198,7 +206,7 @@ fn values_of_two_memory_nodes_with_a_cleaner_each_are_whole_and_never_go_back() 
         .topology(Topology::Numbered(nodes));
     let store = builder.build().unwrap();
     assert_eq!(store.stats().memory_nodes, 2);
-    stress_store(&store);
+    stress(&store);
 }
 
 /// Time stamps that go at one pace and never stop; not every processor has them.
@@ -207,7 +215,11 @@ mod needs_invariant_tsc {
 
     #[test]
     fn epochs_of_time_stamps_protect_as_well() {
-        stress(small(UpdatePolicy::Append, EpochKind::Tsc, 1));
+        stress(
+            &small(UpdatePolicy::Append, EpochKind::Tsc, 1)
+                .build()
+                .unwrap(),
+        );
     }
 }
 

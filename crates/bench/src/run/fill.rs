@@ -19,7 +19,7 @@ const LIMIT_SLACK_SHARE: u64 = 100;
 pub struct LoadPlan {
     /// Keys `0..objects` at most.
     pub objects: u64,
-    /// Stop when live objects take this share of our log's memory, or what its reserves leave.
+    /// Stop when live objects take this share of our log's memory, or most of what its reserves leave.
     pub until: Option<f64>,
     /// Bytes of each value.
     pub value_size: usize,
