@@ -38,7 +38,7 @@ impl Experiment {
 
 /// Rounds are so short that all of them take some two hours. The simulated cleaner is not among them: its page
 /// does not depend on the machine.
-const EXPERIMENTS: [Experiment; 17] = [
+const EXPERIMENTS: [Experiment; 18] = [
     Experiment::new("store", "bench store --seconds 0.5 --rounds 5"),
     Experiment::new(
         "store-zipfian",
@@ -55,6 +55,10 @@ const EXPERIMENTS: [Experiment; 17] = [
     Experiment::new(
         "cleaner-ample",
         "bench cleaner --utilization 30,80,90 --value-size 100,1000,10000 --distribution uniform --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
+    ),
+    Experiment::new(
+        "cleaner-ample-two",
+        "bench cleaner --cleaner-threads 2 --utilization 30,80,90 --value-size 100,1000,10000 --distribution uniform --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
     ),
     Experiment::new(
         "tombstones",
