@@ -197,7 +197,7 @@ impl LogSpace {
 
     /// Appends one object of a store without replicas that takes the place of the one at `old` of `old_len` bytes, if that needs
     /// neither a seglet nor a look at any limit, and counts the new one as live and the old one as dead; gives the new one with
-    /// its length in the log. `None`, and nothing has changed, when it needs [`Self::append_object`]. `guard`: as for
+    /// its length in the log. Once nothing points to the old one, [`Self::mark_overwritten`] is to be called for it. `None`, and nothing has changed, when it needs [`Self::append_object`]. `guard`: as for
     /// [`Self::append`]; `old` was found under it.
     ///
     /// # Panics

@@ -5,7 +5,7 @@
 //! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
 //! [`Cleaner`] collects dead entries, step by step.
 //!
-//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-14 and CLEAN-1 to
+//! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-15 and CLEAN-1 to
 //! CLEAN-10, which `docs/log.md` and `docs/cleaning.md` list, with what asserts each. Those that no single place sees are shown by
 //! tests: LOG-5 and LOG-13 by the loom models of crate `index` (`reader_writer_and_cleaner_go_together`,
 //! `a_stable_lookup_takes_a_change_in_place_as_a_whole`), LOG-7 by `writers_and_cleaners_go_on_in_a_full_memory_without_replicas`,
@@ -21,6 +21,7 @@
 mod append;
 mod cleaner;
 mod dead;
+mod dead_bits;
 mod durable;
 mod error;
 mod faults;
@@ -44,7 +45,7 @@ mod view;
 mod writer;
 
 pub use append::{AppendClass, EntryRefs};
-pub use cleaner::{Asked, Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
+pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{

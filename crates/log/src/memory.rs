@@ -16,6 +16,7 @@
 //! - LOG-2: only the one [`SegmentWriter`](crate::writer::SegmentWriter) of a segment writes at or
 //!   above its appended length.
 
+use crate::dead_bits::DeadBits;
 use crate::durable::Durability;
 use crate::options::{Geometry, LogOptions};
 use crate::stats::MemoryBinding;
@@ -55,6 +56,7 @@ pub(crate) struct Place {
 pub(crate) struct LogMemory {
     region: Region,
     table: Region,
+    dead: DeadBits,
     epochs: ReclaimEpochs,
     /// One for each log; and behind those one more for each, which is changed under the lock of the log's head only, and
     /// so without locked instructions.
@@ -84,9 +86,11 @@ impl LogMemory {
         };
         let seglets = geometry.seglets as u64;
         let region = Region::anonymous((seglets + 1) * SEGLET_BYTES as u64, options.huge_pages)?;
+        let dead = DeadBits::new(region.len(), options.huge_pages)?;
         Ok(Self {
             binding: bind(&region, options, parts),
             region,
+            dead,
             table: Region::anonymous(seglets * WORDS_PER_SEGLET * 8, false)?,
             epochs: ReclaimEpochs::with_clock(geometry.epoch_slots, options.epoch_clock)?,
             live: (0..2 * usize::from(options.logs))
@@ -151,6 +155,7 @@ impl LogMemory {
             u64::from(place.slot) << 32 | u64::from(place.log.0) << 16 | u64::from(place.index);
         // Relaxed: a reader comes here with an EntryRef that was published after these stores,
         // by a lock or a release store of whoever published it.
+        self.dead.clear(Self::base(seglet));
         self.word(seglet, SEGMENT_WORD)
             .store(place.segment.0, Ordering::Relaxed);
         self.word(seglet, PLACE_WORD)
@@ -346,6 +351,24 @@ impl LogMemory {
         }
     }
 
+    /// Notes that nothing points to the object at `entry` any more; it was found under `_guard` (LOG-15).
+    #[inline(always)]
+    pub(crate) fn set_dead(&self, entry: EntryRef, _guard: &EpochGuard<'_>) {
+        self.dead.set(entry);
+    }
+
+    /// Whether the object at `entry` is known to be dead (LOG-15).
+    #[inline(always)]
+    pub(crate) fn is_dead(&self, entry: EntryRef) -> bool {
+        self.dead.is_set(entry)
+    }
+
+    /// Asks for what [`Self::set_dead`] will change.
+    #[inline(always)]
+    pub(crate) fn prefetch_dead(&self, entry: EntryRef) {
+        self.dead.prefetch(entry);
+    }
+
     /// Counts `bytes` more live object bytes in a slot; `by` is the log that the counting thread appends to.
     #[inline]
     pub(crate) fn add_live(&self, slot: u32, by: LogId, bytes: i64) {
@@ -401,12 +424,11 @@ impl LogMemory {
         left
     }
 
-    /// Bytes the tables take beside the log itself.
-    pub(crate) fn table_bytes(&self) -> u64 {
-        self.table.len() + {
-            let slots = self.live.iter().map(|counts| counts.of_slot.len());
-            (slots.sum::<usize>() * size_of::<AtomicI64>()) as u64
-        }
+    /// Bytes the tables take beside the log itself, of which so many seglets are resident.
+    pub(crate) fn table_bytes(&self, resident_seglets: usize) -> u64 {
+        let slots = self.live.iter().map(|counts| counts.of_slot.len());
+        let counters = (slots.sum::<usize>() * size_of::<AtomicI64>()) as u64;
+        self.table.len() + counters + DeadBits::bytes_of(resident_seglets)
     }
 }
 

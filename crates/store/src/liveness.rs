@@ -5,7 +5,7 @@ use crate::engine::Tables;
 use crate::table::EngineTable;
 use pluvio_format::Completion;
 use pluvio_index::Index;
-use pluvio_log::{Asked, Liveness, TableLiveness};
+use pluvio_log::{Liveness, TableLiveness};
 use pluvio_units::{EntryRef, HashRange, KeyHash, TableId};
 use std::sync::Arc;
 
@@ -54,38 +54,17 @@ impl TableLiveness for TableSnapshot {
         self.table.hash(key)
     }
 
-    fn prefetch_each(&self, asked: &[Asked]) {
-        for one in asked {
-            if let Some(index) = self.index(one.hash) {
-                index.prefetch_with_head(one.hash);
+    fn prefetch_each(&self, hashes: &[KeyHash]) {
+        for &hash in hashes {
+            if let Some(index) = self.index(hash) {
+                index.prefetch_with_head(hash);
             }
         }
     }
 
-    fn prefetch_away(&self, hash: KeyHash) {
-        if let Some(index) = self.index(hash) {
-            index.prefetch_away(hash);
-        }
-    }
-
-    fn points_to_each(&self, asked: &mut [Asked]) {
-        for one in asked.iter_mut() {
-            let Some(index) = self.index(one.hash) else {
-                continue;
-            };
-            match index.points_at_home(one.hash, one.entry) {
-                Some(lives) => one.lives = lives,
-                None => {
-                    index.prefetch_away(one.hash);
-                    one.away = true;
-                }
-            }
-        }
-        for one in asked.iter_mut().filter(|one| one.away) {
-            let index = self.index(one.hash);
-            let found = index.and_then(|i| i.lookup(one.hash, |found| found == one.entry));
-            one.lives = found.is_some();
-        }
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        self.index(hash)
+            .is_some_and(|index| index.lookup(hash, |found| found == entry).is_some())
     }
 
     /// Its slot is emptied here as [`Engine::settle`](crate::Engine::settle) would: the cleaner can be

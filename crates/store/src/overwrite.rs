@@ -25,6 +25,7 @@ type Old<'g> = (EntryRef, (ObjectVersion, &'g [u8], u32));
 
 /// What an overwrite has changed.
 struct Overwritten {
+    old: EntryRef,
     version: ObjectVersion,
     growth: Growth,
 }
@@ -41,7 +42,10 @@ impl Engine {
         let whole = table.indexes.whole()?;
         let approach = whole.index().approach(table.hash(key));
         let guard = self.space.pin();
-        let ahead = |entry| self.space.prefetch(entry, 1);
+        let ahead = |entry| {
+            self.space.prefetch(entry, 1);
+            self.space.prefetch_mark(entry);
+        };
         let (mut bucket, likely) = whole.index().lock_after(approach, ahead);
         if table.indexes.is_closed() {
             return None;
@@ -56,6 +60,7 @@ impl Engine {
             self.overwrite_away(by, new, &mut bucket, &guard)?
         };
         drop(bucket);
+        self.space.mark_overwritten(done.old, &guard);
         table.count(by, done.growth);
         Some(done.version)
     }
@@ -107,6 +112,11 @@ impl Engine {
             .append_short(by, &object, (old, old_len), guard)?;
         let growth = Growth::by(new.value.len(), len).without(Growth::by(old_value.len(), old_len));
         let version = object.version;
-        Some((entry, Overwritten { version, growth }))
+        let overwritten = Overwritten {
+            old,
+            version,
+            growth,
+        };
+        Some((entry, overwritten))
     }
 }

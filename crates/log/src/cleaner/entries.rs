@@ -1,7 +1,7 @@
 //! Reading the entries of closed segments and moving the live ones: what both levels share.
 //!
-//! Entries are looked at in batches: the index buckets of a batch are asked for together, and are on their way from memory
-//! while those of the batch before are looked at and the next entries are parsed. Nothing is allocated for an entry.
+//! To read a segment takes its bytes alone: what is dead has a bit that says so (LOG-15). The index buckets of what is moved are asked
+//! for in groups, and are on their way from memory while the group before is moved. Nothing is allocated for an entry.
 //!
 //! Reading them is here, moving them in `moving`.
 
@@ -9,20 +9,22 @@ mod moving;
 
 pub(super) use moving::{Moved, Place};
 
-use super::{Asked, Cleaner, Liveness, TableLiveness};
+use super::{Cleaner, Liveness, TableLiveness};
 use crate::error::Corruption;
 use crate::memory::LogMemory;
 use crate::segment::Segment;
-use crate::view::EntryView;
+use crate::view::{EntryView, Identity};
 use pluvio_format::{Check, Entry, EntryHead, EntryKind, ParseErrorKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
-/// Entries whose buckets are asked for together: twice as many are under way at most, of two lines each, which stay in the
-/// first cache, and no fewer than a core has misses in flight.
-const BATCH: usize = 16;
+/// Entries that are asked for together before they are moved: twice as many are under way at most, with what the index has of
+/// them, and these stay in the first cache.
+const GROUP: usize = 8;
+/// The buckets of tombstones are asked for when they are so many entries ahead: a few misses in flight where neighbours are alike.
+const TOMBSTONES_AHEAD: usize = 16;
 /// Entries are prefetched so many lengths of the current one ahead: right when neighbours are alike,
 /// harmless otherwise.
 const ENTRIES_AHEAD: u32 = 6;
@@ -86,8 +88,6 @@ pub(super) struct Survivor {
     pub(super) len: u32,
     table: u32,
     kind: Kind,
-    /// See [`Asked::away`].
-    away: bool,
     /// A tombstone that lives as long as the segment that it names is on disk, and no longer.
     while_named: bool,
     entry: EntryRef,
@@ -106,7 +106,6 @@ impl Survivor {
             len: 0,
             table: NO_TABLE,
             kind,
-            away: false,
             while_named: false,
             entry,
             hash: KeyHash(0),
@@ -182,7 +181,9 @@ pub(super) struct Scan<'s> {
 
 impl Cleaner {
     /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the slice
-    /// are left over.
+    /// are left over. An object that is not known to be dead is taken for one that lives; whether the index points to it is
+    /// found out when it is moved. What is left behind is compared with its checksum: a length that had changed would lead
+    /// past entries that live (CLEAN-9). What lives is compared when it is copied.
     pub(super) fn scan_slice(
         &self,
         source: &mut Source,
@@ -195,7 +196,8 @@ impl Cleaner {
         let memory = &*self.space.memory;
         let start = source.scanned;
         let mut at = start;
-        let mut batch = Vec::with_capacity(2 * BATCH);
+        let first = live.len();
+        let mut tombstones = false;
         while at < source.end && ((at - start) as usize) < scan.bytes {
             let seglet = source.seglets[at as usize / SEGLET_BYTES];
             let within = at as usize % SEGLET_BYTES;
@@ -210,104 +212,88 @@ impl Cleaner {
             // Most entries are objects in one piece.
             let (len, found) = match memory.identity(entry, &guard) {
                 Some(object) => {
-                    let found = Survivor::new(Kind::Object, object.timestamp_s, entry);
-                    let found = self.look_up(found, object.table, object.key, tables);
-                    (object.total_len, Some(found))
+                    let len = object.total_len;
+                    let found = self.look_at_object(entry, &object, tables);
+                    if found.is_none() {
+                        self.check_dead(entry, len, &guard)?;
+                    }
+                    (len, found)
                 }
                 None => {
                     let view = memory.view(entry, Check::Structure, &guard)?;
-                    if view.kind() != EntryKind::Object {
-                        // They are small, and what they say decides what is left behind (CLEAN-9).
+                    let found = self.look_at(&view, entry, tables);
+                    if found.is_none() || view.kind() != EntryKind::Object {
+                        // What is no object is small, and what it says decides what is left behind.
                         memory.view(entry, Check::Checksum, &guard)?;
                     }
-                    (view.total_len(), self.look_at(&view, entry, tables))
+                    (view.total_len(), found)
                 }
             };
             let ahead = entry.offset() + u64::from(ENTRIES_AHEAD * len);
             memory.prefetch(EntryRef::new(ahead), 1);
             if let Some(mut found) = found {
                 (found.source, found.offset, found.len) = (scan.number, at, len);
-                batch.push(found);
-                if batch.len() == BATCH {
-                    prefetch_each(&batch, tables);
-                } else if batch.len() == 2 * BATCH {
-                    prefetch_each(&batch[BATCH..], tables);
-                    let older = batch.drain(..BATCH);
-                    self.keep_living(older, tables, live, dropped, scan, &guard)?;
-                }
+                tombstones |= found.kind == Kind::Tombstone;
+                live.push(found);
             }
             at += len;
         }
         if at > source.end {
             return Err(overrun(source, start));
         }
-        // Those behind the last full batch were not asked for.
-        let rest = batch.split_off(batch.len() / BATCH * BATCH);
-        prefetch_each(&rest, tables);
-        self.keep_living(batch.drain(..), tables, live, dropped, scan, &guard)?;
-        self.keep_living(rest.into_iter(), tables, live, dropped, scan, &guard)?;
+        if tombstones {
+            keep_needed(live, first, tables, dropped, scan);
+        }
         source.scanned = at;
         Ok(scan.bytes.saturating_sub((at - start) as usize))
     }
 
-    /// Asks the index about a batch, or less, and keeps what lives. What is left behind is compared with its
-    /// checksum: its key or its table may have changed, and the index was asked about another object (CLEAN-9). What lives is compared when it is copied.
-    fn keep_living(
+    /// An object, unless it is dead (LOG-15).
+    #[inline]
+    fn look_at_object(
         &self,
-        batch: impl Iterator<Item = Survivor> + AsRef<[Survivor]>,
-        tables: &TableCache,
-        live: &mut Vec<Survivor>,
-        dropped: &mut Dropped,
-        scan: &Scan<'_>,
-        guard: &EpochGuard<'_>,
-    ) -> Result<(), Corruption> {
-        let asked = by_table(&batch, tables, |table, asked| table.points_to_each(asked));
-        for (mut found, asked) in batch.zip(asked) {
-            let table = tables.get(found.table);
-            let lives = match found.kind {
-                Kind::Object => {
-                    found.away = asked.away;
-                    asked.lives
-                }
-                Kind::Tombstone => {
-                    if table.is_some_and(|table| table.needs_tombstone(found.hash, found.entry)) {
-                        found.while_named = false;
-                    }
-                    found.only_while().is_none_or(scan.needed_for)
-                }
-                // Asked when it was found.
-                Kind::Completion => true,
-            };
-            if lives {
-                live.push(found);
-                continue;
-            }
-            match found.kind {
-                Kind::Object => self.check_dead(&found, guard)?,
-                // Compared when they were scanned.
-                Kind::Tombstone | Kind::Completion => {}
-            }
-            dropped.note(&found);
+        entry: EntryRef,
+        object: &Identity<'_>,
+        tables: &mut TableCache,
+    ) -> Option<Survivor> {
+        let number = tables.number(object.table, &*self.liveness);
+        let table = tables.get(number)?;
+        if self.space.memory.is_dead(entry) {
+            debug_assert!(
+                !table.points_to(table.hash(object.key), entry),
+                "LOG-15: the index points to {entry:?}, which is known to be dead"
+            );
+            return None;
         }
-        Ok(())
+        Some(Survivor {
+            table: number,
+            hash: table.hash(object.key),
+            ..Survivor::new(Kind::Object, object.timestamp_s, entry)
+        })
     }
 
-    fn check_dead(&self, found: &Survivor, guard: &EpochGuard<'_>) -> Result<(), Corruption> {
+    /// Compares an object that is left behind with its checksum, if it has one.
+    pub(super) fn check_dead(
+        &self,
+        entry: EntryRef,
+        len: u32,
+        guard: &EpochGuard<'_>,
+    ) -> Result<(), Corruption> {
         let memory = &self.space.memory;
         let intact = match memory.possible(Check::Checksum) {
             Check::Structure => true,
             Check::Checksum => memory
-                .whole_entry(found.entry, found.len, guard)
+                .whole_entry(entry, len, guard)
                 .is_some_and(is_intact),
         };
         if !intact {
-            // What is not whole, or what is wrong with it.
-            memory.view(found.entry, Check::Checksum, guard)?;
+            // What is wrong with it.
+            memory.view(entry, Check::Checksum, guard)?;
         }
         Ok(())
     }
 
-    /// An entry that the index has to be asked about, a tombstone, or a record that lives.
+    /// An object that is not known to be dead, a tombstone, or a record that lives.
     fn look_at(
         &self,
         view: &EntryView<'_>,
@@ -316,16 +302,24 @@ impl Cleaner {
     ) -> Option<Survivor> {
         match view.entry() {
             Entry::Object(object) => {
-                let found = Survivor::new(Kind::Object, object.timestamp_s, entry);
-                Some(self.look_up(found, object.table, object.key, tables))
+                let identity = Identity {
+                    table: object.table,
+                    timestamp_s: object.timestamp_s,
+                    key: object.key,
+                    total_len: view.total_len(),
+                };
+                self.look_at_object(entry, &identity, tables)
             }
             Entry::Tombstone(tombstone) => {
-                let found = Survivor {
+                let table = tables.number(tombstone.table, &*self.liveness);
+                let hash_of = |table: &dyn TableLiveness| table.hash(tombstone.key);
+                Some(Survivor {
                     named: tombstone.segment,
                     while_named: true,
+                    table,
+                    hash: tables.get(table).map_or(KeyHash(0), hash_of),
                     ..Survivor::new(Kind::Tombstone, tombstone.timestamp_s, entry)
-                };
-                Some(self.look_up(found, tombstone.table, tombstone.key, tables))
+                })
             }
             Entry::Completion(record) => {
                 let lives = self.liveness.needs_completion(&record, entry);
@@ -336,23 +330,6 @@ impl Cleaner {
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_) => None,
-        }
-    }
-
-    /// Notes table and hash of an entry.
-    fn look_up(
-        &self,
-        found: Survivor,
-        id: TableId,
-        key: &[u8],
-        tables: &mut TableCache,
-    ) -> Survivor {
-        let table = tables.number(id, &*self.liveness);
-        let hash = tables.get(table).map_or(KeyHash(0), |t| t.hash(key));
-        Survivor {
-            table,
-            hash,
-            ..found
         }
     }
 
@@ -386,31 +363,50 @@ fn is_intact(bytes: &[u8]) -> bool {
     })
 }
 
-/// Calls `ask` for each run of entries of one table, with questions about them, and with their places. They are one batch, or
-/// less.
-fn by_table<T: AsRef<[Survivor]>>(
-    entries: T,
+/// Leaves out the tombstones from the `first` entry of `live` on that nothing needs.
+fn keep_needed(
+    live: &mut Vec<Survivor>,
+    first: usize,
     tables: &TableCache,
-    mut ask: impl FnMut(&dyn TableLiveness, &mut [Asked]),
-) -> [Asked; BATCH] {
-    let mut asked = [Asked::new(KeyHash(0), EntryRef::new(0)); BATCH];
-    let mut first = 0;
-    for run in entries.as_ref().chunk_by(|a, b| a.table == b.table) {
-        let asked = &mut asked[first..first + run.len()];
-        for (one, entry) in asked.iter_mut().zip(run) {
-            *one = Asked::new(entry.hash, entry.entry);
+    dropped: &mut Dropped,
+    scan: &Scan<'_>,
+) {
+    let mut found = live.split_off(first);
+    for at in 0..found.len() {
+        let ahead = found.get(at + TOMBSTONES_AHEAD);
+        if let Some(ahead) = ahead.filter(|ahead| ahead.kind == Kind::Tombstone) {
+            prefetch_each(core::slice::from_ref(ahead), tables);
         }
-        if let Some(table) = tables.get(run[0].table) {
-            ask(table, asked);
+        let tombstone = &mut found[at];
+        if tombstone.kind == Kind::Tombstone
+            && let Some(table) = tables.get(tombstone.table)
+            && table.needs_tombstone(tombstone.hash, tombstone.entry)
+        {
+            tombstone.while_named = false;
         }
-        first += run.len();
     }
-    asked
+    live.extend(found.into_iter().filter(|found| {
+        let lives = found.only_while().is_none_or(scan.needed_for);
+        if !lives {
+            dropped.note(found);
+        }
+        lives
+    }));
 }
 
-/// Asks for the buckets of a batch, or less.
+/// Asks for the buckets of some entries, [`GROUP`] at most.
 fn prefetch_each(entries: &[Survivor], tables: &TableCache) {
-    by_table(entries, tables, |table, asked| table.prefetch_each(asked));
+    let mut hashes = [KeyHash(0); GROUP];
+    for run in entries.chunk_by(|a, b| a.table == b.table) {
+        let Some(table) = tables.get(run[0].table) else {
+            continue;
+        };
+        let hashes = &mut hashes[..run.len()];
+        for (hash, entry) in hashes.iter_mut().zip(run) {
+            *hash = entry.hash;
+        }
+        table.prefetch_each(hashes);
+    }
 }
 
 /// An entry that reaches beyond its segment's end.

@@ -79,15 +79,10 @@ pub trait TableLiveness: Send + Sync {
     fn hash(&self, key: &[u8]) -> KeyHash;
 
     /// Asks the processor for what the other calls with these hashes will look at first.
-    fn prefetch_each(&self, _asked: &[Asked]) {}
+    fn prefetch_each(&self, _hashes: &[KeyHash]) {}
 
-    /// Asks the processor for what [`Self::relocate`] will look at beyond that, for an object that was found
-    /// [`Asked::away`].
-    fn prefetch_away(&self, _hash: KeyHash) {}
-
-    /// Finds out for each object whether the index points to exactly it. They are asked about together so that the waits for
-    /// memory overlap.
-    fn points_to_each(&self, asked: &mut [Asked]);
+    /// Whether the index points to exactly this object. For assertions.
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool;
 
     /// Whether the index points to exactly this tombstone, which is durable. It may be taken out of
     /// the index instead: that it is needed on disk is the log's own business.
@@ -96,33 +91,6 @@ pub trait TableLiveness: Send + Sync {
     /// Makes the index point to `new`, when it points to `old`; returns whether it did. `new` has
     /// the same content, which is durable (at `old`): a pending mark can be cleared.
     fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool;
-}
-
-/// An object that the cleaner asks an index about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asked {
-    /// The hash of its key.
-    pub hash: KeyHash,
-    /// Where it lies.
-    pub entry: EntryRef,
-    /// The answer: whether the index points there.
-    pub lives: bool,
-    /// The answer took more than one look at the index, and so will a change.
-    pub away: bool,
-}
-
-impl Asked {
-    /// A question without an answer.
-    #[must_use]
-    #[inline]
-    pub fn new(hash: KeyHash, entry: EntryRef) -> Self {
-        Self {
-            hash,
-            entry,
-            lives: false,
-            away: false,
-        }
-    }
 }
 
 /// How memory is cleaned.

@@ -82,16 +82,30 @@ impl LogSpace {
     /// Counts an object or a completion record as dead: nothing points to it any more. `bytes` is its
     /// [`EntryView::total_len`]. Not for tombstones: they die by themselves. The reference was
     /// found under `guard`.
-    pub fn mark_dead(&self, entry: EntryRef, bytes: u32, _guard: &EpochGuard<'_>) {
+    pub fn mark_dead(&self, entry: EntryRef, bytes: u32, guard: &EpochGuard<'_>) {
         let (place, _) = self.memory.locate(entry);
+        self.memory.set_dead(entry, guard);
         self.memory
             .add_live(place.slot, place.log, -i64::from(bytes));
     }
 
     /// [`Self::mark_dead`] for a thread that appends to `by`: cheaper, since it counts where no other core does.
     #[inline]
-    pub fn mark_dead_by(&self, by: LogId, entry: EntryRef, bytes: u32, _guard: &EpochGuard<'_>) {
+    pub fn mark_dead_by(&self, by: LogId, entry: EntryRef, bytes: u32, guard: &EpochGuard<'_>) {
         let slot = self.memory.slot_of(entry);
+        self.memory.set_dead(entry, guard);
         self.memory.add_live(slot, by, -i64::from(bytes));
+    }
+
+    /// The rest of [`Self::mark_dead`] for what [`Self::append_short`] has counted as dead, once nothing points to it.
+    #[inline(always)]
+    pub fn mark_overwritten(&self, entry: EntryRef, guard: &EpochGuard<'_>) {
+        self.memory.set_dead(entry, guard);
+    }
+
+    /// Asks the processor for what marking an entry as dead will change.
+    #[inline(always)]
+    pub fn prefetch_mark(&self, entry: EntryRef) {
+        self.memory.prefetch_dead(entry);
     }
 }

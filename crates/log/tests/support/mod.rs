@@ -9,7 +9,7 @@ pub mod replication;
 
 use pluvio_format::{Completion, Encoded, Entry, Object, Tombstone};
 use pluvio_log::{
-    AppendClass, AppendError, Appended, Asked, Burial, Cleaner, CleanerOptions, CleanerPace,
+    AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace,
     Durability, Liveness, LogOptions, LogSpace, TableLiveness,
 };
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, SegmentId, Size, TableId};
@@ -130,10 +130,8 @@ impl TableLiveness for Index {
         KeyHash(u64::from(u32::from_le_bytes(key)))
     }
 
-    fn points_to_each(&self, asked: &mut [Asked]) {
-        for one in asked {
-            one.lives = *self.lock(one.hash.0 as usize) == Some(one.entry);
-        }
+    fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
+        *self.lock(hash.0 as usize) == Some(entry)
     }
 
     fn needs_tombstone(&self, _hash: KeyHash, _entry: EntryRef) -> bool {

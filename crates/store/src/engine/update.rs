@@ -132,6 +132,7 @@ impl Engine {
         });
         if let Some((slot, seen)) = slot.zip(seen.as_ref()) {
             self.check_seen(slot.entry, seen, &guard);
+            self.space.prefetch_mark(slot.entry);
         }
         let current = seen.as_ref().and_then(Seen::object).map(|object| Current {
             version: object.version,

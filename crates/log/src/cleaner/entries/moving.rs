@@ -1,6 +1,6 @@
 //! Moving the entries that live: what is asked for ahead, the copy, and the swing of what points to it.
 
-use super::{Kind, Survivor, TableCache, is_intact, prefetch_each};
+use super::{GROUP, Kind, Survivor, TableCache, is_intact, prefetch_each};
 use crate::cleaner::Cleaner;
 use crate::error::Corruption;
 use crate::segment::TombstoneTargets;
@@ -9,8 +9,6 @@ use pluvio_format::{Check, Encoded, Entry, EntryHead};
 use pluvio_memory::EpochGuard;
 use pluvio_units::EntryRef;
 
-/// Entries that are asked for together before they are moved.
-const GROUP: usize = 8;
 /// Of an entry that is to be moved, so many cache lines are asked for: the processor sees by itself that more follow.
 const LINES_MAX: u64 = 3;
 
@@ -36,11 +34,6 @@ impl Cleaner {
         if at == begun {
             self.prefetch_group(now, tables);
         }
-        for survivor in now.iter().filter(|survivor| survivor.away) {
-            if let Some(table) = tables.get(survivor.table) {
-                table.prefetch_away(survivor.hash);
-            }
-        }
         self.prefetch_group(next, tables);
     }
 
@@ -62,6 +55,9 @@ impl Cleaner {
         place: &mut Place<'_>,
         guard: &EpochGuard<'_>,
     ) -> Result<(), Corruption> {
+        if survivor.kind == Kind::Object && self.space.memory.is_dead(survivor.entry) {
+            return self.check_dead(survivor.entry, survivor.len, guard);
+        }
         let before = writer.at();
         let planned = writer.end_after(core::iter::once(survivor.len as usize));
         let new = match self.copy_whole(survivor, writer, guard) {

@@ -1,0 +1,94 @@
+//! Which objects of log memory are known to be dead: a bit for every eight bytes of it.
+//!
+//! ```text
+//! log memory   | object ........ | object ... | object ............. |        one bit for each 8 bytes, that of an entry's
+//! bits          0 0 0 0 0 0 0 0   1 0 0 0 0 0  0 0 0 0 0 0 0 0 0 0 0          first byte is its own (no entry has fewer than 13)
+//! ```
+//!
+//! Whoever takes an object out of the index sets its bit, behind that. So the cleaner sees from the bits alone what it may leave
+//! behind, and asks the index only about what it moves: of a segment it reads neither keys nor index lines of what is dead.
+//!
+//! - LOG-15: a bit is set only behind the moment at which nothing points to its object any more, by somebody who has held a guard
+//!   since before, and no later than the object is counted as dead; all bits of a seglet are cleared when a segment gets it. So
+//!   a bit that is set tells of a death that is final; one that is not tells nothing for certain, as that of an object that has
+//!   just died may come in a moment.
+//!
+//! What does not set bits: tombstones, which die by what they name, and what a segment has for itself. Memory that the system has
+//! not been asked for, or has back, reads as no bit set.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use pluvio_memory::{CACHE_LINE_BYTES, RegionError, WordRegion};
+use pluvio_units::{EntryRef, SEGLET_BYTES};
+
+/// Bytes of log memory for a bit. Less than the shortest entry has, and more would save little: it is a 64th of the memory.
+const BYTES_PER_BIT: u64 = 8;
+/// Bytes of log memory for a word of bits.
+const BYTES_PER_WORD: u64 = 64 * BYTES_PER_BIT;
+/// Bytes of log memory for a cache line of bits.
+const BYTES_PER_LINE: u64 = 8 * BYTES_PER_WORD;
+/// Lines of bits of a seglet.
+const LINES_PER_SEGLET: u64 = SEGLET_BYTES as u64 / BYTES_PER_LINE;
+
+/// See the module.
+pub(crate) struct DeadBits(WordRegion);
+
+impl DeadBits {
+    /// For so many bytes of log memory.
+    pub(crate) fn new(log_bytes: u64, huge_pages: bool) -> Result<Self, RegionError> {
+        let lines = log_bytes.div_ceil(BYTES_PER_LINE);
+        let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)?;
+        if huge_pages {
+            region.prefer_huge_pages(0, region.len());
+        }
+        Ok(Self(region))
+    }
+
+    /// Asks for the bit of an entry that is going to die.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, entry: EntryRef) {
+        self.0
+            .prefetch(entry.offset() / BYTES_PER_LINE * CACHE_LINE_BYTES);
+    }
+
+    /// Sets the bit of an object (LOG-15).
+    #[inline(always)]
+    pub(crate) fn set(&self, entry: EntryRef) {
+        let (word, bit) = self.word(entry);
+        // Release: who sees the bit sees what came before it as well, the entry that took this one's place (CLEAN-2).
+        word.fetch_or(bit, Ordering::Release);
+    }
+
+    /// Whether the object at `entry` is dead for certain.
+    #[inline(always)]
+    pub(crate) fn is_set(&self, entry: EntryRef) -> bool {
+        let (word, bit) = self.word(entry);
+        // Acquire: pairs with the release in `set`.
+        word.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Clears all bits of a seglet of which nobody has a reference.
+    pub(crate) fn clear(&self, seglet_base: u64) {
+        let first = seglet_base / BYTES_PER_LINE;
+        for line in first..first + LINES_PER_SEGLET {
+            for word in self.0.line(line * CACHE_LINE_BYTES) {
+                // Relaxed: references to what will lie here are published later. What is zero already stays untouched memory.
+                if word.load(Ordering::Relaxed) != 0 {
+                    word.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Bytes of memory for the bits of so many seglets.
+    pub(crate) fn bytes_of(seglets: usize) -> u64 {
+        seglets as u64 * LINES_PER_SEGLET * CACHE_LINE_BYTES
+    }
+
+    #[inline(always)]
+    fn word(&self, entry: EntryRef) -> (&AtomicU64, u64) {
+        let offset = entry.offset();
+        let line = self.0.line(offset / BYTES_PER_LINE * CACHE_LINE_BYTES);
+        let word = &line[(offset / BYTES_PER_WORD % 8) as usize];
+        (word, 1 << (offset / BYTES_PER_BIT % 64))
+    }
+}
