@@ -128,14 +128,37 @@ impl Spread {
     }
 }
 
+/// The bits of each byte in reversed order.
+const REVERSED: [u8; 256] = {
+    let mut reversed = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        reversed[byte] = (byte as u8).reverse_bits();
+        byte += 1;
+    }
+    reversed
+};
+
+/// The top bits of a place in reversed order, one more than `level` of them at least, with others above them.
+#[inline(always)]
+fn reversed_top(place: u64, level: u32) -> u64 {
+    let [.., next, top] = place.to_le_bytes();
+    if level < 16 {
+        // Half a million lines and fewer, without what it takes to reverse a word.
+        let [next, top] = [next, top].map(|byte| u64::from(REVERSED[usize::from(byte)]));
+        return top | next << 8;
+    }
+    // A block has 32 bits at most: there are fewer than 2^35 lines.
+    u64::from(((place >> 32) as u32).reverse_bits())
+}
+
 impl Block {
     /// The block of a place in an index of `lines` lines; a block has `1 << log` of them at least.
     #[inline(always)]
     fn of(place: u64, lines: u64, log: u32) -> Self {
         let level = lines.ilog2() - log;
         let mask = (1 << level) - 1;
-        // A block has 32 bits at most: there are fewer than 2^35 lines.
-        let reversed = u64::from(((place >> 32) as u32).reverse_bits());
+        let reversed = reversed_top(place, level);
         let low = reversed & mask;
         let own = (lines >> level) + u64::from(low < lines & mask);
         // One with twice the lines that it began with is two blocks.

@@ -7,7 +7,7 @@
 
 use crate::durable::Appended;
 use crate::error::{AppendError, FullReason};
-use crate::log_state::LogState;
+use crate::log_state::{HeadGuard, LogState};
 use crate::space::LogSpace;
 use crate::writer::SegmentWriter;
 use core::ops::Deref;
@@ -195,72 +195,23 @@ impl LogSpace {
         Ok(Appended::new(log, position, entry))
     }
 
-    /// Appends one object of a store without replicas that takes the place of the one at `old` of `old_len` bytes, if that needs
-    /// neither a seglet nor a look at any limit, and counts the new one as live and the old one as dead; gives the new one with
-    /// its length in the log. Once nothing points to the old one, [`Self::mark_overwritten`] is to be called for it. `None`, and nothing has changed, when it needs [`Self::append_object`]. `guard`: as for
-    /// [`Self::append`]; `old` was found under it.
+    /// The head of a log of a store without replicas, for appends that need nothing but room in the seglet that it is in
+    /// ([`OpenHead::exchange`]). `None` when live objects are at their limit, which others than these look at.
     ///
     /// # Panics
-    /// When the store has replicas: the entry has no checksum, and nobody is told of it.
+    /// When the store has replicas: such entries have no checksum, and nobody is told of them.
     #[inline(always)]
-    pub fn append_short(
-        &self,
-        log: LogId,
-        object: &Object<'_>,
-        old: (EntryRef, u32),
-        guard: &EpochGuard<'_>,
-    ) -> Option<(EntryRef, u32)> {
+    pub fn open_head(&self, log: LogId) -> Option<OpenHead<'_>> {
         assert!(
             self.memory.check() == Check::Structure,
             "replicas need checksums"
         );
-        self.set_time(object.timestamp_s);
-        if self.at_live_limit.load(Ordering::Relaxed) {
-            return None;
-        }
-        let layout = match PlainLayout::of(object) {
-            Some(layout) if self.memory.copies_as_usual() => layout,
-            _ => return self.append_short_encoded(log, object, old, guard),
-        };
-        let old_slot = self.memory.slot_of(old.0);
-        let mut head = self.log(log).head();
-        let writer = current(&mut head);
-        let len = layout.total_len();
-        let entry = writer.fill_within(len, |to| layout.write(object, to))?;
-        self.publish_exchanged(writer, log, len, (old_slot, old.1));
-        Some((entry, len as u32))
-    }
-
-    /// [`Self::append_short`] of what is laid out in another way, or copied by another method.
-    #[inline(never)]
-    fn append_short_encoded(
-        &self,
-        log: LogId,
-        object: &Object<'_>,
-        (old, old_len): (EntryRef, u32),
-        _guard: &EpochGuard<'_>,
-    ) -> Option<(EntryRef, u32)> {
-        let old_slot = self.memory.slot_of(old);
-        let encoded = Encoded::object(object, false, Check::Structure).ok()?;
-        let mut head = self.log(log).head();
-        let writer = current(&mut head);
-        let entry = writer.put_within(&encoded.parts())?;
-        self.publish_exchanged(writer, log, encoded.len(), (old_slot, old_len));
-        Some((entry, encoded.len() as u32))
-    }
-
-    /// Shows the entry of `len` bytes that was just put, and counts it as live and one of another slot as dead.
-    #[inline(always)]
-    fn publish_exchanged(
-        &self,
-        writer: &mut SegmentWriter,
-        log: LogId,
-        len: usize,
-        old: (u32, u32),
-    ) {
-        writer.publish();
-        let new = (writer.segment().slot(), len as u32);
-        self.memory.exchange_live_locked(log, new, old);
+        let at_limit = self.at_live_limit.load(Ordering::Relaxed);
+        (!at_limit).then(|| OpenHead {
+            space: self,
+            log,
+            head: self.log(log).head(),
+        })
     }
 
     #[cold]
@@ -464,6 +415,70 @@ fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
 }
 
 /// The writer of a head.
+/// A head that this thread alone appends to as long as this lives. Nothing else of the log can be called meanwhile.
+pub struct OpenHead<'a> {
+    space: &'a LogSpace,
+    log: LogId,
+    head: HeadGuard<'a>,
+}
+
+impl core::fmt::Debug for OpenHead<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("OpenHead").field(&self.log).finish()
+    }
+}
+
+impl OpenHead<'_> {
+    /// Appends one object that takes the place of the one at `old` of so many bytes, if that needs no seglet, and counts
+    /// the new one as live and the old one as dead; gives the new one with its length in the log. Once nothing points to the old one,
+    /// [`LogSpace::mark_overwritten`] is to be called for it. `None`, and nothing has changed, when it needs
+    /// [`LogSpace::append_object`]. `guard`: as for [`LogSpace::append`]; `old` was found under it.
+    #[inline(always)]
+    pub fn exchange(
+        &mut self,
+        object: &Object<'_>,
+        old: (EntryRef, u32),
+        guard: &EpochGuard<'_>,
+    ) -> Option<(EntryRef, u32)> {
+        let space = self.space;
+        space.set_time(object.timestamp_s);
+        let layout = match PlainLayout::of(object) {
+            Some(layout) if space.memory.copies_as_usual() => layout,
+            _ => return self.exchange_encoded(object, old, guard),
+        };
+        let writer = current(&mut self.head);
+        let len = layout.total_len();
+        let (entry, to) = writer.room_within(len)?;
+        layout.write(object, to);
+        self.publish(len, old);
+        Some((entry, len as u32))
+    }
+
+    /// [`Self::exchange`] of what is laid out in another way, or copied by another method.
+    #[inline(never)]
+    fn exchange_encoded(
+        &mut self,
+        object: &Object<'_>,
+        old: (EntryRef, u32),
+        _guard: &EpochGuard<'_>,
+    ) -> Option<(EntryRef, u32)> {
+        let encoded = Encoded::object(object, false, Check::Structure).ok()?;
+        let entry = current(&mut self.head).put_within(&encoded.parts())?;
+        self.publish(encoded.len(), old);
+        Some((entry, encoded.len() as u32))
+    }
+
+    /// Shows the entry of `len` bytes that was just put, and counts it as live and the old one as dead.
+    #[inline(always)]
+    fn publish(&mut self, len: usize, (old, old_len): (EntryRef, u32)) {
+        let memory = &self.space.memory;
+        let writer = current(&mut self.head);
+        writer.publish();
+        let new = (writer.segment().slot(), len as u32);
+        memory.exchange_live_locked(self.log, new, (memory.slot_of(old), old_len));
+    }
+}
+
 #[inline]
 pub(crate) fn current(head: &mut Option<SegmentWriter>) -> &mut SegmentWriter {
     head.as_mut()

@@ -54,8 +54,10 @@ impl DeadBits {
     #[inline(always)]
     pub(crate) fn set(&self, entry: EntryRef) {
         let (word, bit) = self.word(entry);
-        // Release: who sees the bit sees what came before it as well, the entry that took this one's place (CLEAN-2).
-        word.fetch_or(bit, Ordering::Release);
+        // Acquire and release: who sees this bit, or another one that was taken along, sees what came before it as well, the
+        // entry that took its object's place (CLEAN-2). In two steps, of which another thread's may take place between: then its
+        // bit is lost. A locked instruction instead would wait until the stores before it are out, and hold back whatever follows.
+        word.store(word.load(Ordering::Acquire) | bit, Ordering::Release);
     }
 
     /// Whether the object at `entry` is dead for certain.

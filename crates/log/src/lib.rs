@@ -44,7 +44,7 @@ mod view;
 #[allow(unsafe_code)] // writes entries to log memory
 mod writer;
 
-pub use append::{AppendClass, EntryRefs};
+pub use append::{AppendClass, EntryRefs, OpenHead};
 pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};

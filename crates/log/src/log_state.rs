@@ -8,7 +8,10 @@ use crate::durable::{AtomicPosition, Durability};
 use crate::segment::Segment;
 use crate::writer::SegmentWriter;
 use pluvio_memory::PartIndex;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_units::{LogId, SegmentId};
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -38,7 +41,9 @@ pub(crate) struct LogState {
     /// The part of the memory that its seglets are of, as long as there are some.
     pub part: PartIndex,
     /// `None` only while the log space is being made.
-    head: Mutex<Option<SegmentWriter>>,
+    head: SpinMutex<Option<SegmentWriter>>,
+    /// A thread panicked while it had the head.
+    broken: AtomicBool,
     members: Mutex<Members>,
     /// Segments that replication has not seen yet; ids ascend because they are given out under
     /// this lock.
@@ -48,12 +53,51 @@ pub(crate) struct LogState {
     pub durable_hook: OnceLock<Hook>,
 }
 
+/// How often a waiter spins before it gives its processor away: an append takes less than a microsecond, unless the thread that
+/// does it was preempted, or opens a head, and then spinning is in the way.
+const SPINS: u32 = 100;
+
+/// See [`LogState::head`].
+pub(crate) struct HeadGuard<'a> {
+    guard: SpinMutexGuard<'a, Option<SegmentWriter>>,
+    broken: &'a AtomicBool,
+    /// The thread was panicking when it took the head, which is then as it was.
+    was_panicking: bool,
+}
+
+impl Deref for HeadGuard<'_> {
+    type Target = Option<SegmentWriter>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Option<SegmentWriter> {
+        &self.guard
+    }
+}
+
+impl DerefMut for HeadGuard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Option<SegmentWriter> {
+        &mut self.guard
+    }
+}
+
+impl Drop for HeadGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.was_panicking {
+            // Relaxed: giving the head back releases it.
+            self.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl LogState {
     pub(crate) fn new(id: LogId, part: PartIndex, durability: Durability) -> Self {
         Self {
             id,
             part,
-            head: Mutex::new(None),
+            head: SpinMutex::new(None),
+            broken: AtomicBool::new(false),
             members: Mutex::default(),
             queue: Mutex::default(),
             durable: AtomicPosition::new(durability),
@@ -62,11 +106,45 @@ impl LogState {
         }
     }
 
-    #[inline]
-    pub(crate) fn head(&self) -> MutexGuard<'_, Option<SegmentWriter>> {
-        self.head
-            .lock()
-            .expect("a thread panicked while it changed the head; the log cannot go on")
+    /// The head, for this thread alone: whoever else wants it spins, and then yields.
+    ///
+    /// A lock that waiters sleep in would have to be given back by a locked instruction, to learn of them; that one waits for the
+    /// stores of the entry, and the cache misses of the next operation would not overlap with those of this one. A core's head is
+    /// rarely wanted by two threads at once.
+    ///
+    /// # Panics
+    /// When a thread panicked while it had the head.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> HeadGuard<'_> {
+        let guard = self.head.try_lock().unwrap_or_else(|| self.wait_for_head());
+        assert!(
+            !self.broken.load(Ordering::Relaxed),
+            "a thread panicked while it changed the head; the log cannot go on"
+        );
+        HeadGuard {
+            guard,
+            broken: &self.broken,
+            was_panicking: std::thread::panicking(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_head(&self) -> SpinMutexGuard<'_, Option<SegmentWriter>> {
+        let mut attempt = 0_u32;
+        loop {
+            if attempt < SPINS {
+                core::hint::spin_loop();
+                attempt += 1;
+            } else {
+                std::thread::yield_now();
+            }
+            if !self.head.is_locked()
+                && let Some(guard) = self.head.try_lock()
+            {
+                return guard;
+            }
+        }
     }
 
     pub(crate) fn members(&self) -> MutexGuard<'_, Members> {

@@ -32,6 +32,8 @@ const WORDS_PER_SEGLET: u64 = 4;
 const SEGMENT_WORD: u64 = 0;
 const PLACE_WORD: u64 = 1;
 const NEXT_WORD: u64 = 2;
+/// Where the slot begins in the second word.
+const PLACE_SLOT_SHIFT: u32 = 32;
 
 /// Live object bytes as counted by those who append to one log: each core has counters of its own, so that
 /// no line of them bounces between cores. Only sums mean something: what one core appended, another one
@@ -152,7 +154,7 @@ impl LogMemory {
     /// before it in the segment.
     pub(crate) fn assign(&self, seglet: u32, place: Place, previous: Option<u32>) {
         let packed =
-            u64::from(place.slot) << 32 | u64::from(place.log.0) << 16 | u64::from(place.index);
+            u64::from(place.slot) << PLACE_SLOT_SHIFT | u64::from(place.log.0) << 16 | u64::from(place.index);
         // Relaxed: a reader comes here with an EntryRef that was published after these stores,
         // by a lock or a release store of whoever published it.
         self.dead.clear(Self::base(seglet));
@@ -172,7 +174,7 @@ impl LogMemory {
         let packed = self.word(seglet, PLACE_WORD).load(Ordering::Relaxed);
         Place {
             segment: SegmentId(self.word(seglet, SEGMENT_WORD).load(Ordering::Relaxed)),
-            slot: (packed >> 32) as u32,
+            slot: (packed >> PLACE_SLOT_SHIFT) as u32,
             log: LogId((packed >> 16) as u16),
             index: packed as u16,
         }
@@ -204,9 +206,10 @@ impl LogMemory {
     }
 
     /// The slot of the segment that an entry lies in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn slot_of(&self, entry: EntryRef) -> u32 {
-        self.place(Self::seglet_of(entry)).slot
+        let place = self.word(Self::seglet_of(entry), PLACE_WORD);
+        (place.load(Ordering::Relaxed) >> PLACE_SLOT_SHIFT) as u32
     }
 
     /// The bytes of a piece of one seglet.
@@ -267,22 +270,17 @@ impl LogMemory {
         self.copy == CopyMethod::Library
     }
 
-    /// Lets `fill` write `len` bytes of one seglet, whatever the method of copying.
+    /// The `len` bytes of one seglet to be written, whatever the method of copying.
     ///
     /// # Safety
-    /// As of [`Self::write`].
+    /// As of [`Self::write`], as long as what this gives lives.
     #[inline(always)]
-    pub(crate) unsafe fn fill(
-        &self,
-        seglet: u32,
-        within: usize,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) {
+    #[allow(clippy::mut_from_ref)] // as the caller promises, nobody else has these bytes
+    pub(crate) unsafe fn room(&self, seglet: u32, within: usize, len: usize) -> &mut [u8] {
         // SAFETY: nobody else reads or writes there, as the caller promises.
         unsafe {
             self.region
-                .fill_in_granule(Self::base(seglet) + within as u64, len, fill);
+                .room_in_granule(Self::base(seglet) + within as u64, len)
         }
     }
 
@@ -380,7 +378,7 @@ impl LogMemory {
 
     /// Counts `new` bytes more in one slot and `old` bytes fewer in another. The caller has the lock of the head of `by`, and
     /// nobody can clear the slots: the one is open, and a guard of the caller's is older than the other one's end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn exchange_live_locked(&self, by: LogId, new: (u32, u32), old: (u32, u32)) {
         let counts = &self.live[self.logs + usize::from(by.0)];
         // Relaxed, and in two steps: nobody else stores to these.

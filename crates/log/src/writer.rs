@@ -165,23 +165,19 @@ impl SegmentWriter {
         Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
     }
 
-    /// [`Self::put_within`] for an entry of `len` bytes that `fill` writes where it will lie.
+    /// [`Self::put_within`] for an entry of `len` bytes that the caller writes where it will lie.
     #[inline(always)]
-    pub(crate) fn fill_within(
-        &mut self,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Option<EntryRef> {
+    pub(crate) fn room_within(&mut self, len: usize) -> Option<(EntryRef, &mut [u8])> {
         self.check_end();
         let within = self.at as usize % SEGLET_BYTES;
         let seglet = *self.seglets.get(self.at as usize / SEGLET_BYTES)?;
         if within + len > SEGLET_BYTES || self.segment.is_emergency() {
             return None;
         }
-        // SAFETY: as in `write`.
-        unsafe { self.memory.fill(seglet, within, len, fill) };
         self.at += len as u32;
-        Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
+        // SAFETY: as in `write`; and it is written before this writer does anything else.
+        let bytes = unsafe { self.memory.room(seglet, within, len) };
+        Some((EntryRef::new(LogMemory::base(seglet) + within as u64), bytes))
     }
 
     /// Nothing is written below what others may see, and nothing to a closed segment.

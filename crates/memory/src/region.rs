@@ -308,18 +308,20 @@ impl Region {
         unsafe { method.copy(data, to) }
     }
 
-    /// Lets `fill` write the `len` bytes from `offset` on, which lie in one granule.
+    /// The `len` bytes from `offset` on, which lie in one granule, to be written.
     ///
     /// # Panics
     /// When the range leaves the region or its granule (M1).
     ///
     /// # Safety
-    /// As of [`Self::write`].
+    /// As of [`Self::write`], as long as what this gives lives.
+    #[must_use]
     #[inline(always)]
-    pub unsafe fn fill_in_granule(&self, offset: u64, len: usize, fill: impl FnOnce(&mut [u8])) {
+    #[allow(clippy::mut_from_ref)] // as the caller promises, nobody else has these bytes
+    pub unsafe fn room_in_granule(&self, offset: u64, len: usize) -> &mut [u8] {
         self.check_in_granule(offset, len);
         // SAFETY: inside the mapping, as in `bytes_in_granule`; initialised (R3); the caller keeps everybody else away.
-        fill(unsafe { core::slice::from_raw_parts_mut(self.at(offset).cast(), len) });
+        unsafe { core::slice::from_raw_parts_mut(self.at(offset).cast(), len) }
     }
 
     /// The `len` bytes from `offset` on, which lie in one granule, to be read and overwritten while others do.

@@ -8,6 +8,7 @@ use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{Graves, Object};
 use pluvio_index::BucketGuard;
+use pluvio_log::OpenHead;
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, ObjectVersion};
 
@@ -50,26 +51,43 @@ impl Engine {
         if table.indexes.is_closed() {
             return None;
         }
-        let done = if let Some(likely) = likely
+        // Locked before the old entry is looked at: a locked instruction waits for what comes before it, and nothing that follows begins
+        // before it. So what comes from memory next for the next operation is under way while this one waits for the entry.
+        let mut head = self.space.open_head(by)?;
+        if let Some(likely) = likely
             && let Some(found) = self.space.value_of(likely.entry(), key, &guard)
         {
-            let (entry, done) = self.append_new(by, new, (likely.entry(), found), &guard)?;
+            let (entry, done) = append_new(&mut head, new, (likely.entry(), found), &guard)?;
             bucket.replace_likely(likely, entry);
-            done
-        } else {
-            self.overwrite_away(by, new, &mut bucket, &guard)?
-        };
+            drop(head);
+            drop(bucket);
+            return Some(self.finish(by, table, &done, &guard));
+        }
+        let done = self.overwrite_away(&mut head, new, &mut bucket, &guard)?;
+        drop(head);
         drop(bucket);
-        self.space.mark_overwritten(done.old, &guard);
+        Some(self.finish(by, table, &done, &guard))
+    }
+
+    /// What is left to do when nothing points to the old object any more; gives the new version.
+    #[inline(always)]
+    fn finish(
+        &self,
+        by: LogId,
+        table: &EngineTable,
+        done: &Overwritten,
+        guard: &EpochGuard<'_>,
+    ) -> ObjectVersion {
+        self.space.mark_overwritten(done.old, guard);
         table.count(by, done.growth);
-        Some(done.version)
+        done.version
     }
 
     /// [`Self::overwrite_short`] for what is not where nearly everything is.
     #[inline(never)]
     fn overwrite_away(
         &self,
-        by: LogId,
+        head: &mut OpenHead<'_>,
         new: NewValue<'_>,
         bucket: &mut BucketGuard<'_>,
         guard: &EpochGuard<'_>,
@@ -82,41 +100,38 @@ impl Engine {
                 found.get().is_some()
             },
             |old| {
-                let (entry, overwritten) = self.append_new(by, new, (old, found.get()?), guard)?;
+                let (entry, overwritten) = append_new(head, new, (old, found.get()?), guard)?;
                 done = Some(overwritten);
                 Some(entry)
             },
         )?;
         done
     }
+}
 
-    /// Appends the new object, in a locked bucket that still refers to the old one.
-    #[inline(always)]
-    fn append_new(
-        &self,
-        by: LogId,
-        new: NewValue<'_>,
-        (old, (old_version, old_value, old_len)): Old<'_>,
-        guard: &EpochGuard<'_>,
-    ) -> Option<(EntryRef, Overwritten)> {
-        let object = Object {
-            table: new.table.id(),
-            version: old_version.next(),
-            timestamp_s: new.now_s,
-            graves: Graves::NONE,
-            key: new.key,
-            value: new.value,
-        };
-        let (entry, len) = self
-            .space
-            .append_short(by, &object, (old, old_len), guard)?;
-        let growth = Growth::by(new.value.len(), len).without(Growth::by(old_value.len(), old_len));
-        let version = object.version;
-        let overwritten = Overwritten {
-            old,
-            version,
-            growth,
-        };
-        Some((entry, overwritten))
-    }
+/// Appends the new object to a head, in a locked bucket that still refers to the old one.
+#[inline(always)]
+fn append_new(
+    head: &mut OpenHead<'_>,
+    new: NewValue<'_>,
+    (old, (old_version, old_value, old_len)): Old<'_>,
+    guard: &EpochGuard<'_>,
+) -> Option<(EntryRef, Overwritten)> {
+    let object = Object {
+        table: new.table.id(),
+        version: old_version.next(),
+        timestamp_s: new.now_s,
+        graves: Graves::NONE,
+        key: new.key,
+        value: new.value,
+    };
+    let (entry, len) = head.exchange(&object, (old, old_len), guard)?;
+    let growth = Growth::by(new.value.len(), len).without(Growth::by(old_value.len(), old_len));
+    let version = object.version;
+    let overwritten = Overwritten {
+        old,
+        version,
+        growth,
+    };
+    Some((entry, overwritten))
 }

@@ -97,7 +97,7 @@ impl LogSpace {
         self.memory.add_live(slot, by, -i64::from(bytes));
     }
 
-    /// The rest of [`Self::mark_dead`] for what [`Self::append_short`] has counted as dead, once nothing points to it.
+    /// The rest of [`Self::mark_dead`] for what [`crate::OpenHead::exchange`] has counted as dead, once nothing points to it.
     #[inline(always)]
     pub fn mark_overwritten(&self, entry: EntryRef, guard: &EpochGuard<'_>) {
         self.memory.set_dead(entry, guard);
