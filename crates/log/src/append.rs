@@ -436,20 +436,20 @@ impl OpenHead<'_> {
     #[inline(always)]
     pub fn exchange(
         &mut self,
-        object: &Object<'_>,
+        object: Object<'_>,
         old: (EntryRef, u32),
         guard: &EpochGuard<'_>,
     ) -> Option<(EntryRef, u32)> {
         let space = self.space;
         space.set_time(object.timestamp_s);
-        let layout = match PlainLayout::of(object) {
+        let layout = match PlainLayout::of(&object) {
             Some(layout) if space.memory.copies_as_usual() => layout,
             _ => return self.exchange_encoded(object, old, guard),
         };
         let writer = current(&mut self.head);
         let len = layout.total_len();
         let (entry, to) = writer.room_within(len)?;
-        layout.write(object, to);
+        layout.write(&object, to);
         self.publish(len, old);
         Some((entry, len as u32))
     }
@@ -458,11 +458,11 @@ impl OpenHead<'_> {
     #[inline(never)]
     fn exchange_encoded(
         &mut self,
-        object: &Object<'_>,
+        object: Object<'_>,
         old: (EntryRef, u32),
         _guard: &EpochGuard<'_>,
     ) -> Option<(EntryRef, u32)> {
-        let encoded = Encoded::object(object, false, Check::Structure).ok()?;
+        let encoded = Encoded::object(&object, false, Check::Structure).ok()?;
         let entry = current(&mut self.head).put_within(&encoded.parts())?;
         self.publish(encoded.len(), old);
         Some((entry, encoded.len() as u32))

@@ -144,7 +144,7 @@ impl LogMemory {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&self, seglet: u32, word: u64) -> &AtomicU64 {
         self.table
             .word((u64::from(seglet) * WORDS_PER_SEGLET + word) * 8)

@@ -210,7 +210,7 @@ impl Region {
     /// # Panics
     /// When `offset` is no multiple of 8 or lies behind the end (M1).
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn word(&self, offset: u64) -> &AtomicU64 {
         self.check_words(offset, 1);
         // SAFETY: inside the mapping and aligned (checked above); mapped memory is initialised

@@ -234,7 +234,8 @@ impl Engine {
     }
 
     /// Overwrites an object if it is there and the value fits; gives the new version. `by` gives the log that the
-    /// thread appends to. `None`, and nothing has changed, when an append is needed.
+    /// thread appends to; the hash is the key's, and what was approached is its home. `None`, and nothing has changed, when an append
+    /// is needed.
     ///
     /// The short way, in one piece of code, for nearly every put; [`Self::put_away`] finds what this does not.
     #[inline(always)]
@@ -242,13 +243,12 @@ impl Engine {
         &self,
         by: impl Fn() -> LogId,
         table: &EngineTable,
+        (hash, approach): (KeyHash, Option<Approach>),
         key: &[u8],
         value: &[u8],
     ) -> Option<ObjectVersion> {
-        let hash = table.hash(key);
-        let whole = table.indexes.whole()?;
+        let (approach, whole) = approach.zip(table.indexes.whole())?;
         let (index, space) = (whole.index(), &*self.space);
-        let approach = index.approach(hash);
         let guard = space.pin();
         let ahead = |entry| space.prefetch(entry, PREFETCH_LINES);
         let (mut bucket, likely) = index.lock_after(approach, ahead);

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{Graves, Object};
-use pluvio_index::BucketGuard;
+use pluvio_index::{Approach, BucketGuard};
 use pluvio_log::OpenHead;
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, ObjectVersion};
@@ -28,20 +28,28 @@ type Old<'g> = (EntryRef, (ObjectVersion, &'g [u8], u32));
 struct Overwritten {
     old: EntryRef,
     version: ObjectVersion,
-    growth: Growth,
+    /// Bytes of the value, and of the entry, before ...
+    before: (usize, u32),
+    /// ... and now.
+    now: (usize, u32),
 }
 
 impl Engine {
-    /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet that the head of `by` is in;
-    /// gives the new version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were checked.
+    /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet that the head of the log that `by` gives is
+    /// in; `approach` is that of the key. Gives the new version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were checked.
     #[inline]
-    pub(crate) fn overwrite_short(&self, by: LogId, new: NewValue<'_>) -> Option<ObjectVersion> {
+    pub(crate) fn overwrite_short(
+        &self,
+        by: impl FnOnce() -> LogId,
+        approach: Approach,
+        new: NewValue<'_>,
+    ) -> Option<ObjectVersion> {
         if self.is_durable_store() || self.space.is_in_place() {
             return None;
         }
         let NewValue { table, key, .. } = new;
         let whole = table.indexes.whole()?;
-        let approach = whole.index().approach(table.hash(key));
+        let by = by();
         let guard = self.space.pin();
         let ahead = |entry| {
             self.space.prefetch(entry, 1);
@@ -79,7 +87,11 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) -> ObjectVersion {
         self.space.mark_overwritten(done.old, guard);
-        table.count(by, done.growth);
+        // Most are as long as what they take the place of.
+        if done.before != done.now {
+            let of = |(value_len, len)| Growth::by(value_len, len);
+            table.count(by, of(done.now).without(of(done.before)));
+        }
         done.version
     }
 
@@ -125,13 +137,13 @@ fn append_new(
         key: new.key,
         value: new.value,
     };
-    let (entry, len) = head.exchange(&object, (old, old_len), guard)?;
-    let growth = Growth::by(new.value.len(), len).without(Growth::by(old_value.len(), old_len));
     let version = object.version;
+    let (entry, len) = head.exchange(object, (old, old_len), guard)?;
     let overwritten = Overwritten {
         old,
         version,
-        growth,
+        before: (old_value.len(), old_len),
+        now: (new.value.len(), len),
     };
     Some((entry, overwritten))
 }

@@ -176,17 +176,11 @@ impl EngineTable {
     }
 
     /// Counts what came and went; `by` is the log that the counting thread appends to.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn count(&self, by: LogId, growth: Growth) {
-        // An overwrite of the same size changes nothing.
-        if growth != Growth::default() {
-            self.count_changed(by, growth);
-        }
-    }
-
-    fn count_changed(&self, by: LogId, growth: Growth) {
         let counts = &self.counts[usize::from(by.0)];
         let add = |counter: &AtomicI64, by: i64| {
+            // An overwrite of the same size changes nothing.
             if by != 0 {
                 counter.fetch_add(by, Ordering::Relaxed);
             }

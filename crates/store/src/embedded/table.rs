@@ -204,10 +204,14 @@ impl Table {
     #[inline]
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<ObjectVersion, StoreError> {
         self.check(key, value)?;
+        // First of all: it comes from memory while the operation before this one waits for its entry.
+        let hash = self.table.hash(key);
+        let approach = self.table.indexes.approach(hash);
         let engine = &self.shared.engine;
         let head = || self.shared.heads.mine();
         let done = if engine.space().is_in_place() {
-            engine.put_in_place(head, &self.table, key, value)
+            let to = (hash, approach);
+            engine.put_in_place(head, &self.table, to, key, value)
         } else {
             let new = NewValue {
                 table: &self.table,
@@ -215,7 +219,7 @@ impl Table {
                 value,
                 now_s: engine.space().time_s(),
             };
-            engine.overwrite_short(head(), new)
+            approach.and_then(|approach| engine.overwrite_short(head, approach, new))
         };
         if let Some(version) = done {
             return Ok(version);
