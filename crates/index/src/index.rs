@@ -236,19 +236,10 @@ impl Index {
         self.table.prefetch(home);
     }
 
-    /// [`Self::prefetch`], and for what else [`Self::points_at_home`] and a lock need.
+    /// [`Self::prefetch`], and for what else a lock needs.
     #[inline]
     pub fn prefetch_with_head(&self, hash: KeyHash) {
         self.table.prefetch_with_head(self.spread.place(hash));
-    }
-
-    /// Whether the index has exactly this entry, with this hash, if its home tells, as it does for most; `None` when other
-    /// lines may have it, which [`Self::prefetch_away`] asks for and [`Self::lookup`] looks at. `entry` has been in the index,
-    /// or never will be.
-    #[must_use]
-    #[inline]
-    pub fn points_at_home(&self, hash: KeyHash, entry: EntryRef) -> Option<bool> {
-        self.table.points_at_home(self.spread.place(hash), entry)
     }
 
     /// Asks the processor for the line that comes next, when nothing is at the home of `hash`.

@@ -252,34 +252,6 @@ fn a_removal_hides_no_neighbour_that_comes_home() {
     }
 }
 
-/// What the cleaner goes by: it drops what is not there.
-#[test]
-fn a_home_denies_no_entry_that_is_there() {
-    let denies =
-        |table: &ModelTable<1>, top| table.points_at_home(place(top), entry(top)) == Some(false);
-    for (from, to) in STEPS {
-        for sought in [0, 1, 2, 8] {
-            explore(move || {
-                let table = table_with::<1>(from, &[0, 1, 2, 8]);
-                let reader = Arc::clone(&table);
-                let reader = thread::spawn(move || assert!(!denies(&reader, sought)));
-                resize(&table, to);
-                reader.join().unwrap();
-            });
-        }
-    }
-    for sought in [1, 2] {
-        explore(move || {
-            let table = table_with::<1>(2, &[0, 1, 2]);
-            let reader = Arc::clone(&table);
-            let reader = thread::spawn(move || assert!(!denies(&reader, sought)));
-            assert!(table.lock(place(0)).remove(entry(0)));
-            reader.join().unwrap();
-            assert!(denies(&table, 0) || !finds(&table, 0));
-        });
-    }
-}
-
 #[test]
 fn an_overflow_line_used_again_elsewhere_leads_no_reader_astray() {
     for sought in [1, 2] {

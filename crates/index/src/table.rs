@@ -448,27 +448,6 @@ impl<M: Lines> Table<M> {
         .ok()
     }
 
-    /// Whether a slot of `place` refers to `entry`, if its home and the head of its block tell: not when it may be elsewhere.
-    #[inline]
-    pub(crate) fn points_at_home(&self, place: u64, entry: EntryRef) -> Option<bool> {
-        // A first attempt of `read_all`, in the same order, which is why a view that is complete needs no more.
-        let lines = self.lines();
-        let address = Address::of(place, lines, M::BLOCK_LOG);
-        let (head_word, reaches) = self.head(address.block.number);
-        let head = head_word.get();
-        let alone = reach_of(reaches.get(), address.home) == 0 && next_of(head) == 0;
-        let slots = self.slots(&address.block, address.home).iter();
-        // Without branches: where in the line it is, no processor foresees.
-        let here = slots.fold(false, |here, word| {
-            here | slot::refers_to(word.get(), entry)
-        });
-        if here {
-            return Some(true);
-        }
-        let whole = self.lines() == lines && head & MOVING == 0 && unmoved(head, head_word.get());
-        (alone && whole).then_some(false)
-    }
-
     /// Asks for a home and for the head of its block.
     #[inline]
     pub(crate) fn prefetch_with_head(&self, place: u64) {

@@ -7,9 +7,9 @@
 use crate::durable::{AtomicPosition, Durability};
 use crate::segment::Segment;
 use crate::writer::SegmentWriter;
-use pluvio_memory::PartIndex;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use pluvio_memory::PartIndex;
 use pluvio_units::{LogId, SegmentId};
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::collections::{BTreeMap, VecDeque};

@@ -153,8 +153,9 @@ impl LogMemory {
     /// Writes the table for a seglet that was just taken from the pool; `previous` is the seglet
     /// before it in the segment.
     pub(crate) fn assign(&self, seglet: u32, place: Place, previous: Option<u32>) {
-        let packed =
-            u64::from(place.slot) << PLACE_SLOT_SHIFT | u64::from(place.log.0) << 16 | u64::from(place.index);
+        let packed = u64::from(place.slot) << PLACE_SLOT_SHIFT
+            | u64::from(place.log.0) << 16
+            | u64::from(place.index);
         // Relaxed: a reader comes here with an EntryRef that was published after these stores,
         // by a lock or a release store of whoever published it.
         self.dead.clear(Self::base(seglet));
@@ -302,13 +303,28 @@ impl LogMemory {
         let _stays_resident = done;
     }
 
+    /// Gives the page with the bits of a seglet back to the system, none of whose seglets ([`DeadBits::beside`]) is used. (One that is
+    /// used by now loses its bits, which costs the cleaner a look at the index.)
+    pub(crate) fn discard_dead(&self, seglet: u32) {
+        self.dead.discard(Self::base(seglet));
+    }
+
+    /// Loses the bits of all that is known to be dead.
+    pub(crate) fn lose_dead(&self) {
+        for seglet in 0..(self.region.len() / SEGLET_BYTES as u64 - 1) as u32 {
+            self.dead.clear(Self::base(seglet));
+        }
+    }
+
     /// Has the system not join what is resident with what was given back to huge pages: it would give all of it pages again.
     pub(crate) fn prefer_small_pages(&self) {
         self.region.prefer_small_pages(0, self.region.len());
+        self.dead.prefer_small_pages();
     }
 
     /// Asks for huge pages.
     pub(crate) fn prefer_huge_pages(&self) -> Result<(), RegionError> {
+        self.dead.prefer_huge_pages();
         self.region.prefer_huge_pages(0, self.region.len())
     }
 

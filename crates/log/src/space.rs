@@ -282,7 +282,9 @@ impl LogSpace {
         let bytes = |seglets: usize| (seglets * SEGLET_BYTES) as u64;
         LogStats {
             memory_bytes: bytes(self.geometry.seglets),
-            table_bytes: self.memory.table_bytes(self.geometry.seglets - self.pool.blank() as usize),
+            table_bytes: self
+                .memory
+                .table_bytes(self.geometry.seglets - self.pool.blank() as usize),
             live_bytes: self.live_bytes(),
             live_bytes_max: self.geometry.live_bytes_max,
             log_bytes: on_disk.values().map(|s| u64::from(s.appended_len())).sum(),

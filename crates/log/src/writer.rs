@@ -177,7 +177,10 @@ impl SegmentWriter {
         self.at += len as u32;
         // SAFETY: as in `write`; and it is written before this writer does anything else.
         let bytes = unsafe { self.memory.room(seglet, within, len) };
-        Some((EntryRef::new(LogMemory::base(seglet) + within as u64), bytes))
+        Some((
+            EntryRef::new(LogMemory::base(seglet) + within as u64),
+            bytes,
+        ))
     }
 
     /// Nothing is written below what others may see, and nothing to a closed segment.

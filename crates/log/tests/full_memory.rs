@@ -192,6 +192,31 @@ fn mixed_sizes_are_overwritten_for_ever_at_80_percent_with_replicas() {
     overwrite_for_ever(driver, 80, 2, mixed);
 }
 
+/// Bits that say what is dead may be lost: the index is asked then.
+fn overwrite_while_dead_bits_are_lost(durability: Durability) {
+    let _marks = pluvio_units::Marks::to_reach(&["cleaner-dead-bit-lost"]);
+    let mut driver = Driver::new(64, 1, durability, 92, 600_000);
+    let keys = driver.fill(88, |_| 300);
+    for _ in 0..32 {
+        driver.overwrite(keys, 1 << 20);
+        driver.store.space.lose_dead_bits();
+    }
+    driver.finish();
+    for key in 0..keys {
+        driver.store.read(key).expect("nothing was deleted");
+    }
+}
+
+#[test]
+fn a_full_memory_is_overwritten_although_all_dead_bits_are_lost_without_replicas() {
+    overwrite_while_dead_bits_are_lost(Durability::Volatile);
+}
+
+#[test]
+fn a_full_memory_is_overwritten_although_all_dead_bits_are_lost_with_replicas() {
+    overwrite_while_dead_bits_are_lost(Durability::Replicated);
+}
+
 #[test]
 fn small_objects_are_overwritten_for_ever_at_90_percent_without_replicas() {
     let driver = Driver::new(64, 1, Durability::Volatile, 92, 600_000);

@@ -40,7 +40,9 @@ pub use copy::CopyMethod;
 pub use epoch::protocol as epoch_protocol;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
 pub use racing_bytes::RacingBytes;
-pub use region::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError};
+pub use region::{
+    CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError, page_bytes,
+};
 pub use seglets::{
     FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError,
 };

@@ -35,6 +35,12 @@ pub const REGION_GRANULE_BYTES: u64 = 64 << 10;
 /// Longest region: 48-bit offsets, as many as an index slot can hold.
 pub const REGION_LEN_MAX: u64 = 1 << 48;
 
+/// Bytes of a page of this system.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
 /// Regions start on such a border, so that the kernel can use huge pages from the first byte.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -360,6 +366,29 @@ impl Region {
             }
         };
         done.map_err(|errno| advice_failed("discard", offset, len, errno))
+    }
+
+    /// Gives the system's page of `offset` back, whose bytes read as zero from now on. Nothing happens where its pages are larger than
+    /// [`REGION_GRANULE_BYTES`], or where it refuses, or in a memory file.
+    ///
+    /// # Panics
+    /// When `offset` lies behind the end (M1).
+    ///
+    /// # Safety
+    /// As for [`Region::write`]: it is a write of zeroes, to all of the page.
+    pub(crate) unsafe fn discard_page(&self, offset: u64) {
+        let page = page_bytes();
+        self.check_bytes(offset, 1);
+        if page > REGION_GRANULE_BYTES || self.memfd.is_some() {
+            return;
+        }
+        // SAFETY: our own mapping: R1, and R2 since a granule is whole pages; the caller allows the bytes to change.
+        let done = unsafe {
+            let first = self.at(offset - offset % page);
+            rustix::mm::madvise(first, to_usize(page), Advice::LinuxDontNeed)
+        };
+        // Refused, it stays resident.
+        let _stays_resident = done;
     }
 
     /// Backs `len` bytes from `offset` on with pages now, so that their first use does not fault. The

@@ -366,6 +366,14 @@ impl SegletPool {
         self.reserves
     }
 
+    /// Whether all of these that there are have no pages: a glimpse, since one may be taken at any time.
+    #[must_use]
+    pub fn are_blank(&self, seglets: core::ops::Range<u32>) -> bool {
+        let pools = self.lock();
+        let mut there_are = seglets.start..seglets.end.min(self.seglets);
+        there_are.all(|seglet| !is_set(&pools.pages, SegletIndex(seglet)))
+    }
+
     /// S1 and S2, in builds with debug assertions: it counts every seglet.
     fn check(&self, pools: &Pools) {
         if !cfg!(debug_assertions) {

@@ -61,6 +61,13 @@ impl WordRegion {
         self.0.prefetch(offset);
     }
 
+    /// Gives the system's page of `offset` back, whose words read as zero from now on; as [`Self::discard`]. Of a system with pages larger
+    /// than a granule nothing goes back.
+    pub fn discard_page(&self, offset: u64) {
+        // SAFETY: as in `discard`.
+        unsafe { self.0.discard_page(offset) }
+    }
+
     /// Gives the pages of `len` bytes from `offset` on back to the system; their words read as zero from now on. A
     /// word that others load or store during the call has any of its values, or zero: the order of what they do is
     /// lost, so keep them away.

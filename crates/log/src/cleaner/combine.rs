@@ -268,13 +268,17 @@ impl Cleaner {
             }
         }
         if pass.victims.iter().all(Source::is_scanned) {
-            return Ok(self.plan(pass, barren));
+            return self.plan(pass, barren);
         }
         Ok((Stage::Scan(pass), CleanerPace::Again))
     }
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
-    fn plan(&self, mut pass: Pass, barren: &mut Barren) -> (Stage, CleanerPace) {
+    fn plan(
+        &self,
+        mut pass: Pass,
+        barren: &mut Barren,
+    ) -> Result<(Stage, CleanerPace), Corruption> {
         pass.forget_gone();
         if pass.victims.len() > 1 {
             // Equal seconds stay in the order of the segments, which is that of writing, because the victims are in the order
@@ -287,10 +291,16 @@ impl Cleaner {
         let mut is_refused = false;
         // With a segment that is known to be barren, the next choice is another one.
         let mut pace = CleanerPace::Idle;
+        let mut has_asked = false;
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity, self.space.memory.packing());
             let fits = layout.seglets <= self.survivor_budget();
             let gains = pass.gains(&layout, least);
+            if !gains && !core::mem::replace(&mut has_asked, true) {
+                if self.forget_dead(&mut pass.live, &pass.tables, &pass.victims)? {
+                    continue;
+                }
+            }
             if let [last] = pass.victims.as_slice()
                 && !gains
                 && self.cleans_alone(pass.aim.goal)
@@ -306,7 +316,7 @@ impl Cleaner {
                 self.space.gains.fetch_add(pass.gain, Ordering::Relaxed);
                 pass.starts = layout.starts;
                 pass.moved_bytes.went = vec![0; pass.victims.len()];
-                return (Stage::Relocate(pass), CleanerPace::Again);
+                return Ok((Stage::Relocate(pass), CleanerPace::Again));
             }
             is_refused |= is_useful;
             pass.drop_fullest(capacity);
@@ -319,7 +329,7 @@ impl Cleaner {
         }
         self.publish();
         self.lists.give_back(pass.live);
-        (Stage::Choose, pace)
+        Ok((Stage::Choose, pace))
     }
 
     fn stock_up(&self, pass: &mut Pass, layout: &Layout) -> bool {

@@ -78,14 +78,19 @@ impl Cleaner {
         if !compaction.source.is_scanned() {
             return Ok((Stage::CompactScan(compaction), CleanerPace::Again));
         }
-        Ok(self.plan_compaction(compaction))
+        self.plan_compaction(compaction)
     }
 
-    fn plan_compaction(&self, mut compaction: Compaction) -> (Stage, CleanerPace) {
-        let lens = compaction.live.iter().map(|s| s.len as usize);
-        let packing = self.space.memory.packing();
-        let end = packing.end_after(SIDE_HEADER_BYTES as u32, lens);
-        let needed = (end as usize).div_ceil(SEGLET_BYTES);
+    fn plan_compaction(
+        &self,
+        mut compaction: Compaction,
+    ) -> Result<(Stage, CleanerPace), Corruption> {
+        let mut needed = self.seglets_for(&compaction.live);
+        if needed >= compaction.source.seglets.len() {
+            let sources = core::slice::from_ref(&compaction.source);
+            self.forget_dead(&mut compaction.live, &compaction.tables, sources)?;
+            needed = self.seglets_for(&compaction.live);
+        }
         let source = &compaction.source;
         let gain = source.seglets.len().saturating_sub(needed);
         let log = source.segment.log();
@@ -106,7 +111,7 @@ impl Cleaner {
             } else {
                 CleanerPace::Idle
             };
-            return (Stage::Choose, pace);
+            return Ok((Stage::Choose, pace));
         };
         compaction.gain = gain;
         self.space.gains.fetch_add(gain, Ordering::Relaxed);
@@ -123,7 +128,15 @@ impl Cleaner {
         let header = Encoded::new(&header, false).expect("it was encoded before");
         writer.put(&header.parts());
         compaction.writer = Some(writer);
-        (Stage::CompactCopy(compaction), CleanerPace::Again)
+        Ok((Stage::CompactCopy(compaction), CleanerPace::Again))
+    }
+
+    /// Seglets that these take behind the header of a segment.
+    fn seglets_for(&self, live: &[Survivor]) -> usize {
+        let lens = live.iter().map(|s| s.len as usize);
+        let packing = self.space.memory.packing();
+        let end = packing.end_after(SIDE_HEADER_BYTES as u32, lens);
+        (end as usize).div_ceil(SEGLET_BYTES)
     }
 
     /// Copies a slice; after the last entry, notes what must be durable.

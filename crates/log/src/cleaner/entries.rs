@@ -272,6 +272,40 @@ impl Cleaner {
         })
     }
 
+    /// Asks the index about all objects that were taken for living, if that is more than is counted as living in their segments, and
+    /// forgets those that it does not point to: their bits were lost (LOG-15). Gives whether there were any. Rare, and as long as a whole pass: to be called
+    /// when nothing would be gained otherwise.
+    pub(super) fn forget_dead(
+        &self,
+        live: &mut Vec<Survivor>,
+        tables: &TableCache,
+        sources: &[Source],
+    ) -> Result<bool, Corruption> {
+        let memory = &self.space.memory;
+        let counted = |source: &Source| memory.live_of_slot(source.segment.slot());
+        let counted = sources.iter().map(counted).sum();
+        let objects = live.iter().filter(|found| found.kind != Kind::Tombstone);
+        if objects.map(|found| u64::from(found.len)).sum::<u64>() <= counted {
+            return Ok(false);
+        }
+        let guard = self.space.pin();
+        let mut wrong = None;
+        let before = live.len();
+        live.retain(|found| {
+            let table = tables.get(found.table);
+            let lives = found.kind != Kind::Object
+                || table.is_some_and(|table| table.points_to(found.hash, found.entry));
+            if !lives {
+                pluvio_units::mark("cleaner-dead-bit-lost");
+                memory.set_dead(found.entry, &guard);
+                let checked = self.check_dead(found.entry, found.len, &guard);
+                wrong = wrong.take().or(checked.err());
+            }
+            lives
+        });
+        wrong.map_or(Ok(live.len() < before), Err)
+    }
+
     /// Compares an object that is left behind with its checksum, if it has one.
     pub(super) fn check_dead(
         &self,
@@ -282,9 +316,7 @@ impl Cleaner {
         let memory = &self.space.memory;
         let intact = match memory.possible(Check::Checksum) {
             Check::Structure => true,
-            Check::Checksum => memory
-                .whole_entry(entry, len, guard)
-                .is_some_and(is_intact),
+            Check::Checksum => memory.whole_entry(entry, len, guard).is_some_and(is_intact),
         };
         if !intact {
             // What is wrong with it.

@@ -1,6 +1,7 @@
 //! Segment slots and seglets: taking them for segments, giving them back, and giving pages of free ones back to the system.
 
 use super::LogSpace;
+use crate::dead_bits::DeadBits;
 use core::sync::atomic::Ordering;
 use pluvio_memory::{SegletClass, SegletIndex};
 use pluvio_units::LogId;
@@ -113,9 +114,14 @@ impl LogSpace {
         for seglet in &seglets {
             self.memory.discard(seglet.0);
         }
-        let given = seglets.len();
+        let given: Vec<u32> = seglets.iter().map(|seglet| seglet.0).collect();
         self.pool.give_back_blank(seglets);
-        given
+        for &seglet in &given {
+            if self.pool.are_blank(DeadBits::beside(seglet)) {
+                self.memory.discard_dead(seglet);
+            }
+        }
+        given.len()
     }
 }
 

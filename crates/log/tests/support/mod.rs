@@ -9,8 +9,8 @@ pub mod replication;
 
 use pluvio_format::{Completion, Encoded, Entry, Object, Tombstone};
 use pluvio_log::{
-    AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace,
-    Durability, Liveness, LogOptions, LogSpace, TableLiveness,
+    AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace, Durability,
+    Liveness, LogOptions, LogSpace, TableLiveness,
 };
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, SegmentId, Size, TableId};
 use std::sync::{Arc, Mutex, MutexGuard};
