@@ -85,6 +85,8 @@ enum Mistake {
     NotSettled,
     /// A writer drops its guard between its append and the index (engine facts 3.8).
     WriterUnpinsEarly,
+    /// A writer marks the entry that it has replaced as dead behind its guard (LOG-15).
+    MarkedLate,
 }
 
 /// One key, one writer, one cleaner, readers.
@@ -95,6 +97,8 @@ struct World {
     /// Epoch slots: writer, readers, cleaner.
     slots: [EpochWord; 3],
     places: [Cell<u64>; 3],
+    /// The words with the dead bits of the places (LOG-15).
+    dead: [AtomicU64; 3],
     /// What of the head is appended.
     appended: AtomicBool,
 }
@@ -121,6 +125,7 @@ impl World {
             counter: EpochWord(AtomicU64::new(IDLE + 1)),
             slots: [(); 3].map(|()| EpochWord(AtomicU64::new(IDLE))),
             places: [1, 0, 0].map(Cell::new),
+            dead: [(); 3].map(|()| AtomicU64::new(0)),
             appended: AtomicBool::new(false),
         })
     }
@@ -141,6 +146,16 @@ impl World {
         self.places[place].set(version);
     }
 
+    /// Marks an entry as dead, as `DeadBits::set` of crate `log` does.
+    fn mark_dead(&self, place: usize) {
+        let word = &self.dead[place];
+        word.store(word.load(Ordering::Acquire) | 1, Ordering::Release);
+    }
+
+    fn is_dead(&self, place: usize) -> bool {
+        self.dead[place].load(Ordering::Acquire) & 1 != 0
+    }
+
     /// Where the index says that the key is.
     fn look_up(&self) -> Option<EntryRef> {
         self.table.lookup(place(KEY), |slot| Some(slot.entry))
@@ -158,7 +173,7 @@ impl World {
         version
     }
 
-    /// An overwrite: pin, lock, append, swing, unlock, unpin. Gives the version that it replaced.
+    /// An overwrite: pin, lock, append, swing, unlock, mark the old entry, unpin. Gives the version that it replaced.
     fn put(&self) -> u64 {
         self.pin(WRITER);
         let mut bucket = Some(self.table.lock(place(KEY)));
@@ -172,10 +187,17 @@ impl World {
         if self.mistake == Mistake::WriterUnpinsEarly {
             self.unpin(WRITER);
         }
+        let old = place_of(entry_of(word));
         Word::set(slot, pack(tag_of(word), reference(HEAD), false));
         bucket.take();
+        if self.mistake != Mistake::MarkedLate {
+            self.mark_dead(old);
+        }
         if self.mistake != Mistake::WriterUnpinsEarly {
             self.unpin(WRITER);
+        }
+        if self.mistake == Mistake::MarkedLate {
+            self.mark_dead(old);
         }
         replaced
     }
@@ -206,8 +228,7 @@ impl World {
         };
         self.pin(CLEANER);
         let version = self.read(from);
-        let lives = self.look_up() == Some(reference(from));
-        if lives && self.mistake != Mistake::LivingLeftBehind {
+        if !self.is_dead(from) && self.mistake != Mistake::LivingLeftBehind {
             self.write(SURVIVOR, version);
             self.relocate(reference(from), reference(SURVIVOR));
         }
@@ -215,6 +236,7 @@ impl World {
         let stamp = early.unwrap_or_else(|| protocol::advance(&self.counter));
         let quiesced = protocol::frontier(&self.counter, || self.slots.iter()) > stamp;
         if quiesced || self.mistake == Mistake::NoFrontier {
+            self.dead[from].store(0, Ordering::Relaxed);
             self.write(from, ANOTHER_KEY);
         }
     }
@@ -270,6 +292,11 @@ fn overwrite_while_cleaned(mistake: Mistake) {
         world.clean(VICTIM);
         writer.join().unwrap();
         assert_eq!(world.get(), 2, "the write is lost");
+        let is_used_again = world.read(VICTIM) == ANOTHER_KEY;
+        assert!(
+            !(is_used_again && world.is_dead(VICTIM)),
+            "what lies there now is taken for dead"
+        );
     });
 }
 
@@ -351,6 +378,12 @@ fn the_model_finds_a_living_entry_left_behind() {
 fn the_model_finds_an_index_swung_to_a_copy_of_what_was_replaced() {
     let said = ["the write is lost"];
     finds(Mistake::BlindSwing, overwrite_while_cleaned, &said);
+}
+
+#[test]
+fn the_model_finds_an_entry_marked_dead_behind_the_guard() {
+    let said = ["taken for dead"];
+    finds(Mistake::MarkedLate, overwrite_while_cleaned, &said);
 }
 
 #[test]

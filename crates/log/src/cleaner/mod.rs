@@ -13,8 +13,8 @@
 //! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held when they
 //!   were closed is gone. So each of their entries has reached the index, or never will.
 //! - CLEAN-2: an entry that is not copied stays dead on disk: before a digest drops its segment, and
-//!   before a segment's bytes become shorter, each log is durable up to where it was when the index was
-//!   asked for the last time.
+//!   before a segment's bytes become shorter, each log is durable up to where it was when the pass
+//!   looked for the last time at what is dead.
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
@@ -29,7 +29,7 @@
 //! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in the
 //!   place of any replica, recovery finds the same.
 //! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared with its checksum, where
-//!   entries have one: a bit that turned over in a key makes a live object look dead, and its replicas would be freed.
+//!   entries have one: a bit that turned over in a length leads past entries that live, and their replicas would be freed.
 //! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed, before the digest that lists them
 //!   drops the victims: replicas that were made of memory in which a bit had turned over would be all there is.
 //!
