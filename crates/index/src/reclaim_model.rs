@@ -92,6 +92,9 @@ enum Mistake {
 /// One key, one writer, one cleaner, readers.
 struct World {
     mistake: Mistake,
+    /// The writer appends before it locks the bucket, as who replays does. (Under the lock, the cleaner that moves the entry waits
+    /// for the writer.)
+    appends_first: bool,
     table: Arc<ModelTable<2>>,
     counter: EpochWord,
     /// Epoch slots: writer, readers, cleaner.
@@ -118,9 +121,14 @@ fn place_of(entry: EntryRef) -> usize {
 
 impl World {
     fn new(mistake: Mistake) -> Arc<Self> {
+        Self::with(mistake, false)
+    }
+
+    fn with(mistake: Mistake, appends_first: bool) -> Arc<Self> {
         // The victim's entry, at offset 1, is the entry with top 0 of the other models: the key.
         Arc::new(Self {
             mistake,
+            appends_first,
             table: table_with::<2>(2, &[KEY]),
             counter: EpochWord(AtomicU64::new(IDLE + 1)),
             slots: [(); 3].map(|()| EpochWord(AtomicU64::new(IDLE))),
@@ -176,16 +184,17 @@ impl World {
     /// An overwrite: pin, lock, append, swing, unlock, mark the old entry, unpin. Gives the version that it replaced.
     fn put(&self) -> u64 {
         self.pin(WRITER);
+        if self.appends_first {
+            self.append(2);
+        }
         let mut bucket = Some(self.table.lock(place(KEY)));
         let locked = bucket.as_ref().expect("locked above");
         let (slot, word) = locked
             .find_tagged(|_| true)
             .expect("the key is there all the time");
         let replaced = self.read(place_of(entry_of(word)));
-        self.write(HEAD, replaced + 1);
-        self.appended.store(true, Ordering::Release);
-        if self.mistake == Mistake::WriterUnpinsEarly {
-            self.unpin(WRITER);
+        if !self.appends_first {
+            self.append(replaced + 1);
         }
         let old = place_of(entry_of(word));
         Word::set(slot, pack(tag_of(word), reference(HEAD), false));
@@ -200,6 +209,15 @@ impl World {
             self.mark_dead(old);
         }
         replaced
+    }
+
+    /// The writer's append.
+    fn append(&self, version: u64) {
+        self.write(HEAD, version);
+        self.appended.store(true, Ordering::Release);
+        if self.mistake == Mistake::WriterUnpinsEarly {
+            self.unpin(WRITER);
+        }
     }
 
     /// Makes the index point to a copy, if it points to the entry.
@@ -303,7 +321,7 @@ fn overwrite_while_cleaned(mistake: Mistake) {
 /// A writer whose head is closed and cleaned at once.
 fn append_while_head_is_cleaned(mistake: Mistake) {
     explore_with(3, move || {
-        let world = World::new(mistake);
+        let world = World::with(mistake, true);
         let writer = Arc::clone(&world);
         let writer = thread::spawn(move || assert_eq!(writer.put(), 1));
         world.close_and_clean_head();
