@@ -296,10 +296,11 @@ impl Cleaner {
             let layout = pass.layout(capacity, self.space.memory.packing());
             let fits = layout.seglets <= self.survivor_budget();
             let gains = pass.gains(&layout, least);
-            if !gains && !core::mem::replace(&mut has_asked, true) {
-                if self.forget_dead(&mut pass.live, &pass.tables, &pass.victims)? {
-                    continue;
-                }
+            if !gains
+                && !core::mem::replace(&mut has_asked, true)
+                && self.forget_dead(&mut pass.live, &pass.tables, &pass.victims)?
+            {
+                continue;
             }
             if let [last] = pass.victims.as_slice()
                 && !gains
