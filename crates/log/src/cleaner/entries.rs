@@ -273,8 +273,8 @@ impl Cleaner {
     }
 
     /// Asks the index about all objects that were taken for living, if that is more than is counted as living in their segments, and
-    /// forgets those that it does not point to: their bits were lost (LOG-15). Gives whether there were any. Rare, and as long as a whole pass: to be called
-    /// when nothing would be gained otherwise.
+    /// forgets those that it does not point to: their bits were lost, or are about to be set (LOG-15). Gives whether there were
+    /// any. Looks at a whole pass at once: to be called only when nothing would be gained otherwise.
     pub(super) fn forget_dead(
         &self,
         live: &mut Vec<Survivor>,
