@@ -9,9 +9,8 @@
 //! behind, and asks the index only about what it moves: of a segment it reads neither keys nor index lines of what is dead.
 //!
 //! - LOG-15: a bit is set only behind the moment at which nothing points to its object any more, by somebody who has held a guard
-//!   since before, and no later than the object is counted as dead; all bits of a seglet are cleared when a segment gets it. So
-//!   a bit that is set tells of a death that is final; one that is not tells nothing for certain, as that of an object that has
-//!   just died may come in a moment.
+//!   since before; all bits of a seglet are cleared when a segment gets it. So a bit that is set tells of a death that is final;
+//!   one that is not tells nothing for certain: that of an object that is counted as dead may come in a moment, or was lost.
 //!
 //! What does not set bits: tombstones, which die by what they name, and what a segment has for itself. Memory that the system has
 //! not been asked for, or has back, reads as no bit set.

@@ -7,7 +7,7 @@ use pluvio_log::{AppendError, Durability, FullReason, SegletClass};
 use pluvio_units::LogId;
 use support::refusal::Refusal;
 use support::replication::Replication;
-use support::{Random, Store, adversarial, options, steps_or};
+use support::{Random, Store, adversarial, options, seeded, steps_or};
 
 /// A store that is driven by one thread: cleaner and replication get steps when an append is
 /// refused, and now and then.
@@ -33,7 +33,7 @@ impl Driver {
         Self {
             store,
             replication,
-            random: Random::new(7),
+            random: seeded(7),
             only: None,
             now_s: 1,
             changes: 0,

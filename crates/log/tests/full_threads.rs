@@ -10,7 +10,7 @@ use pluvio_units::LogId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use support::refusal::Refusal;
 use support::replication::Replication;
-use support::{Random, Store, adversarial, options, steps_or};
+use support::{Random, Store, adversarial, options, seeded, steps_or};
 
 const WRITERS: u32 = 3;
 const CLEANERS: u16 = 3;
@@ -90,7 +90,7 @@ impl World {
     /// One writer's life; gives the lengths of its keys.
     fn write(&self, writer: u32, steps: u64) -> Vec<Option<usize>> {
         let _failing = Failing(self);
-        let mut random = Random::new(100 + u64::from(writer));
+        let mut random = seeded(100 + u64::from(writer));
         let key_of = |own: usize| own as u32 * WRITERS + writer;
         let mut lens: Vec<Option<usize>> = vec![None; KEYS_EACH as usize];
         let log = |random: &mut Random| LogId(random.below(u64::from(LOGS)) as u16);

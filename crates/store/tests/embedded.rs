@@ -22,6 +22,13 @@ fn table(store: &Store) -> Table {
     store.create_table("test").unwrap()
 }
 
+/// Handles go between threads.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Store>();
+    shared::<Table>();
+};
+
 #[test]
 fn objects_come_and_go() {
     for hashing in [KeyHashing::Fast, KeyHashing::Keyed] {
@@ -437,7 +444,13 @@ fn keys_and_values_beyond_the_limits_are_refused() {
         .build()
         .unwrap();
     let table = table(&store);
-    assert_eq!(table.put(b"12345", b""), Err(StoreError::KeyTooLong(5, 4)));
+    let refused = table.put(b"12345", b"").unwrap_err();
+    assert_eq!(refused, StoreError::KeyTooLong(5, 4));
+    let text = refused.to_string();
+    assert_eq!(
+        text,
+        "a key of 5 bytes is over the 4 that the option limits takes"
+    );
     assert_eq!(
         table.put(b"1", &[0; 9]),
         Err(StoreError::ValueTooLong(9, 8))

@@ -2,106 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/disk.rs"]
+mod disk;
+
+use disk::Disk;
 use pluvio_store::{
-    BuildError, Cleaning, Kept, KeptSegment, LogId, ReadBackError, ReplicaSink, SegmentId,
-    SinkAnswer, SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Tombstones,
-    UpdatePolicy, read_back,
+    BuildError, Cleaning, LogId, ReadBackError, ReplicaSink, SegmentId, SinkAnswer, SinkError,
+    SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Tombstones, UpdatePolicy, read_back,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// What a power cut leaves of a segment.
-#[derive(Default, Clone)]
-struct OnDisk {
-    bytes: Vec<u8>,
-    certified: usize,
-    closed: bool,
-}
-
-/// A disk that all handles share: one is the store's, another one looks.
-#[derive(Default, Clone)]
-struct Disk(Arc<Shared>);
-
-#[derive(Default)]
-struct Shared {
-    segments: Mutex<BTreeMap<(LogId, SegmentId), OnDisk>>,
-    calls: AtomicU64,
-    freed: AtomicU64,
-    /// Every n-th call fails; 0: none does.
-    fails_each: AtomicU64,
-    /// Every n-th call is put off; 0: none is.
-    waits_each: AtomicU64,
-}
-
-impl Disk {
-    fn call(&self) -> Result<bool, SinkError> {
-        let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let hits = |each: &AtomicU64| {
-            let each = each.load(Ordering::Relaxed);
-            each > 0 && call.is_multiple_of(each)
-        };
-        if hits(&self.0.fails_each) {
-            return Err(SinkError("out of order".into()));
-        }
-        Ok(!hits(&self.0.waits_each))
-    }
-
-    fn kept(&self) -> Vec<KeptSegment> {
-        let segments = self.0.segments.lock().unwrap();
-        let kept = |segment: &OnDisk| KeptSegment {
-            bytes: segment.bytes[..segment.certified].to_vec(),
-            closed: segment.closed,
-        };
-        segments.values().map(kept).collect()
-    }
-
-    fn read_back(&self) -> Result<Kept, ReadBackError> {
-        read_back(&self.kept())
-    }
-
-    /// Value by key of the one table.
-    fn objects(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let kept = self.read_back().unwrap();
-        let pairs = kept.objects.into_iter().map(|o| (o.key, o.value));
-        pairs.collect()
-    }
-}
-
-impl ReplicaSink for Disk {
-    fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError> {
-        if !self.call()? {
-            return Ok(SinkAnswer::After(Duration::from_micros(100)));
-        }
-        let mut segments = self.0.segments.lock().unwrap();
-        let segment = segments.entry((write.log, write.segment)).or_default();
-        assert_eq!(segment.bytes.len(), write.offset as usize, "SINK-2");
-        assert!(!segment.closed && !write.bytes.is_empty(), "SINK-2");
-        segment.bytes.extend_from_slice(write.bytes);
-        if write.certified {
-            segment.certified = segment.bytes.len();
-        }
-        Ok(SinkAnswer::Taken)
-    }
-
-    fn close(&mut self, log: LogId, segment: SegmentId) -> Result<(), SinkError> {
-        self.call()?;
-        let mut segments = self.0.segments.lock().unwrap();
-        let segment = segments.get_mut(&(log, segment)).unwrap();
-        assert!(!segment.closed && segment.certified == segment.bytes.len());
-        segment.closed = true;
-        Ok(())
-    }
-
-    fn free(&mut self, log: LogId, segment: SegmentId) -> Result<(), SinkError> {
-        self.call()?;
-        let mut segments = self.0.segments.lock().unwrap();
-        assert!(segments.remove(&(log, segment)).is_some());
-        self.0.freed.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-}
 
 fn builder(disk: &Disk) -> StoreBuilder {
     Store::builder()
@@ -174,11 +86,7 @@ fn what_was_synced_is_read_back_and_lives_on_in_another_store() {
     let again = table.put(b"deleted", b"5").unwrap();
     store.sync().unwrap();
     drop((store, table));
-    assert_eq!(
-        Arc::strong_count(&disk.0),
-        1,
-        "the sink went with the store"
-    );
+    assert_eq!(disk.handles(), 1, "the sink went with the store");
     let kept = disk.read_back().unwrap();
     assert!(kept.next_version > again.max(last));
     let found: Vec<(&[u8], usize)> = kept
@@ -403,6 +311,46 @@ fn a_sink_that_fails_is_reported_and_asked_again() {
     assert_eq!(table.get(b"k").unwrap(), b"v");
     disk.0.fails_each.store(0, Ordering::Relaxed);
     while store.sync().is_err() {}
+    assert_eq!(disk.objects().len(), 1);
+}
+
+/// The memory is full, and the sink takes nothing: deletes have room as long as their reserve lasts, then they are refused with a
+/// delay, as writes are.
+#[test]
+fn deletes_go_on_when_a_sink_that_was_stuck_works_again() {
+    let disk = Disk::default();
+    let store = builder(&disk).build().unwrap();
+    let table = store.create_table("test").unwrap();
+    disk.0.fails_each.store(1, Ordering::Relaxed);
+    let mut keys = 0_u32;
+    while table.put(&keys.to_le_bytes(), &[7; 1000]).is_ok() {
+        keys += 1;
+    }
+    let mut numbers = 0..keys;
+    let refused = numbers.find_map(|key| match table.delete(&key.to_le_bytes()) {
+        Ok(was_there) => {
+            assert!(was_there);
+            None
+        }
+        Err(refused) => Some((key, refused)),
+    });
+    let from = match refused {
+        Some((key, StoreError::Full { retry_after })) => {
+            assert!(key > 0 && retry_after > Duration::ZERO, "{key}");
+            assert!(table.get(&key.to_le_bytes()).is_some(), "it is as it was");
+            key
+        }
+        None => keys,
+        Some((key, other)) => panic!("{key}: {other}"),
+    };
+    println!("{from} of {keys} deletes had room");
+    disk.0.fails_each.store(0, Ordering::Relaxed);
+    for key in from..keys {
+        delete(&table, &key.to_le_bytes());
+    }
+    put(&table, b"after", b"1");
+    while store.sync().is_err() {}
+    assert_eq!(table.len(), 1);
     assert_eq!(disk.objects().len(), 1);
 }
 

@@ -38,7 +38,7 @@ impl Long {
 }
 
 /// What a step is: a change of an object, which a model follows, or an image of bytes.
-const LONG: [Long; 6] = [
+const LONG: [Long; 7] = [
     Long {
         package: "pluvio-log",
         test: "model",
@@ -56,6 +56,12 @@ const LONG: [Long; 6] = [
         test: "full_threads",
         what: "the same by several writers, with cleaners and replication in threads of their own",
         divided_by: 10,
+    },
+    Long {
+        package: "pluvio-store",
+        test: "embedded_full",
+        what: "the embedded store with its memory full, by one writer and by several, against maps, and what its sink has",
+        divided_by: 4,
     },
     Long {
         package: "pluvio-store",
@@ -81,6 +87,8 @@ const LONG: [Long; 6] = [
 #[derive(Debug)]
 struct Asked {
     steps: u64,
+    /// Makes the random steps others, where they do not come from a seed of their own that a failure prints (proptest).
+    seed: u32,
     /// Names of files; none means all.
     only: Vec<String>,
 }
@@ -97,7 +105,10 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
             continue;
         }
         let steps = (asked.steps / long.divided_by).max(1);
-        println!("\n== {} {}: {}", long.package, long.test, long.what);
+        println!(
+            "\n== {} {}: {} (seed {})",
+            long.package, long.test, long.what, asked.seed
+        );
         // Built before the time is taken.
         let mut build = test(root, long);
         let start = if succeeds(build.arg("--no-run")) {
@@ -107,6 +118,7 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
         };
         let mut test = test(root, long);
         test.env("PLUVIO_STEPS", steps.to_string());
+        test.env("PLUVIO_SEED", asked.seed.to_string());
         let held = start.is_some() && succeeds(test.args(["--", "--nocapture"]));
         let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
         table.push(Ran {
@@ -143,6 +155,7 @@ fn test(root: &Path, long: &Long) -> Command {
 fn asked(mut flags: &[&str]) -> Result<Asked> {
     let mut asked = Asked {
         steps: STEPS_DEFAULT,
+        seed: 0,
         only: Vec::new(),
     };
     while let [flag, rest @ ..] = flags {
@@ -154,8 +167,12 @@ fn asked(mut flags: &[&str]) -> Result<Asked> {
                 let steps = value.parse().ok().filter(|steps| *steps > 0);
                 asked.steps = steps.with_context(|| format!("--steps {value}: not a number"))?;
             }
+            "--seed" => {
+                let seed = value.parse().ok();
+                asked.seed = seed.with_context(|| format!("--seed {value}: not a number"))?;
+            }
             "--only" => asked.only = names(value)?,
-            _ => bail!("no flag {flag}; give --steps N or --only NAMES"),
+            _ => bail!("no flag {flag}; give --steps N, --seed N or --only NAMES"),
         }
         flags = rest;
     }
@@ -182,12 +199,14 @@ mod tests {
     fn flags_are_read_and_unknown_ones_refused() {
         let all = asked(&[]).expect("no flags");
         assert!(all.only.is_empty() && all.steps == STEPS_DEFAULT);
-        let some = asked(&["--steps", "5", "--only", "model,garbage"]).expect("known names");
-        assert_eq!((some.steps, some.only.len()), (5, 2));
+        let some = asked(&["--steps", "5", "--seed", "9", "--only", "model,garbage"])
+            .expect("known names");
+        assert_eq!((some.steps, some.seed, some.only.len()), (5, 9, 2));
         for wrong in [
             &["--steps"][..],
             &["--steps", "0"],
             &["--steps", "many"],
+            &["--seed", "-1"],
             &["--only", "shop"],
             &["--fast", "1"],
         ] {

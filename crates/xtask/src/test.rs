@@ -15,7 +15,8 @@ use crate::cargo::{Metadata, program};
 use crate::process::{now, run_seen};
 use crate::seeds;
 use crate::setup::{self, Tools};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,6 +48,8 @@ impl AddAssign for Counts {
 enum Work {
     /// `cargo test` over the workspace with these arguments.
     Cargo(&'static [&'static str]),
+    /// Programs that the build step made.
+    Examples,
     /// The simulator's seeds.
     Seeds,
 }
@@ -60,7 +63,7 @@ struct Step {
 
 /// The steps in order. Building is one of its own, so that its time shows and a failure ends the
 /// run; the later ones find everything built.
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step {
         name: "build",
         what: "the binary and all tests",
@@ -80,6 +83,11 @@ const STEPS: [Step; 5] = [
         name: "doc",
         what: "examples in comments",
         work: Work::Cargo(&["--no-fail-fast", "--doc"]),
+    },
+    Step {
+        name: "examples",
+        what: "programs that use the embedded store",
+        work: Work::Examples,
     },
     Step {
         name: "sim",
@@ -140,6 +148,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
 fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Counts> {
     match step.work {
         Work::Seeds => seeds::run(root, &binary(target)?),
+        Work::Examples => examples(root, target),
         Work::Cargo(arguments) => {
             let mut command = Command::new(program());
             command
@@ -168,6 +177,42 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
             Ok(counts)
         }
     }
+}
+
+/// Runs the examples of the embedded store, and compares what each says with what it should.
+fn examples(root: &Path, target: &Path) -> Result<Counts> {
+    let folder = target.join("test-fast/examples");
+    let kept = target.join("test-fast/tmp-example-durable");
+    if kept.exists() {
+        std::fs::remove_dir_all(&kept).context("cannot remove what a former run left")?;
+    }
+    let counting = || {
+        let mut counting = Command::new(folder.join("counting_words"));
+        counting.stdin(File::open(root.join("README.md")).context("there is a README.md")?);
+        anyhow::Ok(counting)
+    };
+    let durable = || {
+        let mut durable = Command::new(folder.join("durable"));
+        durable.arg(&kept);
+        durable
+    };
+    let runs = [
+        (counting()?, " bytes resident"),
+        (durable(), "start number 1"),
+        (durable(), "start number 2"),
+    ];
+    let mut counts = Counts::default();
+    for (mut command, expected) in runs {
+        let mut seen = false;
+        let success = run_seen(&mut command, |line| seen |= line.ends_with(expected))?;
+        if success && seen {
+            counts.passed += 1;
+        } else {
+            println!("{command:?} did not say \"{expected}\", or failed");
+            counts.failed += 1;
+        }
+    }
+    Ok(counts)
 }
 
 /// The binary that the build step made.

@@ -19,7 +19,7 @@ mod pluvio;
 mod process;
 mod servers;
 mod setup;
-#[cfg(feature = "peers")]
+#[cfg(any(test, feature = "peers"))]
 mod slab_lru;
 
 pub use host::serve;

@@ -57,6 +57,16 @@ pub fn adversarial(random: &mut Random) -> usize {
     }
 }
 
+/// Random numbers that `PLUVIO_SEED` makes others (`cargo xtask long-tests`).
+pub fn seeded(number: u64) -> Random {
+    let seed = match std::env::var("PLUVIO_SEED") {
+        Ok(seed) => seed.parse().expect("PLUVIO_SEED is a number"),
+        Err(_) => 0,
+    };
+    println!("PLUVIO_SEED={seed}");
+    Random::new(number + seed * 1000)
+}
+
 /// So many steps, or as many as `PLUVIO_STEPS` says (`cargo xtask long-tests`).
 pub fn steps_or(usual: u64) -> u64 {
     match std::env::var("PLUVIO_STEPS") {

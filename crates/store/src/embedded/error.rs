@@ -80,11 +80,11 @@ pub enum StoreError {
     /// The system does not give address space for another table's index. Retryable after tables were dropped.
     #[error("no memory for a table: {0}")]
     NoTable(String),
-    /// Not retryable.
-    #[error("a key of {0} bytes is over the limit of {1}")]
+    /// So many bytes, and the most that the option `limits` takes. Not retryable.
+    #[error("a key of {0} bytes is over the {1} that the option limits takes")]
     KeyTooLong(usize, usize),
-    /// Not retryable.
-    #[error("a value of {0} bytes is over the limit of {1}")]
+    /// So many bytes, and the most that the option `limits` takes. Not retryable.
+    #[error("a value of {0} bytes is over the {1} that the option limits takes")]
     ValueTooLong(usize, usize),
     /// The object is not as the condition says.
     #[error("the condition does not hold: the object has {}", found_version(*.found))]
