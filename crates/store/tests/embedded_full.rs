@@ -18,10 +18,9 @@ use std::time::Duration;
 
 /// A change that makes the live data larger is refused for good after so many attempts: it may be fragmentation before the limit.
 const ATTEMPTS_MAX: u32 = 100;
-/// Any other that is refused so often, with a pause in between, is refused for ever: the cleaners would have cleaned all memory many
+/// Any other that is refused so often, although its thread helps to clean, is refused for ever: all memory would have been cleaned many
 /// times over.
-const REFUSALS_MAX: u32 = 200_000;
-const PAUSE: Duration = Duration::from_micros(100);
+const REFUSALS_MAX: u32 = 20_000_000;
 /// The largest value, also of a store that overwrites in place, in bytes.
 const LARGEST: u64 = (1 << 20) - 12;
 
@@ -143,7 +142,7 @@ impl World {
                     }
                     assert!(!self.failed.load(Ordering::SeqCst), "another thread failed");
                     if !self.store.clean_step() {
-                        std::thread::park_timeout(PAUSE);
+                        std::thread::yield_now();
                     }
                 }
                 done => return Some(done),

@@ -15,7 +15,6 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 const BALLAST_VALUE: usize = 100_000;
 /// Bytes of free memory with which a case begins, at most.
@@ -107,12 +106,12 @@ fn with_room<T>(
     store: &Store,
     mut attempt: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    for _ in 0..10_000 {
+    for _ in 0..5_000_000 {
         match attempt() {
             Err(StoreError::Full { .. }) => {
                 // Where there is nothing to clean, the sink may be what is waited for.
                 if !store.clean_step() {
-                    std::thread::park_timeout(Duration::from_micros(100));
+                    std::thread::yield_now();
                 }
             }
             other => return other,
