@@ -13,7 +13,7 @@ use pluvio_store::{
     Condition, IncrementError, Size, Store, StoreBuilder, StoreError, Table, UpdatePolicy, Version,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A change that makes the live data larger is refused for good after so many attempts: it may be fragmentation before the limit.
@@ -107,19 +107,6 @@ struct World {
     samples: AtomicU64,
     /// At how many of them at least 98 % of the memory were in use, reserves that lie free counted as free.
     brim: AtomicU64,
-    /// A thread has panicked: the others end, so that the test does.
-    failed: AtomicBool,
-}
-
-/// Tells the others when a thread panics.
-struct Failing<'w>(&'w World);
-
-impl Drop for Failing<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.failed.store(true, Ordering::SeqCst);
-        }
-    }
 }
 
 impl World {
@@ -140,7 +127,6 @@ impl World {
                         self.refused.fetch_add(1, Ordering::Relaxed);
                         return None;
                     }
-                    assert!(!self.failed.load(Ordering::SeqCst), "another thread failed");
                     if !self.store.clean_step() {
                         std::thread::yield_now();
                     }
@@ -285,7 +271,6 @@ impl<'w> Writer<'w> {
     }
 
     fn run(&mut self, plan: &Plan) {
-        let _failing = Failing(self.world);
         for own in 0..self.written.len() {
             let len = self.random.size();
             if !self.put(own, len) {
@@ -338,7 +323,6 @@ fn full_all_the_time(builder: StoreBuilder, disk: Option<&Disk>, plan: &Plan) ->
         refused: AtomicU64::new(0),
         samples: AtomicU64::new(0),
         brim: AtomicU64::new(0),
-        failed: AtomicBool::new(false),
     };
     let mut writers: Vec<Writer<'_>> = (0..plan.writers)
         .map(|number| Writer::new(&world, plan, number, seed))
