@@ -165,7 +165,8 @@ pub(crate) fn sort(
     Ok(Buckets(sorted.copy(image)))
 }
 
-/// Which bytes of an image go where. Copied when all of them are known: into buffers of the right size.
+/// Which bytes of an image go where. Copied when all of them are known: into buffers of the right
+/// size.
 struct Pieces {
     /// Number of entries and of bytes of each partition.
     sizes: Vec<(u32, usize)>,
@@ -221,8 +222,8 @@ impl Pieces {
     }
 }
 
-/// Reads the first entries of a head: everything up to the first object or tombstone. `copies` is how many replicas of it
-/// recovery must find ([`HeadInfo::copies`]).
+/// Reads the first entries of a head: everything up to the first object or tombstone. `copies` is
+/// how many replicas of it recovery must find ([`HeadInfo::copies`]).
 ///
 /// # Errors
 /// When digest or statistics are missing or damaged.

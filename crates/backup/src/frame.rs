@@ -103,7 +103,8 @@ pub(crate) struct FrameState {
     pub(crate) sequence: u64,
     /// Something written was not synced.
     pub(crate) unsynced: bool,
-    /// The start of the machine in which the newest header was written without being synced, otherwise 0.
+    /// The start of the machine in which the newest header was written without being synced,
+    /// otherwise 0.
     pub(crate) boot: u64,
     /// Replicas that the master needs for an acknowledgement.
     pub(crate) needed: u8,
@@ -141,7 +142,8 @@ impl FrameState {
         }
     }
 
-    /// How many open replicas recovery must find before it may believe this one, in this start of the machine (BACKUP-11).
+    /// How many open replicas recovery must find before it may believe this one, in this start of
+    /// the machine (BACKUP-11).
     pub(crate) fn copies(&self, boot: u64) -> u8 {
         if self.boot == 0 || self.boot == boot {
             1

@@ -24,10 +24,10 @@
 //! - BACKUP-9: open frames, frame bytes, recovery data and remembered frees are bounded.
 //! - BACKUP-10: a `synced` write is answered when data and header are on the device; a header that
 //!   closes or completes a replica is written only after its data is there.
-//! - BACKUP-11: an open head whose newest header was not synced and comes from an earlier start of the machine is offered as
-//!   doubtful: with how many replicas of it recovery must find.
-//! - BACKUP-12: the last write to an open, synced frame is left out only when a part of it never reached the device; one that is there
-//!   and damaged makes the frame damaged.
+//! - BACKUP-11: an open head whose newest header was not synced and comes from an earlier start of
+//!   the machine is offered as doubtful: with how many replicas of it recovery must find.
+//! - BACKUP-12: the last write to an open, synced frame is left out only when a part of it never
+//!   reached the device; one that is there and damaged makes the frame damaged.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A

@@ -9,7 +9,8 @@ pub struct BackupOptions {
     /// The cluster the data directory belongs to, when that is known.
     pub cluster: Option<ClusterId>,
     /// Most bytes of all frames together; one more open is refused as `NoSpace`. Writes to frames
-    /// that are open already go on, so the disk should have room for `open_frames_max` segments more.
+    /// that are open already go on, so the disk should have room for `open_frames_max` segments
+    /// more.
     pub frame_bytes_max: u64,
     /// Most frames open for writing, each of which holds a file open. Every master has one or two
     /// heads per core here in the worst case, and the survivors of its cleaner.

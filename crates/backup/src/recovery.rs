@@ -34,7 +34,8 @@ pub(crate) struct Recoveries {
     state: Mutex<State>,
     reads: Semaphore,
     buffer_max: u64,
-    /// Whoever reads ahead looks again: a replica in the buffer is wanted no more, or an attempt is over.
+    /// Whoever reads ahead looks again: a replica in the buffer is wanted no more, or an attempt is
+    /// over.
     room: Notify,
 }
 
@@ -49,7 +50,8 @@ struct State {
 
 struct Attempt {
     plan: Plan,
-    /// Which partitions have fetched their part of a segment, also when it is in the buffer no more.
+    /// Which partitions have fetched their part of a segment, also when it is in the buffer no
+    /// more.
     fetched: BTreeMap<SegmentId, Vec<bool>>,
 }
 
@@ -119,8 +121,8 @@ impl Recoveries {
         }
     }
 
-    /// Waits until a replica of so many bytes fits the buffer beside all that is wanted there. `None` when
-    /// every partition has it, when it fits no buffer, or when the attempt is over.
+    /// Waits until a replica of so many bytes fits the buffer beside all that is wanted there.
+    /// `None` when every partition has it, when it fits no buffer, or when the attempt is over.
     async fn room_for(&self, key: ReplicaKey, recovery: RecoveryId, bytes: u64) -> Option<Plan> {
         loop {
             // Registered before the look, so that nothing that happens after it is missed.
@@ -192,7 +194,8 @@ impl State {
         self.buffer.insert(key, sorted);
     }
 
-    /// A read has ended; without `bytes` it has failed. Gives whether the buffer keeps what came of it.
+    /// A read has ended; without `bytes` it has failed. Gives whether the buffer keeps what came of
+    /// it.
     fn end(&mut self, key: ReplicaKey, recovery: RecoveryId, bytes: Option<u64>) -> bool {
         let sorted = self.buffer.get_mut(&key);
         let Some(sorted) = sorted.filter(|s| s.recovery == recovery) else {
@@ -256,10 +259,12 @@ impl Backup {
         Ok(reply)
     }
 
-    /// What it would list if `master` had crashed. By itself it is for checkers: the master may go on writing meanwhile.
+    /// What it would list if `master` had crashed. By itself it is for checkers: the master may go
+    /// on writing meanwhile.
     pub async fn would_offer(&self, master: ServerId) -> StartRecoveryReply {
         let (_, rewrites) = self.0.catalogue().frames_of(master);
-        // Whatever is being completed is complete, or, behind a fence, never will be, once we have had its turn.
+        // Whatever is being completed is complete, or, behind a fence, never will be, once we have
+        // had its turn.
         for frame in rewrites {
             drop(frame.turn.lock().await);
         }
@@ -271,8 +276,8 @@ impl Backup {
         reply
     }
 
-    /// How the crashed master's tablets are partitioned. Begins to read primary replicas, whenever there
-    /// is room in the buffer. `core` is where the request arrived.
+    /// How the crashed master's tablets are partitioned. Begins to read primary replicas, whenever
+    /// there is room in the buffer. `core` is where the request arrived.
     ///
     /// # Errors
     /// `Stale` when a later attempt is known already.
@@ -319,13 +324,14 @@ impl Backup {
         Ok(())
     }
 
-    /// The entries of one segment that belong to one partition (BACKUP-7, BACKUP-8). `core` is where
-    /// the request arrived.
+    /// The entries of one segment that belong to one partition (BACKUP-7, BACKUP-8). `core` is
+    /// where the request arrived.
     ///
     /// # Errors
     /// - `Retry`: `NotReady` when the partitions of this attempt are not known yet.
-    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition), `Corrupt`
-    ///   (the replica is damaged: use another one), `Other` (the disk failed: later it may not).
+    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition),
+    ///   `Corrupt` (the replica is damaged: use another one), `Other` (the disk failed: later it
+    ///   may not).
     pub async fn get_recovery_data(
         &self,
         core: CoreId,
@@ -398,8 +404,8 @@ impl Backup {
         Ok(outcome)
     }
 
-    /// Reads primary replicas, newest first, which is the order in which recovery masters ask for them. Waits for room in
-    /// the buffer: never at the expense of something that is wanted.
+    /// Reads primary replicas, newest first, which is the order in which recovery masters ask for
+    /// them. Waits for room in the buffer: never at the expense of something that is wanted.
     async fn read_ahead(&self, core: CoreId, request: &SetPartitions) {
         let (frames, _) = self.0.catalogue().frames_of(request.crashed);
         for frame in frames.iter().rev() {

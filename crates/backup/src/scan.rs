@@ -111,7 +111,8 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
     let older = (0..FRAME_SLOTS)
         .filter_map(|slot| FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]).ok())
         .find(|other| other.sequence + 1 == header.sequence);
-    // The header was written behind what it certifies, and the machine has lost nothing since: what is missing has rotted.
+    // The header was written behind what it certifies, and the machine has lost nothing since: what
+    // is missing has rotted.
     let is_of_this_boot = header.boot != 0 && header.boot == env.disk.boot();
     let older = older.filter(|_| !is_of_this_boot);
     let state = match verify(&*file, &header, older.as_ref(), options).await {
@@ -125,9 +126,10 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
     Ok(Looked::Frame(header.cluster, state))
 }
 
-/// A slot of the header area that holds something, but no header. Slots are sectors, which are written whole: so what stood
-/// there was a header once, perhaps the newest. The one in the other slot must not count then: it may call open what was
-/// closed long since, and a recovery would take that for the end of the log.
+/// A slot of the header area that holds something, but no header. Slots are sectors, which are
+/// written whole: so what stood there was a header once, perhaps the newest. The one in the other
+/// slot must not count then: it may call open what was closed long since, and a recovery would take
+/// that for the end of the log.
 fn rotten_slot(area: &[u8]) -> Option<usize> {
     let slots = area.chunks_exact(FRAME_SLOT_BYTES).take(FRAME_SLOTS);
     slots.enumerate().find_map(|(number, slot)| {
@@ -138,8 +140,9 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
 
 /// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
 /// is read: after a power loss its newest header may certify bytes that never reached the device.
-/// If those before them are whole, and a part of the last write never reached it, that write was not answered as synced, and the header
-/// before it is the one that counts: `older`, if there is one that may count. A write that is there and damaged has rotted (BACKUP-12).
+/// If those before them are whole, and a part of the last write never reached it, that write was
+/// not answered as synced, and the header before it is the one that counts: `older`, if there is
+/// one that may count. A write that is there and damaged has rotted (BACKUP-12).
 async fn verify(
     file: &dyn File,
     header: &FrameHeader,
@@ -162,7 +165,8 @@ async fn verify(
         Ok(()) => (image.len(), "the file is too short".to_owned()),
         Err((valid, damage)) => (valid, damage.to_string()),
     };
-    // Without syncs more than the last write may be torn; such a frame is doubtful in any case (BACKUP-11).
+    // Without syncs more than the last write may be torn; such a frame is doubtful in any case
+    // (BACKUP-11).
     let is_synced = header.boot == 0;
     let has_all = image.len() == length && !header.last_write.is_torn(&image);
     match older {

@@ -19,11 +19,12 @@ struct Stored {
     mb_per_s: u32,
 }
 
-/// The disk's speed in MB/s, at least 1: measured, and remembered in the data directory for a start at which it cannot be. The
-/// slower of writing (with a sync) and reading back counts, because the read alone mostly measures the page cache.
+/// The disk's speed in MB/s, at least 1: measured, and remembered in the data directory for a start
+/// at which it cannot be. The slower of writing (with a sync) and reading back counts, because the
+/// read alone mostly measures the page cache.
 ///
-/// A disk that is full, or fails, may have replicas that a recovery needs: it has the speed of the last time, or counts as the slowest. Whether a
-/// server can run on it is for others to say.
+/// A disk that is full, or fails, may have replicas that a recovery needs: it has the speed of the
+/// last time, or counts as the slowest. Whether a server can run on it is for others to say.
 pub(crate) async fn disk_speed(env: &Env) -> u32 {
     let disk = &*env.disk;
     match timeout(&*env.clock, TRIAL_MAX, measure(env)).await {

@@ -18,8 +18,9 @@ impl Backup {
     /// on when the future is dropped.
     ///
     /// # Errors
-    /// - `Retry`: `NotServing` (this backup does not know the master yet), `NoSpace` (no room on the
-    ///   disk, or too many open files; nothing was changed; use another backup), `NotReady` (the replica is just being freed or replaced).
+    /// - `Retry`: `NotServing` (this backup does not know the master yet), `NoSpace` (no room on
+    ///   the disk, or too many open files; nothing was changed; use another backup), `NotReady`
+    ///   (the replica is just being freed or replaced).
     /// - `Fatal`: `WrongCluster`, `NotInCluster` (the master is dead), `Stale` (it is being
     ///   recovered, its epoch is over, or the replica is closed), `NotFound` (no such replica and
     ///   not an open, or freed), `Corrupt` (the disk failed: the replica is lost), `Malformed`.
@@ -36,8 +37,8 @@ impl Backup {
     /// Frees a replica, whatever its state. `core` is where the request arrived.
     ///
     /// # Errors
-    /// - `Retry`: `Busy` when the disk refuses; the replica is invisible already. `NotServing` when this backup has not
-    ///   joined a cluster yet.
+    /// - `Retry`: `Busy` when the disk refuses; the replica is invisible already. `NotServing` when
+    ///   this backup has not joined a cluster yet.
     /// - `Fatal`: `WrongCluster`, `Stale` when the master is being recovered (BACKUP-4).
     pub async fn free_replica(&self, core: CoreId, request: FreeReplica) -> Result<(), Refusal> {
         let me = self.clone();
@@ -220,8 +221,9 @@ impl Inner {
         Ok(file)
     }
 
-    /// A full disk, or too many open files, leaves the frame as it was (BACKUP-1), or takes it away when it
-    /// was only being opened. Any other error makes it useless: what the disk has of it is not known any more.
+    /// A full disk, or too many open files, leaves the frame as it was (BACKUP-1), or takes it away
+    /// when it was only being opened. Any other error makes it useless: what the disk has of it is
+    /// not known any more.
     async fn write_failed(
         &self,
         frame: &Arc<Frame>,
@@ -333,8 +335,8 @@ fn path_of(frame: &Frame, state: &FrameState) -> String {
     }
 }
 
-/// A failed sync loses what was written for good, whatever the device calls it. Not if it never began, for want of files: then the
-/// write can be done again.
+/// A failed sync loses what was written for good, whatever the device calls it. Not if it never
+/// began, for want of files: then the write can be done again.
 fn unsyncable(error: DiskError) -> DiskError {
     if matches!(error, DiskError::TooManyFiles { .. }) {
         return error;

@@ -58,7 +58,8 @@ fn get(
     node.run(async move { backup.get_recovery_data(CORE, request).await })
 }
 
-/// Keys of objects, number of tombstones, number of safe versions. Each object has a completion record.
+/// Keys of objects, number of tombstones, number of safe versions. Each object has a completion
+/// record.
 fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
     let (mut keys, mut tombstones, mut safe, mut entries) = (BTreeSet::new(), 0, 0, 0);
     let (mut hashes, mut completions) = (BTreeSet::new(), BTreeSet::new());
@@ -215,7 +216,8 @@ fn a_replica_whose_end_is_zeros_is_damaged() {
     check_that_it_is_damaged(&node, &backup);
 }
 
-/// The header before it says that the frame is open: taken for the head, it would end the log there.
+/// The header before it says that the frame is open: taken for the head, it would end the log
+/// there.
 #[test]
 fn a_closed_frame_whose_newest_header_is_damaged_is_no_open_one() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
@@ -350,7 +352,8 @@ fn a_buffer_that_is_too_small_makes_recovery_slow_not_stuck() {
     assert!(backup.stats().recovery_buffer_bytes <= 1, "BACKUP-9");
 }
 
-/// Ten primaries, room for three, two partitions that ask for the newest ones first, as coordinators tell them to.
+/// Ten primaries, room for three, two partitions that ask for the newest ones first, as
+/// coordinators tell them to.
 #[test]
 fn a_loss_larger_than_the_buffer_is_read_once() {
     for lag in [0_u64, 2] {

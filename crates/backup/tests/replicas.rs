@@ -137,8 +137,9 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
-/// Replicas that a backup offers after its process was away and `change` met an open frame: where in its file what was written last begins, and
-/// the file. Also how long what was written before is.
+/// Replicas that a backup offers after its process was away and `change` met an open frame: where
+/// in its file what was written last begins, and the file. Also how long what was written before
+/// is.
 fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<ReplicaInfo>, u32) {
     let mut node = Node::new(3);
     let backup = node.start();
@@ -206,7 +207,8 @@ fn without_a_word_on_its_sectors_a_last_write_that_is_damaged_was_cut_off() {
     }
 }
 
-/// The machine has not lost its power since the end was written, so it is no write that was cut off.
+/// The machine has not lost its power since the end was written, so it is no write that was cut
+/// off.
 #[test]
 fn an_open_frame_that_lost_its_end_without_a_loss_of_power_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
@@ -215,7 +217,8 @@ fn an_open_frame_that_lost_its_end_without_a_loss_of_power_is_damaged() {
     }
 }
 
-/// How many replicas of an open head are asked for, after its process died or its machine lost power; `None` when it was lost.
+/// How many replicas of an open head are asked for, after its process died or its machine lost
+/// power; `None` when it was lost.
 fn copies_after(seed: u64, synced: bool, power: bool) -> Option<u8> {
     let mut node = Node::new(seed);
     let backup = node.start();
@@ -706,7 +709,8 @@ impl Service for Master {
     }
 }
 
-/// What is left of replicas 1 to 19 of a former life when the master of this cluster was asked about them, and of two new ones.
+/// What is left of replicas 1 to 19 of a former life when the master of this cluster was asked
+/// about them, and of two new ones.
 fn left_by_master_of(cluster: ClusterId) -> Vec<u64> {
     let mut node = Node::new(10);
     let backup = node.start();

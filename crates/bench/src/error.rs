@@ -22,7 +22,8 @@ pub enum ExperimentError {
         /// The most.
         last: String,
     },
-    /// The contestant cannot take part here: it is not built in, not installed, or refused its options.
+    /// The contestant cannot take part here: it is not built in, not installed, or refused its
+    /// options.
     #[error("{contestant}: {problem}")]
     Contestant {
         /// Who.

@@ -3,11 +3,14 @@
 //! - `network`: loads against running servers.
 //! - `experiment`: what every experiment reports: one object, a table, a picture.
 //! - `workload`: keys, sizes, their distributions, and streams of operations.
-//! - `contestant`: who takes part: our store, maps of others, allocators, servers; each in its process.
+//! - `contestant`: who takes part: our store, maps of others, allocators, servers; each in its
+//!   process.
 //! - `run`: runs a workload on a contestant.
 //! - `suite`: the experiments of the storage engine, put together from these.
-//! - `recovery`: what the recovery of a crashed server costs: replay here, and Redis loading its files.
-//! - `recovery_model`: a model of recovery in large clusters, independent of servers and coordinator.
+//! - `recovery`: what the recovery of a crashed server costs: replay here, and Redis loading its
+//!   files.
+//! - `recovery_model`: a model of recovery in large clusters, independent of servers and
+//!   coordinator.
 //! - `lfs`: a simulator of a log's cleaner, independent of the storage engine.
 //!
 //! Not here: command lines, and judging results.

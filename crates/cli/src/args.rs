@@ -39,8 +39,8 @@ pub struct Cli {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options of all commands")]
 pub struct Global {
-    /// Where the cluster's coordinator listens; several with commas. One that runs is enough to find
-    /// the one that leads
+    /// Where the cluster's coordinator listens; several with commas. One that runs is enough to
+    /// find the one that leads
     #[arg(
         long,
         global = true,
@@ -300,7 +300,8 @@ pub struct Server {
 /// The environment variable with the password of `--metadata-user`, unless that is in a file.
 pub const METADATA_PASSWORD: &str = "PLUVIO_METADATA_PASSWORD";
 
-/// Who coordinators are for etcd or ZooKeeper. Passwords are no arguments: everybody on a machine sees those.
+/// Who coordinators are for etcd or ZooKeeper. Passwords are no arguments: everybody on a machine
+/// sees those.
 #[derive(Args, Clone, Debug, Default)]
 pub struct MetadataLogin {
     /// The user that etcd or ZooKeeper knows coordinators by, with the password of
@@ -330,8 +331,8 @@ pub struct Coordinator {
     #[arg(long, value_name = "DIR", env = "PLUVIO_DATA")]
     pub data: Option<PathBuf>,
     /// Where to keep the cluster's metadata: embedded:DIR, etcd://HOST:PORT,...[/PATH] or
-    /// zookeeper://HOST:PORT,...[/PATH]. Coordinators of one cluster name the same place: one leads,
-    /// the others wait
+    /// zookeeper://HOST:PORT,...[/PATH]. Coordinators of one cluster name the same place: one
+    /// leads, the others wait
     #[arg(long, value_name = "PLACE", env = "PLUVIO_METADATA")]
     pub metadata: Option<MetadataPlace>,
     /// Who it is there.
@@ -454,7 +455,8 @@ fn listen_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address to listen at that the whole cluster is told, so it must be one. Names are looked up when they are used.
+/// An address to listen at that the whole cluster is told, so it must be one. Names are looked up
+/// when they are used.
 fn own_address(text: &str) -> Result<String, String> {
     let text = listen_address(text)?;
     let at = text.parse::<SocketAddr>();

@@ -1,9 +1,9 @@
 //! Where options come from: defaults < configuration file < environment < flags.
 //!
 //! A configuration file is TOML with one section a command (`[server]`, `[bench.load]`) and
-//! `[global]` for the options of all commands; keys are the long names of options. The file's values become
-//! the defaults of those options before the command line is parsed, so one parser checks all of
-//! them with the same words, and the order above holds by itself.
+//! `[global]` for the options of all commands; keys are the long names of options. The file's
+//! values become the defaults of those options before the command line is parsed, so one parser
+//! checks all of them with the same words, and the order above holds by itself.
 //!
 //! - CFG-1: a key that no option has is an error that names it.
 
@@ -298,7 +298,8 @@ fn quote(argument: &Arg, value: &OsStr) -> String {
     match argument.get_action() {
         ArgAction::SetTrue | ArgAction::SetFalse => value.into_owned(),
         _ => match value.parse::<i64>() {
-            // Others may look like a number, such as names; and not every number is one of TOML, such as 007.
+            // Others may look like a number, such as names; and not every number is one of TOML,
+            // such as 007.
             Ok(number) if is_number(argument) => number.to_string(),
             Ok(_) | Err(_) => toml::Value::String(value.into_owned()).to_string(),
         },

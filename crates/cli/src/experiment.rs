@@ -80,7 +80,8 @@ fn circumstances(experiment: &Experiment) -> [String; 2] {
     [parameters.join(", "), machine]
 }
 
-/// A section with a table of the rows and one of the ratios. A median with its least and most is one cell.
+/// A section with a table of the rows and one of the ratios. A median with its least and most is
+/// one cell.
 fn as_markdown(experiment: &Experiment) -> String {
     let all = experiment.columns();
     let has = |name: &str, end| all.contains(&&*format!("{name}{end}"));

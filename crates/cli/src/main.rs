@@ -1,13 +1,14 @@
 //! The binary `pluvio`: all roles of a cluster, and the tools of its users.
 //!
 //! - `args`, `config`: what is asked for; `cmd`: one file for each command.
-//! - `server_process`, `coordinator_process`: a role as a process, with `admin` for metrics and health.
+//! - `server_process`, `coordinator_process`: a role as a process, with `admin` for metrics and
+//!   health.
 //! - `local`: a cluster of child processes on this machine.
 //!
 //! CLI-1: whatever goes wrong, the last line on standard error says what happened and what to do,
-//! and the exit code is 1 (2 when the command was used wrongly; what the parser refuses is said in a line with `error:`, before
-//! the usage). Bad input is never a panic. Where only the output is wanted,
-//! it is no failure that its reader wants no more of it.
+//! and the exit code is 1 (2 when the command was used wrongly; what the parser refuses is said in
+//! a line with `error:`, before the usage). Bad input is never a panic. Where only the output is
+//! wanted, it is no failure that its reader wants no more of it.
 
 mod admin;
 mod args;

@@ -1,12 +1,13 @@
 //! What one process is to listen on, compared before it opens any of it.
 //!
-//! The kernel says only that a port is taken, and whoever looked for the other program would find none.
+//! The kernel says only that a port is taken, and whoever looked for the other program would find
+//! none.
 
 use crate::failure::Failure;
 use std::net::{IpAddr, ToSocketAddrs};
 
-/// Makes sure that the addresses, each with its flag, are not the same port. Names are looked up only when their ports are the
-/// same; those that are not found are left to whoever opens them.
+/// Makes sure that the addresses, each with its flag, are not the same port. Names are looked up
+/// only when their ports are the same; those that are not found are left to whoever opens them.
 ///
 /// # Errors
 /// Two of them are.
@@ -49,12 +50,14 @@ pub fn hosts(address: &str) -> Vec<IpAddr> {
     found.iter().map(|at| at.ip().to_canonical()).collect()
 }
 
-/// Whether a port that is open at `all` is open at `host`. One on all addresses of version 6 is so for version 4, too.
+/// Whether a port that is open at `all` is open at `host`. One on all addresses of version 6 is so
+/// for version 4, too.
 fn covers(all: IpAddr, host: IpAddr) -> bool {
     all == host || (all.is_unspecified() && (all.is_ipv6() || host.is_ipv4()))
 }
 
-/// Makes sure that ranges of ports, each with its flag, its first port (0: any free ones) and their number, do not overlap.
+/// Makes sure that ranges of ports, each with its flag, its first port (0: any free ones) and their
+/// number, do not overlap.
 ///
 /// # Errors
 /// Two of them do, or one goes beyond the last port there is.

@@ -48,7 +48,8 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Tells it. A process that the cluster relies on by now does not end because nobody can hear that.
+    /// Tells it. A process that the cluster relies on by now does not end because nobody can hear
+    /// that.
     pub fn tell(&self, json: bool) {
         if let Err(failure) = self.print(json) {
             let error = match failure.is_silent() {
@@ -76,8 +77,8 @@ impl Announcement {
     }
 }
 
-/// Files that a process keeps for other things than connections that come in: the frames of its backup that are written, and what
-/// is always open.
+/// Files that a process keeps for other things than connections that come in: the frames of its
+/// backup that are written, and what is always open.
 const FILES_KEPT: u64 = 1024 + 256;
 /// The same for each event loop: what it waits with, and its connections to other processes.
 const FILES_KEPT_BY_CORE: u64 = 64;
@@ -94,8 +95,9 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// So many of those that are wanted that there are always files left for replicas. Each connection is an open file, and
-    /// clients that only wait must not keep a server from opening the next frame.
+    /// So many of those that are wanted that there are always files left for replicas. Each
+    /// connection is an open file, and clients that only wait must not keep a server from opening
+    /// the next frame.
     ///
     /// # Errors
     /// There are too few files for anything.
@@ -128,8 +130,8 @@ pub struct Parts {
     pub open_disk: DiskOpener,
 }
 
-/// Runs a process of the cluster until it ends; on a data directory if it has one from the start. `redis`: most connections
-/// of Redis clients that are wanted.
+/// Runs a process of the cluster until it ends; on a data directory if it has one from the start.
+/// `redis`: most connections of Redis clients that are wanted.
 ///
 /// # Errors
 /// What `work` gives, or why it could not begin.
@@ -242,8 +244,8 @@ impl Role {
     }
 }
 
-/// Whether processes at any of `others` may reach a port of this one at `listen`. One that is open on the loopback only is
-/// reached from this machine and no other.
+/// Whether processes at any of `others` may reach a port of this one at `listen`. One that is open
+/// on the loopback only is reached from this machine and no other.
 pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
     let own = ports::hosts(listen).first().copied();
     if !own.is_some_and(|own| own.is_loopback()) {

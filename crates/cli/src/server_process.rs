@@ -51,7 +51,8 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     )
 }
 
-/// Memory that this process may use: what the machine has, or what the control groups that it is in may have if that is less.
+/// Memory that this process may use: what the machine has, or what the control groups that it is in
+/// may have if that is less.
 fn memory_limit(read: impl Fn(&str) -> Option<String>) -> Option<Size> {
     let mut least = read("/proc/meminfo").and_then(|text| {
         let mut lines = text.lines();

@@ -1,11 +1,11 @@
 //! Operations on several objects: grouped by server, servers in parallel (003 fig. 2).
 //!
 //! A batch goes in rounds. Each round sorts the items that have no result yet by the server that
-//! has them, cuts each group into requests within the limits, and sends up to 32 of them at a
-//! time. Items that were put off, or whose reply was lost, come again in the next round. Each item that
-//! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1), so it does not
-//! matter which items come again together, nor where their tablets are by then. Batches of more than
-//! 4096 such items are done one part after the other.
+//! has them, cuts each group into requests within the limits, and sends up to 32 of them at a time.
+//! Items that were put off, or whose reply was lost, come again in the next round. Each item that
+//! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1), so it
+//! does not matter which items come again together, nor where their tablets are by then. Batches of
+//! more than 4096 such items are done one part after the other.
 
 use crate::client::{Again, Client, Object, object};
 use crate::error::ClientError;

@@ -388,8 +388,8 @@ impl Client {
         }
     }
 
-    /// A place for one operation, which has an identity then if it is to be `numbered`; `None` when it
-    /// is to be located anew.
+    /// A place for one operation, which has an identity then if it is to be `numbered`; `None` when
+    /// it is to be located anew.
     ///
     /// Whoever has to wait for an identity does so without a place (CLIENT-6).
     ///

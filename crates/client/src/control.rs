@@ -62,8 +62,9 @@ impl Client {
         self.ask(&GetTable { table }, &mut self.attempts()).await
     }
 
-    /// Drops the table that has this name now, and all its objects. No server of the cluster serves it any more when this ends, nor
-    /// one of the name that was dropped before. A table that gets the name later stays, also when answers are lost.
+    /// Drops the table that has this name now, and all its objects. No server of the cluster serves
+    /// it any more when this ends, nor one of the name that was dropped before. A table that gets
+    /// the name later stays, also when answers are lost.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
@@ -75,7 +76,8 @@ impl Client {
         let id = match self.ask(&named, &mut attempts).await {
             Ok(found) => found.id,
             Err(error) if error.kind() == ErrorKind::NoSuchTable => {
-                // Somebody else may be dropping it: the coordinator answers when servers have followed.
+                // Somebody else may be dropping it: the coordinator answers when servers have
+                // followed.
                 return self.until_dropped(named.table, &mut attempts).await;
             }
             Err(error) => return Err(error),
@@ -96,7 +98,8 @@ impl Client {
     /// Waits until no server serves a dropped table of this name; drops nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchTable`] when there was nothing to wait for and no attempt to drop one before.
+    /// [`ErrorKind::NoSuchTable`] when there was nothing to wait for and no attempt to drop one
+    /// before.
     async fn until_dropped(
         &self,
         table: TableRef,
@@ -150,8 +153,9 @@ impl Client {
         self.ask(&GetClusterStatus {}, &mut self.attempts()).await
     }
 
-    /// What is wrong with the metadata store, as each coordinator sees it that knows of something; for people. They are
-    /// asked once each. For the case that none leads, which [`Client::cluster_status`] needs.
+    /// What is wrong with the metadata store, as each coordinator sees it that knows of something;
+    /// for people. They are asked once each. For the case that none leads, which
+    /// [`Client::cluster_status`] needs.
     pub async fn coordinators_troubles(&self) -> Vec<String> {
         let network = &*self.shared.parts.network;
         let mut troubles = Vec::new();
@@ -174,7 +178,8 @@ impl Client {
         Ok(reply.list)
     }
 
-    /// One round trip to a server (or a coordinator) that does nothing else. Asked once, without retries.
+    /// One round trip to a server (or a coordinator) that does nothing else. Asked once, without
+    /// retries.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] when it does not answer within one attempt's time.
@@ -208,17 +213,17 @@ impl Client {
         })
     }
 
-    /// Number and bytes of a table's objects. The coordinator is asked where they are, then servers,
-    /// one after the other: objects that come and go meanwhile may or may not count, those of
-    /// tablets that move meanwhile may count twice or not at all.
+    /// Number and bytes of a table's objects. The coordinator is asked where they are, then
+    /// servers, one after the other: objects that come and go meanwhile may or may not count, those
+    /// of tablets that move meanwhile may count twice or not at all.
     ///
     /// # Errors
     /// See [`Client`].
     pub async fn count(&self, table: &Table) -> Result<CountObjectsReply, ClientError> {
         let mut attempts = self.attempts();
         'from_the_start: loop {
-            // A server counts what it has and says nothing of what has moved away, so an old map would
-            // leave that out.
+            // A server counts what it has and says nothing of what has moved away, so an old map
+            // would leave that out.
             let seen = table.map().generation;
             self.refresh(table, seen, &mut attempts).await?;
             let map = table.map();
@@ -283,7 +288,8 @@ impl Client {
                 table.update(&info);
                 Ok(())
             }
-            // The id names another table: this client has outlived its cluster, or the coordinator's metadata were set back.
+            // The id names another table: this client has outlived its cluster, or the
+            // coordinator's metadata were set back.
             Ok(_) => {
                 self.forget(table.id());
                 let message = format!(

@@ -12,7 +12,8 @@ pub enum ErrorKind {
     Rejected,
     /// The time was up before the cluster could do it.
     TimedOut,
-    /// The reply was lost and the options forbid to try again: the operation may have been executed.
+    /// The reply was lost and the options forbid to try again: the operation may have been
+    /// executed.
     MaybeExecuted,
     /// There is no such table.
     NoSuchTable,

@@ -9,12 +9,13 @@ use pluvio_wire::{
 };
 
 impl Client {
-    /// Lets a tablet move to another server, and does not wait for it: [`Client::migration`] tells the end. A tablet
-    /// that is there already, or on its way there, is no error. The tablet is served all the while, but for some
-    /// milliseconds at the end.
+    /// Lets a tablet move to another server, and does not wait for it: [`Client::migration`] tells
+    /// the end. A tablet that is there already, or on its way there, is no error. The tablet is
+    /// served all the while, but for some milliseconds at the end.
     ///
     /// # Errors
-    /// See [`Client`]; [`ErrorKind::Refused`](crate::ErrorKind::Refused) when there is no such server or tablet.
+    /// See [`Client`]; [`ErrorKind::Refused`](crate::ErrorKind::Refused) when there is no such
+    /// server or tablet.
     pub async fn start_migration(
         &self,
         table: &Table,
@@ -30,8 +31,8 @@ impl Client {
         self.ask_for_change(&request, &mut attempts).await
     }
 
-    /// How a migration goes. `None`: it has ended, and how is not known any more, because another coordinator leads or
-    /// many have ended since; where the tablet is now tells.
+    /// How a migration goes. `None`: it has ended, and how is not known any more, because another
+    /// coordinator leads or many have ended since; where the tablet is now tells.
     ///
     /// # Errors
     /// See [`Client`].

@@ -44,9 +44,9 @@ pub struct ClientOptions {
     /// still the right one, and tries again. Default 2 s: longer than a server declared alive is
     /// ever silent, much shorter than `timeout`.
     pub attempt_timeout: Duration,
-    /// The longest an operation goes on while all it hears is that memory is full. Default 10 s. The
-    /// cleaner may be about to make room, so it should not be much below a second; longer
-    /// than [`ClientOptions::timeout`] is as long as that.
+    /// The longest an operation goes on while all it hears is that memory is full. Default 10 s.
+    /// The cleaner may be about to make room, so it should not be much below a second; longer than
+    /// [`ClientOptions::timeout`] is as long as that.
     pub full_timeout: Duration,
     /// What happens with an operation that changes data when its reply was lost, so that nobody
     /// knows whether it was executed. `true` (the default): it is tried again with the same

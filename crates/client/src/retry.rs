@@ -76,7 +76,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Remembers that the last attempt was not answered: why those before were refused says nothing of it.
+    /// Remembers that the last attempt was not answered: why those before were refused says nothing
+    /// of it.
     pub(crate) fn unanswered(&mut self) {
         self.reason = None;
         self.last = None;

@@ -1,11 +1,13 @@
 //! Identities of operations that change data.
 //!
-//! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait for their
-//! turn, because servers keep the results of a bounded number of operations of a client. An item of a batch is an
-//! operation of its own. Nobody waits for a turn who has a place of a window (CLIENT-6).
+//! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait
+//! for their turn, because servers keep the results of a bounded number of operations of a client.
+//! An item of a batch is an operation of its own. Nobody waits for a turn who has a place of a
+//! window (CLIENT-6).
 //!
 //! - CLIENT-1: an operation keeps its number over all its retries, to whichever server, and
-//!   `acknowledged_below` never passes the number of an operation whose result the client still waits for.
+//!   `acknowledged_below` never passes the number of an operation whose result the client still
+//!   waits for.
 //! - CLIENT-5: an operation is not sent any more later than it said with any attempt (`retry_ms`).
 
 use core::time::Duration;
@@ -16,7 +18,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Most operations of one client that change data and are under way: half of what servers keep.
 pub(crate) const UNDER_WAY_MAX: usize = 8 << 10;
-/// Most items of a batch that are under way: so that several batches and single operations are, too.
+/// Most items of a batch that are under way: so that several batches and single operations are,
+/// too.
 pub(crate) const BATCH_UNDER_WAY_MAX: usize = pluvio_units::BATCH_UNDER_WAY_MAX;
 
 /// Gives out operation numbers of one client.
@@ -48,8 +51,8 @@ impl Sequence {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many new operations, once few enough are under way. They take their turn at once, so that none
-    /// waits for others that hold half of theirs.
+    /// So many new operations, once few enough are under way. They take their turn at once, so that
+    /// none waits for others that hold half of theirs.
     pub(crate) async fn begin(&self, count: u32) -> Ticket<'_> {
         let turn = self.turns.acquire_many(count).await;
         self.ticket(count, turn.expect("the semaphore is never closed"))
@@ -81,8 +84,8 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// The first operation's identity, for one attempt: `retry` is the longest for which it may be repeated
-    /// (CLIENT-5).
+    /// The first operation's identity, for one attempt: `retry` is the longest for which it may be
+    /// repeated (CLIENT-5).
     pub(crate) fn id(&self, retry: Duration) -> OperationId {
         let state = self.sequence.state();
         let retry_ms = retry.as_nanos().div_ceil(1_000_000);

@@ -14,7 +14,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 #[derive(Clone)]
 pub struct Table(Arc<Shared>);
 
-/// What tells tables apart. Ids alone do not: each cluster begins with 1, and another cluster may take the place of the client's.
+/// What tells tables apart. Ids alone do not: each cluster begins with 1, and another cluster may
+/// take the place of the client's.
 pub(crate) type TableKey = (ClusterId, TableId, u64);
 
 struct Shared {

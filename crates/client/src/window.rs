@@ -1,9 +1,9 @@
 //! How many requests a client has under way to one server.
 //!
-//! A server answers "busy" when too many requests are in progress. Were all of a client's operations
-//! sent at once, most would be refused, come back later and push out others, in no order. So a
-//! client sends each server no more than the server takes; the rest waits here, first come, first
-//! served.
+//! A server answers "busy" when too many requests are in progress. Were all of a client's
+//! operations sent at once, most would be refused, come back later and push out others, in no
+//! order. So a client sends each server no more than the server takes; the rest waits here, first
+//! come, first served.
 
 use core::time::Duration;
 use pluvio_env::{Clock, timeout};

@@ -1,9 +1,10 @@
 //! Gets the tablets of a new table taken by their owners.
 //!
-//! An owner may crash before it has confirmed. Nothing is lost then, because clients are sent to confirmed owners only; but it may
-//! have taken its tablets, its answer lost on the way, and not know that it was declared dead. So others get them as they
-//! get recovered ones: only after the crashed owner has lost its lease (LEASE-2; what remains is in the weaknesses of `docs/membership.md`).
-//! The other owners are asked meanwhile.
+//! An owner may crash before it has confirmed. Nothing is lost then, because clients are sent to
+//! confirmed owners only; but it may have taken its tablets, its answer lost on the way, and not
+//! know that it was declared dead. So others get them as they get recovered ones: only after the
+//! crashed owner has lost its lease (LEASE-2; what remains is in the weaknesses of
+//! `docs/membership.md`). The other owners are asked meanwhile.
 
 use crate::recovery::reconstruct;
 use crate::shared::Shared;
@@ -76,7 +77,8 @@ impl Shared {
         }
     }
 
-    /// Gives the unconfirmed tablets of crashed owners to others. False when that must be tried again.
+    /// Gives the unconfirmed tablets of crashed owners to others. False when that must be tried
+    /// again.
     async fn replace_owners(self: &Arc<Self>, table: TableId, crashed: BTreeSet<ServerId>) -> bool {
         if crashed.is_empty() {
             return true;
@@ -91,15 +93,16 @@ impl Shared {
         done.await == Ok(true)
     }
 
-    /// Lets the servers that are up take part in the recovery of a crashed one, so that none of them is a witness of its lease
-    /// any more (LEASE-1). False when too few answered.
+    /// Lets the servers that are up take part in the recovery of a crashed one, so that none of
+    /// them is a witness of its lease any more (LEASE-1). False when too few answered.
     async fn fence(self: &Arc<Self>, crashed: ServerId) -> bool {
         let before = self.state();
         let Some(record) = before.servers.get(&crashed) else {
             return true;
         };
         if record.info.volatile {
-            // It has no witnesses, and had the coordinator's word for the last time before it crashed (LEASE-4).
+            // It has no witnesses, and had the coordinator's word for the last time before it
+            // crashed (LEASE-4).
             return true;
         }
         let inventories = self.collect(crashed).await;

@@ -1,5 +1,5 @@
-//! A coordinator among several on one store: it waits while another one leads, leads when that one is
-//! gone, and waits again when it was deposed.
+//! A coordinator among several on one store: it waits while another one leads, leads when that one
+//! is gone, and waits again when it was deposed.
 //!
 //! It answers requests all the time. While it does not lead, it refuses them and says who does.
 
@@ -17,13 +17,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The pause before a store that failed while its state was read is read again.
 const READ_RETRY: Duration = Duration::from_millis(500);
 
-/// How long one that gave way lets others take over (LEAD-5). They do so at their next look; if nobody does, it leads on.
+/// How long one that gave way lets others take over (LEAD-5). They do so at their next look; if
+/// nobody does, it leads on.
 const GIVE_WAY: Duration = Duration::from_secs(2);
 
 /// What a candidate does.
 #[derive(Clone)]
 pub enum Standing {
-    /// It does not know who leads, and does nothing about it: it does not run yet, or the store fails.
+    /// It does not know who leads, and does nothing about it: it does not run yet, or the store
+    /// fails.
     Looking,
     /// The leader does not answer. It takes over, or hears from the leader, within seconds.
     Deciding,
@@ -33,8 +35,8 @@ pub enum Standing {
     Leading(Arc<Coordinator>),
 }
 
-/// One of several coordinators. Answers requests as a [`Service`]; give it to `Network::listen`, then
-/// [run](Candidate::run) it.
+/// One of several coordinators. Answers requests as a [`Service`]; give it to `Network::listen`,
+/// then [run](Candidate::run) it.
 pub struct Candidate {
     env: Env,
     options: CoordinatorOptions,

@@ -1,19 +1,22 @@
 //! Failure detection: the coordinator's part (003 §7.2).
 //!
 //! Servers ping each other and report who does not answer; that is only a hint. The coordinator
-//! pings the suspect itself. A crash is certain when its port refuses connections twice, or
-//! another life answers there. Silence alone must last for `dead_server_timeout`, over several
-//! pings, and twice as long for each server that was convicted for silence lately: on a starved machine many
+//! pings the suspect itself. A crash is certain when its port refuses connections twice, or another
+//! life answers there. Silence alone must last for `dead_server_timeout`, over several pings, and
+//! twice as long for each server that was convicted for silence lately: on a starved machine many
 //! servers are silent now and then, and each recovery starves it more.
 //!
-//! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this process that is cut off,
-//!   and without servers that answer there is nobody to recover anything. A ping counts as silent only when another server has answered shortly before
-//!   or meanwhile. After one that does not count, [`PINGS`] others must be silent, as connections come back one by one. Nor does a machine that cannot be
-//!   reached prove a crash, as one that refuses the connection does. An answer to any ping ends the silence, so the suspect
-//!   is no witness against itself.
-//! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs 2^(n-1) times
-//!   `dead_server_timeout` without one answer, up to `silence_max`. Who is dead stays silent for as long as that takes; who is
-//!   starved answers before. A cascade of n servers needs all of them to stand still for that long.
+//! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this
+//!   process that is cut off, and without servers that answer there is nobody to recover anything.
+//!   A ping counts as silent only when another server has answered shortly before or meanwhile.
+//!   After one that does not count, [`PINGS`] others must be silent, as connections come back one
+//!   by one. Nor does a machine that cannot be reached prove a crash, as one that refuses the
+//!   connection does. An answer to any ping ends the silence, so the suspect is no witness against
+//!   itself.
+//! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs
+//!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. Who is dead stays
+//!   silent for as long as that takes; who is starved answers before. A cascade of n servers needs
+//!   all of them to stand still for that long.
 
 use crate::options::CoordinatorOptions;
 use crate::shared::{Memory, Shared};
@@ -91,8 +94,9 @@ impl Suspicion {
         }
     }
 
-    /// Takes in a silent ping, from `sent` to `now`, while nobody else answered either: it may have been this process that was cut off. That
-    /// time does not count, and pings are counted anew: who answers first when contact is back is no witness of what was before.
+    /// Takes in a silent ping, from `sent` to `now`, while nobody else answered either: it may have
+    /// been this process that was cut off. That time does not count, and pings are counted anew:
+    /// who answers first when contact is back is no witness of what was before.
     fn unwitnessed(&mut self, sent: Moment, now: Moment) -> Verdict {
         self.since = self.since + now.since(sent);
         self.silences = 0;
@@ -147,7 +151,8 @@ pub(crate) struct Convictions {
 }
 
 impl Convictions {
-    /// Whether a server may be declared crashed that has been silent for this long; the right is used up.
+    /// Whether a server may be declared crashed that has been silent for this long; the right is
+    /// used up.
     fn convict(&mut self, now: Moment, silent: Duration, options: &CoordinatorOptions) -> bool {
         let lasts = |since: Option<Moment>, span| since.is_some_and(|at| now.since(at) < span);
         if !lasts(self.last_silence, options.silence_forgotten) {
@@ -251,7 +256,8 @@ impl Shared {
                 Verdict::Gone => Some("its process is gone"),
                 Verdict::Silent(silent) => {
                     pluvio_units::mark("detect-silent");
-                    // The others may have answered later than the suspect was asked: it is asked after them.
+                    // The others may have answered later than the suspect was asked: it is asked
+                    // after them.
                     let (sign, _) = self.ping_suspect(&record.info, limit).await;
                     if sign == Sign::Alive {
                         return;
@@ -283,12 +289,12 @@ impl Shared {
         who_is_there(&*self.env.network, address, limit).await
     }
 
-    /// Whether some other server that should be there answers (DETECT-1). Asks a few of those that nobody suspects, unless
-    /// one has answered just now.
+    /// Whether some other server that should be there answers (DETECT-1). Asks a few of those that
+    /// nobody suspects, unless one has answered just now.
     async fn others_answer(self: &Arc<Self>, besides: ServerId) -> bool {
         let now = self.env.clock.now();
-        // Half of the time for which a suspect must be silent: an answer from before that would be no sign of this process's
-        // own contact.
+        // Half of the time for which a suspect must be silent: an answer from before that would be
+        // no sign of this process's own contact.
         let recently = |last: Moment| now.since(last) < self.options.dead_server_timeout / 2;
         if self.memory().last_answer.is_some_and(recently) {
             return true;
@@ -310,8 +316,8 @@ impl Shared {
         signs.iter().any(|(sign, _)| *sign == Sign::Alive)
     }
 
-    /// One ping to a server that is being checked, when it was sent, and whether some other server answered shortly before or meanwhile,
-    /// which means something only when it was silent.
+    /// One ping to a server that is being checked, when it was sent, and whether some other server
+    /// answered shortly before or meanwhile, which means something only when it was silent.
     async fn ping_beside_others(
         self: &Arc<Self>,
         suspect: &ServerInfo,
@@ -329,8 +335,8 @@ impl Shared {
         }
     }
 
-    /// One ping to a server that is being checked, and when it was sent. Silence does not count if the server has answered
-    /// another ping meanwhile.
+    /// One ping to a server that is being checked, and when it was sent. Silence does not count if
+    /// the server has answered another ping meanwhile.
     async fn ping_suspect(
         self: &Arc<Self>,
         suspect: &ServerInfo,
@@ -358,9 +364,9 @@ impl Shared {
             // Another life has the address, or another cluster's server.
             Ok(reply) if reply.server != ServerId(0) => Sign::Gone,
             Err(RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))) => Sign::Gone,
-            // Somebody who has no id yet: a new life before it enlists, or this very one that has not
-            // received its id yet. Or a broken connection, or no way to that machine: this one's own network may be
-            // down. None of them proves anything at once.
+            // Somebody who has no id yet: a new life before it enlists, or this very one that has
+            // not received its id yet. Or a broken connection, or no way to that machine: this
+            // one's own network may be down. None of them proves anything at once.
             Ok(_) | Err(_) => {
                 self.env.clock.sleep(limit.saturating_sub(took)).await;
                 Sign::Silent
@@ -481,7 +487,8 @@ mod tests {
         assert_eq!(verdict, Verdict::Open);
     }
 
-    /// The milliseconds at which those are convicted who fall silent at `from` and are looked at every quarter of a second.
+    /// The milliseconds at which those are convicted who fall silent at `from` and are looked at
+    /// every quarter of a second.
     fn convicted(convictions: &mut Convictions, servers: usize, from: u64, until: u64) -> Vec<u64> {
         let options = CoordinatorOptions::default();
         let mut times = Vec::new();

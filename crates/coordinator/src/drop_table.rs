@@ -12,8 +12,9 @@ use std::sync::Arc;
 const RETRY: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Ends when no tablet of the table is left, and no migration of one. Tablets being recovered are left to the recovery:
-    /// it drops them before its next attempt, or gives them to a new owner first.
+    /// Ends when no tablet of the table is left, and no migration of one. Tablets being recovered
+    /// are left to the recovery: it drops them before its next attempt, or gives them to a new
+    /// owner first.
     pub(crate) async fn drop_tablets(self: &Arc<Self>, table: TableId) {
         let mut states = self.watch();
         loop {

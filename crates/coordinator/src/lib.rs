@@ -18,18 +18,21 @@
 //!   anything. See `lead`.
 //! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
 //!   incarnation of the coordinator, gets the same answer. So does a tablet that moves.
-//! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is copied its owner is
-//!   up and serves it, and the receiver is up: whatever ends one of these ends the migration in the same change.
-//! - COORD-8: an open head is not taken for the end of its log when anything on any backup shows that it was durably
-//!   closed. See `recovery::plan`.
-//! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or others makes the log
-//!   incomplete, never another one.
-//! - COORD-10: a log does not end with a head of which every replica found was on a machine that lost power since, unless there are as many as
-//!   an acknowledgement needed.
-//! - COORD-11: a server that is no member is not told that it does not own what it replayed or received: it may own it, by an answer
-//!   that was lost, and its log is what that is recovered from.
-//! - COORD-12: each stored change has a number, one more than the one before it, whoever leads. What owners are told of a table (to take
-//!   tablets, to cut one, to drop all) carries that of the state it follows from, so that a server knows what came late (MASTER-6). Recoveries,
+//! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is
+//!   copied its owner is up and serves it, and the receiver is up: whatever ends one of these ends
+//!   the migration in the same change.
+//! - COORD-8: an open head is not taken for the end of its log when anything on any backup shows
+//!   that it was durably closed. See `recovery::plan`.
+//! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or
+//!   others makes the log incomplete, never another one.
+//! - COORD-10: a log does not end with a head of which every replica found was on a machine that
+//!   lost power since, unless there are as many as an acknowledgement needed.
+//! - COORD-11: a server that is no member is not told that it does not own what it replayed or
+//!   received: it may own it, by an answer that was lost, and its log is what that is recovered
+//!   from.
+//! - COORD-12: each stored change has a number, one more than the one before it, whoever leads.
+//!   What owners are told of a table (to take tablets, to cut one, to drop all) carries that of the
+//!   state it follows from, so that a server knows what came late (MASTER-6). Recoveries,
 //!   migrations, server lists and replication epochs have numbers of their own.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.

@@ -4,10 +4,11 @@
 //! Copying ──► Moved ──► (no record)          the receiver reported success
 //!    └──────► Stays ──► (no record)          it failed, it crashed, or the table was dropped
 //! ```
-//! Each arrow is a stored change, and everything told to servers follows from the record: as long as it says `Copying` the
-//! receiver is asked to take the tablet over, otherwise the former owner is told how it ended, until it has confirmed. Who owns the
-//! tablet changes in the same stored change that leads to `Moved`. A crash of the owner ends the record: recovery
-//! begins with the log of the one that the tablet belongs to.
+//! Each arrow is a stored change, and everything told to servers follows from the record: as long
+//! as it says `Copying` the receiver is asked to take the tablet over, otherwise the former owner
+//! is told how it ended, until it has confirmed. Who owns the tablet changes in the same stored
+//! change that leads to `Moved`. A crash of the owner ends the record: recovery begins with the log
+//! of the one that the tablet belongs to.
 
 mod history;
 
@@ -29,8 +30,8 @@ use std::sync::Arc;
 const RETRY: Duration = Duration::from_millis(100);
 /// How often the receiver is asked how far it is.
 const PROGRESS: Duration = Duration::from_millis(500);
-/// Most migrations that have not ended, of all tables: each takes memory for changes at its owner, and a side log at its
-/// receiver.
+/// Most migrations that have not ended, of all tables: each takes memory for changes at its owner,
+/// and a side log at its receiver.
 const MOVES_MAX: usize = 64;
 
 impl MoveRecord {
@@ -58,7 +59,8 @@ impl TableRecord {
         }
     }
 
-    /// A server has crashed: what it owned is recovered from its log, and what it was to receive stays where it is.
+    /// A server has crashed: what it owned is recovered from its log, and what it was to receive
+    /// stays where it is.
     pub(crate) fn end_moves_of(&mut self, server: ServerId) {
         self.moves.retain(|m| m.from != server);
         for record in &mut self.moves {
@@ -163,8 +165,9 @@ impl State {
         Ok(MigrateTabletReply { migration, range })
     }
 
-    /// Who may receive a tablet. What has replicas must not end on a server that keeps none, and what a server without
-    /// has lost begins anew under the same id (`prepare_recovery`), which nothing that moved must do.
+    /// Who may receive a tablet. What has replicas must not end on a server that keeps none, and
+    /// what a server without has lost begins anew under the same id (`prepare_recovery`), which
+    /// nothing that moved must do.
     fn check_receiver(&self, to: ServerId) -> Result<(), Refusal> {
         let refuse = |message: String| Err(Refusal::fatal(FatalKind::NotFound, message));
         if !self.is_up(to) {
@@ -180,11 +183,12 @@ impl State {
         Ok(())
     }
 
-    /// Decides what becomes of a tablet that was received, or could not be. Says whether the receiver has it (COORD-6).
+    /// Decides what becomes of a tablet that was received, or could not be. Says whether the
+    /// receiver has it (COORD-6).
     ///
     /// # Errors
-    /// The receiver is of another cluster, or no member any more. It may have been given the tablet before: its log is recovered, and must keep what
-    /// was copied to it (COORD-11).
+    /// The receiver is of another cluster, or no member any more. It may have been given the tablet
+    /// before: its log is recovered, and must keep what was copied to it (COORD-11).
     fn settle_move(&mut self, report: &TabletReceived) -> Result<bool, Refusal> {
         let (id, server) = (report.migration, report.server);
         self.check_report(report.cluster, server)?;

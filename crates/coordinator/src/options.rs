@@ -10,18 +10,20 @@ pub struct CoordinatorOptions {
     /// pings of a quarter of it each, so that a server starved of processor time is not taken for
     /// dead. A server whose port refuses connections is declared crashed much sooner.
     pub dead_server_timeout: Duration,
-    /// Each server that is declared crashed for silence doubles the silence that convicts the next one, up to this.
-    /// Default 30 s. Many silent servers at once usually mean that something else is wrong, and recoveries would make it worse.
+    /// Each server that is declared crashed for silence doubles the silence that convicts the next
+    /// one, up to this. Default 30 s. Many silent servers at once usually mean that something else
+    /// is wrong, and recoveries would make it worse.
     pub silence_max: Duration,
-    /// When no server has been silent for `dead_server_timeout` in this time, that much is enough again. Default 30 s.
+    /// When no server has been silent for `dead_server_timeout` in this time, that much is enough
+    /// again. Default 30 s.
     pub silence_forgotten: Duration,
     /// How often the coordinator itself pings a server chosen at random. Default 200 ms. Servers
     /// ping each other too; this finds the last of them.
     pub ping_interval: Duration,
-    /// The least time between the moment when backups began to take part in a recovery and giving the
-    /// crashed server's tablets away (003 §7.11). Default 650 ms: a master answers for half a second
-    /// after the backups of its heads stood by it, so by then a zombie shows nothing any more. The rest
-    /// is for clocks that run unevenly.
+    /// The least time between the moment when backups began to take part in a recovery and giving
+    /// the crashed server's tablets away (003 §7.11). Default 650 ms: a master answers for half a
+    /// second after the backups of its heads stood by it, so by then a zombie shows nothing any
+    /// more. The rest is for clocks that run unevenly.
     pub zombie_grace: Duration,
     /// The pause before a log that is not complete is looked at again. Default 500 ms.
     pub incomplete_retry: Duration,
@@ -30,14 +32,16 @@ pub struct CoordinatorOptions {
     /// The longest one attempt to recover a server may take. Default 10 min. Masters that have not
     /// finished by then are not waited for any more.
     pub recovery_limit: Duration,
-    /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it is.
+    /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it
+    /// is.
     pub migration_limit: Duration,
     /// The limit of one request to a server. Default 2 s.
     pub call_limit: Duration,
 }
 
 impl CoordinatorOptions {
-    /// The shortest `dead_server_timeout` that is kept to: each ping in that time gets 10 ms at least.
+    /// The shortest `dead_server_timeout` that is kept to: each ping in that time gets 10 ms at
+    /// least.
     pub const DEAD_SERVER_TIMEOUT_MIN: Duration = Duration::from_millis(40);
 }
 

@@ -78,7 +78,8 @@ impl State {
             );
             return Err(Refusal::fatal(FatalKind::WrongCluster, message));
         }
-        // Ids that were given since would be given again, and replicas of the servers that had them be freed.
+        // Ids that were given since would be given again, and replicas of the servers that had them
+        // be freed.
         let last = self.globals.last_server;
         if let Some(former) = request.replaces.filter(|former| *former > last) {
             let message = format!(
@@ -89,8 +90,9 @@ impl State {
         Ok(())
     }
 
-    /// Declares a server crashed; its tablets wait for recovery. Those that it has not confirmed hold nothing; others
-    /// get them when its lease is over (see `assign`). False when it was not up.
+    /// Declares a server crashed; its tablets wait for recovery. Those that it has not confirmed
+    /// hold nothing; others get them when its lease is over (see `assign`). False when it was not
+    /// up.
     pub(crate) fn mark_crashed(&mut self, server: ServerId) -> bool {
         let Some(record) = self.servers.get_mut(&server) else {
             return false;
@@ -121,7 +123,8 @@ impl State {
     }
 
     /// # Errors
-    /// `WrongCluster`: nothing is said of another cluster's server, whose id is another server's here.
+    /// `WrongCluster`: nothing is said of another cluster's server, whose id is another server's
+    /// here.
     fn check_cluster(&self, cluster: ClusterId) -> Result<(), Refusal> {
         if cluster == self.globals.cluster {
             return Ok(());
@@ -130,7 +133,8 @@ impl State {
         Err(Refusal::fatal(FatalKind::WrongCluster, message))
     }
 
-    /// Whether a report that something has ended may be heard: from members, and not from those of another cluster.
+    /// Whether a report that something has ended may be heard: from members, and not from those of
+    /// another cluster.
     ///
     /// # Errors
     /// Fatal: `WrongCluster`; `NotInCluster`.
@@ -194,9 +198,9 @@ impl Shared {
         }
     }
 
-    /// Whoever has the data directory of a server that is up ends that server, whose process is gone: it held the directory. Unless
-    /// that is a copy: then the former life answers at its own address, and lives on. One that comes back to that
-    /// address is its own successor.
+    /// Whoever has the data directory of a server that is up ends that server, whose process is
+    /// gone: it held the directory. Unless that is a copy: then the former life answers at its own
+    /// address, and lives on. One that comes back to that address is its own successor.
     ///
     /// # Errors
     /// It answers.

@@ -43,7 +43,8 @@ pub enum CoordinatorError {
         "the metadata store holds {0} entries at this place, and none is a coordinator's: give it another path"
     )]
     Foreign(usize),
-    /// The store was read before and is empty now, or holds another cluster. Nothing was written to it.
+    /// The store was read before and is empty now, or holds another cluster. Nothing was written to
+    /// it.
     #[error(
         "the metadata store {found}, but this coordinator has seen cluster {:016x} there: restore the store's data, or start the coordinator again to use it as it is", .cluster.0
     )]
@@ -53,8 +54,8 @@ pub enum CoordinatorError {
         /// What is there.
         found: String,
     },
-    /// The store holds older data than this coordinator or a server has seen of the same cluster. Nothing was written to it since that was
-    /// found.
+    /// The store holds older data than this coordinator or a server has seen of the same cluster.
+    /// Nothing was written to it since that was found.
     #[error(
         "the metadata store has gone back: {0}: stop all coordinators and restore the newest copy of its data"
     )]
@@ -107,8 +108,8 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Leads as soon as nobody else does, and takes up what is unfinished. For stores that one process has
-    /// alone; see [`Candidate`](crate::Candidate) for others.
+    /// Leads as soon as nobody else does, and takes up what is unfinished. For stores that one
+    /// process has alone; see [`Candidate`](crate::Candidate) for others.
     ///
     /// # Errors
     /// The store cannot be read or written, or holds what this version does not understand.
@@ -135,7 +136,8 @@ impl Coordinator {
     /// Reads the state, or begins a new cluster in an empty store, and takes up what is unfinished.
     ///
     /// # Errors
-    /// As of [`Coordinator::start`]; [`CoordinatorError::Lost`] when there is another cluster than `known`.
+    /// As of [`Coordinator::start`]; [`CoordinatorError::Lost`] when there is another cluster than
+    /// `known`.
     pub(crate) async fn take_office(
         env: Env,
         tenure: Arc<Tenure>,
@@ -204,7 +206,8 @@ impl Coordinator {
         self.shared.state().globals.cluster
     }
 
-    /// Whether the log of a member would be found complete if it had crashed and backups offered this. For checkers.
+    /// Whether the log of a member would be found complete if it had crashed and backups offered
+    /// this. For checkers.
     ///
     /// # Errors
     /// What would be missing, for people.

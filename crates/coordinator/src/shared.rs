@@ -17,8 +17,8 @@ use tokio::sync::{Notify, oneshot};
 
 /// The event loop on which everything runs.
 pub(crate) const LOOP: CoreId = CoreId(0);
-/// How long a request waits for a store that takes nothing before it says so: less than a client waits for one answer, more than a
-/// short failure takes.
+/// How long a request waits for a store that takes nothing before it says so: less than a client
+/// waits for one answer, more than a short failure takes.
 const STUCK_WAIT: Duration = Duration::from_secs(1);
 /// When to come again then: as often as the store is tried.
 const STUCK_AGAIN: Duration = Duration::from_millis(500);
@@ -45,7 +45,8 @@ pub(crate) struct Shared {
 pub(crate) struct Memory {
     /// Tasks under way.
     pub(crate) running: BTreeSet<Work>,
-    /// Servers being checked, and whether they have answered a ping since, whatever it was sent for.
+    /// Servers being checked, and whether they have answered a ping since, whatever it was sent
+    /// for.
     pub(crate) suspects: BTreeMap<ServerId, bool>,
     /// Servers that were declared crashed for silence.
     pub(crate) convictions: Convictions,
@@ -147,8 +148,8 @@ impl Shared {
     /// however long the store fails; dropping the future does not stop the change.
     ///
     /// # Errors
-    /// What `alter` refuses; nothing is changed then. Another coordinator leads: the change is stored and
-    /// known to that one, or not stored.
+    /// What `alter` refuses; nothing is changed then. Another coordinator leads: the change is
+    /// stored and known to that one, or not stored.
     pub(crate) async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         alter: impl FnOnce(&mut State) -> Result<T, Refusal> + Send + 'static,
@@ -158,12 +159,13 @@ impl Shared {
             .await
     }
 
-    /// [`Shared::change`] for those who ask on behalf of people: while the store takes nothing they are told so, and to come again. A change
-    /// that was begun is stored as soon as it can be, also when nobody asks again; behind it none is begun, so that those do
-    /// not pile up here.
+    /// [`Shared::change`] for those who ask on behalf of people: while the store takes nothing they
+    /// are told so, and to come again. A change that was begun is stored as soon as it can be, also
+    /// when nobody asks again; behind it none is begun, so that those do not pile up here.
     ///
     /// # Errors
-    /// Those of [`Shared::change`]. The store takes nothing: the change waits, or nothing was begun.
+    /// Those of [`Shared::change`]. The store takes nothing: the change waits, or nothing was
+    /// begun.
     pub(crate) async fn change_for_caller<T: Send + 'static>(
         self: &Arc<Self>,
         alter: impl FnOnce(&mut State) -> Result<T, Refusal> + Send + 'static,
@@ -218,8 +220,8 @@ impl Shared {
         pluvio_wire::call(network, &address, Header::to(to.id), request, limit).await
     }
 
-    /// [`Shared::call`] that gives up as soon as the server is not up any more: `None`. A server that
-    /// cannot be reached is suspected.
+    /// [`Shared::call`] that gives up as soon as the server is not up any more: `None`. A server
+    /// that cannot be reached is suspected.
     pub(crate) async fn call_while_up<R: Request + Sync>(
         self: &Arc<Self>,
         to: &ServerInfo,

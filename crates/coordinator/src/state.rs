@@ -35,8 +35,8 @@ const TABLES: &str = "table/";
 pub(crate) struct Globals {
     format: u16,
     pub(crate) cluster: ClusterId,
-    /// Of all that is stored (COORD-12). Stays 0 in metadata of a program that did not count: one such program may lead again, and would set it
-    /// back.
+    /// Of all that is stored (COORD-12). Stays 0 in metadata of a program that did not count: one
+    /// such program may lead again, and would set it back.
     #[serde(default)]
     pub(crate) version: MetadataVersion,
     pub(crate) list_version: ServerListVersion,
@@ -338,7 +338,8 @@ impl State {
         }
     }
 
-    /// The changes that lead from `before` to this state, which gets the next version with them (COORD-12); none when nothing differs.
+    /// The changes that lead from `before` to this state, which gets the next version with them
+    /// (COORD-12); none when nothing differs.
     pub(crate) fn changes_since(&mut self, before: &Self) -> Vec<Change> {
         let mut batch = Vec::new();
         differences(&mut batch, SERVERS, &before.servers, &self.servers, |id| {
@@ -383,8 +384,8 @@ impl State {
         Ok(globals.map(|globals| globals.cluster))
     }
 
-    /// Reads a state, piece by piece; `None` from an empty store. Whether the pieces fit together is for [`State::holds`] to
-    /// say.
+    /// Reads a state, piece by piece; `None` from an empty store. Whether the pieces fit together
+    /// is for [`State::holds`] to say.
     pub(crate) async fn load(store: &dyn MetadataStore) -> Result<Option<Self>, LoadError> {
         let Some(bytes) = store.get(GLOBALS).await? else {
             let servers = store.list_prefix(SERVERS).await?.len();

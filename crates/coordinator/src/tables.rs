@@ -84,8 +84,8 @@ impl State {
         candidates.into_iter().map(|(_, server)| server).collect()
     }
 
-    /// Gives tablets that nobody confirmed, of owners that crashed and serve nothing any more, to servers that are up.
-    /// False when there is none.
+    /// Gives tablets that nobody confirmed, of owners that crashed and serve nothing any more, to
+    /// servers that are up. False when there is none.
     pub(crate) fn reassign(
         &mut self,
         table: TableId,
@@ -205,11 +205,12 @@ impl Shared {
         Ok(state.info(state.find(&TableRef::Id(id))?))
     }
 
-    /// Answers when the name is free and no server serves a dropped table of this name any more: also one that an
-    /// earlier request has dropped, whose answer was lost.
+    /// Answers when the name is free and no server serves a dropped table of this name any more:
+    /// also one that an earlier request has dropped, whose answer was lost.
     ///
     /// # Errors
-    /// There is no such table. Servers have not followed in time: the name is free, and whoever asks again waits on.
+    /// There is no such table. Servers have not followed in time: the name is free, and whoever
+    /// asks again waits on.
     pub(crate) async fn drop_table(self: Arc<Self>, request: DropTable) -> Result<(), Refusal> {
         let table = request.table.clone();
         let dropped = if request.only_wait {
@@ -258,7 +259,8 @@ impl Shared {
     }
 }
 
-/// Where to cut a range into about `parts` parts of equal width: the first hashes of the upper ones.
+/// Where to cut a range into about `parts` parts of equal width: the first hashes of the upper
+/// ones.
 pub(crate) fn cuts_of(range: HashRange, parts: u64) -> Vec<KeyHash> {
     let parts = range.split(parts.max(1));
     parts.into_iter().skip(1).map(|part| part.first).collect()

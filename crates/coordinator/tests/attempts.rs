@@ -1,4 +1,5 @@
-//! Who is asked to recover, how finely what could not be recovered is cut, and what people see of it.
+//! Who is asked to recover, how finely what could not be recovered is cut, and what people see of
+//! it.
 
 mod common;
 
@@ -67,8 +68,8 @@ fn after_two_attempts_in_vain_each_further_one_has_twice_as_many_partitions() {
     cluster.calm_down();
 }
 
-/// Three of four fail for as long as they are asked. The last one recovers what the others could not in its second attempt, whoever
-/// got which partition in the first one.
+/// Three of four fail for as long as they are asked. The last one recovers what the others could
+/// not in its second attempt, whoever got which partition in the first one.
 #[test]
 fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
     for seed in 0..6 {
@@ -135,7 +136,8 @@ fn the_trace_has_one_line_for_each_thing_that_happens_to_a_crashed_server() {
     assert_eq!(found, [1, 1, 1, 4, 1], "{lines:#?}");
 }
 
-/// It begins when the crash is known, not when the log is complete, and does not include the work of the recovery masters.
+/// It begins when the crash is known, not when the log is complete, and does not include the work
+/// of the recovery masters.
 #[test]
 fn planning_lasts_from_the_crash_until_recovery_masters_are_asked() {
     let cluster = Cluster::with_servers(7, SimOptions::default(), 3);

@@ -1,4 +1,5 @@
-//! The coordinator crashes between any two changes it stores, and just after each of them; and what it finds when it starts again.
+//! The coordinator crashes between any two changes it stores, and just after each of them; and what
+//! it finds when it starts again.
 
 mod common;
 
@@ -102,7 +103,8 @@ fn the_state_is_the_same_after_a_restart() {
     assert_eq!(stored, cluster.stored(), "a restart stores nothing");
 }
 
-/// The store is a copy that was made before a server started again: its new id, and the list that has it, are not there.
+/// The store is a copy that was made before a server started again: its new id, and the list that
+/// has it, are not there.
 #[test]
 fn a_coordinator_on_an_old_copy_of_its_store_ends() {
     let _marks = pluvio_units::Marks::to_reach(&["coordinator-store-set-back"]);

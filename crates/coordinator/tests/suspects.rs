@@ -1,4 +1,5 @@
-//! Whom the coordinator suspects, what it takes for a sign of life, and whom it tells: by what it sends, and what comes back.
+//! Whom the coordinator suspects, what it takes for a sign of life, and whom it tells: by what it
+//! sends, and what comes back.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -275,7 +276,8 @@ fn another_life_that_answers_and_a_port_that_refuses_are_proof_of_a_crash() {
     }
 }
 
-/// Each cluster numbers its servers from 1, so its server may well have the id of the one that had the address.
+/// Each cluster numbers its servers from 1, so its server may well have the id of the one that had
+/// the address.
 #[test]
 fn another_clusters_server_of_the_same_id_is_another_one() {
     let stranger = ClusterId(77);
@@ -290,7 +292,8 @@ fn another_clusters_server_of_the_same_id_is_another_one() {
     assert!(!is_up(&cluster, second), "nobody of it has the address");
 }
 
-/// It has the address of a server that is gone. Lists of its cluster say nothing of this one's store.
+/// It has the address of a server that is gone. Lists of its cluster say nothing of this one's
+/// store.
 #[test]
 fn a_server_of_another_cluster_does_not_end_the_coordinator() {
     let (cluster, wire) = cluster(4);

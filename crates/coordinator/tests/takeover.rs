@@ -110,7 +110,8 @@ fn a_leader_that_only_another_coordinator_cannot_reach_stays() {
     cluster.calm_down();
 }
 
-/// LEASE-2: the next leader cannot know how far the first one was, so it begins with the fence again.
+/// LEASE-2: the next leader cannot know how far the first one was, so it begins with the fence
+/// again.
 #[test]
 fn a_leader_that_dies_between_the_fence_and_the_next_owner_is_replaced_and_so_is_the_owner() {
     const GRACE: Duration = Duration::from_millis(650);
@@ -168,7 +169,8 @@ fn cut_off_servers(cluster: &Cluster, process: ProcessId) {
 /// LEAD-5, DETECT-1: with a network between the coordinators, and without.
 #[test]
 fn a_leader_that_reaches_no_server_gives_way_to_one_that_does() {
-    /// Pings that show it take three to four seconds, a challenge that comes too early costs three more.
+    /// Pings that show it take three to four seconds, a challenge that comes too early costs three
+    /// more.
     const LIMIT: Duration = Duration::from_secs(12);
     for seed in 0..20 {
         let cluster = cluster(seed, 2, 4);
@@ -289,7 +291,8 @@ fn a_store_that_holds_another_cluster_is_not_written_to() {
     assert_eq!(store.dump(), entries);
 }
 
-/// As etcd is when it is restored from a snapshot of the same tenure. A challenge makes the leader store something.
+/// As etcd is when it is restored from a snapshot of the same tenure. A challenge makes the leader
+/// store something.
 #[test]
 fn a_leader_that_changes_nothing_notices_that_its_store_was_set_back() {
     let store = MemoryStore::shared();

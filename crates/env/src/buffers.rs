@@ -1,11 +1,12 @@
-//! Large buffers that are used again. A fresh one costs the clearing of its pages and a page fault for every 4 KiB, which
-//! takes longer than most of what is then done with the bytes.
+//! Large buffers that are used again. A fresh one costs the clearing of its pages and a page fault
+//! for every 4 KiB, which takes longer than most of what is then done with the bytes.
 //!
-//! One store for the process. Nobody sees what others left in a buffer, so the store is no state of a simulated
-//! process (ENV-2): without it everything would go the same way, only slower.
+//! One store for the process. Nobody sees what others left in a buffer, so the store is no state of
+//! a simulated process (ENV-2): without it everything would go the same way, only slower.
 //!
 //! - BUF-1: buffers that lie here have at most [`KEPT_BYTES_MAX`] together.
-//! - BUF-2: while a [`keep`]er runs, what lies here unused from one of its looks to the next goes back to the allocator.
+//! - BUF-2: while a [`keep`]er runs, what lies here unused from one of its looks to the next goes
+//!   back to the allocator.
 
 use crate::Clock;
 use bytes::Bytes;
@@ -22,7 +23,8 @@ pub const POOLED_BYTES_MAX: usize = 16 << 20;
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Between two looks (BUF-2): far longer than a buffer lies here while a recovery goes on.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Sizes of buffers from one power of two to the next. So a buffer has at most a fourth more room than was asked for.
+/// Sizes of buffers from one power of two to the next. So a buffer has at most a fourth more room
+/// than was asked for.
 const STEPS: usize = 4;
 /// All sizes of buffers.
 const SIZES: usize = STEPS * (POOLED_BYTES_MAX / POOLED_BYTES_MIN).ilog2() as usize + 1;
@@ -31,7 +33,8 @@ static STORE: Mutex<Store> = Mutex::new(Store::new());
 /// Something was put into the store.
 static FILLED: Notify = Notify::const_new();
 
-/// Bytes that are written, then perhaps shared ([`Self::freeze`]), and whose memory is used again in the end.
+/// Bytes that are written, then perhaps shared ([`Self::freeze`]), and whose memory is used again
+/// in the end.
 #[derive(Default, Debug)]
 pub struct Buffer(Vec<u8>);
 
@@ -49,7 +52,8 @@ impl Buffer {
         Self(buffer)
     }
 
-    /// As [`Self::with_capacity`], but only if there is one that nobody uses: no memory is asked for.
+    /// As [`Self::with_capacity`], but only if there is one that nobody uses: no memory is asked
+    /// for.
     #[must_use]
     pub fn recycled(bytes: usize) -> Option<Self> {
         let mut buffer = lock(&STORE).take(size_for(bytes)?)?;
@@ -114,7 +118,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Gives memory back that is not used again (BUF-2). To run as long as the process; with several of them it goes back earlier.
+/// Gives memory back that is not used again (BUF-2). To run as long as the process; with several of
+/// them it goes back earlier.
 pub async fn keep(clock: Arc<dyn Clock>) {
     loop {
         // Made before the look, so that it hears of whatever comes after.

@@ -65,11 +65,13 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>>;
     /// Names of all files in a directory, sorted, without the directory; empty when there is none.
     fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>>;
-    /// Makes creations, removals and renames in `directory` survive a power loss. Once that has failed for a directory it fails for
-    /// as long as the process runs: what was not covered then may be lost, and a later call could not tell.
+    /// Makes creations, removals and renames in `directory` survive a power loss. Once that has
+    /// failed for a directory it fails for as long as the process runs: what was not covered then
+    /// may be lost, and a later call could not tell.
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>>;
-    /// Which start of the machine this is, a number that no other start has; 0 when that is not known. What was written in
-    /// an earlier one without being synced may be missing: in whole, or the newest of it.
+    /// Which start of the machine this is, a number that no other start has; 0 when that is not
+    /// known. What was written in an earlier one without being synced may be missing: in whole, or
+    /// the newest of it.
     fn boot(&self) -> u64;
 }
 

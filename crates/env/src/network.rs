@@ -51,7 +51,8 @@ impl Frame {
 /// Why no connection could be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoConnection {
-    /// The other machine says that nothing listens on the port: the process is gone, or has not opened it yet.
+    /// The other machine says that nothing listens on the port: the process is gone, or has not
+    /// opened it yet.
     #[error("connection refused: nothing listens there")]
     Refused,
     /// Anything else, for people. It says nothing of the other process: the network between may be
@@ -139,8 +140,8 @@ pub trait Network: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
 
-    /// Opens `address`, which must be one by which others reach this process, and gives every request that arrives there to
-    /// `service`.
+    /// Opens `address`, which must be one by which others reach this process, and gives every
+    /// request that arrives there to `service`.
     fn listen(
         &self,
         address: &Address,
@@ -160,8 +161,8 @@ pub trait Network: Send + Sync {
 
 /// A connection that carries bytes without frames, for protocols of others (Redis).
 pub trait ByteStream: Send {
-    /// Waits for bytes and appends what has arrived to `into`; 0 means the peer has closed. Dropping
-    /// the future loses no bytes: what has arrived is then given by the next read.
+    /// Waits for bytes and appends what has arrived to `into`; 0 means the peer has closed.
+    /// Dropping the future loses no bytes: what has arrived is then given by the next read.
     fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>>;
     /// Takes what has arrived without waiting; `None` when nothing has, 0 when the peer has closed.
     ///

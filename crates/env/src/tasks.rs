@@ -21,8 +21,8 @@ pub trait Tasks: Send + Sync {
     /// Number of event loops of this process, at least one.
     fn cores(&self) -> u16;
 
-    /// The memory node of the processor that the event loop of `core` is bound to; `None` when it is bound to none, or
-    /// nothing is known of nodes.
+    /// The memory node of the processor that the event loop of `core` is bound to; `None` when it
+    /// is bound to none, or nothing is known of nodes.
     fn memory_node(&self, _core: CoreId) -> Option<u32> {
         None
     }

@@ -3,8 +3,8 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 
-/// The processor for the `index`-th event loop: the `index`-th that the process may use, counted round when there are
-/// fewer.
+/// The processor for the `index`-th event loop: the `index`-th that the process may use, counted
+/// round when there are fewer.
 ///
 /// # Errors
 /// The kernel does not say which ones these are, for example inside a sandbox.
@@ -19,7 +19,8 @@ pub(crate) fn processor_for(index: usize) -> rustix::io::Result<usize> {
     }
 }
 
-/// Binds the calling thread to the processor for the `index`-th event loop. Gives the processor's number.
+/// Binds the calling thread to the processor for the `index`-th event loop. Gives the processor's
+/// number.
 ///
 /// # Errors
 /// The kernel refuses, for example inside a sandbox. The thread then runs on as before.
@@ -31,7 +32,8 @@ pub(crate) fn pin_current_thread(index: usize) -> rustix::io::Result<usize> {
     Ok(chosen)
 }
 
-/// The memory node of a processor, as Linux describes processors in `directory`; `None` when it does not.
+/// The memory node of a processor, as Linux describes processors in `directory`; `None` when it
+/// does not.
 pub(crate) fn memory_node(directory: &Path, processor: usize) -> Option<u32> {
     let of_processor = directory.join(format!("cpu{processor}"));
     let entries = std::fs::read_dir(of_processor).ok()?.flatten();

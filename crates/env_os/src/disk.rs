@@ -4,8 +4,9 @@
 //! joined with `/`, that cannot leave the directory. A symbolic link that an administrator has put
 //! inside is followed (a way to put frames on another device).
 //!
-//! - DIR-1: once a sync of a directory has failed, every later one of it, and of those below it, fails, as FILE-1 has it for files.
-//!   Each is a new handle to the kernel, which tells of an error once.
+//! - DIR-1: once a sync of a directory has failed, every later one of it, and of those below it,
+//!   fails, as FILE-1 has it for files. Each is a new handle to the kernel, which tells of an error
+//!   once.
 //!
 //! Calls that change or read directories run on blocking threads. Directories are made with the
 //! first file in them and never removed: an empty one is the same as none to the callers, and its
@@ -34,8 +35,8 @@ pub struct OsDisk {
     lock: Arc<DirectoryLock>,
     fallback: Handle,
     boot: u64,
-    /// DIR-1: directories of which a sync has failed. Locked while one is synced: of two at the same time one might be told of an
-    /// error that concerns both.
+    /// DIR-1: directories of which a sync has failed. Locked while one is synced: of two at the
+    /// same time one might be told of an error that concerns both.
     failed_syncs: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
@@ -210,7 +211,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
     })
 }
 
-/// A number made of the name that the kernel gives to each start of the machine, 0 where it gives none.
+/// A number made of the name that the kernel gives to each start of the machine, 0 where it gives
+/// none.
 fn boot_number() -> u64 {
     match fs::read_to_string(BOOT_ID) {
         Ok(name) => number_of(&name).unwrap_or(0),

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - FILE-1: once a sync has failed, every later sync of this handle fails. The kernel marks the
-//!   pages it could not write as clean, so a second sync would succeed without the data. Of two at the same time it tells only one,
-//!   so syncs of one handle go one after the other.
+//!   pages it could not write as clean, so a second sync would succeed without the data. Of two at
+//!   the same time it tells only one, so syncs of one handle go one after the other.
 //! - FILE-2: a write that was started is finished even when its future is dropped, or has never
 //!   begun.
 //!

@@ -78,8 +78,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Longest body: two fixed numbers, the outcome's number, and six varints, one of 32 bits. A sum takes
-    /// less than the varint that stands in its place.
+    /// Longest body: two fixed numbers, the outcome's number, and six varints, one of 32 bits. A
+    /// sum takes less than the varint that stands in its place.
     pub(crate) const BODY_MAX: usize = 2 * 8 + 1 + 5 * 10 + 5;
 
     /// The record of an operation on one key.
@@ -96,7 +96,8 @@ impl Completion {
         }
     }
 
-    /// Writes the body at the start of `to`, which has [`Self::BODY_MAX`] bytes, and gives its length.
+    /// Writes the body at the start of `to`, which has [`Self::BODY_MAX`] bytes, and gives its
+    /// length.
     pub(crate) fn encode_body(&self, to: &mut [u8]) -> usize {
         let mut at = put_u64(to, self.client.0);
         at += put_varint(&mut to[at..], self.sequence.0);

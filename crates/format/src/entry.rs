@@ -30,8 +30,9 @@ const GROUP_CONTINUES: u8 = 0x80;
 const HAS_GRAVES: u8 = 0x40;
 const KIND_MASK: u8 = 0x1f;
 const CRC_BYTES: usize = 4;
-/// Longest part of an entry before the key: kind, length (≤ 4), crc, and of an object table, version,
-/// segment, timestamp, key length and graves, or a whole completion record, which is longer.
+/// Longest part of an entry before the key: kind, length (≤ 4), crc, and of an object table,
+/// version, segment, timestamp, key length and graves, or a whole completion record, which is
+/// longer.
 const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::BODY_MAX;
 const _: () = assert!(Completion::BODY_MAX >= 3 * 10 + 4 + 3 + Graves::BYTES_MAX);
 /// Longest body; bounds the length field to four bytes.
@@ -239,8 +240,8 @@ impl<'a> Encoded<'a> {
         Self::assemble(entry.kind(), group_continues, &small[..at], tail)
     }
 
-    /// Encodes an object. With [`Check::Structure`] its checksum is left zero: for logs without replicas, where
-    /// there is nothing to compare it for.
+    /// Encodes an object. With [`Check::Structure`] its checksum is left zero: for logs without
+    /// replicas, where there is nothing to compare it for.
     ///
     /// # Errors
     /// See [`EncodeError`].
@@ -360,8 +361,9 @@ impl<'a> Encoded<'a> {
         1 + varint_len(body as u64) + CRC_BYTES + body
     }
 
-    /// Bytes that an object of `total_len` bytes in the log takes when its version is not `from` but a later one: a version
-    /// takes more bytes as it grows, and so may the length that counts them.
+    /// Bytes that an object of `total_len` bytes in the log takes when its version is not `from`
+    /// but a later one: a version takes more bytes as it grows, and so may the length that counts
+    /// them.
     #[must_use]
     pub fn object_len_at(total_len: usize, from: ObjectVersion, to: ObjectVersion) -> usize {
         let more = varint_len(to.0).saturating_sub(varint_len(from.0));
@@ -413,7 +415,8 @@ pub struct ObjectFront<'a> {
 }
 
 impl ObjectFront<'_> {
-    /// The shortest front there is: kind, length, checksum, table, version, timestamp, and a key of no bytes.
+    /// The shortest front there is: kind, length, checksum, table, version, timestamp, and a key of
+    /// no bytes.
     pub const BYTES_MIN: usize = 1 + 1 + CRC_BYTES + 1 + 1 + 4 + 1;
 }
 
@@ -449,11 +452,13 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads what lies before the value of the object at the start of `bytes`: version and key, and how many bytes
-    /// come before the value and after the entry's start. For readers who must not touch the value.
+    /// Reads what lies before the value of the object at the start of `bytes`: version and key, and
+    /// how many bytes come before the value and after the entry's start. For readers who must not
+    /// touch the value.
     ///
     /// # Errors
-    /// `Some(n)` when `bytes` are too few: `n` bytes at least lie before the value. `None` when it is no object.
+    /// `Some(n)` when `bytes` are too few: `n` bytes at least lie before the value. `None` when it
+    /// is no object.
     pub fn front(bytes: &[u8]) -> Result<ObjectFront<'_>, Option<usize>> {
         let lens = Self::lens(bytes).ok_or(None)?;
         // Only logs without replicas are read so, and there is nothing for graves in those.
@@ -491,7 +496,8 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads the object from a body, which begins with graves if the header says so. `None` when it is malformed.
+    /// Reads the object from a body, which begins with graves if the header says so. `None` when it
+    /// is malformed.
     #[must_use]
     #[inline]
     pub fn of_body(body: &'a [u8], has_graves: bool) -> Option<Self> {
@@ -564,8 +570,8 @@ pub enum ParseErrorKind {
         /// Read from the header.
         stored: u32,
     },
-    /// The checksum is right and yet the body is not what its kind demands: a different format version or an error
-    /// of the writer.
+    /// The checksum is right and yet the body is not what its kind demands: a different format
+    /// version or an error of the writer.
     #[error("the body does not have the layout of a {0:?}")]
     BadBody(EntryKind),
     /// Padding that is not zero, or at the start of a seglet, where none can be.

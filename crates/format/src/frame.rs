@@ -45,29 +45,35 @@ pub struct FrameHeader {
     /// Bytes of the segment that are valid. Bytes behind it are to be ignored; so a write counts
     /// whole or not at all.
     pub certified_length: u32,
-    /// Grows by one with every header written to this frame; the larger one is the newer. Below 2^63.
+    /// Grows by one with every header written to this frame; the larger one is the newer. Below
+    /// 2^63.
     pub sequence: u64,
-    /// Which start of the machine this was written in without being synced; 0 when it was synced, and in frames of programs
-    /// that did not write it. After another start the newest writes to the frame may be missing.
+    /// Which start of the machine this was written in without being synced; 0 when it was synced,
+    /// and in frames of programs that did not write it. After another start the newest writes to
+    /// the frame may be missing.
     pub boot: u64,
-    /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not write it.
+    /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not
+    /// write it.
     pub needed: u8,
     /// What the write that this header belongs to brought.
     pub last_write: LastWrite,
 }
 
-/// What a write added to the bytes of a frame that count, told so that a write which was cut off by a loss of power can be told from one that
-/// has rotted since. A device writes sectors whole: those of an added range that it has not written are missing, or read as zeros.
+/// What a write added to the bytes of a frame that count, told so that a write which was cut off by
+/// a loss of power can be told from one that has rotted since. A device writes sectors whole: those
+/// of an added range that it has not written are missing, or read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LastWrite {
-    /// Where in the segment it begins; 0, with no sectors, in frames of programs that did not write it.
+    /// Where in the segment it begins; 0, with no sectors, in frames of programs that did not write
+    /// it.
     pub from: u32,
     /// Into how many sectors it put anything but zeros.
     pub sectors: u16,
 }
 
 impl LastWrite {
-    /// The write that put `added` at byte `from` of the segment, which has not more than 2^16 sectors.
+    /// The write that put `added` at byte `from` of the segment, which has not more than 2^16
+    /// sectors.
     #[must_use]
     pub fn new(from: u32, added: &[u8]) -> Self {
         // The bytes of a segment begin at the beginning of a sector of their file.
@@ -82,7 +88,8 @@ impl LastWrite {
         }
     }
 
-    /// Whether a part of it never reached the device, given the bytes of the segment that are there now. Always, when nothing is known of it.
+    /// Whether a part of it never reached the device, given the bytes of the segment that are there
+    /// now. Always, when nothing is known of it.
     #[must_use]
     pub fn is_torn(&self, segment: &[u8]) -> bool {
         let there = segment.get(self.from as usize..).unwrap_or_default();

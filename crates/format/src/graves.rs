@@ -7,18 +7,19 @@
 //! └─────────────┴─────────────┴─────────────────────────────────┘
 //! ```
 //!
-//! Ids are at least 1 and ascend. A list of no ids is not written: the object's kind byte says whether there is one.
+//! Ids are at least 1 and ascend. A list of no ids is not written: the object's kind byte says
+//! whether there is one.
 
 use crate::varint::{VARINT_MAX, get_varint, put_varint};
 use pluvio_units::SegmentId;
 
-/// Most bytes of the ids of one list: about what the tombstone of a short key takes, so that an object that
-/// carries a full one is not much larger than one that is appended with a tombstone. They hold up to 24 ids, 10 to 20 of a
-/// log in use.
+/// Most bytes of the ids of one list: about what the tombstone of a short key takes, so that an
+/// object that carries a full one is not much larger than one that is appended with a tombstone.
+/// They hold up to 24 ids, 10 to 20 of a log in use.
 const IDS_MAX: usize = 24;
 
-/// The segments in which dead versions of an object lie: what the object's tombstones have to name when it dies.
-/// Borrowed from the object's bytes, or from a [`GraveList`].
+/// The segments in which dead versions of an object lie: what the object's tombstones have to name
+/// when it dies. Borrowed from the object's bytes, or from a [`GraveList`].
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Graves<'a> {
     /// Well-formed.
@@ -69,8 +70,8 @@ impl<'a> Graves<'a> {
         })
     }
 
-    /// Writes it at the start of `to`, which has room for [`Self::BYTES_MAX`] bytes, and gives its length; nothing when
-    /// it is empty.
+    /// Writes it at the start of `to`, which has room for [`Self::BYTES_MAX`] bytes, and gives its
+    /// length; nothing when it is empty.
     #[inline]
     pub(crate) fn put(&self, to: &mut [u8]) -> usize {
         if self.is_empty() {
@@ -81,8 +82,8 @@ impl<'a> Graves<'a> {
         1 + self.ids.len()
     }
 
-    /// Reads a list that is not empty at the start of `bytes`: itself, and how many bytes it takes. `None` when it is
-    /// malformed.
+    /// Reads a list that is not empty at the start of `bytes`: itself, and how many bytes it takes.
+    /// `None` when it is malformed.
     #[inline]
     pub(crate) fn take(bytes: &'a [u8]) -> Option<(Self, usize)> {
         let (&len, rest) = bytes.split_first()?;
@@ -110,8 +111,8 @@ impl GraveList {
         len: 0,
     };
 
-    /// The list of these segments, and how many of the first had to be left out because the others fill it. `None` when
-    /// they do not ascend, or begin with 0.
+    /// The list of these segments, and how many of the first had to be left out because the others
+    /// fill it. `None` when they do not ascend, or begin with 0.
     #[must_use]
     pub fn of(segments: &[SegmentId]) -> Option<(Self, usize)> {
         let zero = SegmentId(0);

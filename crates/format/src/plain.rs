@@ -1,21 +1,23 @@
-//! The front of an object as nearly all are laid out, read without a loop and with one comparison for all that is usual
-//! about it: one or two bytes of length, no graves, and one byte each for table, version and length of the key. A longer version,
-//! as objects get that were overwritten often, or came after deletes, costs one step more.
+//! The front of an object as nearly all are laid out, read without a loop and with one comparison
+//! for all that is usual about it: one or two bytes of length, no graves, and one byte each for
+//! table, version and length of the key. A longer version, as objects get that were overwritten
+//! often, or came after deletes, costs one step more.
 //!
 //! ```text
 //!  0      1         1+n   5+n     6+n           6+n+m       10+n+m    11+n+m
 //! | kind | len (n) | crc | table | version (m) | timestamp | key len | key ... | value ... |      n = 1 or 2, m = 1 to 6
 //! ```
 //!
-//! What is laid out in another way, and what is broken, is left to [`crate::Object`] and [`crate::EntryHead`].
+//! What is laid out in another way, and what is broken, is left to [`crate::Object`] and
+//! [`crate::EntryHead`].
 
 use crate::Object;
 use crate::kind::EntryKind;
 use crate::varint::varint_len;
 use pluvio_units::{ObjectVersion, TableId};
 
-/// What is looked at of the first eight bytes when the length takes one byte: the kind without the mark of groups, and
-/// that length, table and version take a byte each ...
+/// What is looked at of the first eight bytes when the length takes one byte: the kind without the
+/// mark of groups, and that length, table and version take a byte each ...
 const SHORT_MASK: u64 = 0x8080_0000_0000_807f;
 const SHORT: u64 = EntryKind::Object as u64;
 /// ... and when it takes two: the version is the ninth byte then.
@@ -29,7 +31,8 @@ const LONG_BODY_MAX: usize = (1 << 14) - 1;
 const MORE_MAX: usize = 5;
 /// Versions below have so many, at most.
 const VERSION_END: u64 = 1 << (7 * (1 + MORE_MAX));
-/// The bytes of a version behind its first one, at most, each with the bit that says whether another one follows.
+/// The bytes of a version behind its first one, at most, each with the bit that says whether
+/// another one follows.
 const FOLLOWS: u64 = 0x80_8080_8080;
 
 /// What lies before the key of an object.
@@ -48,12 +51,14 @@ pub struct PlainFront {
 }
 
 impl PlainFront {
-    /// Bytes of the front of a short object: its body has less than 128 bytes. No object is shorter than this.
+    /// Bytes of the front of a short object: its body has less than 128 bytes. No object is shorter
+    /// than this.
     pub const SHORT: usize = 13;
     /// Bytes of the front of others. Their entries have more than 128.
     pub const LONG: usize = 14;
 
-    /// The front of a short object with a version below 128; `None` when it is none, or laid out in another way.
+    /// The front of a short object with a version below 128; `None` when it is none, or laid out in
+    /// another way.
     #[must_use]
     #[inline(always)]
     pub fn of_short(bytes: &[u8; Self::SHORT]) -> Option<Self> {
@@ -73,7 +78,8 @@ impl PlainFront {
         (Self::SHORT + front.key_len <= front.total_len).then_some(front)
     }
 
-    /// The front of an object that is not short with a version below 128; `None` when it is none, or laid out in another way.
+    /// The front of an object that is not short with a version below 128; `None` when it is none,
+    /// or laid out in another way.
     #[must_use]
     #[inline(always)]
     pub fn of_long(bytes: &[u8; Self::LONG]) -> Option<Self> {
@@ -94,10 +100,11 @@ impl PlainFront {
         (body_len >= 0x80 && Self::LONG + front.key_len <= front.total_len).then_some(front)
     }
 
-    /// The front of an object, short or not, whose version takes two to six bytes, and the length of that front. `start` are the
-    /// bytes that [`Self::of_short`] or [`Self::of_long`] gave nothing for. `more` gives the first bytes of the entry, as many as
-    /// it is asked for, and is asked only for what an object with such a start has before its key. `None` when `more` gives none,
-    /// it is no object, or it is laid out in another way.
+    /// The front of an object, short or not, whose version takes two to six bytes, and the length
+    /// of that front. `start` are the bytes that [`Self::of_short`] or [`Self::of_long`] gave
+    /// nothing for. `more` gives the first bytes of the entry, as many as it is asked for, and is
+    /// asked only for what an object with such a start has before its key. `None` when `more` gives
+    /// none, it is no object, or it is laid out in another way.
     #[must_use]
     #[inline(always)]
     pub fn of_aged<'b>(
@@ -149,8 +156,8 @@ impl PlainFront {
     }
 }
 
-/// How an object without a checksum, in the layout of [`PlainFront`], will lie in the log: written there at once, without being
-/// put together elsewhere first.
+/// How an object without a checksum, in the layout of [`PlainFront`], will lie in the log: written
+/// there at once, without being put together elsewhere first.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainLayout {
     /// Kind and length, with zeroes behind them.
@@ -235,8 +242,8 @@ impl PlainLayout {
         if identity_len > 2 {
             front[identity_at..][..WORD].copy_from_slice(&identity.to_le_bytes());
         }
-        // The last word: three bytes of what comes before the time (with a zero of the checksum, when table and
-        // version have two), the time, and the length of the key.
+        // The last word: three bytes of what comes before the time (with a zero of the checksum,
+        // when table and version have two), the time, and the length of the key.
         let before = (identity << 8) >> (8 * (identity_len - 2)) & 0xff_ffff;
         let last = before | u64::from(object.timestamp_s) << 24 | (key_len as u64) << 56;
         front[front_len - WORD..].copy_from_slice(&last.to_le_bytes());
@@ -255,7 +262,8 @@ impl PlainLayout {
     }
 }
 
-/// The bytes of a version as a varint: seven bits in each, and the bit that says that another one follows in all but the last.
+/// The bytes of a version as a varint: seven bits in each, and the bit that says that another one
+/// follows in all but the last.
 fn packed_varint(version: u64) -> u64 {
     let spread = (0..=MORE_MAX).fold(0, |spread, at| spread | version << at & 0x7f << (8 * at));
     let follows = (FOLLOWS << 8 | 0x80) & ((1 << (8 * (varint_len(version) - 1))) - 1);
@@ -393,7 +401,8 @@ mod tests {
         #[test]
         fn garbage_is_read_as_the_long_way_reads_it(
             kind in prop_oneof![Just(EntryKind::Object as u8), any::<u8>()],
-            // So that many are objects: bytes that are small, or just large enough to be followed by others.
+            // So that many are objects: bytes that are small, or just large enough to be followed
+            // by others.
             rest in proptest::collection::vec(prop_oneof![0_u8..9, Just(0x80), any::<u8>()], 18..400),
         ) {
             let bytes = [&[kind], &rest[..]].concat();

@@ -1,8 +1,9 @@
 //! Walks over the image of a segment, group by group.
 //!
 //! An image is the certified prefix of a segment: it ends after a whole group. Entries follow one
-//! another; a zero kind byte says that the rest of the seglet is padding. Padding is written together with the small
-//! entry behind it, so it is shorter than such an entry may be, and an image never ends in it: zeros there are bytes that were lost.
+//! another; a zero kind byte says that the rest of the seglet is padding. Padding is written
+//! together with the small entry behind it, so it is shorter than such an entry may be, and an
+//! image never ends in it: zeros there are bytes that were lost.
 
 use crate::entry::{Check, Entry, ParseError, ParseErrorKind, Parsed};
 use core::ops::Range;
@@ -101,13 +102,14 @@ impl<'a> Iterator for SegmentIter<'a> {
     }
 }
 
-/// Compares the checksums of what lies whole in a piece of a segment. `bytes` begin at `offset` of the segment, where an
-/// entry or padding begins, and end anywhere, be it inside of an entry. Gives the offset in the segment behind the last
-/// whole entry: the end of the piece, or where the next piece has to begin.
+/// Compares the checksums of what lies whole in a piece of a segment. `bytes` begin at `offset` of
+/// the segment, where an entry or padding begins, and end anywhere, be it inside of an entry. Gives
+/// the offset in the segment behind the last whole entry: the end of the piece, or where the next
+/// piece has to begin.
 ///
 /// # Errors
-/// The first entry that is broken, or padding that is not zero or is longer than padding can be; the offset is the one in
-/// the segment.
+/// The first entry that is broken, or padding that is not zero or is longer than padding can be;
+/// the offset is the one in the segment.
 ///
 /// # Panics
 /// When `seglet_bytes` is zero.

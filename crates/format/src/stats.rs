@@ -30,9 +30,9 @@ pub struct TableStats {
 }
 
 impl TableStats {
-    /// Most tables described one by one: keeps the record below 8 KiB (256 × at most 30 bytes), so that it is
-    /// no burden for a head. A master with more tables has mostly small ones, and those need no
-    /// partition of their own.
+    /// Most tables described one by one: keeps the record below 8 KiB (256 × at most 30 bytes), so
+    /// that it is no burden for a head. A master with more tables has mostly small ones, and those
+    /// need no partition of their own.
     pub const EXACT_MAX: usize = 256;
 
     /// Sorts the largest tables into `exact` and sums up the rest.

@@ -1,6 +1,6 @@
-//! Bytes that nobody wrote, to everything that reads bytes (FORMAT-1, FORMAT-2): images of segments in which lengths,
-//! kinds, bodies and padding were changed and whose checksums are right all the same, so that what lies behind the
-//! checksum is met too.
+//! Bytes that nobody wrote, to everything that reads bytes (FORMAT-1, FORMAT-2): images of segments
+//! in which lengths, kinds, bodies and padding were changed and whose checksums are right all the
+//! same, so that what lies behind the checksum is met too.
 //!
 //! `PLUVIO_STEPS` says how many images (`cargo xtask long-tests`).
 
@@ -190,7 +190,8 @@ fn damage(random: &mut Random, image: &mut Vec<u8>) {
     }
 }
 
-/// Puts the right checksum into the entry at each of these places that has a header and is all there.
+/// Puts the right checksum into the entry at each of these places that has a header and is all
+/// there.
 fn certify(image: &mut [u8], starts: &[usize]) {
     for &start in starts {
         let Some(bytes) = image.get_mut(start..) else {
@@ -244,7 +245,8 @@ fn read_entry(bytes: &[u8]) {
     }
 }
 
-/// Walks an image; gives how many entries there were before its end, or before what is wrong with it.
+/// Walks an image; gives how many entries there were before its end, or before what is wrong with
+/// it.
 fn walk(image: &[u8]) -> usize {
     let mut entries = 0;
     let mut end = 0;

@@ -1,11 +1,12 @@
 //! The machine under a library that has no event loops: threads, seconds, processors.
 //!
 //! The embedded store runs inside somebody else's program, where there is no `env`: the program's
-//! threads call it, and it only needs a few workers, the date, and to know on which processor a thread
-//! runs. This crate is the door to the operating system for that (rule A): the trait [`Host`], and
-//! [`ThisMachine`] behind it. Tests give a host of their own.
+//! threads call it, and it only needs a few workers, the date, and to know on which processor a
+//! thread runs. This crate is the door to the operating system for that (rule A): the trait
+//! [`Host`], and [`ThisMachine`] behind it. Tests give a host of their own.
 //!
-//! What it does not do: no I/O, no event loops (crate `env_os` has those), no binding of the program's threads.
+//! What it does not do: no I/O, no event loops (crate `env_os` has those), no binding of the
+//! program's threads.
 
 mod machine;
 mod topology;
@@ -61,8 +62,9 @@ pub trait Host: Send + Sync {
         step: Box<dyn FnMut() -> Pace + Send>,
     ) -> Result<Worker, std::io::Error>;
 
-    /// [`Self::work`] in a thread that stays on these processors, where that can be had: of those that this process may not use none
-    /// counts, and with none left, or when the system refuses, it runs anywhere.
+    /// [`Self::work`] in a thread that stays on these processors, where that can be had: of those
+    /// that this process may not use none counts, and with none left, or when the system refuses,
+    /// it runs anywhere.
     ///
     /// # Errors
     /// As [`Self::work`].

@@ -92,7 +92,8 @@ fn stay_near(processors: &[usize]) {
     }
 }
 
-/// What the system says of transparent huge pages in this file: its choices, the current one in brackets.
+/// What the system says of transparent huge pages in this file: its choices, the current one in
+/// brackets.
 fn granted(path: &Path, said: &Result<String, std::io::Error>) -> Result<(), String> {
     let path = path.display();
     match said {

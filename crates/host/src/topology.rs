@@ -3,8 +3,8 @@
 use core::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// The processors of each memory node, in the order of the nodes. Nodes without a processor that may be
-/// used are left out; there is at least one node, and no processor is in two.
+/// The processors of each memory node, in the order of the nodes. Nodes without a processor that
+/// may be used are left out; there is at least one node, and no processor is in two.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Nodes {
     processors: Vec<Vec<usize>>,
@@ -46,7 +46,8 @@ impl Nodes {
         Self::numbered((0..).zip(nodes).collect())
     }
 
-    /// Nodes with the numbers that the system gives them. Several groups of processors may be near one node.
+    /// Nodes with the numbers that the system gives them. Several groups of processors may be near
+    /// one node.
     ///
     /// # Errors
     /// [`TopologyError::Division`], [`TopologyError::Processor`].

@@ -38,8 +38,8 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Who set the flag before, and was not noticed yet, has notified: many may wake a worker that is at work, and
-        // none but the first makes a system call.
+        // Who set the flag before, and was not noticed yet, has notified: many may wake a worker
+        // that is at work, and none but the first makes a system call.
         if !std::mem::replace(&mut *self.woken(), true) {
             self.changed.notify_one();
         }

@@ -1,9 +1,10 @@
-//! What keys with equal hashes cost, and whom: the decision on hostile keys (`docs/decisions`) has the figures.
+//! What keys with equal hashes cost, and whom: the decision on hostile keys (`docs/decisions`) has
+//! the figures.
 //!
 //! `cargo run --release -p pluvio-index --example colliding`
 //!
-//! A stand-in for the log: entries of 128 bytes, each with its key at the beginning, so that a look at an entry is a look at
-//! memory of its own. Bystanders are keys with hashes spread evenly.
+//! A stand-in for the log: entries of 128 bytes, each with its key at the beginning, so that a look
+//! at an entry is a look at memory of its own. Bystanders are keys with hashes spread evenly.
 
 // A measurement needs the real clock.
 #![allow(clippy::disallowed_methods)]

@@ -1,11 +1,12 @@
 //! One locked block: how its lines and its chain are changed.
 //!
-//! Owns the lock bit and, while it holds it, the block: head, displacements, slots, overflow lines. One store to
-//! one slot (insert, replace, remove at home) needs no version: a reader sees the slot before or after, and both were
-//! true. Whatever gives an entry another slot goes between [`Locked::begin_move`] and [`Locked::end_move`] (X3).
+//! Owns the lock bit and, while it holds it, the block: head, displacements, slots, overflow lines.
+//! One store to one slot (insert, replace, remove at home) needs no version: a reader sees the slot
+//! before or after, and both were true. Whatever gives an entry another slot goes between
+//! [`Locked::begin_move`] and [`Locked::end_move`] (X3).
 //!
-//! An entry is put into its home; if that is full, into the next line of the block that is not, and the home's
-//! displacement says how far that was; if all are full, into the last overflow line.
+//! An entry is put into its home; if that is full, into the next line of the block that is not, and
+//! the home's displacement says how far that was; if all are full, into the last overflow line.
 
 use crate::slot;
 use crate::spread::{Address, Block};
@@ -43,13 +44,15 @@ impl<W: Word> Likely<'_, W> {
     }
 }
 
-/// A slot for one more entry of a locked block. The block is as it was until the slot is filled ([`Locked::fill`]).
+/// A slot for one more entry of a locked block. The block is as it was until the slot is filled
+/// ([`Locked::fill`]).
 pub(crate) enum Free<'a, M: Lines> {
     /// An empty slot in a line of the block, so many lines behind the home.
     Lines { word: &'a M::Word, step: u64 },
     /// One in the chain. All lines are full (X2).
     Chain(&'a M::Word),
-    /// The first one of a line that is to become the last of the chain, which is full, too, or is not there.
+    /// The first one of a line that is to become the last of the chain, which is full, too, or is
+    /// not there.
     Spare(SpareLine<'a, M>),
 }
 
@@ -102,8 +105,9 @@ impl<M: Lines> Table<M> {
         self.lock_address(place, lines, Address::of(place, lines, M::BLOCK_LOG))
     }
 
-    /// [`Self::lock`] of what was approached, and `ahead` sees before it the entry that the first slot at home with the tag
-    /// refers to. Gives that slot, if it still has an entry with that tag.
+    /// [`Self::lock`] of what was approached, and `ahead` sees before it the entry that the first
+    /// slot at home with the tag refers to. Gives that slot, if it still has an entry with that
+    /// tag.
     #[inline(always)]
     pub(crate) fn lock_after(
         &self,
@@ -132,16 +136,16 @@ impl<M: Lines> Table<M> {
     #[inline(always)]
     fn lock_address(&self, place: u64, lines: u64, address: Address) -> Locked<'_, M> {
         let locked = self.lock_block(address);
-        // The block cannot change any more: a change of its size needs its lock, and one before is visible
-        // through the lock. The number of lines alone decides about the address.
+        // The block cannot change any more: a change of its size needs its lock, and one before is
+        // visible through the lock. The number of lines alone decides about the address.
         if self.lines() == lines {
             return locked;
         }
         self.lock_again(place, locked)
     }
 
-    /// [`Self::lock`] for who has locked the block that `place` had with another number of lines: it is unlocked. (It may be
-    /// the right one all the same, which is rare, too.)
+    /// [`Self::lock`] for who has locked the block that `place` had with another number of lines:
+    /// it is unlocked. (It may be the right one all the same, which is rare, too.)
     #[inline(always)]
     fn lock_again<'a>(&'a self, place: u64, locked: Locked<'a, M>) -> Locked<'a, M> {
         drop(locked);
@@ -176,7 +180,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Sets the lock bit of a head that somebody else had locked, or has changed, a moment ago; gives what it was before.
+    /// Sets the lock bit of a head that somebody else had locked, or has changed, a moment ago;
+    /// gives what it was before.
     #[cold]
     fn lock_head(head_word: &M::Word) -> u64 {
         let mut attempt = 0_u32;
@@ -352,14 +357,15 @@ impl<'a, M: Lines> Locked<'a, M> {
         Ok(Free::Spare(SpareLine { table, number }))
     }
 
-    /// Puts a word of the address, which must not be in the block, into the slot that was found for it. The block has not
-    /// changed since.
+    /// Puts a word of the address, which must not be in the block, into the slot that was found for
+    /// it. The block has not changed since.
     #[inline]
     pub(crate) fn fill(&mut self, free: Free<'_, M>, word: u64) {
         let Address { block, home, .. } = self.address;
         match free {
             Free::Lines { word: empty, step } => {
-                // First this: who sees the entry in its slot and not how far that is must not come later.
+                // First this: who sees the entry in its slot and not how far that is must not come
+                // later.
                 if step > self.reach(home) {
                     self.set_reach(home, step);
                 }
@@ -390,8 +396,8 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.table.note_chain(lines);
     }
 
-    /// Removes the entry of the address at `entry`; false when it is not there. Others take its slot if they are
-    /// not at home but could be, or lie in the chain (X2).
+    /// Removes the entry of the address at `entry`; false when it is not there. Others take its
+    /// slot if they are not at home but could be, or lie in the chain (X2).
     pub(crate) fn remove(&mut self, entry: EntryRef) -> bool {
         let Some(found) = self.find(|word| slot::refers_to(word, entry)) else {
             return false;
@@ -419,8 +425,9 @@ impl<'a, M: Lines> Locked<'a, M> {
         true
     }
 
-    /// There is a hole in a line: brings the entry home that is farthest from there, which leaves another hole, and
-    /// so on. Gives the last hole, in a line that has no entries elsewhere. Each step shortens the way of an entry.
+    /// There is a hole in a line: brings the entry home that is farthest from there, which leaves
+    /// another hole, and so on. Gives the last hole, in a line that has no entries elsewhere. Each
+    /// step shortens the way of an entry.
     fn bring_home(&self, line: u64, hole: &'a M::Word) -> Option<(u64, &'a M::Word)> {
         let (mut line, mut hole) = (line, hole);
         loop {
@@ -463,8 +470,8 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
-    /// Moves the last entry of the chain to `hole`, a slot of a line; or, when there is none, to `in_chain`, a slot of
-    /// the chain that has become empty.
+    /// Moves the last entry of the chain to `hole`, a slot of a line; or, when there is none, to
+    /// `in_chain`, a slot of the chain that has become empty.
     fn take_from_chain(&mut self, hole: Option<(u64, &'a M::Word)>, in_chain: &'a M::Word) {
         let ChainEnd { before, last, .. } = self
             .last_overflow()
@@ -508,8 +515,8 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
-    /// Makes the block what the arguments say: words of the slots line by line, displacements, chain. The old chain
-    /// is freed. Only between `begin_move` and `end_move`. Does not count.
+    /// Makes the block what the arguments say: words of the slots line by line, displacements,
+    /// chain. The old chain is freed. Only between `begin_move` and `end_move`. Does not count.
     pub(crate) fn rewrite(&mut self, block: Block, slots: &[[u64; 8]], reaches: u64, chain: u64) {
         debug_assert!(self.head & MOVING != 0, "X3");
         self.address.block = block;
@@ -534,8 +541,9 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.head_word.set(self.head | LOCKED);
     }
 
-    /// As long as what this gives lives, something behind an entry that stable lookups take may be changed: they see it as it was
-    /// before, or as it is after. Nothing else can be done with the block meanwhile.
+    /// As long as what this gives lives, something behind an entry that stable lookups take may be
+    /// changed: they see it as it was before, or as it is after. Nothing else can be done with the
+    /// block meanwhile.
     #[inline(always)]
     pub(crate) fn begin_change(&mut self) -> Change<'_, 'a, M> {
         self.begin_move();
@@ -600,8 +608,8 @@ pub(crate) struct Change<'l, 'a, M: Lines> {
 }
 
 impl<M: Lines> Drop for Change<'_, '_, M> {
-    /// Readers hear of the end with the next store to the head, which is at the latest that of the unlocking; until then they look
-    /// again.
+    /// Readers hear of the end with the next store to the head, which is at the latest that of the
+    /// unlocking; until then they look again.
     #[inline(always)]
     fn drop(&mut self) {
         let locked = &mut *self.locked;

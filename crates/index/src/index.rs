@@ -14,23 +14,26 @@ use pluvio_units::{EntryRef, HashRange, KeyHash};
 /// Lines of a new index, and of the smallest: one kilobyte.
 const LINES_AT_FIRST: u64 = 16;
 
-/// Most overflow lines to ask for: links to them have 32 bits, and what a region is rounded up by becomes overflow lines, too.
+/// Most overflow lines to ask for: links to them have 32 bits, and what a region is rounded up by
+/// becomes overflow lines, too.
 const OVERFLOW_MAX: u64 = u32::MAX as u64 - REGION_GRANULE_BYTES / CACHE_LINE_BYTES;
 
-/// Most lines of blocks: a block has eight at least, and its number is made of 32 bits of the hash. No other number of a line is
-/// kept in fewer than 64.
+/// Most lines of blocks: a block has eight at least, and its number is made of 32 bits of the hash.
+/// No other number of a line is kept in fewer than 64.
 const LINES_MAX: u64 = 8 << 32;
 
 /// How an index is made.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexOptions {
-    /// Entries it must be able to hold, wherever their hashes are; at most [`Index::ENTRIES_MAX`]. Reserves address space, 44
-    /// bytes each, not memory. Five times as many find room if their hashes are spread evenly.
+    /// Entries it must be able to hold, wherever their hashes are; at most [`Index::ENTRIES_MAX`].
+    /// Reserves address space, 44 bytes each, not memory. Five times as many find room if their
+    /// hashes are spread evenly.
     pub entries_max: u64,
     /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
     /// gather in two blocks of lines.
     pub expected: HashRange,
-    /// Ask for huge pages once the index has 4 MiB: fewer TLB misses, and at most 2 MiB more than its lines take.
+    /// Ask for huge pages once the index has 4 MiB: fewer TLB misses, and at most 2 MiB more than
+    /// its lines take.
     pub huge_pages: bool,
 }
 
@@ -90,8 +93,8 @@ impl Index {
         }
         // Three times the lines that evenly spread hashes need.
         let lines_max = (entries / 2 + 1).max(LINES_AT_FIRST);
-        // The chain of a block has the less than n / 7 + 1 lines that its n entries would have without the block (X2). A
-        // sixth also leaves room for the new chains of a step.
+        // The chain of a block has the less than n / 7 + 1 lines that its n entries would have
+        // without the block (X2). A sixth also leaves room for the new chains of a step.
         let overflow_max = entries / 6 + LINES_AT_FIRST;
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
         let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)
@@ -107,16 +110,16 @@ impl Index {
     }
 
     /// The slot of the entry with this hash that `matches`. Stores nothing, and waits for nobody if
-    /// there is one. `matches` may be asked about entries that were removed since the caller's epoch
-    /// guard began, and more than once about the same.
+    /// there is one. `matches` may be asked about entries that were removed since the caller's
+    /// epoch guard began, and more than once about the same.
     #[must_use]
     #[inline]
     pub fn lookup(&self, hash: KeyHash, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
         self.lookup_with(hash, |slot| matches(slot.entry).then_some(slot))
     }
 
-    /// What `take` makes of the slot of the entry with this hash: it is asked about slots with the right tag until it
-    /// gives something. Else as [`Self::lookup`].
+    /// What `take` makes of the slot of the entry with this hash: it is asked about slots with the
+    /// right tag until it gives something. Else as [`Self::lookup`].
     #[must_use]
     #[inline]
     pub fn lookup_with<T>(&self, hash: KeyHash, take: impl FnMut(Slot) -> Option<T>) -> Option<T> {
@@ -140,25 +143,27 @@ impl Index {
         self.table.lookup_away(self.spread.place(hash), take)
     }
 
-    /// Asks for the home of `hash`, which needs no guard yet: it comes from memory while the caller gets one.
+    /// Asks for the home of `hash`, which needs no guard yet: it comes from memory while the caller
+    /// gets one.
     #[must_use]
     #[inline(always)]
     pub fn approach(&self, hash: KeyHash) -> Approach {
         self.table.approach(self.spread.place(hash))
     }
 
-    /// The slots at a home with the tag of its hash, for readers who want the code of the common case in one piece: one of
-    /// these is what nearly every lookup finds, and needs no check. When none of them is, [`Self::lookup_away_with`] has to be
-    /// asked.
+    /// The slots at a home with the tag of its hash, for readers who want the code of the common
+    /// case in one piece: one of these is what nearly every lookup finds, and needs no check. When
+    /// none of them is, [`Self::lookup_away_with`] has to be asked.
     #[inline(always)]
     pub fn at_home(&self, home: Home) -> impl Iterator<Item = Slot> {
         self.table.at_home(home)
     }
 
     /// What `take` makes of the entry with this hash, when what lies behind it is changed in place
-    /// ([`BucketGuard::begin_change`]): `take` is asked about entries with the right tag until it gives something,
-    /// and again when somebody changed something of that bucket meanwhile. It may see what is half changed, and its
-    /// answer is then thrown away. Waits, spinning and yielding, while a change is under way.
+    /// ([`BucketGuard::begin_change`]): `take` is asked about entries with the right tag until it
+    /// gives something, and again when somebody changed something of that bucket meanwhile. It may
+    /// see what is half changed, and its answer is then thrown away. Waits, spinning and yielding,
+    /// while a change is under way.
     pub fn lookup_stable<T>(
         &self,
         hash: KeyHash,
@@ -168,9 +173,10 @@ impl Index {
             .lookup_stable(self.spread.place(hash), |slot| take(slot.entry))
     }
 
-    /// The home that was approached for who takes something that is changed in place, and wants the code of the common case in one piece:
-    /// one of its slots is what nearly every lookup finds, and what was taken behind it counts if the home is stable then.
-    /// When none of them is, or it is not, or there is none because a change is under way, [`Self::lookup_stable`] has to be
+    /// The home that was approached for who takes something that is changed in place, and wants the
+    /// code of the common case in one piece: one of its slots is what nearly every lookup finds,
+    /// and what was taken behind it counts if the home is stable then. When none of them is, or it
+    /// is not, or there is none because a change is under way, [`Self::lookup_stable`] has to be
     /// asked.
     #[must_use]
     #[inline(always)]
@@ -178,8 +184,8 @@ impl Index {
         self.table.glance(approach).map(StableHome)
     }
 
-    /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock no
-    /// other bucket meanwhile.
+    /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock
+    /// no other bucket meanwhile.
     #[must_use = "the bucket is unlocked when the guard is dropped"]
     #[inline]
     pub fn lock(&self, hash: KeyHash) -> BucketGuard<'_> {
@@ -189,9 +195,10 @@ impl Index {
         }
     }
 
-    /// [`Self::lock`] of the hash that was approached, and `ahead` sees before it the entry at home that most likely is the one
-    /// with this hash, to ask for its bytes: nothing is on its way from memory while a lock waits for the stores before it.
-    /// Gives the slot of that entry too, if the locked bucket still has it; there may be others.
+    /// [`Self::lock`] of the hash that was approached, and `ahead` sees before it the entry at home
+    /// that most likely is the one with this hash, to ask for its bytes: nothing is on its way from
+    /// memory while a lock waits for the stores before it. Gives the slot of that entry too, if the
+    /// locked bucket still has it; there may be others.
     #[inline(always)]
     pub fn lock_after(
         &self,
@@ -203,17 +210,18 @@ impl Index {
         (BucketGuard { locked, thread }, likely.map(LikelySlot))
     }
 
-    /// Lets the slot of `old` refer to `new`, the durable copy of it; false, and nothing has changed,
-    /// when the slot refers to another entry by now.
+    /// Lets the slot of `old` refer to `new`, the durable copy of it; false, and nothing has
+    /// changed, when the slot refers to another entry by now.
     pub fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
         self.lock(hash).replace(old, new, false)
     }
 
-    /// Makes the index a line or two longer or shorter if it has become crowded or sparse, and gives back memory that
-    /// nobody can be using; costs one load otherwise. To be called after inserts and removals, with no bucket locked.
-    /// An index for which it is not called stays correct and gets slow, or too large. `guard` is of the epochs that
-    /// everybody who uses this index holds guards of. `hash_of` is called for entries of the index while the bucket
-    /// that holds them is locked. Returns the number of lines that came or went.
+    /// Makes the index a line or two longer or shorter if it has become crowded or sparse, and
+    /// gives back memory that nobody can be using; costs one load otherwise. To be called after
+    /// inserts and removals, with no bucket locked. An index for which it is not called stays
+    /// correct and gets slow, or too large. `guard` is of the epochs that everybody who uses this
+    /// index holds guards of. `hash_of` is called for entries of the index while the bucket that
+    /// holds them is locked. Returns the number of lines that came or went.
     #[inline]
     pub fn resize(
         &self,
@@ -247,8 +255,9 @@ impl Index {
         self.table.prefetch_away(self.spread.place(hash));
     }
 
-    /// The first entry with the tag of `hash` behind its home: whose bytes to prefetch. Nothing says that it is the wanted one,
-    /// or still readable. For a batch, after all of its hashes were looked for at home.
+    /// The first entry with the tag of `hash` behind its home: whose bytes to prefetch. Nothing
+    /// says that it is the wanted one, or still readable. For a batch, after all of its hashes were
+    /// looked for at home.
     #[must_use]
     pub fn candidate_away(&self, hash: KeyHash) -> Option<EntryRef> {
         self.table.candidate_away(self.spread.place(hash))
@@ -266,8 +275,8 @@ impl Index {
         self.len() == 0
     }
 
-    /// Memory the index has touched and not given back, in bytes. Rounded up to pages by the system: up to three pages
-    /// more, one of them of 2 MiB in a large index with huge pages.
+    /// Memory the index has touched and not given back, in bytes. Rounded up to pages by the
+    /// system: up to three pages more, one of them of 2 MiB in a large index with huge pages.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.table.lines_touched() * CACHE_LINE_BYTES
@@ -279,25 +288,26 @@ impl Index {
         self.table.lines() * <WordRegion as crate::words::Lines>::SLOTS as u64
     }
 
-    /// Overflow lines of the longest chain there ever was, seven entries each. With hashes that are spread evenly a few; an
-    /// operation on a key in a longer one looks at all of them, so many say that somebody chooses keys whose hashes collide.
+    /// Overflow lines of the longest chain there ever was, seven entries each. With hashes that are
+    /// spread evenly a few; an operation on a key in a longer one looks at all of them, so many say
+    /// that somebody chooses keys whose hashes collide.
     #[must_use]
     pub fn longest_chain(&self) -> u64 {
         self.table.longest_chain()
     }
 
-    /// Appends to `slots` what the bucket that covers `from` holds, in no order and also hashes below
-    /// `from`, and returns the last hash the bucket covers: the walk goes on behind it. An entry that
-    /// is in the index during the whole walk is met, at least once, however the index grows
-    /// meanwhile.
+    /// Appends to `slots` what the bucket that covers `from` holds, in no order and also hashes
+    /// below `from`, and returns the last hash the bucket covers: the walk goes on behind it. An
+    /// entry that is in the index during the whole walk is met, at least once, however the index
+    /// grows meanwhile.
     pub fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
         self.table.scan(&self.spread, from, slots)
     }
 
     /// Removes the entries of `range`, a slice of at most `buckets` buckets per call, and tells
-    /// `on_removed` of each. Returns what is left of the range, or none when it is done. Each bucket
-    /// is unlocked before `on_removed` hears of its entries; entries inserted meanwhile behind the
-    /// slice's end are removed too.
+    /// `on_removed` of each. Returns what is left of the range, or none when it is done. Each
+    /// bucket is unlocked before `on_removed` hears of its entries; entries inserted meanwhile
+    /// behind the slice's end are removed too.
     pub fn remove_range(
         &self,
         range: HashRange,
@@ -340,8 +350,8 @@ impl StableHome<'_> {
         self.0.slots()
     }
 
-    /// Whether nothing of the bucket was changed in place since it was asked for: then what was taken until this call is true as
-    /// a whole.
+    /// Whether nothing of the bucket was changed in place since it was asked for: then what was
+    /// taken until this call is true as a whole.
     #[must_use]
     #[inline(always)]
     pub fn is_stable(&self) -> bool {
@@ -399,8 +409,9 @@ impl<'a> BucketGuard<'a> {
         Some(Slot::of(word))
     }
 
-    /// Finds the entry with the locked hash that `matches` and lets its slot refer to what `with` makes of it, an entry of the
-    /// same key, not pending. `None`, and nothing has changed, when there is no such entry or `with` gives none.
+    /// Finds the entry with the locked hash that `matches` and lets its slot refer to what `with`
+    /// makes of it, an entry of the same key, not pending. `None`, and nothing has changed, when
+    /// there is no such entry or `with` gives none.
     ///
     /// # Panics
     /// When the new entry is at offset zero.
@@ -417,8 +428,8 @@ impl<'a> BucketGuard<'a> {
         Some(())
     }
 
-    /// Lets the slot that came with this guard, which turned out to be that of the wanted entry, refer to `new`, an entry of the
-    /// same key, not pending.
+    /// Lets the slot that came with this guard, which turned out to be that of the wanted entry,
+    /// refer to `new`, an entry of the same key, not pending.
     ///
     /// # Panics
     /// When `new` is at offset zero.
@@ -427,9 +438,9 @@ impl<'a> BucketGuard<'a> {
         self.locked.replace_likely(slot.0, new);
     }
 
-    /// As long as what this gives lives, the caller may change what lies behind entries of this bucket:
-    /// [`Index::lookup_stable`] sees it as it was before or as it is afterwards, and waits meanwhile. Nothing else can be done with
-    /// the bucket until then.
+    /// As long as what this gives lives, the caller may change what lies behind entries of this
+    /// bucket: [`Index::lookup_stable`] sees it as it was before or as it is afterwards, and waits
+    /// meanwhile. Nothing else can be done with the bucket until then.
     #[inline(always)]
     pub fn begin_change(&mut self) -> BucketChange<'_, 'a> {
         BucketChange {
@@ -437,7 +448,8 @@ impl<'a> BucketGuard<'a> {
         }
     }
 
-    /// Adds an entry with the locked hash. Its key must not be in the index: find and replace first.
+    /// Adds an entry with the locked hash. Its key must not be in the index: find and replace
+    /// first.
     ///
     /// # Errors
     /// [`IndexFull`]; nothing has changed.
@@ -449,8 +461,9 @@ impl<'a> BucketGuard<'a> {
         self.locked.insert(word).map_err(|_| IndexFull)
     }
 
-    /// Room for an entry with the locked hash: for who must know that there is some before the entry is made. Until it is
-    /// filled or dropped, nothing may be inserted into the bucket, or removed from it.
+    /// Room for an entry with the locked hash: for who must know that there is some before the
+    /// entry is made. Until it is filled or dropped, nothing may be inserted into the bucket, or
+    /// removed from it.
     ///
     /// # Errors
     /// [`IndexFull`]; nothing has changed.

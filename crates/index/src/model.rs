@@ -1,5 +1,6 @@
-//! The block protocol under the loom model checker: the index's own code on loom's words, with blocks of two or
-//! three lines of one or two slots, so that two entries already are in each other's way and three make a chain.
+//! The block protocol under the loom model checker: the index's own code on loom's words, with
+//! blocks of two or three lines of one or two slots, so that two entries already are in each
+//! other's way and three make a chain.
 //!
 //! ```text
 //! lines    homes of tops 0 to 15
@@ -294,8 +295,8 @@ fn a_writer_follows_its_block_through_a_step() {
     }
 }
 
-/// The reader is the spawned thread, as in all these models: with the lookup in the main thread, loom
-/// (0.7.2, with and without a preemption bound) shows no run in which the entry is found.
+/// The reader is the spawned thread, as in all these models: with the lookup in the main thread,
+/// loom (0.7.2, with and without a preemption bound) shows no run in which the entry is found.
 #[test]
 fn who_finds_an_entry_sees_its_bytes() {
     let found = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -319,7 +320,8 @@ fn who_finds_an_entry_sees_its_bytes() {
     assert!(some_run_found.load(std::sync::atomic::Ordering::Relaxed));
 }
 
-/// Two words change together behind one entry; the lookup takes both as they were before, or as they are after.
+/// Two words change together behind one entry; the lookup takes both as they were before, or as
+/// they are after.
 #[test]
 fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
     explore(|| {
@@ -346,7 +348,8 @@ fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
     });
 }
 
-/// The value moves to another place, which is then changed; whoever took the old place has the value before.
+/// The value moves to another place, which is then changed; whoever took the old place has the
+/// value before.
 #[test]
 fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
     explore(|| {

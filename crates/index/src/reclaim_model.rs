@@ -1,5 +1,6 @@
-//! Index, writer, cleaner and reclaim epochs together under the loom model checker: the index's own code and that of the
-//! epoch protocol on loom's words, and a log of four places that stand for seglets.
+//! Index, writer, cleaner and reclaim epochs together under the loom model checker: the index's own
+//! code and that of the epoch protocol on loom's words, and a log of four places that stand for
+//! seglets.
 //!
 //! ```text
 //!  place   0                 1                 2                 3
@@ -8,9 +9,10 @@
 //!          at first          copy              new entry
 //! ```
 //!
-//! What the model adds is the order in which the log and the store do things, as `docs/cleaning.md` and `docs/log.md` have
-//! it; each [`Mistake`] changes that order in one place, and the model must find it. The bytes of a place are a loom cell,
-//! which reports an access that is not ordered with the one that uses the place again.
+//! What the model adds is the order in which the log and the store do things, as `docs/cleaning.md`
+//! and `docs/log.md` have it; each [`Mistake`] changes that order in one place, and the model must
+//! find it. The bytes of a place are a loom cell, which reports an access that is not ordered with
+//! the one that uses the place again.
 
 use crate::model::{ModelTable, entry, explore_with, place, table_with};
 use crate::slot::{entry_of, pack, tag_of};
@@ -92,8 +94,8 @@ enum Mistake {
 /// One key, one writer, one cleaner, readers.
 struct World {
     mistake: Mistake,
-    /// The writer appends before it locks the bucket, as who replays does. (Under the lock, the cleaner that moves the entry waits
-    /// for the writer.)
+    /// The writer appends before it locks the bucket, as who replays does. (Under the lock, the
+    /// cleaner that moves the entry waits for the writer.)
     appends_first: bool,
     table: Arc<ModelTable<2>>,
     counter: EpochWord,
@@ -181,7 +183,8 @@ impl World {
         version
     }
 
-    /// An overwrite: pin, lock, append, swing, unlock, mark the old entry, unpin. Gives the version that it replaced.
+    /// An overwrite: pin, lock, append, swing, unlock, mark the old entry, unpin. Gives the version
+    /// that it replaced.
     fn put(&self) -> u64 {
         self.pin(WRITER);
         if self.appends_first {
@@ -237,8 +240,8 @@ impl World {
         true
     }
 
-    /// A pass over the segment that is `from`, closed and settled, with survivors at [`SURVIVOR`]; its memory is used again
-    /// if nobody can see it.
+    /// A pass over the segment that is `from`, closed and settled, with survivors at [`SURVIVOR`];
+    /// its memory is used again if nobody can see it.
     fn clean(&self, from: usize) {
         let early = match self.mistake {
             Mistake::StampBeforeSwing => Some(protocol::advance(&self.counter)),

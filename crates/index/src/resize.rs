@@ -1,12 +1,13 @@
 //! Growing and shrinking: one line at a time.
 //!
-//! Owns the number of lines, which it changes by one per step, and the memory behind the end. A step locks the block
-//! that it concerns (two, if one is split or two become one); works out where their entries are to lie; says *moving*;
-//! writes that; stores the number of lines; says the new version; unlocks. Readers and writers of all other blocks
-//! notice nothing.
+//! Owns the number of lines, which it changes by one per step, and the memory behind the end. A
+//! step locks the block that it concerns (two, if one is split or two become one); works out where
+//! their entries are to lie; says *moving*; writes that; stores the number of lines; says the new
+//! version; unlocks. Readers and writers of all other blocks notice nothing.
 //!
-//! What a shorter index leaves behind is empty at once and is given back to the system when every guard has ended that
-//! was there before (X5): who computed an address before the step may still look there.
+//! What a shorter index leaves behind is empty at once and is given back to the system when every
+//! guard has ended that was there before (X5): who computed an address before the step may still
+//! look there.
 
 use crate::block::Locked;
 use crate::slot;
@@ -19,19 +20,19 @@ use pluvio_memory::{ReclaimEpochs, ReclaimStamp};
 use pluvio_units::EntryRef;
 use std::sync::{PoisonError, TryLockError};
 
-/// With more entries than so many per hundred slots, the index grows: 10 bytes an entry, and 4 % of the entries lie
-/// behind their homes.
+/// With more entries than so many per hundred slots, the index grows: 10 bytes an entry, and 4 % of
+/// the entries lie behind their homes.
 const LOAD_PERCENT_MAX: u64 = 80;
 
-/// With fewer, it shrinks: 10.3 bytes an entry. Near enough to the other one that an entry is cheap at every size, far
-/// enough from it that some coming and going resizes nothing.
+/// With fewer, it shrinks: 10.3 bytes an entry. Near enough to the other one that an entry is cheap
+/// at every size, far enough from it that some coming and going resizes nothing.
 const LOAD_PERCENT_MIN: u64 = 78;
 
 /// An index of few lines allows so many more than it needs, since one line is much of it.
 const LINES_SPARE: u64 = 4;
 
-/// With more overflow lines than one for so many entries, hashes are unevenly spread: even ones need one for 200 at
-/// most. Then the index grows beyond the load above.
+/// With more overflow lines than one for so many entries, hashes are unevenly spread: even ones
+/// need one for 200 at most. Then the index grows beyond the load above.
 const ENTRIES_PER_OVERFLOW: u64 = 16;
 
 /// Nor does it shrink with more than one for so many.
@@ -40,20 +41,21 @@ const ENTRIES_PER_OVERFLOW_SHRINK: u64 = 32;
 /// How far it grows for uneven hashes: so many lines per entry.
 const LINES_PER_ENTRY_MAX: u64 = 1;
 
-/// Steps per call of [`Table::resize`]. One makes room for six entries, so that two per inserted entry also catch up
-/// with a backlog.
+/// Steps per call of [`Table::resize`]. One makes room for six entries, so that two per inserted
+/// entry also catch up with a backlog.
 const STEPS_PER_CALL: u32 = 2;
 
-/// So many calls of [`Table::resize`] that had something to do come between two questions whether memory can be given
-/// back.
+/// So many calls of [`Table::resize`] that had something to do come between two questions whether
+/// memory can be given back.
 const CALLS_PER_LOOK: u32 = 16;
 
-/// From so many lines on, huge pages are asked for (4 MiB, some 400 000 entries): with fewer, the processor's TLB covers most
-/// of them. The last huge page is resident as a whole, which is 2 MiB more at most: 3 % of what an index of this size
-/// refers to, when that has 100 bytes each.
+/// From so many lines on, huge pages are asked for (4 MiB, some 400 000 entries): with fewer, the
+/// processor's TLB covers most of them. The last huge page is resident as a whole, which is 2 MiB
+/// more at most: 3 % of what an index of this size refers to, when that has 100 bytes each.
 pub(crate) const LINES_HUGE: u64 = 1 << 16;
 
-/// With fewer again, they are not any more: so that an index that has become small takes what it needs.
+/// With fewer again, they are not any more: so that an index that has become small takes what it
+/// needs.
 const LINES_SMALL: u64 = LINES_HUGE * 3 / 4;
 
 /// Most lines of a block.
@@ -227,8 +229,9 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Does a few steps if they are due and no other thread is at it. `place_of` reads the key of an
-    /// entry; it is called for the entries of one split, or joining, in four. Says how many steps it did.
+    /// Does a few steps if they are due and no other thread is at it. `place_of` reads the key of
+    /// an entry; it is called for the entries of one split, or joining, in four. Says how many
+    /// steps it did.
     #[inline]
     pub(crate) fn resize(
         &self,
@@ -291,14 +294,14 @@ impl<M: Lines> Table<M> {
         true
     }
 
-    /// All memory that there is for lines, but for a last piece. Not that of the heads, which are small, and of overflow
-    /// lines, which are few.
+    /// All memory that there is for lines, but for a last piece. Not that of the heads, which are
+    /// small, and of overflow lines, which are few.
     fn whole_granules(&self) -> Range<u64> {
         self.first_line..self.first_line + self.lines_max / M::GRANULE * M::GRANULE
     }
 
-    /// Where the granules of the lines in use end, if there are so many. Behind the last whole one overflow lines lie in the
-    /// granule of the last lines, which stays.
+    /// Where the granules of the lines in use end, if there are so many. Behind the last whole one
+    /// overflow lines lie in the granule of the last lines, which stays.
     pub(crate) fn granules_end(&self, lines: u64) -> u64 {
         let end = (self.first_line + lines).next_multiple_of(M::GRANULE);
         end.min(self.whole_granules().end)
@@ -310,7 +313,8 @@ impl<M: Lines> Table<M> {
         resizer.huge_pages = HugePages::WhenLarge;
     }
 
-    /// One line less; false when there is no memory for the chain of a block that has too many entries.
+    /// One line less; false when there is no memory for the chain of a block that has too many
+    /// entries.
     pub(crate) fn shrink(
         &self,
         resizer: &mut Resizer,
@@ -354,8 +358,8 @@ impl<M: Lines> Table<M> {
         low.clear();
         high.clear();
         let mut locked_low = lock(before.low);
-        // The lock of a block that is not there yet: who locked it when it was there before looks at the address
-        // again and lets go.
+        // The lock of a block that is not there yet: who locked it when it was there before looks
+        // at the address again and lets go.
         let mut locked_high = before.high.or(after.high).map(lock);
         locked_low.entries(words);
         if before.high.is_some() {
@@ -439,7 +443,8 @@ impl<M: Lines> Table<M> {
                     .all(|word| word.get() == slot::EMPTY),
                 "X5: an entry lies behind the last line"
             );
-            // What of the last lines shares a granule with overflow lines is counted as given back, and is not: less than one.
+            // What of the last lines shares a granule with overflow lines is counted as given back,
+            // and is not: less than one.
             if self.memory.give_back(leaving.lines_from..lines_end) {
                 resizer.lines_touched = leaving.lines_from - self.first_line;
             }
@@ -470,7 +475,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Overflow lines with numbers from `from` on, unless some of them were used since that was decided.
+    /// Overflow lines with numbers from `from` on, unless some of them were used since that was
+    /// decided.
     fn give_back_overflow(&self, from: u64) {
         let mut overflow = self.lock_overflow();
         let count = self.memory.count();

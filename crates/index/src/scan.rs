@@ -7,7 +7,8 @@ use crate::words::Lines;
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
 impl<M: Lines> Table<M> {
-    /// Appends the slots of the entries whose home covers `from`, and says the last hash that home covers.
+    /// Appends the slots of the entries whose home covers `from`, and says the last hash that home
+    /// covers.
     pub(crate) fn scan(&self, spread: &Spread, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
         let place = spread.place(from);
         let begin = slots.len();
@@ -28,8 +29,8 @@ impl<M: Lines> Table<M> {
     }
 
     /// Removes the entries of `range` from the home that covers its first hash, appends their slots
-    /// to `removed`, and says the last hash that home covers. `hash_of` is called for the entries of
-    /// a home that lies partly in the range.
+    /// to `removed`, and says the last hash that home covers. `hash_of` is called for the entries
+    /// of a home that lies partly in the range.
     pub(crate) fn remove_in_first_bucket(
         &self,
         spread: &Spread,

@@ -68,7 +68,8 @@ pub(crate) fn with_tag(word: u64, tag: u64) -> u64 {
 /// Whether the word is an entry with this tag.
 #[inline]
 pub(crate) fn has_tag(word: u64, tag: u64) -> bool {
-    // One comparison: the words of entries with this tag follow each other, without the one whose offset is zero.
+    // One comparison: the words of entries with this tag follow each other, without the one whose
+    // offset is zero.
     word.wrapping_sub((tag << TAG_SHIFT) + 1) < (1 << TAG_SHIFT) - 1
 }
 

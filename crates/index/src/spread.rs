@@ -1,28 +1,30 @@
 //! From hashes to buckets: pure arithmetic.
 //!
 //! A hash becomes a *place*: the same order, but with the expected range of hashes stretched over
-//! all 64 bits. The number of lines alone says how places map to lines. Lines belong to *blocks* of 8 to 15; a
-//! block's number is made of the place's top bits, reversed, and the bits that follow, as a fraction of the block, say
-//! which of its lines is the *home* of the place. So a block, and a home, is one contiguous range of places (X4).
+//! all 64 bits. The number of lines alone says how places map to lines. Lines belong to *blocks* of
+//! 8 to 15; a block's number is made of the place's top bits, reversed, and the bits that follow,
+//! as a fraction of the block, say which of its lines is the *home* of the place. So a block, and a
+//! home, is one contiguous range of places (X4).
 //!
 //! ```text
 //! lines = k * 2^level + s, 8 <= k < 16: blocks 0..s have k + 1 lines, blocks s..2^level have k; line i of block b is
 //! line i * 2^level + b of all. A block of 16 lines is two blocks of 8 instead: b, and b + 2^level.
 //! ```
 //!
-//! One line more is appended at the end of all and belongs to block `s`, whose entries it shares out anew (linear
-//! hashing with partial expansions); one line less is the reverse.
+//! One line more is appended at the end of all and belongs to block `s`, whose entries it shares
+//! out anew (linear hashing with partial expansions); one line less is the reverse.
 
 use crate::slot::TAG_BITS;
 use pluvio_units::{HashRange, KeyHash};
 
-/// A tag is refreshed from the key each time a block's address has grown by so many bits. In between, it loses a bit
-/// of its worth per split. A power of two. Four: one split in four reads keys, and 15 - 3 - 4 = 8 bits at least tell
-/// the entries of a line apart, so that a full line gives at worst 3 % of the lookups one needless look at the log.
+/// A tag is refreshed from the key each time a block's address has grown by so many bits. In
+/// between, it loses a bit of its worth per split. A power of two. Four: one split in four reads
+/// keys, and 15 - 3 - 4 = 8 bits at least tell the entries of a line apart, so that a full line
+/// gives at worst 3 % of the lookups one needless look at the log.
 const TAG_STEP: u32 = 4;
 
-/// How many bits behind those of the block say which of its lines a place belongs to. Always within the tag. With so
-/// many, the lines of a block differ by less than 1 % in the places they hold.
+/// How many bits behind those of the block say which of its lines a place belongs to. Always within
+/// the tag. With so many, the lines of a block differ by less than 1 % in the places they hold.
 const FRACTION_BITS: u32 = TAG_BITS - TAG_STEP;
 
 /// The order-preserving map from hashes to places.
@@ -38,7 +40,8 @@ pub(crate) struct Spread {
     stretch: u64,
 }
 
-/// A block, as it is at some number of lines: the contiguous range of places that share its bits, cut into lines.
+/// A block, as it is at some number of lines: the contiguous range of places that share its bits,
+/// cut into lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     /// Its number: the top bits of its places, reversed.
@@ -139,7 +142,8 @@ const REVERSED: [u8; 256] = {
     reversed
 };
 
-/// The top bits of a place in reversed order, one more than `level` of them at least, with others above them.
+/// The top bits of a place in reversed order, one more than `level` of them at least, with others
+/// above them.
 #[inline(always)]
 fn reversed_top(place: u64, level: u32) -> u64 {
     let [.., next, top] = place.to_le_bytes();
@@ -237,7 +241,8 @@ impl Address {
         let below = u64::MAX.checked_shr(bits).unwrap_or(0);
         let shift = 64 - bits - FRACTION_BITS;
         let begin = |line: u64| (line << FRACTION_BITS).div_ceil(lines) << shift;
-        // The end of the last line is the block's: a carry out of 64 bits when it is the only block.
+        // The end of the last line is the block's: a carry out of 64 bits when it is the only
+        // block.
         let (first, end) = (begin(self.home), begin(self.home + 1));
         (
             place & !below | first,
@@ -300,7 +305,8 @@ impl Blocks {
     }
 }
 
-/// The tag of a place in a block of `bits` bits: the 15 bits of the place from the last multiple of [`TAG_STEP`] on.
+/// The tag of a place in a block of `bits` bits: the 15 bits of the place from the last multiple of
+/// [`TAG_STEP`] on.
 #[inline]
 pub(crate) fn tag(place: u64, bits: u32) -> u64 {
     (place << (bits & !(TAG_STEP - 1))) >> (64 - TAG_BITS)

@@ -1,8 +1,9 @@
-//! How much an operation does: how many lines a lookup, a change and a step of resizing ask for, also when somebody has
-//! chosen the keys. Counted by memory that notes every line it is asked for.
+//! How much an operation does: how many lines a lookup, a change and a step of resizing ask for,
+//! also when somebody has chosen the keys. Counted by memory that notes every line it is asked for.
 //!
-//! Bounds, with `n` entries of one hash (`docs/index.md`, "Weaknesses"): who shares their block walks at most the block's lines
-//! and `n / 7` lines more, once or twice; who does not share it notices nothing.
+//! Bounds, with `n` entries of one hash (`docs/index.md`, "Weaknesses"): who shares their block
+//! walks at most the block's lines and `n / 7` lines more, once or twice; who does not share it
+//! notices nothing.
 
 use crate::resize::Resizer;
 use crate::slot;
@@ -16,14 +17,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most lines of a block with evenly spread keys: fifteen, the one its head is in, and a short chain.
+/// Most lines of a block with evenly spread keys: fifteen, the one its head is in, and a short
+/// chain.
 const BLOCK: u64 = 15 + 1 + 2;
 
 /// Lines of an index in memory that counts.
 struct Counted {
     lines: Vec<[AtomicU64; 8]>,
-    /// How often each line was asked for; none when nobody wants to know. The first one, which says how many lines there are,
-    /// is every operation's and is not counted.
+    /// How often each line was asked for; none when nobody wants to know. The first one, which says
+    /// how many lines there are, is every operation's and is not counted.
     asked: RefCell<Option<BTreeMap<u64, u64>>>,
 }
 
@@ -273,8 +275,8 @@ fn keys_that_collide_under_one_seed_are_spread_under_another() {
     }
 }
 
-/// What keeps a step short: two blocks, their heads, the line that comes or goes, and what their chains have. Keys are read
-/// of the entries of these blocks only.
+/// What keeps a step short: two blocks, their heads, the line that comes or goes, and what their
+/// chains have. Keys are read of the entries of these blocks only.
 #[test]
 fn a_step_touches_two_blocks_at_most_at_every_size() {
     let keys = 40_000;

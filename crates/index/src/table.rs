@@ -28,7 +28,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// cores do not fight for one. A power of two.
 const STRIPES: usize = 8;
 
-/// So many changes of one counter, and somebody looks what is due even if the counter does not tell.
+/// So many changes of one counter, and somebody looks what is due even if the counter does not
+/// tell.
 const LOOK_EVERY: u64 = 256;
 
 /// Heads in a line.
@@ -115,8 +116,9 @@ pub(crate) struct Overflow {
     pub(crate) grown: bool,
 }
 
-/// Where a hash was at home when somebody asked ([`Index::home`](crate::Index::home)). Lines come and go: an entry found
-/// there is one of the index all the same, and who finds none has not seen that there is none.
+/// Where a hash was at home when somebody asked ([`Index::home`](crate::Index::home)). Lines come
+/// and go: an entry found there is one of the index all the same, and who finds none has not seen
+/// that there is none.
 #[derive(Debug, Clone, Copy)]
 pub struct Home {
     /// The line, counted from the beginning of the memory.
@@ -124,7 +126,8 @@ pub struct Home {
     tag: u64,
 }
 
-/// Where a hash was at home when somebody asked, for who goes there as soon as it has a guard ([`Index::approach`](crate::Index::approach)).
+/// Where a hash was at home when somebody asked, for who goes there as soon as it has a guard
+/// ([`Index::approach`](crate::Index::approach)).
 #[derive(Debug, Clone, Copy)]
 pub struct Approach {
     place: u64,
@@ -174,11 +177,12 @@ impl<'a, M: Lines> Glance<'a, M> {
         self.table.at_home(self.home)
     }
 
-    /// Whether what was taken since of what lies behind an entry of that place, found at home or away, is of one moment.
+    /// Whether what was taken since of what lies behind an entry of that place, found at home or
+    /// away, is of one moment.
     #[inline(always)]
     pub(crate) fn holds(&self) -> bool {
-        // Pairs with the fence in `begin_change`: who took something of a change sees *moving* or a newer
-        // version here.
+        // Pairs with the fence in `begin_change`: who took something of a change sees *moving* or a
+        // newer version here.
         M::fence_acquire();
         // In this order, as in `read_all`. The number of lines alone decides about the address.
         self.table.lines() == self.lines && unmoved(self.head, self.head_word.get())
@@ -186,7 +190,8 @@ impl<'a, M: Lines> Glance<'a, M> {
 }
 
 impl<M: Lines> Table<M> {
-    /// `memory` is zero and has room for what [`Self::memory_lines`] says. The index has `lines` lines, and never less.
+    /// `memory` is zero and has room for what [`Self::memory_lines`] says. The index has `lines`
+    /// lines, and never less.
     pub(crate) fn new(memory: M, lines: u64, lines_max: u64) -> Self {
         let first_line = Self::first_line(lines_max);
         assert!(1 << M::BLOCK_LOG <= lines && lines <= lines_max);
@@ -264,7 +269,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// The place that was approached, the number of lines, and the address that the place has with so many.
+    /// The place that was approached, the number of lines, and the address that the place has with
+    /// so many.
     #[inline(always)]
     pub(crate) fn arrive(&self, approach: Approach) -> (u64, u64, Address) {
         let Approach {
@@ -328,14 +334,14 @@ impl<M: Lines> Table<M> {
         &self.overflow_line(number)[1..=M::OVERFLOW_SLOTS]
     }
 
-    /// Shows `see` every slot word where an entry of `place` can be, until it answers something, or until all of
-    /// them were seen without one entry of the block changing its slot meanwhile: then the answer is `None`, and
-    /// every entry that was there all the time has been seen. The address is that of `place`; `restart`
-    /// is called before each attempt.
+    /// Shows `see` every slot word where an entry of `place` can be, until it answers something, or
+    /// until all of them were seen without one entry of the block changing its slot meanwhile: then
+    /// the answer is `None`, and every entry that was there all the time has been seen. The address
+    /// is that of `place`; `restart` is called before each attempt.
     ///
-    /// Why an answer needs no check: a slot is one word, so what it said was linked when it was read.
-    /// Why a complete view does: an entry could have moved from a slot not yet seen to one seen
-    /// already. Moving starts by storing *moving* before the first slot (X3); so a slot load
+    /// Why an answer needs no check: a slot is one word, so what it said was linked when it was
+    /// read. Why a complete view does: an entry could have moved from a slot not yet seen to one
+    /// seen already. Moving starts by storing *moving* before the first slot (X3); so a slot load
     /// (acquire) that read a moved word makes the last load of the head read *moving* or more.
     #[inline]
     pub(crate) fn read_all<T>(
@@ -365,7 +371,8 @@ impl<M: Lines> Table<M> {
                 if next == 0 {
                     break true;
                 }
-                // Not moved: `next` was in this chain when it was read, so chains cannot lead astray.
+                // Not moved: `next` was in this chain when it was read, so chains cannot lead
+                // astray.
                 if !unmoved(head, head_word.get()) {
                     break false;
                 }
@@ -376,8 +383,9 @@ impl<M: Lines> Table<M> {
                 }
                 next = next_of(self.overflow_line(next)[0].get());
             };
-            // The number of lines, then the head. A step stores the number between *moving* and the new version: who
-            // saw that version at first sees the number here; and if the number went and came back, the head tells.
+            // The number of lines, then the head. A step stores the number between *moving* and the
+            // new version: who saw that version at first sees the number here; and if the number
+            // went and came back, the head tells.
             let now = self.address(place);
             let at_rest = head & MOVING == 0 && unmoved(head, head_word.get());
             if whole && now == address && at_rest {
@@ -400,7 +408,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// What `take` makes of the entry of `place`: it is asked about slots with the right tag until it gives something.
+    /// What `take` makes of the entry of `place`: it is asked about slots with the right tag until
+    /// it gives something.
     #[inline]
     pub(crate) fn lookup<T>(
         &self,
@@ -457,8 +466,8 @@ impl<M: Lines> Table<M> {
         self.memory.prefetch(Self::head_line(address.block.number));
     }
 
-    /// The home that was approached as it is to be seen for what lies behind its slots and is changed in place; none while a change of
-    /// its block is under way.
+    /// The home that was approached as it is to be seen for what lies behind its slots and is
+    /// changed in place; none while a change of its block is under way.
     #[inline(always)]
     pub(crate) fn glance(&self, approach: Approach) -> Option<Glance<'_, M>> {
         let (_, lines, address) = self.arrive(approach);
@@ -475,7 +484,8 @@ impl<M: Lines> Table<M> {
     }
 
     /// [`Self::lookup`], and `take` something of what it found that writers change behind
-    /// [`Locked::begin_change`](crate::block::Locked::begin_change): the answer was true as a whole.
+    /// [`Locked::begin_change`](crate::block::Locked::begin_change): the answer was true as a
+    /// whole.
     pub(crate) fn lookup_stable<T>(
         &self,
         place: u64,
@@ -531,8 +541,9 @@ impl<M: Lines> Table<M> {
     /// Entries, exact when nobody writes.
     pub(crate) fn len(&self) -> u64 {
         let counts = self.stripes.iter().map(|s| s.0.load(Ordering::Relaxed));
-        // Wrapping: an entry may be counted in by one stripe and out by another. They are read one after the other while others
-        // count, so that the sum may be less than nothing for a moment.
+        // Wrapping: an entry may be counted in by one stripe and out by another. They are read one
+        // after the other while others count, so that the sum may be less than nothing for a
+        // moment.
         let sum = counts.fold(0, u64::wrapping_add);
         sum.cast_signed().max(0).cast_unsigned()
     }
@@ -586,8 +597,8 @@ impl<M: Lines> Table<M> {
         Some(number)
     }
 
-    /// A chain of overflow lines with these words, that no head leads to yet: its first line, 0 for no words. `None`
-    /// when the memory is used up.
+    /// A chain of overflow lines with these words, that no head leads to yet: its first line, 0 for
+    /// no words. `None` when the memory is used up.
     pub(crate) fn make_chain(&self, words: &[u64]) -> Option<u64> {
         let mut first = 0;
         for chunk in words.chunks(M::OVERFLOW_SLOTS).rev() {
@@ -605,8 +616,8 @@ impl<M: Lines> Table<M> {
         Some(first)
     }
 
-    /// Gives back the overflow lines from `first` on, which no head leads to any more. Readers may be looking still:
-    /// they find out by the version of the block they came from.
+    /// Gives back the overflow lines from `first` on, which no head leads to any more. Readers may
+    /// be looking still: they find out by the version of the block they came from.
     pub(crate) fn free_chain(&self, first: u64) {
         if first == 0 {
             return;

@@ -103,7 +103,8 @@ fn get(index: &Index, key: u64, hash: KeyHash) -> Option<EntryRef> {
     slot.map(|slot| slot.entry)
 }
 
-/// Walks the whole index. What a line held before the walk came to it is not counted: the lines may have changed.
+/// Walks the whole index. What a line held before the walk came to it is not counted: the lines may
+/// have changed.
 fn walk(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> Vec<EntryRef> {
     let (mut all, mut slots, mut from) = (Vec::new(), Vec::new(), KeyHash(0));
     loop {
@@ -124,7 +125,8 @@ fn walk(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> Vec<EntryRef> {
     }
 }
 
-/// X1, X2 and the displacements of an index that nobody changes; gives how many entries are not at home.
+/// X1, X2 and the displacements of an index that nobody changes; gives how many entries are not at
+/// home.
 fn check(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> u64 {
     let table = &index.table;
     let (mut entries, mut away, mut from) = (0, 0, 0_u64);
@@ -659,7 +661,8 @@ fn an_entry_at_offset_zero_is_refused() {
     let _ = index(10).lock(KeyHash(1)).insert(entry(0), false);
 }
 
-/// Who asked where a hash is at home before the index grew, or shrank, finds its entry where it is by now.
+/// Who asked where a hash is at home before the index grew, or shrank, finds its entry where it is
+/// by now.
 #[test]
 fn what_was_approached_is_found_wherever_it_is_by_now() {
     const KEYS: u64 = 20_000;

@@ -11,11 +11,13 @@ const SPINS: u32 = 100;
 
 /// An atomic word. Loads acquire and stores release throughout: on x86 both are plain moves.
 pub(crate) trait Word {
-    /// Acquire: what the storing thread did before is seen, and no later load comes before this one.
+    /// Acquire: what the storing thread did before is seen, and no later load comes before this
+    /// one.
     fn get(&self) -> u64;
     /// Release: pairs with `get`.
     fn set(&self, value: u64);
-    /// Replaces `old` by `new`, with acquire; false when the word was not `old`. May fail spuriously.
+    /// Replaces `old` by `new`, with acquire; false when the word was not `old`. May fail
+    /// spuriously.
     fn try_swap(&self, old: u64, new: u64) -> bool;
 }
 
@@ -45,8 +47,8 @@ pub(crate) trait Lines {
     const SLOTS: usize;
     /// Slots of an overflow line, behind its link.
     const OVERFLOW_SLOTS: usize;
-    /// A block has `1 << BLOCK_LOG` lines, or more, but less than twice as many. Eight: the displacements of 15 lines
-    /// fit one word.
+    /// A block has `1 << BLOCK_LOG` lines, or more, but less than twice as many. Eight: the
+    /// displacements of 15 lines fit one word.
     const BLOCK_LOG: u32;
     /// Memory is given back in pieces of so many lines.
     const GRANULE: u64;
@@ -56,17 +58,18 @@ pub(crate) trait Lines {
     fn count(&self) -> u64;
     /// One line.
     fn line(&self, number: u64) -> &[Self::Word; 8];
-    /// Gives back the memory of whole granules, which then reads as zero; false when the system refused. Nobody uses
-    /// these lines meanwhile.
+    /// Gives back the memory of whole granules, which then reads as zero; false when the system
+    /// refused. Nobody uses these lines meanwhile.
     fn give_back(&self, lines: core::ops::Range<u64>) -> bool;
     /// Asks for huge pages under these lines, or for no more of them. They are whole granules.
     fn prefer_huge_pages(&self, _lines: core::ops::Range<u64>, _huge: bool) {}
     /// Asks for a line to come near.
     fn prefetch(&self, number: u64);
-    /// Which slots of a line seem to have the tag, as bits by their place in the line. A glimpse: who acts upon a bit
-    /// loads the slot and looks again; who does not find a tag here has not seen that it is not there. Without branches:
-    /// where in the line the tag is, no processor foresees, and a wrong guess would keep it from going on with the next
-    /// lookup while this one waits for memory.
+    /// Which slots of a line seem to have the tag, as bits by their place in the line. A glimpse:
+    /// who acts upon a bit loads the slot and looks again; who does not find a tag here has not
+    /// seen that it is not there. Without branches: where in the line the tag is, no processor
+    /// foresees, and a wrong guess would keep it from going on with the next lookup while this one
+    /// waits for memory.
     fn glimpse(line: &[Self::Word; 8], tag: u64) -> u32 {
         let slots = line[..Self::SLOTS].iter().rev();
         slots.fold(0, |mask, word| {

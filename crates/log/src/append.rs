@@ -3,7 +3,8 @@
 //! - LOG-6: a group lies in one segment, its entries one behind the other, and becomes visible to
 //!   replication as a whole.
 //! - LOG-7: an append never waits. What does not fit is refused with a delay.
-//! - LOG-8: objects leave the last seglets to tombstones, so a delete works when objects are refused.
+//! - LOG-8: objects leave the last seglets to tombstones, so a delete works when objects are
+//!   refused.
 
 use crate::durable::Appended;
 use crate::error::{AppendError, FullReason};
@@ -30,15 +31,16 @@ pub enum AppendClass {
     /// Objects that take the place of others with `old_bytes` in the log. Refused for the limit of
     /// live objects only when they are larger than those.
     Replace {
-        /// Bytes of the objects replaced, as they would be with the versions of the new ones (`Encoded::object_len_at`): what
-        /// grows by its version alone is not refused.
+        /// Bytes of the objects replaced, as they would be with the versions of the new ones
+        /// (`Encoded::object_len_at`): what grows by its version alone is not refused.
         old_bytes: u32,
-        /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit, as far as there is memory
-        /// beside the reserves, and leaves others no more than what does not grow.
+        /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit,
+        /// as far as there is memory beside the reserves, and leaves others no more than what does
+        /// not grow.
         graves_bytes: u32,
     },
-    /// Objects of a crashed master's log of which it is known that they live: as replacements that are no
-    /// larger. They lived in as much memory before.
+    /// Objects of a crashed master's log of which it is known that they live: as replacements that
+    /// are no larger. They lived in as much memory before.
     Replay,
     /// Tombstones without objects: may use seglets that objects may not.
     Delete,
@@ -137,11 +139,11 @@ fn timestamp(entry: &Entry<'_>) -> u32 {
 }
 
 impl LogSpace {
-    /// Appends a group of entries to the head of `log`: all of them, in one segment, or none. Opens a
-    /// new head when the group does not fit the old one. Never waits.
+    /// Appends a group of entries to the head of `log`: all of them, in one segment, or none. Opens
+    /// a new head when the group does not fit the old one. Never waits.
     ///
-    /// `guard` must be held until the index points to the entries: before that, only the guard keeps the
-    /// cleaner from taking them for dead (engine facts 3.8, item 4).
+    /// `guard` must be held until the index points to the entries: before that, only the guard
+    /// keeps the cleaner from taking them for dead (engine facts 3.8, item 4).
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was appended. Drop the guard before trying again: while it is
@@ -161,8 +163,8 @@ impl LogSpace {
         })
     }
 
-    /// Appends one object: [`Self::append`] for a group of one, by the short way when it fits the seglet that the
-    /// head is in.
+    /// Appends one object: [`Self::append`] for a group of one, by the short way when it fits the
+    /// seglet that the head is in.
     ///
     /// # Errors
     /// As of [`Self::append`].
@@ -195,8 +197,9 @@ impl LogSpace {
         Ok(Appended::new(log, position, entry))
     }
 
-    /// The head of a log of a store without replicas, for appends that need nothing but room in the seglet that it is in
-    /// ([`OpenHead::exchange`]). `None` when live objects are at their limit, which others than these look at.
+    /// The head of a log of a store without replicas, for appends that need nothing but room in the
+    /// seglet that it is in ([`OpenHead::exchange`]). `None` when live objects are at their limit,
+    /// which others than these look at.
     ///
     /// # Panics
     /// When the store has replicas: such entries have no checksum, and nobody is told of them.
@@ -329,8 +332,9 @@ impl LogSpace {
         }
     }
 
-    /// Live objects are looked at only when a seglet is taken, or when they were at the limit at the last look: the
-    /// limit holds to 64 KiB a log, and the usual append does not read every log's counter.
+    /// Live objects are looked at only when a seglet is taken, or when they were at the limit at
+    /// the last look: the limit holds to 64 KiB a log, and the usual append does not read every
+    /// log's counter.
     pub(crate) fn check_live_limit(
         &self,
         class: AppendClass,
@@ -414,8 +418,8 @@ fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     added.saturating_sub(replaced) as u64
 }
 
-/// The writer of a head.
-/// A head that this thread alone appends to as long as this lives. Nothing else of the log can be called meanwhile.
+/// The writer of a head. A head that this thread alone appends to as long as this lives. Nothing
+/// else of the log can be called meanwhile.
 pub struct OpenHead<'a> {
     space: &'a LogSpace,
     log: LogId,
@@ -429,9 +433,10 @@ impl core::fmt::Debug for OpenHead<'_> {
 }
 
 impl OpenHead<'_> {
-    /// Appends one object that takes the place of the one at `old` of so many bytes, if that needs no seglet, and counts
-    /// the new one as live and the old one as dead; gives the new one with its length in the log. Once nothing points to the old one,
-    /// [`LogSpace::mark_overwritten`] is to be called for it. `None`, and nothing has changed, when it needs
+    /// Appends one object that takes the place of the one at `old` of so many bytes, if that needs
+    /// no seglet, and counts the new one as live and the old one as dead; gives the new one with
+    /// its length in the log. Once nothing points to the old one, [`LogSpace::mark_overwritten`] is
+    /// to be called for it. `None`, and nothing has changed, when it needs
     /// [`LogSpace::append_object`]. `guard`: as for [`LogSpace::append`]; `old` was found under it.
     #[inline(always)]
     pub fn exchange(
@@ -468,7 +473,8 @@ impl OpenHead<'_> {
         Some((entry, encoded.len() as u32))
     }
 
-    /// Shows the entry of `len` bytes that was just put, and counts it as live and the old one as dead.
+    /// Shows the entry of `len` bytes that was just put, and counts it as live and the old one as
+    /// dead.
     #[inline(always)]
     fn publish(&mut self, len: usize, (old, old_len): (EntryRef, u32)) {
         let memory = &self.space.memory;

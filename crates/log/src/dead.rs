@@ -1,7 +1,7 @@
 //! Where dead versions of an object lie, and how the log keeps them dead (`docs/tombstones.md`).
 //!
-//! - LOG-14: an object that is dead on disk has a tombstone that names its segment, or a newer object of its key that lives,
-//!   or is not cleaned yet, names it among its graves.
+//! - LOG-14: an object that is dead on disk has a tombstone that names its segment, or a newer
+//!   object of its key that lives, or is not cleaned yet, names it among its graves.
 
 use crate::durable::Durability;
 use crate::space::LogSpace;
@@ -16,8 +16,8 @@ use std::sync::PoisonError;
 pub enum Tombstones {
     /// A tombstone for every overwrite, as for every delete (000 §4).
     Every,
-    /// The object that overwrites it: its version is higher, and its graves name the segments that need tombstones when it is
-    /// deleted.
+    /// The object that overwrites it: its version is higher, and its graves name the segments that
+    /// need tombstones when it is deleted.
     #[default]
     Deletes,
 }
@@ -38,8 +38,8 @@ pub struct Burial {
     list: GraveList,
 }
 
-/// Objects with longer keys have tombstones, and no graves: all tombstones of a delete together must be small, since
-/// a delete has to work when only its reserve is left.
+/// Objects with longer keys have tombstones, and no graves: all tombstones of a delete together
+/// must be small, since a delete has to work when only its reserve is left.
 const KEY_WITH_GRAVES_MAX: usize = 1024;
 
 impl Deref for DeadIn {
@@ -66,7 +66,8 @@ impl DeadIn {
         }
     }
 
-    /// As many of them as possible in the graves of the object that takes the place of the dead one.
+    /// As many of them as possible in the graves of the object that takes the place of the dead
+    /// one.
     #[must_use]
     pub fn in_graves(self) -> Burial {
         let (list, tombstones) = GraveList::of(&self).expect("they ascend");
@@ -105,8 +106,9 @@ impl Burial {
 }
 
 impl LogSpace {
-    /// Where dead versions of an object lie when the one at `entry` dies, which has these graves: its own segment and
-    /// those of its graves that are on disk. `entry` was found under `guard`, and its bucket is locked.
+    /// Where dead versions of an object lie when the one at `entry` dies, which has these graves:
+    /// its own segment and those of its graves that are on disk. `entry` was found under `guard`,
+    /// and its bucket is locked.
     #[must_use]
     pub fn dead_with(&self, entry: EntryRef, graves: Graves<'_>, guard: &EpochGuard<'_>) -> DeadIn {
         let own = self.position_of(entry, guard).1.segment;

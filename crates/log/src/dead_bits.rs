@@ -5,22 +5,25 @@
 //! bits          0 0 0 0 0 0 0 0   1 0 0 0 0 0  0 0 0 0 0 0 0 0 0 0 0          first byte is its own (no entry has fewer than 13)
 //! ```
 //!
-//! Whoever takes an object out of the index sets its bit, behind that. So the cleaner sees from the bits alone what it may leave
-//! behind, and asks the index only about what it moves: of a segment it reads neither keys nor index lines of what is dead.
+//! Whoever takes an object out of the index sets its bit, behind that. So the cleaner sees from the
+//! bits alone what it may leave behind, and asks the index only about what it moves: of a segment
+//! it reads neither keys nor index lines of what is dead.
 //!
-//! - LOG-15: a bit is set only behind the moment at which nothing points to its object any more, by somebody who has held a guard
-//!   since before; all bits of a seglet are cleared when a segment gets it. So a bit that is set tells of a death that is final;
-//!   one that is not tells nothing for certain: that of an object that is counted as dead may come in a moment, or was lost.
+//! - LOG-15: a bit is set only behind the moment at which nothing points to its object any more, by
+//!   somebody who has held a guard since before; all bits of a seglet are cleared when a segment
+//!   gets it. So a bit that is set tells of a death that is final; one that is not tells nothing
+//!   for certain: that of an object that is counted as dead may come in a moment, or was lost.
 //!
-//! What does not set bits: tombstones, which die by what they name, and what a segment has for itself. Memory that the system has
-//! not been asked for, or has back, reads as no bit set.
+//! What does not set bits: tombstones, which die by what they name, and what a segment has for
+//! itself. Memory that the system has not been asked for, or has back, reads as no bit set.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_memory::{CACHE_LINE_BYTES, RegionError, WordRegion, page_bytes};
 use pluvio_units::{EntryRef, SEGLET_BYTES};
 
-/// Bytes of log memory for a bit. Less than the shortest entry has, and more would save little: it is a 64th of the memory.
+/// Bytes of log memory for a bit. Less than the shortest entry has, and more would save little: it
+/// is a 64th of the memory.
 const BYTES_PER_BIT: u64 = 8;
 /// Bytes of log memory for a word of bits.
 const BYTES_PER_WORD: u64 = 64 * BYTES_PER_BIT;
@@ -55,9 +58,11 @@ impl DeadBits {
     #[inline(always)]
     pub(crate) fn set(&self, entry: EntryRef) {
         let (word, bit) = self.word(entry);
-        // Acquire and release: who sees this bit, or another one that was taken along, sees what came before it as well, the
-        // entry that took its object's place (CLEAN-2). In two steps, of which another thread's may take place between: then its
-        // bit is lost. A locked instruction instead would wait until the stores before it are out, and hold back whatever follows.
+        // Acquire and release: who sees this bit, or another one that was taken along, sees what
+        // came before it as well, the entry that took its object's place (CLEAN-2). In two steps,
+        // of which another thread's may take place between: then its bit is lost. A locked
+        // instruction instead would wait until the stores before it are out, and hold back whatever
+        // follows.
         word.store(word.load(Ordering::Acquire) | bit, Ordering::Release);
     }
 
@@ -74,7 +79,8 @@ impl DeadBits {
         let first = seglet_base / BYTES_PER_LINE;
         for line in first..first + LINES_PER_SEGLET {
             for word in self.0.line(line * CACHE_LINE_BYTES) {
-                // Relaxed: references to what will lie here are published later. What is zero already stays untouched memory.
+                // Relaxed: references to what will lie here are published later. What is zero
+                // already stays untouched memory.
                 if word.load(Ordering::Relaxed) != 0 {
                     word.store(0, Ordering::Relaxed);
                 }

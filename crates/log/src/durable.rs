@@ -1,6 +1,6 @@
 //! Durability as a type (STYLE 5): `append` gives an [`Appended`], only
-//! [`LogSpace::confirm`](crate::LogSpace::confirm) turns it into a [`Durable`], and only a `Durable`
-//! should become a success reply.
+//! [`LogSpace::confirm`](crate::LogSpace::confirm) turns it into a [`Durable`], and only a
+//! `Durable` should become a success reply.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::{LogId, LogPosition, SegmentId};

@@ -1,15 +1,16 @@
 //! Objects whose values are overwritten where they lie (004 ch. 6), in log spaces without replicas.
 //!
-//! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of a small object (`SMALL_ENTRY_MAX`)
-//! may change as long as the index points to it; everything before the value, and larger objects, never do.
+//! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of a small object
+//! (`SMALL_ENTRY_MAX`) may change as long as the index points to it; everything before the value,
+//! and larger objects, never do.
 //!
-//! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's; these and the rest are accessed each for itself, so
-//! that everybody agrees which bytes are accessed as words.
+//! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's; these and the rest are accessed
+//! each for itself, so that everybody agrees which bytes are accessed as words.
 //!
-//! - LOG-12: the value of such an object is stored and read by accesses that may race only, from its publication
-//!   until its memory is free. Nobody takes a slice of it.
-//! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the bucket's
-//!   version; so does who points the index to a copy, after having taken the value again.
+//! - LOG-12: the value of such an object is stored and read by accesses that may race only, from
+//!   its publication until its memory is free. Nobody takes a slice of it.
+//! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the
+//!   bucket's version; so does who points the index to a copy, after having taken the value again.
 
 use crate::memory::LogMemory;
 use crate::space::LogSpace;
@@ -19,8 +20,8 @@ use pluvio_format::{Object, ObjectFront};
 use pluvio_memory::{EpochGuard, RacingBytes};
 use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SMALL_ENTRY_MAX};
 
-/// Bytes of the owner's at the beginning of a value that may be overwritten: version and length, so that a shorter
-/// value fits as well.
+/// Bytes of the owner's at the beginning of a value that may be overwritten: version and length, so
+/// that a shorter value fits as well.
 pub const VALUE_HEAD_BYTES: usize = 12;
 
 /// An object whose value may change.
@@ -39,7 +40,8 @@ pub struct MutableObject<'g> {
 }
 
 impl<'g> MutableObject<'g> {
-    /// An object with these bytes, whose value begins at `value_at`; `None` when the value is too short to have a head.
+    /// An object with these bytes, whose value begins at `value_at`; `None` when the value is too
+    /// short to have a head.
     #[inline(always)]
     fn new(
         version: ObjectVersion,
@@ -82,8 +84,8 @@ impl<'g> MutableObject<'g> {
         self.total_len
     }
 
-    /// The head of the value. It may be torn, and so may be the rest, unless the bucket is locked, or its version
-    /// tells afterwards that nobody wrote.
+    /// The head of the value. It may be torn, and so may be the rest, unless the bucket is locked,
+    /// or its version tells afterwards that nobody wrote.
     #[must_use]
     #[inline(always)]
     pub fn load_head(&self) -> [u8; VALUE_HEAD_BYTES] {
@@ -99,15 +101,16 @@ impl<'g> MutableObject<'g> {
         self.rest.load_vec(len, into);
     }
 
-    /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has told readers
-    /// (LOG-13).
+    /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has
+    /// told readers (LOG-13).
     ///
     /// # Panics
     /// When `rest` is longer than the room.
     #[inline(always)]
     pub fn overwrite(&self, head: &[u8; VALUE_HEAD_BYTES], rest: &[u8]) {
-        // SAFETY: nobody takes a slice of the value of such an object (LOG-12), its first copy was written before the index
-        // pointed to it, and the bucket's lock keeps other writers away (LOG-13).
+        // SAFETY: nobody takes a slice of the value of such an object (LOG-12), its first copy was
+        // written before the index pointed to it, and the bucket's lock keeps other writers away
+        // (LOG-13).
         unsafe {
             self.head.store_array(head);
             self.rest.store(rest);
@@ -115,16 +118,17 @@ impl<'g> MutableObject<'g> {
     }
 }
 
-/// Whether the value of an entry of so many bytes may change where it lies, with `left` bytes of its seglet from its beginning
-/// on: a small entry never crosses a seglet border, wherever the cleaner copies it to; a large one might, and then a change
-/// during the copy would be lost.
+/// Whether the value of an entry of so many bytes may change where it lies, with `left` bytes of
+/// its seglet from its beginning on: a small entry never crosses a seglet border, wherever the
+/// cleaner copies it to; a large one might, and then a change during the copy would be lost.
 #[inline(always)]
 fn may_change(total_len: usize, left: usize) -> bool {
     total_len <= SMALL_ENTRY_MAX && total_len <= left
 }
 
 impl LogMemory {
-    /// The object at `entry`, without its value; `None` when it is none, or one whose value never changes.
+    /// The object at `entry`, without its value; `None` when it is none, or one whose value never
+    /// changes.
     #[inline]
     pub(crate) fn mutable_object<'g>(
         &'g self,
@@ -153,8 +157,8 @@ impl LogMemory {
         if !may_change(front.total_len, left) {
             return None;
         }
-        // SAFETY: below the appended length and under the guard, as in `view`; and what lies before the value never
-        // changes (LOG-12).
+        // SAFETY: below the appended length and under the guard, as in `view`; and what lies before
+        // the value never changes (LOG-12).
         let before = unsafe { self.piece(entry, value_at, guard) };
         let bytes = self.racing(entry, front.total_len);
         MutableObject::new(front.version, before.get(key_at..)?, bytes, value_at)
@@ -176,8 +180,8 @@ impl LogMemory {
             if len > left {
                 return None;
             }
-            // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes, no more
-            // than there are before the value, never change (LOG-12).
+            // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes,
+            // no more than there are before the value, never change (LOG-12).
             let bytes = unsafe { self.bytes(seglet, within, len, guard) };
             match Object::front(bytes) {
                 Ok(front) => break front,
@@ -208,7 +212,8 @@ impl LogMemory {
 }
 
 impl LogSpace {
-    /// The object at `entry`, which was found or appended under `guard`, if its value may be overwritten.
+    /// The object at `entry`, which was found or appended under `guard`, if its value may be
+    /// overwritten.
     #[must_use]
     #[inline]
     pub fn mutable_object<'g>(
@@ -219,7 +224,8 @@ impl LogSpace {
         self.memory.mutable_object(entry, guard)
     }
 
-    /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None` says nothing of others.
+    /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None`
+    /// says nothing of others.
     #[must_use]
     #[inline(always)]
     pub fn plain_mutable_object<'g>(
@@ -239,8 +245,9 @@ impl LogSpace {
         self.memory.is_in_place()
     }
 
-    /// Takes the value of `old` once more into its copy `new`, which the index does not point to yet. The caller
-    /// has the lock of the object's bucket (LOG-13). Does nothing where values do not change.
+    /// Takes the value of `old` once more into its copy `new`, which the index does not point to
+    /// yet. The caller has the lock of the object's bucket (LOG-13). Does nothing where values do
+    /// not change.
     pub fn copy_value_again(&self, old: EntryRef, new: EntryRef, guard: &EpochGuard<'_>) {
         let pair = self
             .mutable_object(old, guard)
@@ -265,8 +272,8 @@ impl LogSpace {
     }
 }
 
-/// Pieces of at most `most` bytes. That they cut words differently than others do is no harm: nobody stores to
-/// either copy meanwhile.
+/// Pieces of at most `most` bytes. That they cut words differently than others do is no harm:
+/// nobody stores to either copy meanwhile.
 fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(most).map(move |at| at..len.min(at + most))
 }

@@ -1,8 +1,8 @@
 //! The state of one log: head, members, what replication has and has not done.
 //!
-//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the log space, then `tombstones` of one segment
-//! at a time. `retired` of the log space comes before a segment's list of seglets. Under that list, `free_slots` and the lock
-//! of the seglet pool no other is taken.
+//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the log space, then
+//! `tombstones` of one segment at a time. `retired` of the log space comes before a segment's list
+//! of seglets. Under that list, `free_slots` and the lock of the seglet pool no other is taken.
 
 use crate::durable::{AtomicPosition, Durability};
 use crate::segment::Segment;
@@ -34,7 +34,8 @@ pub(crate) struct Members {
     pub freeable: Vec<SegmentId>,
 }
 
-/// See the module. Two logs share no cache line, nor a pair of lines that is fetched together: each core works on its own.
+/// See the module. Two logs share no cache line, nor a pair of lines that is fetched together: each
+/// core works on its own.
 #[repr(align(128))]
 pub(crate) struct LogState {
     pub id: LogId,
@@ -53,8 +54,9 @@ pub(crate) struct LogState {
     pub durable_hook: OnceLock<Hook>,
 }
 
-/// How often a waiter spins before it gives its processor away: an append takes less than a microsecond, unless the thread that
-/// does it was preempted, or opens a head, and then spinning is in the way.
+/// How often a waiter spins before it gives its processor away: an append takes less than a
+/// microsecond, unless the thread that does it was preempted, or opens a head, and then spinning is
+/// in the way.
 const SPINS: u32 = 100;
 
 /// See [`LogState::head`].
@@ -108,9 +110,10 @@ impl LogState {
 
     /// The head, for this thread alone: whoever else wants it spins, and then yields.
     ///
-    /// A lock that waiters sleep in would have to be given back by a locked instruction, to learn of them; that one waits for the
-    /// stores of the entry, and the cache misses of the next operation would not overlap with those of this one. A core's head is
-    /// rarely wanted by two threads at once.
+    /// A lock that waiters sleep in would have to be given back by a locked instruction, to learn
+    /// of them; that one waits for the stores of the entry, and the cache misses of the next
+    /// operation would not overlap with those of this one. A core's head is rarely wanted by two
+    /// threads at once.
     ///
     /// # Panics
     /// When a thread panicked while it had the head.

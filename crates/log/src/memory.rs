@@ -35,9 +35,10 @@ const NEXT_WORD: u64 = 2;
 /// Where the slot begins in the second word.
 const PLACE_SLOT_SHIFT: u32 = 32;
 
-/// Live object bytes as counted by those who append to one log: each core has counters of its own, so that
-/// no line of them bounces between cores. Only sums mean something: what one core appended, another one
-/// may count as dead. Signed: the dead may be counted before the living when threads race.
+/// Live object bytes as counted by those who append to one log: each core has counters of its own,
+/// so that no line of them bounces between cores. Only sums mean something: what one core appended,
+/// another one may count as dead. Signed: the dead may be counted before the living when threads
+/// race.
 #[repr(align(64))]
 struct Counts {
     total: AtomicI64,
@@ -60,8 +61,8 @@ pub(crate) struct LogMemory {
     table: Region,
     dead: DeadBits,
     epochs: ReclaimEpochs,
-    /// One for each log; and behind those one more for each, which is changed under the lock of the log's head only, and
-    /// so without locked instructions.
+    /// One for each log; and behind those one more for each, which is changed under the lock of the
+    /// log's head only, and so without locked instructions.
     live: Box<[Counts]>,
     /// Logs.
     logs: usize,
@@ -285,7 +286,8 @@ impl LogMemory {
         }
     }
 
-    /// Turns a bit over, counted from the first byte of an entry on. Nobody has a view of the entry.
+    /// Turns a bit over, counted from the first byte of an entry on. Nobody has a view of the
+    /// entry.
     pub(crate) fn flip_bit(&self, entry: EntryRef, bit: u32) {
         let at = entry.offset() + u64::from(bit / 8);
         let mut mask = [0; 8];
@@ -294,8 +296,8 @@ impl LogMemory {
         word.fetch_xor(u64::from_ne_bytes(mask), Ordering::Relaxed);
     }
 
-    /// Gives the pages of a seglet back to the system, which nobody has: it was taken from the pool for
-    /// this, and no guard that could see what it held is left (LOG-5).
+    /// Gives the pages of a seglet back to the system, which nobody has: it was taken from the pool
+    /// for this, and no guard that could see what it held is left (LOG-5).
     pub(crate) fn discard(&self, seglet: u32) {
         // SAFETY: the caller alone has the seglet, and readers of its former entries are gone.
         let done = unsafe { self.region.discard(Self::base(seglet), SEGLET_BYTES as u64) };
@@ -303,8 +305,9 @@ impl LogMemory {
         let _stays_resident = done;
     }
 
-    /// Gives the page with the bits of a seglet back to the system, none of whose seglets ([`DeadBits::beside`]) is used. (One that is
-    /// used by now loses its bits, which costs the cleaner a look at the index.)
+    /// Gives the page with the bits of a seglet back to the system, none of whose seglets
+    /// ([`DeadBits::beside`]) is used. (One that is used by now loses its bits, which costs the
+    /// cleaner a look at the index.)
     pub(crate) fn discard_dead(&self, seglet: u32) {
         self.dead.discard(Self::base(seglet));
     }
@@ -316,7 +319,8 @@ impl LogMemory {
         }
     }
 
-    /// Has the system not join what is resident with what was given back to huge pages: it would give all of it pages again.
+    /// Has the system not join what is resident with what was given back to huge pages: it would
+    /// give all of it pages again.
     pub(crate) fn prefer_small_pages(&self) {
         self.region.prefer_small_pages(0, self.region.len());
         self.dead.prefer_small_pages();
@@ -365,7 +369,8 @@ impl LogMemory {
         }
     }
 
-    /// Notes that nothing points to the object at `entry` any more; it was found under `_guard` (LOG-15).
+    /// Notes that nothing points to the object at `entry` any more; it was found under `_guard`
+    /// (LOG-15).
     #[inline(always)]
     pub(crate) fn set_dead(&self, entry: EntryRef, _guard: &EpochGuard<'_>) {
         self.dead.set(entry);
@@ -383,7 +388,8 @@ impl LogMemory {
         self.dead.prefetch(entry);
     }
 
-    /// Counts `bytes` more live object bytes in a slot; `by` is the log that the counting thread appends to.
+    /// Counts `bytes` more live object bytes in a slot; `by` is the log that the counting thread
+    /// appends to.
     #[inline]
     pub(crate) fn add_live(&self, slot: u32, by: LogId, bytes: i64) {
         let counts = &self.live[usize::from(by.0)];
@@ -392,8 +398,9 @@ impl LogMemory {
         counts.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts `new` bytes more in one slot and `old` bytes fewer in another. The caller has the lock of the head of `by`, and
-    /// nobody can clear the slots: the one is open, and a guard of the caller's is older than the other one's end.
+    /// Counts `new` bytes more in one slot and `old` bytes fewer in another. The caller has the
+    /// lock of the head of `by`, and nobody can clear the slots: the one is open, and a guard of
+    /// the caller's is older than the other one's end.
     #[inline(always)]
     pub(crate) fn exchange_live_locked(&self, by: LogId, new: (u32, u32), old: (u32, u32)) {
         let counts = &self.live[self.logs + usize::from(by.0)];
@@ -409,7 +416,8 @@ impl LogMemory {
         }
     }
 
-    /// Counts live object bytes that came to, or went from, another segment; `by` is the log of the counting cleaner.
+    /// Counts live object bytes that came to, or went from, another segment; `by` is the log of the
+    /// counting cleaner.
     pub(crate) fn move_live(&self, slot: u32, by: LogId, bytes: i64) {
         self.live[usize::from(by.0)].of_slot[slot as usize].fetch_add(bytes, Ordering::Relaxed);
     }
@@ -427,8 +435,8 @@ impl LogMemory {
         u64::try_from(totals.sum::<i64>()).unwrap_or(0)
     }
 
-    /// Forgets what is still counted as live in a slot that will be used again, and gives it. Nobody has a
-    /// reference into it any more.
+    /// Forgets what is still counted as live in a slot that will be used again, and gives it.
+    /// Nobody has a reference into it any more.
     pub(crate) fn clear_live(&self, slot: u32, log: LogId) -> i64 {
         let of_slot = |counts: &Counts| counts.of_slot[slot as usize].swap(0, Ordering::Relaxed);
         let left = self.live.iter().map(of_slot).sum();
@@ -446,7 +454,8 @@ impl LogMemory {
     }
 }
 
-/// Has the pages of each part come from its node. What is refused works as well, with pages from elsewhere.
+/// Has the pages of each part come from its node. What is refused works as well, with pages from
+/// elsewhere.
 fn bind(region: &Region, options: &LogOptions, parts: &[u32]) -> MemoryBinding {
     let mut binding = MemoryBinding::NoNodes;
     let mut first = 0;

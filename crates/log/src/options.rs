@@ -9,16 +9,17 @@ use pluvio_units::{
     Size,
 };
 
-/// Fewest seglets of a segment (2.5 MiB): the largest overwrite (object and tombstone, 1.2 MiB) still fits
-/// beside the head's own entries, and at the end of a segment less than half is left unused.
+/// Fewest seglets of a segment (2.5 MiB): the largest overwrite (object and tombstone, 1.2 MiB)
+/// still fits beside the head's own entries, and at the end of a segment less than half is left
+/// unused.
 const SEGMENT_SEGLETS_MIN: usize = 40;
 const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
-/// A memory is cut into about this many segments, so that the cleaner's reserve (at least one segment) and
-/// what its passes hold stay small against the whole: memory that is missing for dead data makes every copy
-/// dearer. More segments would make digests and the choice among them longer.
+/// A memory is cut into about this many segments, so that the cleaner's reserve (at least one
+/// segment) and what its passes hold stay small against the whole: memory that is missing for dead
+/// data makes every copy dearer. More segments would make digests and the choice among them longer.
 const SEGMENTS_WANTED: usize = 256;
-/// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back here
-/// is missing for dead data, which costs more copying than larger passes save.
+/// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back
+/// here is missing for dead data, which costs more copying than larger passes save.
 const CLEANER_RESERVE_SEGMENTS: usize = 1;
 /// A head with so many seglets of dead data is closed when nothing else can be cleaned.
 pub(crate) const HEAD_DEAD_SEGLETS: usize = 3;
@@ -33,7 +34,8 @@ const LIVE_PERCENT_LIMIT: u32 = 98;
 /// Largest disk expansion factor in percent: a table has a row for each segment that there may be.
 const DISK_EXPANSION_LIMIT: u32 = 10_000;
 
-/// Most log memory: seglets are counted in 32 bits, and with the unused first one they still fit a region.
+/// Most log memory: seglets are counted in 32 bits, and with the unused first one they still fit a
+/// region.
 pub const LOG_MEMORY_MAX: Size = Size(u32::MAX as u64 * SEGLET_BYTES as u64);
 
 /// How a log space is made.
@@ -43,35 +45,37 @@ pub struct LogOptions {
     pub cluster: ClusterId,
     /// The master; written to every segment.
     pub server: ServerId,
-    /// Log memory. At least 32 MiB for one log; [`OpenError::TooSmall`] tells the need. At most [`LOG_MEMORY_MAX`].
+    /// Log memory. At least 32 MiB for one log; [`OpenError::TooSmall`] tells the need. At most
+    /// [`LOG_MEMORY_MAX`].
     pub memory: Size,
-    /// The time at which the log begins, in seconds of the cluster. Later times are told by appends and by
-    /// [`LogSpace::set_time`](crate::LogSpace::set_time).
+    /// The time at which the log begins, in seconds of the cluster. Later times are told by appends
+    /// and by [`LogSpace::set_time`](crate::LogSpace::set_time).
     pub now_s: u32,
     /// Number of logs: one per core.
     pub logs: u16,
     /// Whether appends wait for replicas.
     pub durability: Durability,
-    /// Live objects may take this share of the memory, in percent; 1 to 98, and never more than the reserves
-    /// leave (some 93 % of 256 MiB, 95 % of a gigabyte). New objects are refused above it. Overwrites that do not grow an object and deletes are not, nor is
-    /// what a recovery brings that is known to live ([`AppendClass::Replay`](crate::AppendClass::Replay)): where that has filled the
-    /// memory, overwrites are refused too, until something is deleted or moves away.
+    /// Live objects may take this share of the memory, in percent; 1 to 98, and never more than the
+    /// reserves leave (some 93 % of 256 MiB, 95 % of a gigabyte). New objects are refused above it.
+    /// Overwrites that do not grow an object and deletes are not, nor is what a recovery brings
+    /// that is known to live ([`AppendClass::Replay`](crate::AppendClass::Replay)): where that has
+    /// filled the memory, overwrites are refused too, until something is deleted or moves away.
     pub live_percent_max: u32,
     /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,
-    /// The disk expansion factor (000 §5.2) in percent: the log on disk may take this many times the
-    /// log memory. 100 to 10 000. More makes combined cleaning cheaper, and recovery read more. Means
-    /// nothing without replicas.
+    /// The disk expansion factor (000 §5.2) in percent: the log on disk may take this many times
+    /// the log memory. 100 to 10 000. More makes combined cleaning cheaper, and recovery read more.
+    /// Means nothing without replicas.
     pub disk_expansion_percent: u32,
     /// What keeps overwritten objects dead on disk. Means nothing without replicas.
     pub tombstones: Tombstones,
-    /// Passes of the cleaner that may go on at once, each stepped by a thread; each gets a reserve of its
-    /// own for survivors. 1 to 64.
+    /// Passes of the cleaner that may go on at once, each stepped by a thread; each gets a reserve
+    /// of its own for survivors. 1 to 64.
     pub cleaners: u16,
     /// Ask for huge pages.
     pub huge_pages: bool,
-    /// Values of objects may be overwritten where they lie ([`MutableObject::overwrite`](crate::MutableObject::overwrite)).
-    /// Only without replicas.
+    /// Values of objects may be overwritten where they lie
+    /// ([`MutableObject::overwrite`](crate::MutableObject::overwrite)). Only without replicas.
     pub in_place: bool,
     /// Threads that can be inside the log at once without sharing an epoch slot.
     pub epoch_slots: u32,
@@ -83,7 +87,8 @@ pub struct LogOptions {
     pub parts: Vec<MemoryPart>,
 }
 
-/// A part of the log memory: for the logs of one memory node, by whose number the parts share the memory.
+/// A part of the log memory: for the logs of one memory node, by whose number the parts share the
+/// memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryPart {
     /// The node of the machine that its pages are to come from; `None`: from wherever they come.
@@ -144,34 +149,37 @@ pub(crate) struct Geometry {
     pub seglets: usize,
     /// Seglets of a full segment.
     pub segment_seglets: usize,
-    /// Only for survivors and compactions: a segment for each cleaner, so that from no memory at all
-    /// each can clean a segment (CLEAN-4).
+    /// Only for survivors and compactions: a segment for each cleaner, so that from no memory at
+    /// all each can clean a segment (CLEAN-4).
     pub cleaner_reserve: usize,
     /// Only for heads that publish a digest: two for each log (000 §7).
     pub emergency_reserve: usize,
     /// Left over by objects for tombstones, so that deletes work when objects are refused.
     pub delete_reserve: usize,
-    /// Left over by what makes the live data more, beside `delete_reserve`: room for dead data, without which
-    /// nothing could be overwritten, because no segment would have a seglet to give (000 §7: 2 %).
+    /// Left over by what makes the live data more, beside `delete_reserve`: room for dead data,
+    /// without which nothing could be overwritten, because no segment would have a seglet to give
+    /// (000 §7: 2 %).
     pub overwrite_reserve: usize,
     /// Most segments, in the log or on their way in or out.
     pub slots: usize,
     /// Of these, not for heads opened by appends: for survivors and emergency heads.
     pub slots_reserve: usize,
-    /// Of the reserve, not for survivors either: for the heads of the digests by which segments leave and give their slots back, two for
-    /// each log.
+    /// Of the reserve, not for survivors either: for the heads of the digests by which segments
+    /// leave and give their slots back, two for each log.
     pub slots_of_digests: usize,
     /// Most bytes of the log on disk before appends are refused; `u64::MAX` when there is no disk.
     pub disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub live_bytes_max: u64,
-    /// Most bytes of them when it is graves that make them more: what there are seglets for beside the reserves.
+    /// Most bytes of them when it is graves that make them more: what there are seglets for beside
+    /// the reserves.
     pub live_bytes_with_graves_max: u64,
     /// Epoch slots.
     pub epoch_slots: u32,
 }
 
-/// Seglets of each part of the memory: by its number of logs, and so that a huge page, if there are many, is of one part.
+/// Seglets of each part of the memory: by its number of logs, and so that a huge page, if there are
+/// many, is of one part.
 pub(crate) fn part_seglets(options: &LogOptions, seglets: usize) -> Vec<u32> {
     let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
     let parts = &options.parts;
@@ -291,8 +299,9 @@ pub(crate) fn head_seglets(slots: usize) -> usize {
     (16 * 1024 + 3 * slots).div_ceil(SEGLET_BYTES)
 }
 
-/// Seglets of dead data with which some segment, or some that fit the cleaners' reserve together, have a seglet to give,
-/// however the dead data is spread; so many `full` segments fit the memory (`docs/cleaning.md`, "No deadlock").
+/// Seglets of dead data with which some segment, or some that fit the cleaners' reserve together,
+/// have a seglet to give, however the dead data is spread; so many `full` segments fit the memory
+/// (`docs/cleaning.md`, "No deadlock").
 fn overwrite_seglets(options: &LogOptions, full: usize) -> usize {
     let of_segments = match options.durability {
         Durability::Volatile => 2 * full,

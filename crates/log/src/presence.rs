@@ -1,18 +1,20 @@
 //! Which segments are on disk, for writers: without a lock.
 //!
-//! A table of cells, each for the ids that are equal in their last bits. It is written under the lock of
-//! the map of all segments, which it follows; who reads it needs no lock, and asks the map when a cell cannot tell.
+//! A table of cells, each for the ids that are equal in their last bits. It is written under the
+//! lock of the map of all segments, which it follows; who reads it needs no lock, and asks the map
+//! when a cell cannot tell.
 //!
-//! - A segment that is on disk is never taken for gone. Who asks for one has its id from an object that was appended
-//!   after the segment was registered; from then on until it is dropped, its cell holds its id or `SEVERAL`. The other error, for
-//!   a moment after it was dropped, does no harm.
+//! - A segment that is on disk is never taken for gone. Who asks for one has its id from an object
+//!   that was appended after the segment was registered; from then on until it is dropped, its cell
+//!   holds its id or `SEVERAL`. The other error, for a moment after it was dropped, does no harm.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::SegmentId;
 
 /// Several segments on disk share the cell.
 const SEVERAL: u64 = u64::MAX;
-/// Cells for each segment that may be on disk: ids of segments that live long are scattered, and few meet in a cell.
+/// Cells for each segment that may be on disk: ids of segments that live long are scattered, and
+/// few meet in a cell.
 const CELLS_PER_SEGMENT: usize = 4;
 
 /// See the module.
@@ -36,8 +38,8 @@ impl Presence {
     /// `id` is on disk. Under the map's lock.
     pub(crate) fn add(&self, id: SegmentId) {
         let cell = &self.cells[self.number(id)];
-        // Relaxed here and below: see the module; a reader finds no value older than the one its id was registered with,
-        // because the object that names it was published after that.
+        // Relaxed here and below: see the module; a reader finds no value older than the one its id
+        // was registered with, because the object that names it was published after that.
         let alone = cell.load(Ordering::Relaxed) == 0;
         cell.store(if alone { id.0 } else { SEVERAL }, Ordering::Relaxed);
     }

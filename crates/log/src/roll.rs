@@ -31,13 +31,14 @@ pub(crate) struct Opening {
 }
 
 impl LogSpace {
-    /// Opens a new head now, so that its digest tells of every change, even when memory is full. The
-    /// commit of a side log, the cleaner, and whoever wants a position after which everything lies
-    /// in a new segment (003 §7) need it. Returns the end of the new head's first group.
+    /// Opens a new head now, so that its digest tells of every change, even when memory is full.
+    /// The commit of a side log, the cleaner, and whoever wants a position after which everything
+    /// lies in a new segment (003 §7) need it. Returns the end of the new head's first group.
     ///
     /// # Errors
-    /// [`AppendError::Full`] when even the emergency reserve is in use; it comes back when the digest before
-    /// is durable. Or when nothing leaves with this digest, and the last slots are kept for those by which segments leave.
+    /// [`AppendError::Full`] when even the emergency reserve is in use; it comes back when the
+    /// digest before is durable. Or when nothing leaves with this digest, and the last slots are
+    /// kept for those by which segments leave.
     pub fn roll(&self, log: LogId) -> Result<LogPosition, AppendError> {
         let state = self.log(log);
         let mut head = state.head();
@@ -70,8 +71,9 @@ impl LogSpace {
         Ok(())
     }
 
-    /// A slot for a segment of appends, which has to fit the disks of the backups as well (000 §5.2).
-    /// Survivors and emergency heads may go beyond: they are what makes the log shorter again.
+    /// A slot for a segment of appends, which has to fit the disks of the backups as well (000
+    /// §5.2). Survivors and emergency heads may go beyond: they are what makes the log shorter
+    /// again.
     pub(crate) fn slot_for_appends(&self) -> Option<u32> {
         let with_it = self.disk_bytes() + u64::from(self.geometry.segment_bytes());
         if with_it > self.geometry.disk_bytes_max {
@@ -81,15 +83,16 @@ impl LogSpace {
         slot.map(|slots| slots[0])
     }
 
-    /// A head whose purpose is its digest: an ordinary one while there is memory, otherwise an emergency
-    /// head.
+    /// A head whose purpose is its digest: an ordinary one while there is memory, otherwise an
+    /// emergency head.
     pub(crate) fn roll_to_publish(
         &self,
         log: &LogState,
         head: &mut Option<SegmentWriter>,
     ) -> Result<(), FullReason> {
-        // What leaves with the digest gives back at least the slot that its head takes. A digest that nothing leaves with has to keep away
-        // from the slots of those, and from the one that each cleaner needs to make segments fewer.
+        // What leaves with the digest gives back at least the slot that its head takes. A digest
+        // that nothing leaves with has to keep away from the slots of those, and from the one that
+        // each cleaner needs to make segments fewer.
         let frees = current(head).segment().is_emergency() || !log.members().leaving.is_empty();
         let leave = if frees {
             0
@@ -114,7 +117,8 @@ impl LogSpace {
         Ok(())
     }
 
-    /// Opens the head with seglets from `take`, which also says whether they make an emergency head.
+    /// Opens the head with seglets from `take`, which also says whether they make an emergency
+    /// head.
     fn roll_with(
         &self,
         log: &LogState,

@@ -5,8 +5,8 @@
 //! a survivor that is not full wastes less than one seglet.
 //!
 //! Compaction exchanges the bytes of a closed segment for fewer: the same segment to recovery, for
-//! which either is a valid replica. Who copies a segment in several pieces holds its bytes meanwhile
-//! ([`Segment::hold_bytes`]).
+//! which either is a valid replica. Who copies a segment in several pieces holds its bytes
+//! meanwhile ([`Segment::hold_bytes`]).
 
 use crate::durable::Durability;
 use crate::error::Corruption;
@@ -242,9 +242,9 @@ impl Segment {
         self.durable.store(true, Ordering::Release);
     }
 
-    /// Replication: keeps the bytes as they are until [`Self::release_bytes`], because they are copied
-    /// out in pieces. False while they are being exchanged: ask again later. A segment of a replicated
-    /// log is born with its bytes held. To be called by one party only.
+    /// Replication: keeps the bytes as they are until [`Self::release_bytes`], because they are
+    /// copied out in pieces. False while they are being exchanged: ask again later. A segment of a
+    /// replicated log is born with its bytes held. To be called by one party only.
     #[must_use]
     pub fn hold_bytes(&self) -> bool {
         // Acquire: pairs with the release of `end_pass`, so that the holder sees the new bytes.
@@ -255,8 +255,8 @@ impl Segment {
             .is_ok()
     }
 
-    /// Replication: every replica there should be is there and closed; the bytes may be exchanged for
-    /// fewer in memory.
+    /// Replication: every replica there should be is there and closed; the bytes may be exchanged
+    /// for fewer in memory.
     pub fn release_bytes(&self) {
         self.uses.fetch_and(!BYTES_HELD, Ordering::AcqRel);
     }
@@ -272,8 +272,8 @@ impl Segment {
         self.copy_into(range, &mut copy).then_some(copy)
     }
 
-    /// As [`Self::copy_out`], behind what is in `into`. False when the segment was freed meanwhile: then nobody
-    /// needs them any more, and nothing was copied.
+    /// As [`Self::copy_out`], behind what is in `into`. False when the segment was freed meanwhile:
+    /// then nobody needs them any more, and nothing was copied.
     ///
     /// # Panics
     /// When the range is not below [`Self::appended_len`].
@@ -307,10 +307,11 @@ impl Segment {
         true
     }
 
-    /// [`Self::copy_out`] for a replica that is written anew, of what others may have had for long: the checksum of every
-    /// entry is compared. `from`, not behind the range, is where an entry or padding begins. Gives the bytes, and where the next copy has
-    /// to begin to look: an entry that the range cuts off is compared by the next copy, and one that was cut off by the
-    /// last by this.
+    /// [`Self::copy_out`] for a replica that is written anew, of what others may have had for long:
+    /// the checksum of every entry is compared. `from`, not behind the range, is where an entry or
+    /// padding begins. Gives the bytes, and where the next copy has to begin to look: an entry that
+    /// the range cuts off is compared by the next copy, and one that was cut off by the last by
+    /// this.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop. Nothing of the copy may be used.
@@ -333,7 +334,8 @@ impl Segment {
         })
     }
 
-    /// Compares all entries of a closed segment, whose replicas have what it has now, with their checksums.
+    /// Compares all entries of a closed segment, whose replicas have what it has now, with their
+    /// checksums.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken, and replicas may have been made of it; the process must stop.
@@ -345,8 +347,8 @@ impl Segment {
         Ok(())
     }
 
-    /// A piece of [`Self::compare_checksums`]: what begins at `from`, 256 KiB or one entry. Gives where the next piece begins, if there
-    /// is one.
+    /// A piece of [`Self::compare_checksums`]: what begins at `from`, 256 KiB or one entry. Gives
+    /// where the next piece begins, if there is one.
     ///
     /// # Errors
     /// As of [`Self::compare_checksums`].
@@ -456,8 +458,8 @@ impl Segment {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Takes the segment for a pass of a cleaner, which others then leave alone. A pass that exchanges
-    /// its bytes in place needs them not to be held.
+    /// Takes the segment for a pass of a cleaner, which others then leave alone. A pass that
+    /// exchanges its bytes in place needs them not to be held.
     pub(crate) fn claim(&self, compact: bool) -> bool {
         let (refuse, set) = if compact {
             (CLAIMED | BYTES_HELD, CLAIMED | COMPACTING)
@@ -504,8 +506,8 @@ impl Segment {
         self.barren_at.store(live_bytes, Ordering::Relaxed);
     }
 
-    /// Exchanges the bytes for those a compaction wrote: fewer seglets, the same live entries. Gives
-    /// the old seglets; readers and copies that began before may still look at them.
+    /// Exchanges the bytes for those a compaction wrote: fewer seglets, the same live entries.
+    /// Gives the old seglets; readers and copies that began before may still look at them.
     pub(crate) fn exchange(
         &self,
         seglets: Vec<u32>,
@@ -524,7 +526,8 @@ impl Segment {
         );
         *self.tombstones() = tombstones;
         let mut list = self.seglets.write().unwrap_or_else(PoisonError::into_inner);
-        // Under the list's lock, so that `copy_into` finds a length and a list that belong together.
+        // Under the list's lock, so that `copy_into` finds a length and a list that belong
+        // together.
         self.appended.store(appended, Ordering::Release);
         debug_assert!(
             seglets.iter().all(|seglet| !list.contains(seglet)),

@@ -117,16 +117,16 @@ impl SideLog {
         }
     }
 
-    /// Closes the open segment and returns all of them, for replication to finish. More may be appended
-    /// afterwards, to a new segment.
+    /// Closes the open segment and returns all of them, for replication to finish. More may be
+    /// appended afterwards, to a new segment.
     pub fn close(&mut self) -> Vec<Arc<Segment>> {
         self.finish_segment();
         LogState::call(&self.space.log(self.log).append_hook);
         self.closed.clone()
     }
 
-    /// Compares the closed segments whose replicas are closed with their checksums, each once. To be called from time to time, so
-    /// that [`Self::compare_rest`] has little left to do.
+    /// Compares the closed segments whose replicas are closed with their checksums, each once. To
+    /// be called from time to time, so that [`Self::compare_rest`] has little left to do.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
@@ -134,8 +134,9 @@ impl SideLog {
         self.compare(Segment::is_marked_durable)
     }
 
-    /// Compares with its checksums what was not compared yet. To be done when the replicas have it and before the commit: those
-    /// that were made of memory in which a bit had turned over would be all there is, once what was replayed is freed.
+    /// Compares with its checksums what was not compared yet. To be done when the replicas have it
+    /// and before the commit: those that were made of memory in which a bit had turned over would
+    /// be all there is, once what was replayed is freed.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
@@ -159,17 +160,18 @@ impl SideLog {
     }
 
     /// Keeps the cleaner away from the segments also once they are committed, until
-    /// [`LogSpace::release`] or [`LogSpace::drop_committed`]. For a side log that may have to be taken
-    /// back as a whole.
+    /// [`LogSpace::release`] or [`LogSpace::drop_committed`]. For a side log that may have to be
+    /// taken back as a whole.
     pub fn hold(&mut self) {
         self.held = true;
     }
 
     /// Makes the segments part of the log: a new head is opened whose digest lists them. What was
-    /// appended is durable once the position returned is. The ids are for [`LogSpace::drop_committed`].
+    /// appended is durable once the position returned is. The ids are for
+    /// [`LogSpace::drop_committed`].
     ///
-    /// The segments are among the log's while the head is opened, which may fail. The cleaner is kept away from them until it has
-    /// succeeded, and then as [`Self::hold`] says.
+    /// The segments are among the log's while the head is opened, which may fail. The cleaner is
+    /// kept away from them until it has succeeded, and then as [`Self::hold`] says.
     ///
     /// # Errors
     /// [`CommitRefused`], with the side log: a segment is not durable, or there is no memory for
@@ -204,7 +206,8 @@ impl SideLog {
             for segment in &self.closed {
                 members.in_log.remove(&segment.id());
             }
-            // They stay held: a cleaner may have seen them among the members, and looks at them later.
+            // They stay held: a cleaner may have seen them among the members, and looks at them
+            // later.
             drop((members, head));
             let error = CommitError::Full {
                 retry_after: Duration::from_millis(2),

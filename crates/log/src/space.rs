@@ -1,8 +1,9 @@
 //! The log space of one master: all of its logs over one memory.
 //!
 //! Owns the memory, the free seglets and segment slots, and which segments exist. Appending is in
-//! `append`, opening heads in `roll`, cleaning in `cleaner`; of the space itself, `reading` has what callers do with
-//! entries, `seglets` how memory is taken and given back, and `segments` which segments exist.
+//! `append`, opening heads in `roll`, cleaning in `cleaner`; of the space itself, `reading` has
+//! what callers do with entries, `seglets` how memory is taken and given back, and `segments` which
+//! segments exist.
 
 mod reading;
 mod seglets;
@@ -29,8 +30,8 @@ use segments::Retired;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-/// By so many seconds entries of other servers, whose clocks differ, may be ahead of ours. What is further ahead is a clock that
-/// was set back.
+/// By so many seconds entries of other servers, whose clocks differ, may be ahead of ours. What is
+/// further ahead is a clock that was set back.
 const CLOCK_AHEAD_MAX_S: u32 = 60;
 
 /// Tells the sizes of the tables; see [`LogSpace::set_table_stats_source`].
@@ -57,7 +58,8 @@ pub struct LogSpace {
     disk_bytes: AtomicU64,
     /// Seglets that passes under way will free beyond those they take.
     pub(crate) gains: AtomicUsize,
-    /// Live objects were at their limit when a seglet was taken last: what makes them more is looked at each time.
+    /// Live objects were at their limit when a seglet was taken last: what makes them more is
+    /// looked at each time.
     pub(crate) at_live_limit: AtomicBool,
     /// Heads opened by appends: how busy the log is.
     pub(crate) heads_filled: AtomicU64,
@@ -69,7 +71,8 @@ pub struct LogSpace {
     table_stats: OnceLock<TableStatsSource>,
     seglet_gate: OnceLock<SegletGate>,
     pub(crate) corruption_hook: OnceLock<CorruptionHook>,
-    /// For so many seglets more that other appends take, memory is kept free for those that make live data more.
+    /// For so many seglets more that other appends take, memory is kept free for those that make
+    /// live data more.
     growth_seglets: AtomicUsize,
     /// An append failed for want of seglets or slots since the last pass began.
     pub(crate) cleaning_wanted: AtomicBool,
@@ -138,8 +141,8 @@ impl LogSpace {
         self.options.durability
     }
 
-    /// Begins an operation: what is read or appended under the guard stays where it is until the guard is dropped.
-    /// Hold it for microseconds: it stops the reuse of memory.
+    /// Begins an operation: what is read or appended under the guard stays where it is until the
+    /// guard is dropped. Hold it for microseconds: it stops the reuse of memory.
     #[must_use]
     #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
@@ -153,8 +156,8 @@ impl LogSpace {
         guard.is_of(self.memory.epochs())
     }
 
-    /// Tells the log the time, in seconds of the cluster; an earlier one than it knows changes nothing. Appends tell it as
-    /// well, by their timestamps.
+    /// Tells the log the time, in seconds of the cluster; an earlier one than it knows changes
+    /// nothing. Appends tell it as well, by their timestamps.
     #[inline]
     pub fn set_time(&self, now_s: u32) {
         // The load keeps the line shared; the time changes once a second.
@@ -163,8 +166,9 @@ impl LogSpace {
         }
     }
 
-    /// Tells the log what the clock of this machine shows. When that was set back, the log's time goes on from where it was:
-    /// otherwise all segments would be equally young, and no time would pass, until the clock has caught up.
+    /// Tells the log what the clock of this machine shows. When that was set back, the log's time
+    /// goes on from where it was: otherwise all segments would be equally young, and no time would
+    /// pass, until the clock has caught up.
     pub(crate) fn follow_clock(&self, now_s: u32) {
         let behind_s = self.clock_behind_s.load(Ordering::Relaxed);
         let time_s = now_s.saturating_add(behind_s);
@@ -202,8 +206,8 @@ impl LogSpace {
         ObjectVersion(self.safe_version.load(Ordering::Acquire))
     }
 
-    /// Raises the safe version to at least `to`: after a delete, to one more than the deleted version.
-    /// Call it before the tombstone is appended.
+    /// Raises the safe version to at least `to`: after a delete, to one more than the deleted
+    /// version. Call it before the tombstone is appended.
     pub fn raise_safe_version(&self, to: ObjectVersion) {
         self.safe_version.fetch_max(to.0, Ordering::AcqRel);
     }
@@ -214,9 +218,10 @@ impl LogSpace {
         let _first_one_counts = self.table_stats.set(source);
     }
 
-    /// Sets who may refuse seglets to appends, heads and the cleaner as if there were none; only the first call counts. For
-    /// tests: memory can run out at any moment, and with a gate it does so at a chosen one. The gate is called while a head or
-    /// the members of a log are locked: it must not call the log.
+    /// Sets who may refuse seglets to appends, heads and the cleaner as if there were none; only
+    /// the first call counts. For tests: memory can run out at any moment, and with a gate it does
+    /// so at a chosen one. The gate is called while a head or the members of a log are locked: it
+    /// must not call the log.
     pub fn set_seglet_gate(&self, gate: SegletGate) {
         let _first_one_counts = self.seglet_gate.set(gate);
     }
@@ -227,8 +232,8 @@ impl LogSpace {
             .map_or_else(TableStats::default, |s| s())
     }
 
-    /// Sets what is called after every append to `log`, and after a new segment is in its queue: it should wake
-    /// the replicator. Only the first call counts.
+    /// Sets what is called after every append to `log`, and after a new segment is in its queue: it
+    /// should wake the replicator. Only the first call counts.
     pub fn set_append_hook(&self, log: LogId, hook: Hook) {
         let _first_one_counts = self.log(log).append_hook.set(hook);
     }
@@ -260,8 +265,8 @@ impl LogSpace {
         self.memory.prefer_huge_pages()
     }
 
-    /// Has the system fetch all of the log memory now, and not page by page as it is used first. What is never used stays counted
-    /// as not resident, and is not given back.
+    /// Has the system fetch all of the log memory now, and not page by page as it is used first.
+    /// What is never used stays counted as not resident, and is not given back.
     ///
     /// # Errors
     /// It refuses: too little memory, or Linux older than 5.14. The log works without.

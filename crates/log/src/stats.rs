@@ -10,7 +10,8 @@ pub enum MemoryBinding {
     NoNodes,
     /// Pages come from the node of their part, as long as it has some.
     Bound,
-    /// The system refused at least one part's: its pages come from the node of the thread that touches them first.
+    /// The system refused at least one part's: its pages come from the node of the thread that
+    /// touches them first.
     Refused(BindRefused),
 }
 
@@ -37,7 +38,8 @@ pub struct LogStats {
     pub live_bytes_max: u64,
     /// Appended bytes of all segments in memory.
     pub log_bytes: u64,
-    /// Bytes of the log on disk, open segments counted as full; without replicas, what they would be.
+    /// Bytes of the log on disk, open segments counted as full; without replicas, what they would
+    /// be.
     pub disk_bytes: u64,
     /// Limit for `disk_bytes`: memory times the disk expansion factor.
     pub disk_bytes_max: u64,
@@ -59,7 +61,8 @@ pub struct LogStats {
     pub binding: MemoryBinding,
     /// Seglets that a log took from another node's part since the start, because its own had none.
     pub seglets_away: u64,
-    /// Guards made since the start by threads beyond the epoch slots ([`LogOptions::epoch_slots`](crate::LogOptions)); each waits for a mutex.
+    /// Guards made since the start by threads beyond the epoch slots
+    /// ([`LogOptions::epoch_slots`](crate::LogOptions)); each waits for a mutex.
     pub pins_without_slot: u64,
     /// The cleaner's work.
     pub cleaner: CleanerStats,
@@ -78,8 +81,8 @@ pub struct CleanerStats {
     pub segments_cleaned: u64,
     /// Memory of these segments, and of those that were compacted.
     pub bytes_cleaned: u64,
-    /// Of this memory, what the copies of what lives there do not take. Counted when cleaned bytes are exchanged for those: it only
-    /// grows.
+    /// Of this memory, what the copies of what lives there do not take. Counted when cleaned bytes
+    /// are exchanged for those: it only grows.
     pub bytes_freed: u64,
     /// Survivor segments written.
     pub survivors: u64,
@@ -102,8 +105,8 @@ impl CleanerStats {
         self.bytes_moved + self.bytes_compacted
     }
 
-    /// Bytes written for each byte of free memory gained, as in 003 fig. 6: 1 means that cleaned segments were
-    /// empty. `None` before anything was gained.
+    /// Bytes written for each byte of free memory gained, as in 003 fig. 6: 1 means that cleaned
+    /// segments were empty. `None` before anything was gained.
     #[must_use]
     pub fn write_cost(&self) -> Option<f64> {
         let gained = self.bytes_cleaned.checked_sub(self.bytes_copied())?;

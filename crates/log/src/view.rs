@@ -24,8 +24,9 @@ enum Content<'g> {
 }
 
 impl EntryView<'_> {
-    /// A tombstone of no table with an empty key and version 0: what is seen in the place of a corrupt entry, by who goes
-    /// on because its process only seems to run ([`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook)).
+    /// A tombstone of no table with an empty key and version 0: what is seen in the place of a
+    /// corrupt entry, by who goes on because its process only seems to run
+    /// ([`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook)).
     #[must_use]
     pub fn nothing() -> Self {
         let tombstone = Entry::Tombstone(Tombstone {
@@ -131,23 +132,25 @@ pub(crate) fn is_same_key(one: &[u8], other: &[u8]) -> bool {
 }
 
 impl LogMemory {
-    /// Whether a byte below the end of a closed segment says that the rest of its seglet is padding.
+    /// Whether a byte below the end of a closed segment says that the rest of its seglet is
+    /// padding.
     pub(crate) fn is_padding(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
         // SAFETY: a closed segment is not written; the cleaner, the only caller, keeps the segment
         // from being freed.
         unsafe { self.bytes(seglet, within, 1, guard) == [0] }
     }
 
-    /// Whether all bytes from there to the end of the seglet are zero, and as few as padding has; as [`Self::is_padding`].
+    /// Whether all bytes from there to the end of the seglet are zero, and as few as padding has;
+    /// as [`Self::is_padding`].
     pub(crate) fn is_blank(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
-        // SAFETY: as in `is_padding`; what is behind an entry in a closed segment is padding or other entries, up to the
-        // border.
+        // SAFETY: as in `is_padding`; what is behind an entry in a closed segment is padding or
+        // other entries, up to the border.
         let bytes = unsafe { self.bytes(seglet, within, SEGLET_BYTES - within, guard) };
         bytes.len() < SMALL_ENTRY_MAX && bytes.iter().all(|byte| *byte == 0)
     }
 
-    /// The bytes of an entry of a known length, when they lie in one piece and cannot change. `entry` was found under
-    /// `guard`.
+    /// The bytes of an entry of a known length, when they lie in one piece and cannot change.
+    /// `entry` was found under `guard`.
     pub(crate) fn whole_entry<'g>(
         &'g self,
         entry: EntryRef,
@@ -164,8 +167,8 @@ impl LogMemory {
         fits.then(|| unsafe { self.bytes(seglet, within, len as usize, guard) })
     }
 
-    /// The object at `entry`, a reference that was found or appended under `guard`, and its length in the log, if
-    /// it is an object in one piece; [`Self::view`] reads what is not.
+    /// The object at `entry`, a reference that was found or appended under `guard`, and its length
+    /// in the log, if it is an object in one piece; [`Self::view`] reads what is not.
     #[inline]
     pub(crate) fn object<'g>(
         &'g self,
@@ -190,8 +193,9 @@ impl LogMemory {
         Some((object, total_len as u32))
     }
 
-    /// Version and value of the object at `entry`, a reference that was found or appended under `guard`, and its length
-    /// in the log, if it has this key, lies in one piece and has no graves; [`Self::view`] reads what does not.
+    /// Version and value of the object at `entry`, a reference that was found or appended under
+    /// `guard`, and its length in the log, if it has this key, lies in one piece and has no graves;
+    /// [`Self::view`] reads what does not.
     #[inline(always)]
     pub(crate) fn value_of<'g>(
         &'g self,
@@ -209,7 +213,8 @@ impl LogMemory {
         is_same_key(found, key).then_some((front.version, value, bytes.len() as u32))
     }
 
-    /// The object at `entry` if it is laid out as nearly all are and lies in one piece, where its key begins, and its bytes.
+    /// The object at `entry` if it is laid out as nearly all are and lies in one piece, where its
+    /// key begins, and its bytes.
     #[inline(always)]
     pub(crate) fn plain<'g>(
         &'g self,
@@ -229,8 +234,8 @@ impl LogMemory {
         Some((front, key_at, bytes))
     }
 
-    /// The front of the object at `entry` if it is laid out as nearly all are, and where its key begins; `left` bytes of its
-    /// seglet come from `entry` on. Reads no byte of the value.
+    /// The front of the object at `entry` if it is laid out as nearly all are, and where its key
+    /// begins; `left` bytes of its seglet come from `entry` on. Reads no byte of the value.
     #[inline(always)]
     pub(crate) fn plain_front<'g>(
         &'g self,
@@ -241,13 +246,14 @@ impl LogMemory {
         if left < PlainFront::LONG {
             return None;
         }
-        // SAFETY: as in `view`: no entry with a reference has less, and so much of an object lies before its value.
+        // SAFETY: as in `view`: no entry with a reference has less, and so much of an object lies
+        // before its value.
         let mut start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
         let front = if start[1] < 0x80 {
             PlainFront::of_short(start.first_chunk()?)
         } else {
-            // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and lengths of two bytes make
-            // the front of an object a byte longer.
+            // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and
+            // lengths of two bytes make the front of an object a byte longer.
             start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
             PlainFront::of_long(start.first_chunk()?)
         };
@@ -255,13 +261,14 @@ impl LogMemory {
             return Some((front, start.len()));
         }
         PlainFront::of_aged(start, |len| {
-            // SAFETY: as in `view`: it is asked for what an object with such a version has before its key.
+            // SAFETY: as in `view`: it is asked for what an object with such a version has before
+            // its key.
             (len <= left).then(|| unsafe { self.piece(entry, len, guard) })
         })
     }
 
-    /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece; [`Self::view`] reads what
-    /// is not.
+    /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece;
+    /// [`Self::view`] reads what is not.
     #[inline]
     pub(crate) fn identity<'g>(
         &'g self,

@@ -25,8 +25,8 @@ impl Packing {
         Self { whole_max }
     }
 
-    /// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding when
-    /// it is small and would cross a seglet border. Ascends with `at`.
+    /// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding
+    /// when it is small and would cross a seglet border. Ascends with `at`.
     fn place(self, at: u32, len: usize) -> u32 {
         let left = SEGLET_BYTES - at as usize % SEGLET_BYTES;
         if len > left && len <= self.whole_max {
@@ -144,8 +144,8 @@ impl SegmentWriter {
         EntryRef::new(offset)
     }
 
-    /// [`Self::put`] for an entry that fits what is left of the seglet the segment ends in; `None`, and nothing
-    /// was written, when it does not, or when the segment takes no entries.
+    /// [`Self::put`] for an entry that fits what is left of the seglet the segment ends in; `None`,
+    /// and nothing was written, when it does not, or when the segment takes no entries.
     #[inline]
     pub(crate) fn put_within(&mut self, parts: &[&[u8]; 3]) -> Option<EntryRef> {
         self.check_end();

@@ -64,7 +64,8 @@ impl Full {
     }
 }
 
-/// Inserts and deletes by turns, with a step of the cleaner now and then; gives how many inserts were refused.
+/// Inserts and deletes by turns, with a step of the cleaner now and then; gives how many inserts
+/// were refused.
 fn churn(mut full: Full, bytes: u64) -> u64 {
     let keys = full.keys;
     let mut there: Vec<u32> = (0..keys).collect();

@@ -121,8 +121,8 @@ impl Driver {
         }
     }
 
-    /// Overwrites random keys with values of the sizes they have. Gives the share of overwrites, in percent, that left no
-    /// more than 2 % of the memory free.
+    /// Overwrites random keys with values of the sizes they have. Gives the share of overwrites, in
+    /// percent, that left no more than 2 % of the memory free.
     fn overwrite(&mut self, keys: u32, bytes: u64) -> u64 {
         let (mut written, mut used, mut samples) = (0, 0, 1);
         while written < bytes {
@@ -147,8 +147,8 @@ impl Driver {
     }
 }
 
-/// Every order of magnitude up to 1 MiB, so that the large ones hold most of the bytes and the small
-/// ones are most of the objects.
+/// Every order of magnitude up to 1 MiB, so that the large ones hold most of the bytes and the
+/// small ones are most of the objects.
 fn mixed(random: &mut Random) -> usize {
     if random.below(50) == 0 {
         1 + random.below(1 << 20) as usize
@@ -230,7 +230,8 @@ fn small_objects_are_overwritten_for_ever_at_90_percent_with_replicas() {
     overwrite_for_ever(driver, 90, 1, |_| 100);
 }
 
-/// Filled until new objects are refused, then overwritten: the graves go beyond the limit, as far as there is memory.
+/// Filled until new objects are refused, then overwritten: the graves go beyond the limit, as far
+/// as there is memory.
 #[test]
 fn overwrites_at_the_limit_of_live_objects_have_graves_as_long_as_there_is_memory() {
     let graves = |driver: &Driver, keys: u32| {
@@ -255,7 +256,8 @@ fn overwrites_at_the_limit_of_live_objects_have_graves_as_long_as_there_is_memor
     driver.finish();
 }
 
-/// Versions are written in as many bytes as they need. Live objects are at their limit, to the byte.
+/// Versions are written in as many bytes as they need. Live objects are at their limit, to the
+/// byte.
 #[test]
 fn an_overwrite_that_grows_by_its_version_alone_is_not_refused() {
     let keys_max = 40_000;
@@ -329,9 +331,10 @@ fn tiny_objects_can_be_deleted_though_their_tombstones_are_as_large() {
     fill_delete_and_write_again(driver, |_| 150);
 }
 
-/// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites must go on. In each turn of so
-/// many steps it is filled, and then overwritten, which uses what the reserves keep from new objects. Gives the share
-/// of the steps, in percent, after which at least 98 % of the memory were in use, reserves that lie free counted as free.
+/// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites
+/// must go on. In each turn of so many steps it is filled, and then overwritten, which uses what
+/// the reserves keep from new objects. Gives the share of the steps, in percent, after which at
+/// least 98 % of the memory were in use, reserves that lie free counted as free.
 fn live_at_the_limit(mut driver: Driver, keys: u32, turn: u64, steps: u64) -> u64 {
     let mut lens: Vec<Option<usize>> = vec![None; keys as usize];
     for key in 0..keys {
@@ -424,7 +427,8 @@ fn deletes_and_overwrites_go_on_with_98_percent_of_the_memory_in_use_with_replic
     live_at_the_brim(Durability::Replicated);
 }
 
-/// A third of all that ask for seglets, deletes and the cleaner among them, get none although there are some.
+/// A third of all that ask for seglets, deletes and the cleaner among them, get none although there
+/// are some.
 #[test]
 fn deletes_and_overwrites_go_on_although_a_full_memory_refuses_at_random() {
     for durability in [Durability::Volatile, Durability::Replicated] {
@@ -437,8 +441,8 @@ fn deletes_and_overwrites_go_on_although_a_full_memory_refuses_at_random() {
     }
 }
 
-/// Small objects up to the limit that the reserves leave, then only overwrites: each has to find room in the end, since the
-/// live data does not become more.
+/// Small objects up to the limit that the reserves leave, then only overwrites: each has to find
+/// room in the end, since the live data does not become more.
 fn overwritten_at_the_limit(mib: u64, logs: u16, durability: Durability, size: usize) {
     let keys_max = (mib << 20) as u32 / (size as u32 + 20);
     let mut driver = Driver::new(mib, logs, durability, 98, keys_max);
@@ -481,7 +485,8 @@ fn small_memories_at_their_limit_are_overwritten_for_ever_without_replicas() {
     }
 }
 
-/// What one log holds is much older than what is overwritten in the other one, so it is cleaned first however little it gives.
+/// What one log holds is much older than what is overwritten in the other one, so it is cleaned
+/// first however little it gives.
 fn overwritten_beside_an_old_log(durability: Durability) {
     let (mib, size) = (64, 1000);
     let keys_max = (mib << 20) as u32 / (size as u32 + 20);

@@ -1,5 +1,6 @@
-//! Several writers, readers, cleaners and replication, each in its thread, over a memory that is full all the time: deletes
-//! and overwrites go on, what is refused is refused with a delay, and nothing is lost, in memory or on disk.
+//! Several writers, readers, cleaners and replication, each in its thread, over a memory that is
+//! full all the time: deletes and overwrites go on, what is refused is refused with a delay, and
+//! nothing is lost, in memory or on disk.
 //!
 //! `PLUVIO_STEPS` says how many steps each writer does (`cargo xtask long-tests`).
 
@@ -16,8 +17,8 @@ const WRITERS: u32 = 3;
 const CLEANERS: u16 = 3;
 const LOGS: u16 = 2;
 const KEYS_EACH: u32 = 2_000;
-/// A change that is refused while the cleaners do so many steps is refused for ever: they would have cleaned all memory
-/// many times over.
+/// A change that is refused while the cleaners do so many steps is refused for ever: they would
+/// have cleaned all memory many times over.
 const CLEANER_STEPS_MAX: u64 = 2_000_000;
 
 struct World {
@@ -29,7 +30,8 @@ struct World {
     cleaner_steps: AtomicU64,
     changes: AtomicU64,
     refused: AtomicU64,
-    /// How often a writer looked at the memory, and how often 95 % of it were in use: the rest is what the reserves of several heads keep.
+    /// How often a writer looked at the memory, and how often 95 % of it were in use: the rest is
+    /// what the reserves of several heads keep.
     samples: AtomicU64,
     samples_full: AtomicU64,
 }

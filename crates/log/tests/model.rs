@@ -24,7 +24,8 @@ struct History {
 }
 
 impl History {
-    /// Forgets what recovery can only find by an error that `check_recovered` tells of: what is older than what is durable.
+    /// Forgets what recovery can only find by an error that `check_recovered` tells of: what is
+    /// older than what is durable.
     fn forget_old(&mut self) {
         let durable = &self.durable;
         self.written.retain(|(key, version), _| {
@@ -270,7 +271,8 @@ fn memory_that_is_refused_at_random_loses_nothing() {
     assert!(of_cleaner > 20, "{of_cleaner}");
 }
 
-/// The memory refuses three times in a row, at one moment of a run after the other: what it does in between is the same.
+/// The memory refuses three times in a row, at one moment of a run after the other: what it does in
+/// between is the same.
 #[test]
 fn memory_that_is_refused_at_any_one_moment_loses_nothing() {
     let mut least = CleanerStats::default();

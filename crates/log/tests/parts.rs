@@ -135,8 +135,8 @@ fn log_of_thirds(key: u32) -> usize {
     usize::from(key.is_multiple_of(3))
 }
 
-/// A store with a pass for each of two parts, in which nothing was cleaned and of which so many bytes are free in each. Much in the second
-/// part is dead, little in the first one.
+/// A store with a pass for each of two parts, in which nothing was cleaned and of which so many
+/// bytes are free in each. Much in the second part is dead, little in the first one.
 fn with_passes_of_their_own(free: [u64; 2]) -> Store {
     let part = |log| MemoryPart {
         node: None,

@@ -260,7 +260,8 @@ impl Run {
     }
 }
 
-/// CLEAN-5. The segment of the tombstone is cleaned while the one that it names is there, and once more when that one is gone.
+/// CLEAN-5. The segment of the tombstone is cleaned while the one that it names is there, and once
+/// more when that one is gone.
 #[test]
 fn a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names() {
     const LEN: usize = 60_000;
@@ -306,7 +307,8 @@ fn a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names() {
     run.store.check_live_bytes();
 }
 
-/// Segments are closed early, and a pass cleans few of them: there are more passes to come than there are slots for survivors.
+/// Segments are closed early, and a pass cleans few of them: there are more passes to come than
+/// there are slots for survivors.
 #[test]
 fn passes_leave_slots_to_the_digests_that_give_slots_back() {
     let cleaner = CleanerOptions {
@@ -459,7 +461,8 @@ fn memory_goes_back_to_the_system_when_most_was_deleted() {
         let mut run = mostly_deleted(durability);
         run.overwrite_left(16, 0);
         let stats = run.store.space.stats();
-        // A twentieth more than what lives, a fortieth kept free, and some seglets of the head and of its like.
+        // A twentieth more than what lives, a fortieth kept free, and some seglets of the head and
+        // of its like.
         assert!(
             stats.resident_bytes * 100 <= stats.live_bytes * 108 + (100 << 20),
             "{durability:?}: {stats:?}"
@@ -496,8 +499,8 @@ fn memory_goes_back_while_a_store_is_written_lightly_and_not_while_it_is_busy() 
             run.overwrite_left(1, 150);
             most = most.max(run.store.space.stats().resident_bytes);
         }
-        // A fifth more than what lives, a fortieth free, the head, the cleaner's reserve, and what a pass takes and frees before
-        // its digest is durable and memory goes back.
+        // A fifth more than what lives, a fortieth free, the head, the cleaner's reserve, and what
+        // a pass takes and frees before its digest is durable and memory goes back.
         let stats = run.store.space.stats();
         assert!(
             most * 100 <= stats.live_bytes * 125 + 100 * 8 * SEGMENT,

@@ -13,8 +13,8 @@ pub(crate) struct AttemptKey {
     pub(crate) partition: u32,
 }
 
-/// The attempts under way here. Each is known from its request until it has left nothing behind or has
-/// been handed over.
+/// The attempts under way here. Each is known from its request until it has left nothing behind or
+/// has been handed over.
 #[derive(Default)]
 pub(crate) struct Attempts(Mutex<BTreeMap<AttemptKey, Arc<Wanted>>>);
 
@@ -23,9 +23,9 @@ impl Attempts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an attempt and withdraws the earlier ones of the same server: the coordinator has given
-    /// them up (REC-5). `None` when it is under way already. `prepare` runs while no other attempt can begin; on its
-    /// error nothing has begun.
+    /// Begins an attempt and withdraws the earlier ones of the same server: the coordinator has
+    /// given them up (REC-5). `None` when it is under way already. `prepare` runs while no other
+    /// attempt can begin; on its error nothing has begun.
     pub(crate) fn begin<E>(
         &self,
         key: AttemptKey,
@@ -46,7 +46,8 @@ impl Attempts {
         Ok(Some(wanted))
     }
 
-    /// Withdraws the attempts for servers that are not `in_list`: what they had is served elsewhere.
+    /// Withdraws the attempts for servers that are not `in_list`: what they had is served
+    /// elsewhere.
     pub(crate) fn withdraw_unless(&self, in_list: impl Fn(ServerId) -> bool) {
         for (key, wanted) in self.map().iter() {
             if !in_list(key.crashed) {

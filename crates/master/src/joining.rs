@@ -1,17 +1,19 @@
-//! What recovery and migration share: entries are replayed into a side log, the side log joins this master's log, and the
-//! coordinator says whether it stays.
+//! What recovery and migration share: entries are replayed into a side log, the side log joins this
+//! master's log, and the coordinator says whether it stays.
 //!
-//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are dropped, and
-//!   the tablets can be taken again only after a digest without them is durable. Otherwise a later
-//!   recovery of this master could bring back objects that were deleted elsewhere meanwhile (e8).
-//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What it had
-//!   copied out of them would stay, against REC-3.
-//! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments whose ids are at least
-//!   those of the heads that were opened before it came ([`Master::log_of_tablets_begins`]), everything of former stays in
-//!   segments with lower ids. For: operations of a former stay have ended (TAB-2: every map is waited
-//!   for under which one can have begun) and its objects are out of the index before a tablet can come back, so nobody appends
-//!   for it any more; and a copy that the cleaner made of such an object stays only if the index pointed to that object until the
-//!   copy was there, so its segment was opened before.
+//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are
+//!   dropped, and the tablets can be taken again only after a digest without them is durable.
+//!   Otherwise a later recovery of this master could bring back objects that were deleted elsewhere
+//!   meanwhile (e8).
+//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What
+//!   it had copied out of them would stay, against REC-3.
+//! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments
+//!   whose ids are at least those of the heads that were opened before it came
+//!   ([`Master::log_of_tablets_begins`]), everything of former stays in segments with lower ids.
+//!   For: operations of a former stay have ended (TAB-2: every map is waited for under which one
+//!   can have begun) and its objects are out of the index before a tablet can come back, so nobody
+//!   appends for it any more; and a copy that the cleaner made of such an object stays only if the
+//!   index pointed to that object until the copy was there, so its segment was opened before.
 
 use crate::master::Master;
 use crate::wanted::Wanted;
@@ -61,7 +63,8 @@ pub(crate) struct Joined {
 }
 
 impl Master {
-    /// Where this master's log of tablets that are about to come begins (JOIN-1, MIG-6): 0 unless one of them was here before.
+    /// Where this master's log of tablets that are about to come begins (JOIN-1, MIG-6): 0 unless
+    /// one of them was here before.
     pub(crate) async fn log_of_tablets_begins(
         &self,
         tablets: &[(Arc<EngineTable>, HashRange)],
@@ -138,9 +141,10 @@ impl Master {
         }
     }
 
-    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which is that the replicas or the memory
-    /// for a head take longer than the limit, or that the work was withdrawn before they were there, nothing is left. What has joined
-    /// is not taken back here: for the replicas of its digest there is no limit.
+    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which
+    /// is that the replicas or the memory for a head take longer than the limit, or that the work
+    /// was withdrawn before they were there, nothing is left. What has joined is not taken back
+    /// here: for the replicas of its digest there is no limit.
     pub(crate) async fn join(
         &self,
         log: LogId,
@@ -212,8 +216,8 @@ impl Master {
         }
     }
 
-    /// Joins the side log to the log; waits until that is durable. Leaves nothing when it cannot join until `give_up`, or nobody
-    /// wants it any more.
+    /// Joins the side log to the log; waits until that is durable. Leaves nothing when it cannot
+    /// join until `give_up`, or nobody wants it any more.
     async fn commit(
         &self,
         mut side: SideLog,
@@ -248,9 +252,10 @@ impl Master {
         }
     }
 
-    /// Tells the coordinator that a recovery or a migration has ended here, however long that takes, and gives its answer. `None` when there
-    /// is none, because this master is no member any more: then it may own the tablets all the same, and has to leave its log as it
-    /// is (REC-6). No other refusal says so much: it is asked again.
+    /// Tells the coordinator that a recovery or a migration has ended here, however long that
+    /// takes, and gives its answer. `None` when there is none, because this master is no member any
+    /// more: then it may own the tablets all the same, and has to leave its log as it is (REC-6).
+    /// No other refusal says so much: it is asked again.
     pub(crate) async fn tell_end<R: Request + Sync>(&self, report: &R) -> Option<R::Reply> {
         let what = R::OPCODE.name();
         loop {

@@ -1,25 +1,26 @@
 //! The master part of a server: tablets, the operations on them, the recovery of tablets that
 //! other masters lost, and the migration of tablets between masters that live.
 //!
-//! What it owns: which tablets are here and whether they are served. The store owns the objects and the results
-//! of operations, replication the replicas.
+//! What it owns: which tablets are here and whether they are served. The store owns the objects and
+//! the results of operations, replication the replicas.
 //!
 //! Invariants
-//! - MASTER-1: an operation is done only on a tablet that is served here, by the server life that the
-//!   caller means (TAB-2).
-//! - MASTER-2: a reply that tells of a change is made from a `Durable`; a reply that rests on somebody
-//!   else's change waits for that one's durability.
-//! - MASTER-3: a tablet is served only after every log of this master is durably open, and a recovered one
-//!   only after the coordinator has recorded the new owner.
-//! - MASTER-4: nothing is answered later than the server allowed ([`Master::serve_until`]): it knows how
-//!   long nobody else can have been given the tablets.
-//! - MASTER-5: an operation with an identity is looked up among the results of the store after its tablet was
-//!   found to be served here, so that the results of a recovered tablet are there.
-//! - MASTER-6: what the coordinator says of a table (take, cut, drop) is done in the order of the metadata's versions: what comes late is refused
-//!   (COORD-12). So is every request to take or to cut something of a table that was dropped. A drop is for ever, and never late.
+//! - MASTER-1: an operation is done only on a tablet that is served here, by the server life that
+//!   the caller means (TAB-2).
+//! - MASTER-2: a reply that tells of a change is made from a `Durable`; a reply that rests on
+//!   somebody else's change waits for that one's durability.
+//! - MASTER-3: a tablet is served only after every log of this master is durably open, and a
+//!   recovered one only after the coordinator has recorded the new owner.
+//! - MASTER-4: nothing is answered later than the server allowed ([`Master::serve_until`]): it
+//!   knows how long nobody else can have been given the tablets.
+//! - MASTER-5: an operation with an identity is looked up among the results of the store after its
+//!   tablet was found to be served here, so that the results of a recovered tablet are there.
+//! - MASTER-6: what the coordinator says of a table (take, cut, drop) is done in the order of the
+//!   metadata's versions: what comes late is refused (COORD-12). So is every request to take or to
+//!   cut something of a table that was dropped. A drop is for ever, and never late.
 //!
-//! Threads: every method takes `&self` and may be called on any core; the log of a change is that of the
-//! core it came to. Nothing blocks.
+//! Threads: every method takes `&self` and may be called on any core; the log of a change is that
+//! of the core it came to. Nothing blocks.
 //!
 //! Not here: who is a member (crate server), where tablets are (coordinator).
 

@@ -30,8 +30,8 @@ const NO_INDEX_RETRY: Duration = Duration::from_millis(100);
 /// When clients should ask again while there are too few backups.
 const BACKUPS_RETRY: Duration = Duration::from_millis(50);
 
-/// When clients should ask again while this master does not know whether it is still a member. They ask
-/// the coordinator too, and may find another owner.
+/// When clients should ask again while this master does not know whether it is still a member. They
+/// ask the coordinator too, and may find another owner.
 const DOUBT_RETRY: Duration = Duration::from_millis(10);
 /// How long a request waits for the first heads to be durably open.
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -68,7 +68,8 @@ impl NotAdded {
     pub(crate) fn refusal(self, spec: &TabletSpec) -> Refusal {
         match self {
             Self::InTheWay(known) => match known.phase {
-                // It is being received, or was until a moment ago; or the coordinator has yet to say that it has left.
+                // It is being received, or was until a moment ago; or the coordinator has yet to
+                // say that it has left.
                 TabletPhase::Recovering | TabletPhase::Frozen | TabletPhase::Left => {
                     Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady)
                 }
@@ -102,8 +103,8 @@ pub struct Master {
     pub(crate) attempts: Attempts,
     pub(crate) leaving: Leavings,
     pub(crate) arriving: Arrivals,
-    /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken before the locks of the tablets, of those
-    /// that leave, and of the store's tables.
+    /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken
+    /// before the locks of the tablets, of those that leave, and of the store's tables.
     told: Mutex<Told>,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
@@ -168,14 +169,15 @@ impl Master {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stops serving for ever: this server was declared dead (003 §7.11). What is waiting for replicas
-    /// is never acknowledged.
+    /// Stops serving for ever: this server was declared dead (003 §7.11). What is waiting for
+    /// replicas is never acknowledged.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.tablets.clear();
     }
 
-    /// Lets this master answer until `moment`, and no longer unless this is called again (MASTER-4).
+    /// Lets this master answer until `moment`, and no longer unless this is called again
+    /// (MASTER-4).
     pub fn serve_until(&self, moment: Moment) {
         let nanos = u64::try_from(moment.0.as_nanos()).unwrap_or(u64::MAX);
         self.serve_until.fetch_max(nanos, Ordering::Relaxed);
@@ -192,9 +194,10 @@ impl Master {
     ///
     /// # Errors
     /// `Retry` when that takes long: whoever asks again and again must not fill this server with
-    /// waiting requests; while something that is not served is in a tablet's way; or while address space for an index cannot
-    /// be had. Fatal when a tablet overlaps one that is served; `Stale` when the request is late (MASTER-6, MIG-7). Those before it were
-    /// taken, and taking them again is no error.
+    /// waiting requests; while something that is not served is in a tablet's way; or while address
+    /// space for an index cannot be had. Fatal when a tablet overlaps one that is served; `Stale`
+    /// when the request is late (MASTER-6, MIG-7). Those before it were taken, and taking them
+    /// again is no error.
     pub async fn take_tablets(&self, request: &TakeTablets) -> Result<(), Refusal> {
         if self.is_replicated() {
             let opened = self.replication.opened();
@@ -224,7 +227,8 @@ impl Master {
     /// Cuts a tablet; one that begins there already is left as it is.
     ///
     /// # Errors
-    /// `NotFound` when no tablet of the table has that hash, `Stale` when the request is late (MASTER-6). Nothing was cut.
+    /// `NotFound` when no tablet of the table has that hash, `Stale` when the request is late
+    /// (MASTER-6). Nothing was cut.
     pub fn split_tablet(&self, request: &SplitTabletLocal) -> Result<(), Refusal> {
         let SplitTabletLocal { version, table, at } = *request;
         let mut told = self.told();
@@ -336,7 +340,8 @@ impl Master {
         Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady)
     }
 
-    /// Refuses changes before they fill the memory of `log`, while nothing can become durable there.
+    /// Refuses changes before they fill the memory of `log`, while nothing can become durable
+    /// there.
     pub(crate) fn writes_possible(&self, log: LogId) -> Result<(), Refusal> {
         if !self.is_replicated() {
             return Ok(());
@@ -364,8 +369,8 @@ impl Master {
         self.env.clock.now().0
     }
 
-    /// Forgets clients that gave up their last operation long ago; to be called about every second. Each
-    /// call looks at a part of them.
+    /// Forgets clients that gave up their last operation long ago; to be called about every second.
+    /// Each call looks at a part of them.
     pub fn forget_clients(&self) {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         self.store

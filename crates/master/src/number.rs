@@ -9,8 +9,9 @@ use pluvio_wire::{FatalKind, Number, Refusal};
 /// Digits after the point that sums keep.
 const SCALE_DIGITS: usize = 17;
 const SCALE: i128 = 10_i128.pow(SCALE_DIGITS as u32);
-/// Longest text that is looked at as a number: longer than any sum is written, so that what an increment stores can be
-/// incremented again. The longest are the smallest numbers, some 330 bytes without an exponent.
+/// Longest text that is looked at as a number: longer than any sum is written, so that what an
+/// increment stores can be incremented again. The longest are the smallest numbers, some 330 bytes
+/// without an exponent.
 const TEXT_MAX: usize = 400;
 
 const _: () = assert!(TEXT_MAX < VALUE_MAX && TEXT_MAX < KEY_MAX);

@@ -1,18 +1,21 @@
 //! Recovering one partition of a crashed master's tablets (003 §7.5-7.8).
 //!
-//! Stages: *fetch and replay* the entries of all segments, several fetches under way, in whatever order
-//! they come; *re-replicate* what survives; *commit* the side log; *report* to the coordinator. Only when
-//! the coordinator has recorded this master as the new owner are the tablets served.
+//! Stages: *fetch and replay* the entries of all segments, several fetches under way, in whatever
+//! order they come; *re-replicate* what survives; *commit* the side log; *report* to the
+//! coordinator. Only when the coordinator has recorded this master as the new owner are the tablets
+//! served.
 //!
 //! - REC-1: a tablet under recovery is not served, and is here at most once.
-//! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it can
-//!   try elsewhere.
+//! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it
+//!   can try elsewhere.
 //! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `joining`.
-//! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a server
-//!   list without that server, withdraws it, whatever it waits for; only a log that joins ours already stays until the coordinator
-//!   has decided. Until then its tablets are in the way of others here.
-//! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted. Who is refused an answer, because it
-//!   is no member any more, leaves its log as it is: it may own the tablets, by an answer that was lost, and then they are recovered from there.
+//! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a
+//!   server list without that server, withdraws it, whatever it waits for; only a log that joins
+//!   ours already stays until the coordinator has decided. Until then its tablets are in the way of
+//!   others here.
+//! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted.
+//!   Who is refused an answer, because it is no member any more, leaves its log as it is: it may
+//!   own the tablets, by an answer that was lost, and then they are recovered from there.
 
 use crate::attempts::AttemptKey;
 use crate::joining::{Joined, ReplayFailure, SharedReplay, Step};
@@ -64,8 +67,8 @@ enum Manner {
     /// As backups become ready. An object that is replayed before its successor takes memory
     /// that only the cleaner gives back, when the recovery is over.
     Quick,
-    /// Everything is read twice, the first time to find out what lives: nothing else takes memory. For
-    /// a log with more dead data than there is room for here.
+    /// Everything is read twice, the first time to find out what lives: nothing else takes memory.
+    /// For a log with more dead data than there is room for here.
     Thrifty,
 }
 
@@ -92,12 +95,12 @@ struct Attempt {
 }
 
 impl Master {
-    /// Starts the recovery of one partition into `log`, on the event loop of `core`; its end is reported
-    /// to the coordinator. Starting it again does nothing.
+    /// Starts the recovery of one partition into `log`, on the event loop of `core`; its end is
+    /// reported to the coordinator. Starting it again does nothing.
     ///
     /// # Errors
-    /// `Retry` while an earlier attempt has not yet ended here, or address space for an index cannot be had; fatal when a
-    /// tablet overlaps one that is served here. Nothing was started.
+    /// `Retry` while an earlier attempt has not yet ended here, or address space for an index
+    /// cannot be had; fatal when a tablet overlaps one that is served here. Nothing was started.
     pub fn recover(
         self: &Arc<Self>,
         core: CoreId,
@@ -153,7 +156,8 @@ impl Master {
             let mut tablets = tablets.into_iter().flatten();
             tablets.find(|t| t.range.overlaps(&spec.range)).copied()
         };
-        // No index is made for what is refused anyway. Who comes in between, another attempt or an arrival, is met by the second look.
+        // No index is made for what is refused anyway. Who comes in between, another attempt or an
+        // arrival, is met by the second look.
         let added = match here {
             Some(known) => Err(NotAdded::InTheWay(known)),
             None => self.add_tablet(spec, TabletPhase::Recovering),
@@ -161,7 +165,8 @@ impl Master {
         added.map_err(|why| why.refusal(spec))
     }
 
-    /// Ends recoveries of servers that are not in the list: their tablets are served elsewhere (REC-5).
+    /// Ends recoveries of servers that are not in the list: their tablets are served elsewhere
+    /// (REC-5).
     pub fn server_list_changed(&self, list: &ServerList) {
         self.attempts
             .withdraw_unless(|crashed| list.get(crashed).is_some());
@@ -174,7 +179,8 @@ impl Master {
         }
     }
 
-    /// Fetch and replay, re-replicate, commit. On an error nothing is left but the tablets' entries in the map.
+    /// Fetch and replay, re-replicate, commit. On an error nothing is left but the tablets' entries
+    /// in the map.
     async fn recover_tablets(
         self: &Arc<Self>,
         log: LogId,
@@ -294,7 +300,8 @@ impl Master {
         }
     }
 
-    /// Fetches one segment's entries from the first backup that has them. Asks again while one of them may have them yet.
+    /// Fetches one segment's entries from the first backup that has them. Asks again while one of
+    /// them may have them yet.
     async fn fetch(&self, request: &Recover, segment: &RecoverySegment) -> Result<Bytes, String> {
         let ask = GetRecoveryData {
             recovery: request.recovery,
@@ -353,7 +360,8 @@ impl Master {
         }
     }
 
-    /// Tells the coordinator. Gives whether this master owns the tablets now; `None` when it is not told ([`Master::tell_end`]).
+    /// Tells the coordinator. Gives whether this master owns the tablets now; `None` when it is not
+    /// told ([`Master::tell_end`]).
     async fn report(
         &self,
         key: AttemptKey,

@@ -4,9 +4,10 @@
 //! a lock, a change replaces the whole map.
 //!
 //! - TAB-1: ranges of one table do not overlap.
-//! - TAB-2: an operation is done only under a snapshot in which the tablet is served, and holds that snapshot until its
-//!   effect is in memory. So who changes a phase and then waits until nobody has any of the maps of before ([`OldMaps`]) knows
-//!   that all operations of before are done. All of them, not only the latest: an operation may have begun several changes ago.
+//! - TAB-2: an operation is done only under a snapshot in which the tablet is served, and holds
+//!   that snapshot until its effect is in memory. So who changes a phase and then waits until
+//!   nobody has any of the maps of before ([`OldMaps`]) knows that all operations of before are
+//!   done. All of them, not only the latest: an operation may have begun several changes ago.
 
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
@@ -22,13 +23,15 @@ pub(crate) const OLD_MAPS_PAUSE: Duration = Duration::from_micros(100);
 /// What may be done with a tablet that is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TabletPhase {
-    /// Being replayed, from a crashed server's log or from the server that has it: operations must come again later.
+    /// Being replayed, from a crashed server's log or from the server that has it: operations must
+    /// come again later.
     Recovering,
     /// All operations are served.
     Serving,
     /// All operations are served, and changes are noted for the server that copies the tablet.
     Copying,
-    /// Another server has all of it, and the coordinator has not decided yet whose it is: operations must come again later.
+    /// Another server has all of it, and the coordinator has not decided yet whose it is:
+    /// operations must come again later.
     Frozen,
     /// It belongs to another server: operations go there. What is left of it is being forgotten.
     Left,
@@ -102,11 +105,13 @@ impl OldMaps {
     }
 }
 
-/// Leaves those of the replaced maps that somebody has. What was done under the others has happened before this returns.
+/// Leaves those of the replaced maps that somebody has. What was done under the others has happened
+/// before this returns.
 ///
-/// The strong count says who has a map once that was replaced. A guard of `ArcSwap` need not be counted, but
-/// `ArcSwap::swap` counts all guards on the map that it takes away before it returns, and who loads while that happens gets a
-/// counted one or another map. Nobody takes a replaced map anew, so its count only falls.
+/// The strong count says who has a map once that was replaced. A guard of `ArcSwap` need not be
+/// counted, but `ArcSwap::swap` counts all guards on the map that it takes away before it returns,
+/// and who loads while that happens gets a counted one or another map. Nobody takes a replaced map
+/// anew, so its count only falls.
 fn forget_unheld(maps: &mut Vec<Weak<Snapshot>>) {
     maps.retain(|map| map.strong_count() > 0);
     // The count is read relaxed; this pairs with the release by which each holder let its map go.
@@ -144,8 +149,9 @@ impl TabletMap {
         (result, OldMaps(older.clone()))
     }
 
-    /// Gives the tablets that lie in `range` another phase if all of it is here, in one of the phases `from`; cuts
-    /// them first so that one begins and one ends with it. None, and nothing was changed, otherwise.
+    /// Gives the tablets that lie in `range` another phase if all of it is here, in one of the
+    /// phases `from`; cuts them first so that one begins and one ends with it. None, and nothing
+    /// was changed, otherwise.
     pub(crate) fn shift(
         &self,
         table: TableId,
@@ -195,7 +201,8 @@ impl TabletMap {
     /// Adds a tablet.
     ///
     /// # Errors
-    /// The tablet that is in the way, when the range overlaps one that is here (TAB-1), the same one included. Nothing was changed.
+    /// The tablet that is in the way, when the range overlaps one that is here (TAB-1), the same
+    /// one included. Nothing was changed.
     pub fn add(&self, table: Arc<EngineTable>, tablet: Tablet) -> Result<(), Tablet> {
         self.change(|map| {
             let local = map.entry(table.id()).or_insert_with(|| LocalTable {
@@ -248,8 +255,8 @@ impl TabletMap {
         })
     }
 
-    /// Takes all tablets of a table away. No operation on them is under way when the maps that this gives are gone,
-    /// also when they were taken away before.
+    /// Takes all tablets of a table away. No operation on them is under way when the maps that this
+    /// gives are gone, also when they were taken away before.
     pub(crate) fn remove_table(&self, table: TableId) -> OldMaps {
         self.exchange(|map| map.remove(&table)).1
     }

@@ -23,11 +23,13 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Notes that this was said of a table that is there. Of what has no number (0) only that its table is dropped can be known.
+    /// Notes that this was said of a table that is there. Of what has no number (0) only that its
+    /// table is dropped can be known.
     ///
     /// # Errors
-    /// `Stale` when something newer was said, the table was dropped, or neither can be told because it was too long ago. Whoever
-    /// leads reads the metadata again and says what they say then, if anything.
+    /// `Stale` when something newer was said, the table was dropped, or neither can be told because
+    /// it was too long ago. Whoever leads reads the metadata again and says what they say then, if
+    /// anything.
     pub(crate) fn admit(
         &mut self,
         table: TableId,

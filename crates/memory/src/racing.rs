@@ -1,9 +1,10 @@
 //! Copies to and from bytes that others access meanwhile: in assembly, many at once.
 //!
-//! For the language these are accesses of the processor, not of the program, and no races; words of any length and at any
-//! address are what the processor has, while atomics of the language have to agree on which bytes are a word. What is
-//! loaded may be torn, and the caller finds out whether it is. On x86-64 loads and stores take effect in their order, so that
-//! the fences around a copy order it as they would relaxed atomics.
+//! For the language these are accesses of the processor, not of the program, and no races; words of
+//! any length and at any address are what the processor has, while atomics of the language have to
+//! agree on which bytes are a word. What is loaded may be torn, and the caller finds out whether it
+//! is. On x86-64 loads and stores take effect in their order, so that the fences around a copy
+//! order it as they would relaxed atomics.
 
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
@@ -16,8 +17,8 @@ const BLOCK: usize = size_of::<__m128i>();
 /// They are mapped, and initialised; at `to` the caller alone may write as many.
 #[inline(always)]
 pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: each piece lies within `len` bytes from `from` on, which are mapped, and goes to its place within as many
-    // from `to` on, which the caller lets us write.
+    // SAFETY: each piece lies within `len` bytes from `from` on, which are mapped, and goes to its
+    // place within as many from `to` on, which the caller lets us write.
     unsafe {
         if len >= 4 * BLOCK {
             let (last, mut at) = (len - 4 * BLOCK, 0);
@@ -60,12 +61,13 @@ pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
 /// Copies `data` to `to`; some bytes are stored twice.
 ///
 /// # Safety
-/// As many bytes are mapped there; nobody has a slice of them, and nobody else stores to them meanwhile.
+/// As many bytes are mapped there; nobody has a slice of them, and nobody else stores to them
+/// meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn store(to: *mut u8, data: &[u8]) {
     let (from, len) = (data.as_ptr(), data.len());
-    // SAFETY: each piece lies within `data`, and goes to its place within `len` bytes from `to` on, to which the caller alone
-    // stores.
+    // SAFETY: each piece lies within `data`, and goes to its place within `len` bytes from `to` on,
+    // to which the caller alone stores.
     unsafe {
         if len >= 4 * BLOCK {
             let (last, mut at) = (len - 4 * BLOCK, 0);
@@ -104,7 +106,8 @@ pub(crate) unsafe fn store(to: *mut u8, data: &[u8]) {
     }
 }
 
-/// Loads `N` bytes, none of them twice: the parts of what comes can be used at once, without a way through memory.
+/// Loads `N` bytes, none of them twice: the parts of what comes can be used at once, without a way
+/// through memory.
 ///
 /// # Safety
 /// As of [`load`].

@@ -1,8 +1,8 @@
 //! Bytes of a region that are overwritten while others read them.
 //!
-//! Owns nothing: where they lie was checked when the region gave them out, so that who has them loads and stores without
-//! another look at borders. On x86-64 the copies are those of `racing`, elsewhere relaxed atomic loads and stores of words, and
-//! of bytes at the ends.
+//! Owns nothing: where they lie was checked when the region gave them out, so that who has them
+//! loads and stores without another look at borders. On x86-64 the copies are those of `racing`,
+//! elsewhere relaxed atomic loads and stores of words, and of bytes at the ends.
 
 use crate::region::Region;
 use core::marker::PhantomData;
@@ -10,11 +10,12 @@ use core::ptr::NonNull;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes that may change while they are read. What is loaded may be torn; whether it is, the caller finds out by a version.
-/// Loads and stores act as relaxed atomic ones.
+/// Bytes that may change while they are read. What is loaded may be torn; whether it is, the caller
+/// finds out by a version. Loads and stores act as relaxed atomic ones.
 ///
-/// While anybody may change them, all who access the same bytes take them in the same parts ([`Self::split_at`]), and load or
-/// store from the beginning of a part: where atomics are used, all agree then which of them are accessed as words.
+/// While anybody may change them, all who access the same bytes take them in the same parts
+/// ([`Self::split_at`]), and load or store from the beginning of a part: where atomics are used,
+/// all agree then which of them are accessed as words.
 #[derive(Clone, Copy, Debug)]
 pub struct RacingBytes<'a> {
     start: NonNull<u8>,
@@ -95,8 +96,8 @@ impl<'a> RacingBytes<'a> {
         #[cfg(target_arch = "x86_64")]
         {
             into.reserve(len);
-            // SAFETY: mapped and initialised, as `new` was promised; the vector has that much capacity, and all of it up
-            // to the length it gets is written.
+            // SAFETY: mapped and initialised, as `new` was promised; the vector has that much
+            // capacity, and all of it up to the length it gets is written.
             unsafe {
                 crate::racing::load(self.start.as_ptr(), into.as_mut_ptr(), len);
                 into.set_len(len);
@@ -109,7 +110,8 @@ impl<'a> RacingBytes<'a> {
         }
     }
 
-    /// All `N` of them, each loaded once: the parts of what comes can be used at once, without a way through memory.
+    /// All `N` of them, each loaded once: the parts of what comes can be used at once, without a
+    /// way through memory.
     ///
     /// # Panics
     /// When there are not `N`.
@@ -136,8 +138,8 @@ impl<'a> RacingBytes<'a> {
     /// When there are fewer than `data` has.
     ///
     /// # Safety
-    /// No slice of [`Region::bytes`] covers one of them, and no [`Region::write`] to them is under way; nobody else stores to
-    /// them at the same time.
+    /// No slice of [`Region::bytes`] covers one of them, and no [`Region::write`] to them is under
+    /// way; nobody else stores to them at the same time.
     #[inline(always)]
     pub unsafe fn store(self, data: &[u8]) {
         assert!(
@@ -202,7 +204,8 @@ impl<'a> RacingBytes<'a> {
         }
     }
 
-    /// [`Self::store`] by atomic stores of bytes and words. Those behind `data`, up to the end of its last word, become zero.
+    /// [`Self::store`] by atomic stores of bytes and words. Those behind `data`, up to the end of
+    /// its last word, become zero.
     #[cfg(any(test, not(target_arch = "x86_64")))]
     fn store_atomics(self, data: &[u8]) {
         let (edge, words, end) = self.atomics();
@@ -236,15 +239,16 @@ impl<'a> RacingBytes<'a> {
         let at = self.start.addr().get();
         let edge = (at.next_multiple_of(8) - at).min(self.len);
         let words = (self.len - edge) / 8;
-        // SAFETY: mapped and initialised, as `new` was promised; bytes have no alignment. Whoever accesses them in another way
-        // at the same time promised not to.
+        // SAFETY: mapped and initialised, as `new` was promised; bytes have no alignment. Whoever
+        // accesses them in another way at the same time promised not to.
         let bytes: &[AtomicU8] =
             unsafe { core::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) };
         let (edge, rest) = bytes.split_at(edge);
         let (middle, end) = rest.split_at(8 * words);
         let words: &[AtomicU64] = match words {
             0 => &[],
-            // SAFETY: `middle` is so many times eight bytes, and begins at a multiple of 8, since it is not empty.
+            // SAFETY: `middle` is so many times eight bytes, and begins at a multiple of 8, since
+            // it is not empty.
             _ => unsafe { core::slice::from_raw_parts(middle.as_ptr().cast(), words) },
         };
         (edge, words, end)

@@ -8,7 +8,8 @@
 //! - R2: `len` is a multiple of [`REGION_GRANULE_BYTES`] and at most [`REGION_LEN_MAX`].
 //! - R3: untouched and discarded bytes read as zero.
 //!
-//! R1 and R2 are asserted of every region, R3 is shown by `discarded_pages_read_as_zero_and_their_neighbours_stay`.
+//! R1 and R2 are asserted of every region, R3 is shown by
+//! `discarded_pages_read_as_zero_and_their_neighbours_stay`.
 //!
 //! Threads: words are atomics and may be used by everybody at any time. Plain bytes follow the
 //! rule of the `unsafe` methods: who asks for bytes answers for nobody writing them meanwhile.
@@ -64,7 +65,8 @@ pub enum RegionError {
         /// What the system said.
         source: io::Error,
     },
-    /// The system refused to take pages back, to fill them in, or to make them huge. The bytes are unchanged.
+    /// The system refused to take pages back, to fill them in, or to make them huge. The bytes are
+    /// unchanged.
     #[error("cannot {what} {len} bytes at offset {offset}: {source}")]
     AdviceFailed {
         /// What was asked for: "discard", "populate", or "use huge pages for".
@@ -104,8 +106,8 @@ impl Region {
         Self::map(len, huge, None)
     }
 
-    /// Reserves `len` bytes in a memory file called `name` (seen in `/proc/PID/maps`), which another
-    /// process can map through [`Region::memfd`].
+    /// Reserves `len` bytes in a memory file called `name` (seen in `/proc/PID/maps`), which
+    /// another process can map through [`Region::memfd`].
     ///
     /// # Errors
     /// [`RegionError::BadLength`] and [`RegionError::ReserveFailed`] (also for a name with a zero
@@ -167,17 +169,20 @@ impl Region {
     /// Asks for transparent huge pages in `len` bytes from `offset` on, where the system has them.
     ///
     /// # Errors
-    /// [`RegionError::AdviceFailed`] when the kernel was built without them. The region works the same, with more TLB misses.
-    /// One that has them and was told not to give any refuses nothing here.
+    /// [`RegionError::AdviceFailed`] when the kernel was built without them. The region works the
+    /// same, with more TLB misses. One that has them and was told not to give any refuses nothing
+    /// here.
     ///
     /// # Panics
-    /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
+    /// When the range leaves the region or its borders are no multiples of
+    /// [`REGION_GRANULE_BYTES`].
     pub fn prefer_huge_pages(&self, offset: u64, len: u64) -> Result<(), RegionError> {
         self.prefer(offset, len, Advice::LinuxHugepage)
             .map_err(|errno| advice_failed("use huge pages for", offset, len, errno))
     }
 
-    /// Asks for no more transparent huge pages in `len` bytes from `offset` on. Those that are there stay.
+    /// Asks for no more transparent huge pages in `len` bytes from `offset` on. Those that are
+    /// there stay.
     ///
     /// # Panics
     /// As of [`Self::prefer_huge_pages`].
@@ -267,7 +272,8 @@ impl Region {
         unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
     }
 
-    /// [`Self::bytes`] that lie in one granule ([`REGION_GRANULE_BYTES`]), which is less to check for who has seen that.
+    /// [`Self::bytes`] that lie in one granule ([`REGION_GRANULE_BYTES`]), which is less to check
+    /// for who has seen that.
     ///
     /// # Panics
     /// When the range leaves the region or its granule (M1).
@@ -278,8 +284,8 @@ impl Region {
     #[inline(always)]
     pub unsafe fn bytes_in_granule(&self, offset: u64, len: usize) -> &[u8] {
         self.check_in_granule(offset, len);
-        // SAFETY: the region is whole granules (R2), so all of the one that `offset` lies in is inside the mapping;
-        // initialised (R3); the caller keeps writers away.
+        // SAFETY: the region is whole granules (R2), so all of the one that `offset` lies in is
+        // inside the mapping; initialised (R3); the caller keeps writers away.
         unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
     }
 
@@ -289,9 +295,9 @@ impl Region {
     /// When the range leaves the region (M1).
     ///
     /// # Safety
-    /// For the length of the call nobody else reads or writes any of the bytes written, and no slice
-    /// of [`Region::bytes`] covers one of them. Who reads them later learns of them through some
-    /// release/acquire pair.
+    /// For the length of the call nobody else reads or writes any of the bytes written, and no
+    /// slice of [`Region::bytes`] covers one of them. Who reads them later learns of them through
+    /// some release/acquire pair.
     #[inline]
     pub unsafe fn write(&self, offset: u64, data: &[u8]) {
         // SAFETY: the caller's promise.
@@ -326,11 +332,13 @@ impl Region {
     #[allow(clippy::mut_from_ref)] // as the caller promises, nobody else has these bytes
     pub unsafe fn room_in_granule(&self, offset: u64, len: usize) -> &mut [u8] {
         self.check_in_granule(offset, len);
-        // SAFETY: inside the mapping, as in `bytes_in_granule`; initialised (R3); the caller keeps everybody else away.
+        // SAFETY: inside the mapping, as in `bytes_in_granule`; initialised (R3); the caller keeps
+        // everybody else away.
         unsafe { core::slice::from_raw_parts_mut(self.at(offset).cast(), len) }
     }
 
-    /// The `len` bytes from `offset` on, which lie in one granule, to be read and overwritten while others do.
+    /// The `len` bytes from `offset` on, which lie in one granule, to be read and overwritten while
+    /// others do.
     ///
     /// # Panics
     /// When the range leaves the region or its granule (M1).
@@ -342,14 +350,15 @@ impl Region {
         unsafe { RacingBytes::new(self.base.add(to_usize(offset)), len) }
     }
 
-    /// Gives the pages of `len` bytes from `offset` on back to the system; they read as zero from now
-    /// on and cost a page fault when touched again.
+    /// Gives the pages of `len` bytes from `offset` on back to the system; they read as zero from
+    /// now on and cost a page fault when touched again.
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`]: the bytes are unchanged; retrying is harmless.
     ///
     /// # Panics
-    /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
+    /// When the range leaves the region or its borders are no multiples of
+    /// [`REGION_GRANULE_BYTES`].
     ///
     /// # Safety
     /// As for [`Region::write`]: it is a write of zeroes.
@@ -368,8 +377,9 @@ impl Region {
         done.map_err(|errno| advice_failed("discard", offset, len, errno))
     }
 
-    /// Gives the system's page of `offset` back, whose bytes read as zero from now on. Nothing happens where its pages are larger than
-    /// [`REGION_GRANULE_BYTES`], or where it refuses, or in a memory file.
+    /// Gives the system's page of `offset` back, whose bytes read as zero from now on. Nothing
+    /// happens where its pages are larger than [`REGION_GRANULE_BYTES`], or where it refuses, or in
+    /// a memory file.
     ///
     /// # Panics
     /// When `offset` lies behind the end (M1).
@@ -382,7 +392,8 @@ impl Region {
         if page > REGION_GRANULE_BYTES || self.memfd.is_some() {
             return;
         }
-        // SAFETY: our own mapping: R1, and R2 since a granule is whole pages; the caller allows the bytes to change.
+        // SAFETY: our own mapping: R1, and R2 since a granule is whole pages; the caller allows the
+        // bytes to change.
         let done = unsafe {
             let first = self.at(offset - offset % page);
             rustix::mm::madvise(first, to_usize(page), Advice::LinuxDontNeed)
@@ -391,15 +402,16 @@ impl Region {
         let _stays_resident = done;
     }
 
-    /// Backs `len` bytes from `offset` on with pages now, so that their first use does not fault. The
-    /// content does not change.
+    /// Backs `len` bytes from `offset` on with pages now, so that their first use does not fault.
+    /// The content does not change.
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`]: too little memory, or Linux older than 5.14. Harmless: the
     /// pages come with their first use.
     ///
     /// # Panics
-    /// When the range leaves the region or its borders are no multiples of [`REGION_GRANULE_BYTES`].
+    /// When the range leaves the region or its borders are no multiples of
+    /// [`REGION_GRANULE_BYTES`].
     pub fn populate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
         self.check_granules(offset, len);
         // SAFETY: our own mapping (R1, checked above); populating changes no content.
@@ -407,12 +419,13 @@ impl Region {
             .map_err(|errno| advice_failed("populate", offset, len, errno))
     }
 
-    /// Asks the processor to bring the cache line of `offset` near. Never faults, whatever the offset.
+    /// Asks the processor to bring the cache line of `offset` near. Never faults, whatever the
+    /// offset.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: every x86-64 processor has SSE. A prefetch has no effect on content, and none at all where nothing
-        // is mapped.
+        // SAFETY: every x86-64 processor has SSE. A prefetch has no effect on content, and none at
+        // all where nothing is mapped.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let line = self.base.as_ptr().wrapping_add(offset as usize);
@@ -486,8 +499,8 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("regions exist on 64-bit machines only")
 }
 
-// The panics of accesses that every operation makes. By value and out of line: who only formats its numbers would have the
-// caller keep them in memory.
+// The panics of accesses that every operation makes. By value and out of line: who only formats its
+// numbers would have the caller keep them in memory.
 
 #[cold]
 #[inline(never)]
@@ -526,8 +539,8 @@ fn advice_failed(what: &'static str, offset: u64, len: u64, e: rustix::io::Errno
     }
 }
 
-/// Reserves `len` bytes of inaccessible address space starting at a multiple of [`HUGE_PAGE_BYTES`]:
-/// reserves one huge page more and gives the ends back.
+/// Reserves `len` bytes of inaccessible address space starting at a multiple of
+/// [`HUGE_PAGE_BYTES`]: reserves one huge page more and gives the ends back.
 fn reserve_aligned(len: usize) -> Result<NonNull<u8>, rustix::io::Errno> {
     let huge = to_usize(HUGE_PAGE_BYTES);
     let whole = len + huge;

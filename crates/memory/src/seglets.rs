@@ -7,15 +7,17 @@
 //! - S1: a seglet is in exactly one pool or taken (M2); the sum of the four is the seglet count.
 //! - S2: the cleaner and emergency pools never hold more than their reserves; a seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
-//! - S3: a seglet counts as blank only if it was not taken since the region was made, or since its pages were
-//!   discarded. Of a part, blank ones of the default pool are taken last.
-//! - S4: the region may be divided into parts, one for each memory node. How much there is in a pool counts over all parts;
-//!   which seglets are taken, and which are kept in the reserves, is a matter of the parts. So a part without free
-//!   seglets takes those of another one, and no append is refused that would not be without parts.
+//! - S3: a seglet counts as blank only if it was not taken since the region was made, or since its
+//!   pages were discarded. Of a part, blank ones of the default pool are taken last.
+//! - S4: the region may be divided into parts, one for each memory node. How much there is in a
+//!   pool counts over all parts; which seglets are taken, and which are kept in the reserves, is a
+//!   matter of the parts. So a part without free seglets takes those of another one, and no append
+//!   is refused that would not be without parts.
 //!
-//! S1 and S2 are asserted after each move in builds with debug assertions; the order in which reserves are refilled is shown by
-//! `freed_seglets_refill_emergency_then_cleaner_then_default`, S3 by
-//! `what_was_freed_longest_ago_is_discarded_first_and_used_last` and `pages_of_the_cleaners_reserve_go_back_too`, S4 by
+//! S1 and S2 are asserted after each move in builds with debug assertions; the order in which
+//! reserves are refilled is shown by `freed_seglets_refill_emergency_then_cleaner_then_default`, S3
+//! by `what_was_freed_longest_ago_is_discarded_first_and_used_last` and
+//! `pages_of_the_cleaners_reserve_go_back_too`, S4 by
 //! `each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none` and
 //! `reserves_come_to_be_of_all_parts_again`.
 //!
@@ -30,8 +32,8 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The number of a seglet in its pool. Where its bytes are is a matter of who uses the pool: the log leaves the first seglet
-/// of its region unused, so they begin one seglet later there.
+/// The number of a seglet in its pool. Where its bytes are is a matter of who uses the pool: the
+/// log leaves the first seglet of its region unused, so they begin one seglet later there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegletIndex(pub u32);
 
@@ -123,7 +125,8 @@ struct Pools {
     away: u64,
 }
 
-/// Stacks of free seglets of one part: what was freed last is used first, while it is still in the caches.
+/// Stacks of free seglets of one part: what was freed last is used first, while it is still in the
+/// caches.
 #[derive(Debug, Default)]
 struct Part {
     /// Those with pages, then those without (S3): the front was freed longest ago.
@@ -150,7 +153,8 @@ impl Reserves {
         }
     }
 
-    /// What a part that has the seglets `first..end` of `all` should hold: as its size, and all parts together all of it.
+    /// What a part that has the seglets `first..end` of `all` should hold: as its size, and all
+    /// parts together all of it.
     fn share(self, first: u32, end: u32, all: u32) -> Self {
         let before = |reserve: u32, border: u32| {
             let share = u64::from(reserve) * u64::from(border) / u64::from(all);
@@ -212,7 +216,8 @@ impl SegletPool {
         PartIndex(u16::try_from(part).expect("parts are counted in 16 bits"))
     }
 
-    /// Takes `count` seglets for `class`: all of them or none, as far as possible of `part`. Never waits.
+    /// Takes `count` seglets for `class`: all of them or none, as far as possible of `part`. Never
+    /// waits.
     #[must_use]
     pub fn take(
         &self,
@@ -223,8 +228,8 @@ impl SegletPool {
         self.take_leaving(class, count, 0, part)
     }
 
-    /// As [`Self::take`], but only if `leave` seglets stay in the default pool. Who takes at the same time cannot take
-    /// those either: both were counted under the same lock.
+    /// As [`Self::take`], but only if `leave` seglets stay in the default pool. Who takes at the
+    /// same time cannot take those either: both were counted under the same lock.
     #[must_use]
     pub fn take_leaving(
         &self,
@@ -292,8 +297,8 @@ impl SegletPool {
         }
     }
 
-    /// Puts a seglet into the reserves, if they want one of its part; gives what is left for the default pool: this one,
-    /// or one of a part of which there are too many (S4).
+    /// Puts a seglet into the reserves, if they want one of its part; gives what is left for the
+    /// default pool: this one, or one of a part of which there are too many (S4).
     fn fill_reserves(&self, pools: &mut Pools, seglet: SegletIndex) -> Option<SegletIndex> {
         let mut left = seglet;
         for kept in [Kept::Emergency, Kept::Cleaner] {
@@ -313,8 +318,8 @@ impl SegletPool {
         Some(left)
     }
 
-    /// The part of whose seglets the least share is free for everybody, the first one of several, and that share in
-    /// thousandths. Nothing when there is one part.
+    /// The part of whose seglets the least share is free for everybody, the first one of several,
+    /// and that share in thousandths. Nothing when there is one part.
     #[must_use]
     pub fn poorest(&self) -> Option<(PartIndex, u64)> {
         if self.ends.len() == 1 {
@@ -366,7 +371,8 @@ impl SegletPool {
         self.reserves
     }
 
-    /// Whether all of these that there are have no pages: a glimpse, since one may be taken at any time.
+    /// Whether all of these that there are have no pages: a glimpse, since one may be taken at any
+    /// time.
     #[must_use]
     pub fn are_blank(&self, seglets: core::ops::Range<u32>) -> bool {
         let pools = self.lock();
@@ -461,8 +467,9 @@ impl Part {
 }
 
 impl Pools {
-    /// Takes so many of a reserve, which has them, for the first one of `parts`. Where only other parts' are left, one of
-    /// its own default pool changes places with one of those, so that all pools hold as many as without parts (S4).
+    /// Takes so many of a reserve, which has them, for the first one of `parts`. Where only other
+    /// parts' are left, one of its own default pool changes places with one of those, so that all
+    /// pools hold as many as without parts (S4).
     fn take_kept(
         &mut self,
         kept: Kept,

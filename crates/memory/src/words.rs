@@ -1,4 +1,5 @@
-//! A region that is only used as atomic words, so that giving its pages back is safe; and a quick look at a line of words.
+//! A region that is only used as atomic words, so that giving its pages back is safe; and a quick
+//! look at a line of words.
 
 use crate::region::{Region, RegionError};
 use core::sync::atomic::AtomicU64;
@@ -61,32 +62,35 @@ impl WordRegion {
         self.0.prefetch(offset);
     }
 
-    /// Gives the system's page of `offset` back, whose words read as zero from now on; as [`Self::discard`]. Of a system with pages larger
-    /// than a granule nothing goes back.
+    /// Gives the system's page of `offset` back, whose words read as zero from now on; as
+    /// [`Self::discard`]. Of a system with pages larger than a granule nothing goes back.
     pub fn discard_page(&self, offset: u64) {
         // SAFETY: as in `discard`.
         unsafe { self.0.discard_page(offset) }
     }
 
-    /// Gives the pages of `len` bytes from `offset` on back to the system; their words read as zero from now on. A
-    /// word that others load or store during the call has any of its values, or zero: the order of what they do is
-    /// lost, so keep them away.
+    /// Gives the pages of `len` bytes from `offset` on back to the system; their words read as zero
+    /// from now on. A word that others load or store during the call has any of its values, or
+    /// zero: the order of what they do is lost, so keep them away.
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`]: the words are unchanged; retrying is harmless.
     ///
     /// # Panics
-    /// When the range leaves the region or its borders are no multiples of [`crate::REGION_GRANULE_BYTES`].
+    /// When the range leaves the region or its borders are no multiples of
+    /// [`crate::REGION_GRANULE_BYTES`].
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), RegionError> {
-        // SAFETY: the region is ours alone and its bytes are accessed as atomic words only, all of them through
-        // `line`. To those, pages that become zero are stores made outside the program.
+        // SAFETY: the region is ours alone and its bytes are accessed as atomic words only, all of
+        // them through `line`. To those, pages that become zero are stores made outside the
+        // program.
         unsafe { self.0.discard(offset, len) }
     }
 }
 
-/// Which words of a line have `top` as their highest `BITS` bits (15 at most), as bits by their place in the line. A glimpse:
-/// it says nothing about memory that others may rely on. While others store to the line it may be wrong for words they
-/// change, and who acts upon it loads the word and looks again. It costs half of what eight loads and comparisons do.
+/// Which words of a line have `top` as their highest `BITS` bits (15 at most), as bits by their
+/// place in the line. A glimpse: it says nothing about memory that others may rely on. While others
+/// store to the line it may be wrong for words they change, and who acts upon it loads the word and
+/// looks again. It costs half of what eight loads and comparisons do.
 #[inline(always)]
 #[must_use]
 pub fn words_with_top<const BITS: i32>(line: &[AtomicU64; 8], top: u64) -> u32 {
@@ -98,9 +102,10 @@ pub fn words_with_top<const BITS: i32>(line: &[AtomicU64; 8], top: u64) -> u32 {
             _mm_set1_epi16,
         };
         let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
-        // SAFETY: reads the 64 bytes of the line and nothing else, and every x86-64 processor has the instructions. It
-        // reads them in assembly because others may store to them meanwhile: for the language that makes these loads of the
-        // processor, not of the program, and no race. What they give is only compared; it is valid whatever it is.
+        // SAFETY: reads the 64 bytes of the line and nothing else, and every x86-64 processor has
+        // the instructions. It reads them in assembly because others may store to them meanwhile:
+        // for the language that makes these loads of the processor, not of the program, and no
+        // race. What they give is only compared; it is valid whatever it is.
         unsafe {
             core::arch::asm!(
                 "movups {a}, [{line}]",
@@ -120,7 +125,8 @@ pub fn words_with_top<const BITS: i32>(line: &[AtomicU64; 8], top: u64) -> u32 {
                 options(readonly, nostack, preserves_flags)
             );
         }
-        // SAFETY: as above; no memory is touched. The tops are below 2^15, so packing leaves them as they are.
+        // SAFETY: as above; no memory is touched. The tops are below 2^15, so packing leaves them
+        // as they are.
         unsafe {
             let tops = _mm_packs_epi32(_mm_packs_epi32(a, b), _mm_packs_epi32(c, d));
             let same = _mm_cmpeq_epi16(tops, _mm_set1_epi16(top as i16));
@@ -168,7 +174,8 @@ mod tests {
                 random = random
                     .wrapping_mul(0xd134_2543_de82_ef95)
                     .wrapping_add(round | 1);
-                // Few tops, so that several words have the same; the least and the largest among them.
+                // Few tops, so that several words have the same; the least and the largest among
+                // them.
                 let top = [0, 1, 0x3fff, 0x4000, 0x7ffe, 0x7fff][(random >> 60) as usize % 6];
                 word.store(top << 49 | random >> 15, Ordering::Relaxed);
             }

@@ -1,9 +1,11 @@
 //! The file of the embedded store, while the store does not have it open.
 //!
-//! A new file gets its name when it is whole and on the device. An empty one with that name is therefore never what a first start
-//! left that was interrupted, but the trace of something else that went wrong, and begins no new cluster.
+//! A new file gets its name when it is whole and on the device. An empty one with that name is
+//! therefore never what a first start left that was interrupted, but the trace of something else
+//! that went wrong, and begins no new cluster.
 //!
-//! Before the store opens the file, at the start and after an error, all of it is written again, and synced (`settle`).
+//! Before the store opens the file, at the start and after an error, all of it is written again,
+//! and synced (`settle`).
 
 use pluvio_coordinator::{RedbStore, StoreError};
 use pluvio_env::Tasks;
@@ -32,7 +34,8 @@ const IN_USE: &str = "it is in use by another process";
 /// Opens the store in `directory`, or begins one where no file is. Blocks on the disk.
 ///
 /// # Errors
-/// The file is in use by another process, is something else, is empty, or cannot be read, written or created.
+/// The file is in use by another process, is something else, is empty, or cannot be read, written
+/// or created.
 pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore, StoreError> {
     let file = directory.join(FILE);
     let refuse = |why: &str| Err(StoreError(format!("{}: {why}", file.display())));
@@ -49,20 +52,23 @@ pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore
     RedbStore::open(file, Arc::clone(tasks), settle)
 }
 
-/// Gives all that is in a file to its device, as far as it can be read; one that is not there is no error. After a sync that failed, of
-/// this process or of one before, the kernel takes pages for written that are not: only what is written again is synced again.
+/// Gives all that is in a file to its device, as far as it can be read; one that is not there is no
+/// error. After a sync that failed, of this process or of one before, the kernel takes pages for
+/// written that are not: only what is written again is synced again.
 ///
-/// Pages of zeros are left as they are: where the file has holes, writing them would need room that a full device does not have, and no
-/// record has so many zeros.
+/// Pages of zeros are left as they are: where the file has holes, writing them would need room that
+/// a full device does not have, and no record has so many zeros.
 ///
 /// # Errors
-/// Another process has the file open (`ResourceBusy`), or what the file system says. What the file holds is as before.
+/// Another process has the file open (`ResourceBusy`), or what the file system says. What the file
+/// holds is as before.
 fn settle(path: &Path) -> io::Result<()> {
     let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
-    // redb takes the same lock. Whoever has it may write meanwhile, and what was read here would undo that.
+    // redb takes the same lock. Whoever has it may write meanwhile, and what was read here would
+    // undo that.
     match file.try_lock() {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => {

@@ -1,8 +1,8 @@
 //! etcd as a metadata store, over its JSON gateway.
 //!
-//! The gateway is part of every etcd server since version 3, on the same port as gRPC, and needs no more
-//! than HTTP. An entry's key is the path of the store, a slash and the key. Reads are linearizable, as etcd's
-//! are unless asked otherwise, and a batch is one transaction.
+//! The gateway is part of every etcd server since version 3, on the same port as gRPC, and needs no
+//! more than HTTP. An entry's key is the path of the store, a slash and the key. Reads are
+//! linearizable, as etcd's are unless asked otherwise, and a batch is one transaction.
 
 use crate::http::Http;
 use crate::login::Login;
@@ -30,13 +30,13 @@ pub struct EtcdStore {
     prefix: String,
     http: Http,
     login: Option<Login>,
-    /// What etcd gave for the login. It ends when nobody has used it for five minutes, or etcd starts again; a JSON web token ends at
-    /// its time, and with each change of users or roles.
+    /// What etcd gave for the login. It ends when nobody has used it for five minutes, or etcd
+    /// starts again; a JSON web token ends at its time, and with each change of users or roles.
     token: Mutex<Option<String>>,
 }
 
-/// What etcd says of a token that has ended, before it does anything: it does not know it, or it is a JSON web token from before the
-/// last change of users or roles.
+/// What etcd says of a token that has ended, before it does anything: it does not know it, or it is
+/// a JSON web token from before the last change of users or roles.
 const ENDED: [&str; 2] = ["invalid auth token", "revision of auth store is old"];
 
 /// Whether etcd's words say that a token has ended.
@@ -128,7 +128,8 @@ impl EtcdStore {
         let body = serde_json::to_vec(request).map_err(|error| self.failed(error))?;
         let body = Bytes::from(body);
         let first = match self.post(path, &body).await {
-            // Not executed; the next one logs in anew. Another request may have done so meanwhile: once more does no harm.
+            // Not executed; the next one logs in anew. Another request may have done so meanwhile:
+            // once more does no harm.
             Err(words) if self.login.is_some() && has_ended(&words) => {
                 *self.kept_token() = None;
                 self.post(path, &body).await

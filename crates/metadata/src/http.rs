@@ -1,7 +1,7 @@
 //! Requests over HTTP to one of several servers that are as good as each other.
 //!
-//! Connections are kept for the next request. A server that cannot be reached, does not answer in time, or answers that it is at
-//! fault itself, is left for the next one of the list.
+//! Connections are kept for the next request. A server that cannot be reached, does not answer in
+//! time, or answers that it is at fault itself, is left for the next one of the list.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -58,8 +58,9 @@ impl Http {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts JSON to a path of one server, as the user that has `token`; after a failure to connect, of each of the others. An answer
-    /// with an error of the server's is given as it is, and the next request goes to another server.
+    /// Posts JSON to a path of one server, as the user that has `token`; after a failure to
+    /// connect, of each of the others. An answer with an error of the server's is given as it is,
+    /// and the next request goes to another server.
     ///
     /// # Errors
     /// What went wrong, for people. The request may have been executed.
@@ -121,8 +122,9 @@ impl Http {
         };
         let failed = match timeout(&*self.env.clock, ANSWER_LIMIT, asked).await {
             Ok(Ok((status, body, _))) if status.is_server_error() || is_of_learner(&body) => {
-                // A server that can never answer, as a learner or a proxy without one behind it, must not be asked for ever. For
-                // those that say so in passing it costs a connection.
+                // A server that can never answer, as a learner or a proxy without one behind it,
+                // must not be asked for ever. For those that say so in passing it costs a
+                // connection.
                 self.leave(server);
                 return Ok((status, body));
             }
@@ -173,8 +175,8 @@ impl Http {
     }
 }
 
-/// Whether an answer is that of an etcd server that does not vote yet: some versions give it a status of
-/// its own fault, others one of ours.
+/// Whether an answer is that of an etcd server that does not vote yet: some versions give it a
+/// status of its own fault, others one of ours.
 fn is_of_learner(body: &[u8]) -> bool {
     let words = b"not supported for learner";
     body.windows(words.len())

@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// The path of entries in etcd and ZooKeeper, unless another one is given.
 const PATH: &str = "/pluvio";
 
-/// Where metadata is kept: `embedded:DIR`, `etcd://HOST:PORT,…/PATH`, `zookeeper://HOST:PORT,…/PATH`.
+/// Where metadata is kept: `embedded:DIR`, `etcd://HOST:PORT,…/PATH`,
+/// `zookeeper://HOST:PORT,…/PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A file in this directory, used by one process at a time.
@@ -46,12 +47,12 @@ impl Place {
         }
     }
 
-    /// Opens the store. Those outside of the process are connected to when they are used first, as the user of `login`; an
-    /// embedded one knows no users.
+    /// Opens the store. Those outside of the process are connected to when they are used first, as
+    /// the user of `login`; an embedded one knows no users.
     ///
     /// # Errors
-    /// The file of an embedded store is in use by another process, is something else, is empty, or cannot be read
-    /// or created.
+    /// The file of an embedded store is in use by another process, is something else, is empty, or
+    /// cannot be read or created.
     pub fn open(
         &self,
         env: &Env,

@@ -1,10 +1,12 @@
 //! ZooKeeper as a metadata store.
 //!
-//! All entries are children of one node, the path of the store: a key's name is the key with `/` and `%`
-//! escaped. A condition is a check of the node's version in the same transaction, after its value was
-//! compared; reads are preceded by a `sync`, so that they see what was written through other servers.
+//! All entries are children of one node, the path of the store: a key's name is the key with `/`
+//! and `%` escaped. A condition is a check of the node's version in the same transaction, after its
+//! value was compared; reads are preceded by a `sync`, so that they see what was written through
+//! other servers.
 //!
-//! Sessions mean nothing here (the coordinator's lease does not depend on them): one that expired is replaced.
+//! Sessions mean nothing here (the coordinator's lease does not depend on them): one that expired
+//! is replaced.
 
 use crate::login::Login;
 use crate::place::{Place, Service};
@@ -26,7 +28,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 const SESSION: Duration = Duration::from_secs(10);
 /// Nodes that are read at a time.
 const READS: usize = 64;
-/// Batches are given again when somebody else made or removed nodes meanwhile. The coordinator alone does so.
+/// Batches are given again when somebody else made or removed nodes meanwhile. The coordinator
+/// alone does so.
 const TRIES: usize = 10;
 
 /// Nodes that anybody may use.

@@ -35,7 +35,8 @@ use tokio::net::{TcpListener, TcpStream};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Refusals spoken at a time; further ones are closed without a word.
 const REFUSALS_MAX: usize = 64;
-/// Traces about strangers: at most one per this time and port, so that a scanner cannot fill a disk.
+/// Traces about strangers: at most one per this time and port, so that a scanner cannot fill a
+/// disk.
 const WARN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a port is for.
@@ -95,7 +96,8 @@ impl Port {
         may
     }
 
-    /// Takes a place for a connection, on the core with the fewest; `None` at the bound, or when the port is closed.
+    /// Takes a place for a connection, on the core with the fewest; `None` at the bound, or when
+    /// the port is closed.
     fn take_place(self: &Arc<Self>) -> Option<Place> {
         let mut state = lock(&self.state);
         if state.closed || state.tasks.len() >= self.connections_max {

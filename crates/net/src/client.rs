@@ -366,7 +366,8 @@ impl Drop for Call<'_> {
 /// The connections of one core, by address.
 pub(crate) type PeerMap = Mutex<FixedMap<Address, Arc<Connection>>>;
 
-/// Takes a connection out of its core's map, so that the next call makes a new one. Whether it was there.
+/// Takes a connection out of its core's map, so that the next call makes a new one. Whether it was
+/// there.
 pub(crate) fn take_out(peers: &[PeerMap], connection: &Arc<Connection>) -> bool {
     let mut peers = lock(&peers[usize::from(connection.core.0)]);
     let there = peers.get(&connection.address);

@@ -63,7 +63,8 @@ counters! {
     streams_accepted,
     /// Byte streams that have ended.
     streams_ended,
-    /// Connections to peers that were replaced because a call that timed out had heard nothing on them.
+    /// Connections to peers that were replaced because a call that timed out had heard nothing on
+    /// them.
     connects_replaced,
     /// Requests written to a connection.
     requests_sent,

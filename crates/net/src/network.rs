@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 /// Connections that one call tries to use. Nothing was sent on those that had ended.
 const ATTEMPTS_MAX: usize = 3;
-/// A connection that gave no byte for so long after a request, which timed out, is replaced. Its bytes may have been lost, and TCP sends
-/// them again later and later: after a cut it is silent for as long again as the cut has lasted. TCP's first repetition comes after 200 ms.
+/// A connection that gave no byte for so long after a request, which timed out, is replaced. Its
+/// bytes may have been lost, and TCP sends them again later and later: after a cut it is silent for
+/// as long again as the cut has lasted. TCP's first repetition comes after 200 ms.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
 /// Why requests are not received on all addresses of a machine at once.
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
@@ -142,7 +143,8 @@ impl TcpNetwork {
         Err(CallError::Unreachable(to.clone(), why.into()))
     }
 
-    /// Lets the next call to a peer make a new connection if this one has given nothing for long enough. It ends with its other calls.
+    /// Lets the next call to a peer make a new connection if this one has given nothing for long
+    /// enough. It ends with its other calls.
     fn replace_if_silent(&self, connection: &Arc<Connection>, since: Moment) {
         let silent = self.shared.clock.now().since(since);
         if silent >= SILENCE_MIN && take_out(&self.peers, connection) {
@@ -158,7 +160,8 @@ impl TcpNetwork {
 enum Progress {
     NotSent,
     PerhapsSent {
-        /// The connection, and since when nothing came on it, if nothing did since the request was sent.
+        /// The connection, and since when nothing came on it, if nothing did since the request was
+        /// sent.
         unheard: Option<(Arc<Connection>, Moment)>,
     },
 }

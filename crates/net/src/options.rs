@@ -26,7 +26,8 @@ pub struct TcpOptions {
     pub request_bytes_max: usize,
     /// Bytes of replies that wait for a slow reader before no more requests are read.
     pub reply_queue_bytes_max: usize,
-    /// How long finding the addresses behind a name and connecting to one of them (without the handshake) may take.
+    /// How long finding the addresses behind a name and connecting to one of them (without the
+    /// handshake) may take.
     pub connect_limit: Duration,
     /// How long the other side may take for its part of the handshake.
     pub handshake_limit: Duration,
@@ -35,8 +36,9 @@ pub struct TcpOptions {
     /// How long a peer may take no byte of what is to be sent to it. Also given to the kernel
     /// (`TCP_USER_TIMEOUT`), which then gives up on a machine that has vanished.
     pub stall_limit: Duration,
-    /// The same for byte streams, by the kernel alone. Longer, because their peers may have good reasons not to read for a while, and what waits
-    /// for each is bounded by its service. It is also when peers that have vanished are given up.
+    /// The same for byte streams, by the kernel alone. Longer, because their peers may have good
+    /// reasons not to read for a while, and what waits for each is bounded by its service. It is
+    /// also when peers that have vanished are given up.
     pub stream_stall_limit: Duration,
     /// After this long without traffic the kernel asks whether the other machine is still there.
     pub keepalive: Duration,

@@ -1,8 +1,9 @@
 //! Cuts the bytes of a socket into frames.
 //!
 //! Invariants
-//! - READ-1: memory is asked for only in proportion to what has arrived: never for an announced length. A buffer that
-//!   lies unused in the process may be taken for one: those are bounded together, and a frame's time is.
+//! - READ-1: memory is asked for only in proportion to what has arrived: never for an announced
+//!   length. A buffer that lies unused in the process may be taken for one: those are bounded
+//!   together, and a frame's time is.
 //! - READ-2: between frames an idle reader holds no buffer; within a small piece of a frame it
 //!   holds a small one.
 
@@ -17,8 +18,8 @@ use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Frames up to this size are copied out of the buffer, so that the buffer can be used again and a
-/// small value that is kept does not keep a big buffer alive. Larger ones are slices of it, up to its size; beyond that
-/// a frame gets a buffer of its own.
+/// small value that is kept does not keep a big buffer alive. Larger ones are slices of it, up to
+/// its size; beyond that a frame gets a buffer of its own.
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// Least room for a read.
 const ROOM_BYTES_MIN: usize = BUFFER_BYTES / 2;
@@ -46,7 +47,8 @@ impl FrameReader {
         }
     }
 
-    /// Whether a part of a frame is here and the rest is not, once [`Self::next_frame`] gave `None`.
+    /// Whether a part of a frame is here and the rest is not, once [`Self::next_frame`] gave
+    /// `None`.
     pub(crate) fn is_inside_frame(&self) -> bool {
         self.header.is_some() || !self.buffer.is_empty()
     }
@@ -139,8 +141,8 @@ impl FrameReader {
         }
     }
 
-    /// A body that has a buffer of its own: one that fits it, if such a one lies unused, otherwise one that is filled to
-    /// a fourth (READ-1).
+    /// A body that has a buffer of its own: one that fits it, if such a one lies unused, otherwise
+    /// one that is filled to a fourth (READ-1).
     fn make_room_for_large(&mut self, body_bytes: usize) {
         let here = self.here();
         if self

@@ -13,8 +13,9 @@ use tokio::net::TcpStream;
 
 /// Connections that the kernel holds until they are accepted; it cuts this to `somaxconn`.
 const BACKLOG: i32 = 4096;
-/// How long the first request for a connection may be without an answer, and each next one twice as long. The kernel repeats
-/// one only after a second, which is longer than a lease; a connection that is there repeats after 200 ms.
+/// How long the first request for a connection may be without an answer, and each next one twice as
+/// long. The kernel repeats one only after a second, which is longer than a lease; a connection
+/// that is there repeats after 200 ms.
 const FIRST_TRY: Duration = Duration::from_millis(200);
 /// How long a side that is being refused may take to read why.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
@@ -128,7 +129,8 @@ pub(crate) async fn connect(
     connect_to_one(clock, &addresses, deadline.since(clock.now())).await
 }
 
-/// Connects to one of the addresses, trying them in order, all within `limit`. One that drops packets leaves the others their share.
+/// Connects to one of the addresses, trying them in order, all within `limit`. One that drops
+/// packets leaves the others their share.
 async fn connect_to_one(
     clock: &dyn Clock,
     addresses: &[SocketAddr],

@@ -5,10 +5,11 @@
 //! - DB-2: an answer that a table does not exist is never older than the question: whoever waits
 //!   for somebody else's look-up takes its result only if it began later. So a key that was
 //!   written, through any server, is never missed.
-//! - DB-3: a table that was dropped (FLUSHDB, here or elsewhere) is found out by the first operation on
-//!   it, which then looks the name up again and repeats itself, at most [`TRIES_MAX`] times.
-//! - DB-4: a version is compared only within the table it was read from: a write or delete of what was
-//!   [`Seen`] in another table does nothing.
+//! - DB-3: a table that was dropped (FLUSHDB, here or elsewhere) is found out by the first
+//!   operation on it, which then looks the name up again and repeats itself, at most [`TRIES_MAX`]
+//!   times.
+//! - DB-4: a version is compared only within the table it was read from: a write or delete of what
+//!   was [`Seen`] in another table does nothing.
 //!
 //! Threads: used by the event loop of its core; locks are never held over an await point, but for
 //! the turn to look up, which is a queue.
@@ -218,7 +219,8 @@ impl Databases {
         }
     }
 
-    /// Writes a key if it is as it was seen, `None` for a key that did not exist; whether it was written.
+    /// Writes a key if it is as it was seen, `None` for a key that did not exist; whether it was
+    /// written.
     pub(crate) async fn replace(
         &self,
         database: DatabaseId,
@@ -260,7 +262,8 @@ impl Databases {
         known.filter(|table| table.id() == seen.table)
     }
 
-    /// Whether a change of what was seen went ahead: not if the object or the table is another one by now.
+    /// Whether a change of what was seen went ahead: not if the object or the table is another one
+    /// by now.
     fn as_seen(
         &self,
         database: DatabaseId,
@@ -496,8 +499,8 @@ impl Databases {
         }
     }
 
-    /// Drops the table; the next write creates a new one. Ends when no server serves a dropped table of this
-    /// database any more, whoever dropped it.
+    /// Drops the table; the next write creates a new one. Ends when no server serves a dropped
+    /// table of this database any more, whoever dropped it.
     pub(crate) async fn flush(&self, database: DatabaseId) -> Result<(), Failure> {
         let dropped = self.client.drop_table(&database.table_name()).await;
         match dropped {

@@ -58,8 +58,8 @@ pub(crate) fn bad_expiry(command: &str) -> Failure {
     Failure::new(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// What an error of the cluster becomes: `ERR` when the command may have been executed. Clients send what was
-/// answered with `TRYAGAIN` again by themselves.
+/// What an error of the cluster becomes: `ERR` when the command may have been executed. Clients
+/// send what was answered with `TRYAGAIN` again by themselves.
 pub(crate) fn of_client(error: &ClientError) -> Failure {
     if error.maybe_executed() {
         return in_doubt(error);
@@ -82,7 +82,8 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
     }
 }
 
-/// [`of_client`] for finding or creating a table: whatever became of that, nobody was asked for the command itself.
+/// [`of_client`] for finding or creating a table: whatever became of that, nobody was asked for the
+/// command itself.
 pub(crate) fn of_table(error: ClientError) -> Failure {
     let certain = match error {
         ClientError::TimedOut {
@@ -107,7 +108,8 @@ fn in_doubt(error: &ClientError) -> Failure {
     ))
 }
 
-/// The error of several that says most of what became of them: one that leaves doubt, else the first.
+/// The error of several that says most of what became of them: one that leaves doubt, else the
+/// first.
 pub(crate) fn worst<'a>(
     mut errors: impl Iterator<Item = &'a ClientError> + Clone,
 ) -> Option<&'a ClientError> {
@@ -115,7 +117,8 @@ pub(crate) fn worst<'a>(
     doubtful.or_else(|| errors.next())
 }
 
-/// The failure of a command that has changed some of its keys: clients are not to send it again by themselves.
+/// The failure of a command that has changed some of its keys: clients are not to send it again by
+/// themselves.
 pub(crate) fn in_part(failure: Failure) -> Failure {
     let Some(rest) = failure.text().strip_prefix(b"TRYAGAIN ") else {
         return failure;

@@ -7,9 +7,9 @@
 //! - FLIGHT-1: replies leave in the order in which their commands came, whenever they are ready.
 //! - FLIGHT-2: two commands with a key in common are never under way together, nor is anything
 //!   beside a command that runs alone.
-//! - FLIGHT-3: number and bytes of what is under way are bounded, and so is the number of values that are
-//!   read: it shrinks while replies are large, because their size is only known when they are there. One
-//!   read of several keys may go beyond it.
+//! - FLIGHT-3: number and bytes of what is under way are bounded, and so is the number of values
+//!   that are read: it shrinks while replies are large, because their size is only known when they
+//!   are there. One read of several keys may go beyond it.
 
 use crate::reply::Reply;
 use core::pin::Pin;
@@ -24,8 +24,8 @@ use std::collections::VecDeque;
 const REPLIES_BYTES: usize = 8 << 20;
 /// So many may always be under way.
 const FLIGHTS_MIN: usize = 4;
-/// How large values are taken to be before there was one: large enough that the first commands of a connection
-/// cannot take much memory, small enough that some dozens may be under way.
+/// How large values are taken to be before there was one: large enough that the first commands of a
+/// connection cannot take much memory, small enough that some dozens may be under way.
 const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
 
 /// Bounds of what is under way.

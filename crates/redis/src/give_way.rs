@@ -1,4 +1,5 @@
-//! Lets other tasks of the core run in between. Work on keys of the same process never waits by itself.
+//! Lets other tasks of the core run in between. Work on keys of the same process never waits by
+//! itself.
 
 use core::future::poll_fn;
 use core::task::Poll;

@@ -5,16 +5,16 @@
 //! replies in order. `docs/redis.md` lists the commands and where they differ from Redis.
 //!
 //! The way of a command: `connection.rs` reads bytes, `parser.rs` cuts a command from them,
-//! `table.rs` finds it, `commands` runs it, `flights.rs` keeps what waits in order, `reply.rs` writes
-//! the reply. `database.rs` turns database numbers into tables.
+//! `table.rs` finds it, `commands` runs it, `flights.rs` keeps what waits in order, `reply.rs`
+//! writes the reply. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
 //! - REDIS-1: replies of a connection leave in the order of its commands.
 //! - REDIS-2: commands of a connection that share a key take effect in their order; a command is
 //!   acknowledged only when its replicas have it.
 //! - REDIS-3: error texts that Redis has are Redis's: clients choose their way by them.
-//! - REDIS-4: what a peer sends costs memory only as it arrives, and within bounds, and so does what it is
-//!   answered (PARSE-2, CONN-3, FLIGHT-3). The bounds are those of one connection.
+//! - REDIS-4: what a peer sends costs memory only as it arrives, and within bounds, and so does
+//!   what it is answered (PARSE-2, CONN-3, FLIGHT-3). The bounds are those of one connection.
 //!
 //! Threads: a connection stays on the core that accepted it. What cores share is counters that are
 //! only added up to be shown, and the list of connections.

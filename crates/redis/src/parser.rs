@@ -8,9 +8,10 @@
 //! - PARSE-1: how the stream is cut into reads changes nothing.
 //! - PARSE-2: memory is taken for bytes that have arrived, never for a length that was announced.
 //!   An argument over [`Limits::argument_bytes_max`], or a command over
-//!   [`Limits::command_bytes_max`], is skipped as it arrives and then reported; the stream stays usable.
-//! - PARSE-3: any bytes give commands, a wish for more bytes, or a [`ProtocolError`]; never a panic.
-//!   After a protocol error nothing more can be read from the stream.
+//!   [`Limits::command_bytes_max`], is skipped as it arrives and then reported; the stream stays
+//!   usable.
+//! - PARSE-3: any bytes give commands, a wish for more bytes, or a [`ProtocolError`]; never a
+//!   panic. After a protocol error nothing more can be read from the stream.
 //! - PARSE-4: looking for the end of a line never looks at a byte twice.
 
 use crate::number::integer;

@@ -31,7 +31,8 @@ pub struct RedisOptions {
     pub flights_max: usize,
     /// Most bytes of commands of one connection under way at the same time (one is always allowed).
     pub flight_bytes_max: usize,
-    /// From this many bytes of replies that wait to be sent on, a connection starts no more commands.
+    /// From this many bytes of replies that wait to be sent on, a connection starts no more
+    /// commands.
     pub output_bytes_max: usize,
     /// Longest reply of one command, so that a KEYS or MGET cannot take all memory.
     pub reply_bytes_max: usize,
@@ -104,8 +105,8 @@ impl Shared {
         (self.status)()
     }
 
-    /// Replicas that every acknowledged write has, whichever server has its key. Most have more: those that are
-    /// wanted.
+    /// Replicas that every acknowledged write has, whichever server has its key. Most have more:
+    /// those that are wanted.
     pub(crate) fn replicas_sure(&self) -> u32 {
         let status = self.status();
         status.replicas_needed.min(status.replicas_wanted)

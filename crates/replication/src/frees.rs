@@ -15,8 +15,9 @@ const UNDER_WAY_MAX: usize = 16;
 /// Most of them to one backup: each occupies its disk.
 const OF_SERVER_MAX: usize = 2;
 
-/// One entry for each replica that is still to be freed. What bounds them: a backup has one replica of a segment at most, so
-/// they are no more than the disks of the backups that are up hold, and a server that leaves the list takes its own away.
+/// One entry for each replica that is still to be freed. What bounds them: a backup has one replica
+/// of a segment at most, so they are no more than the disks of the backups that are up hold, and a
+/// server that leaves the list takes its own away.
 #[derive(Default)]
 pub(crate) struct Frees {
     /// Servers that have something to free.
@@ -40,7 +41,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Whether something could be started but for the pause. A server that fails is asked for one thing at a time.
+    /// Whether something could be started but for the pause. A server that fails is asked for one
+    /// thing at a time.
     fn has_more(&self) -> bool {
         let most = if self.failures == 0 { OF_SERVER_MAX } else { 1 };
         self.under_way.len() < most.min(self.wanted.len())
@@ -89,7 +91,8 @@ impl Frees {
         self.servers.retain(|server, _| list.is_up(*server));
     }
 
-    /// Starts what can be started now, one of each server: to be called again until it gives nothing. Servers take turns.
+    /// Starts what can be started now, one of each server: to be called again until it gives
+    /// nothing. Servers take turns.
     pub(crate) fn start(&mut self, now: Moment) -> Vec<(ServerId, SegmentId)> {
         let room = UNDER_WAY_MAX.saturating_sub(self.under_way);
         if room == 0 {

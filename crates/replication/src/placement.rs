@@ -83,7 +83,8 @@ impl Placement {
         self.full.get(&server).is_some_and(|until| *until > now)
     }
 
-    /// Whether a backup is left in peace, or was until a moment ago: what is asked of it now may be refused, too.
+    /// Whether a backup is left in peace, or was until a moment ago: what is asked of it now may be
+    /// refused, too.
     pub(crate) fn may_be_full(&self, server: ServerId, now: Moment) -> bool {
         let known = self.full.get(&server);
         known.is_some_and(|until| now.since(*until) < ANSWER_PAUSE)
@@ -123,8 +124,8 @@ impl Placement {
     }
 
     /// Chooses a backup for one more replica of a segment whose replicas are, or were, at `taken`.
-    /// Other racks than those of `near` (and the master's) come first; then, for a primary, whoever could read
-    /// all of our primaries first; then chance. `None` when there is nobody.
+    /// Other racks than those of `near` (and the master's) come first; then, for a primary, whoever
+    /// could read all of our primaries first; then chance. `None` when there is nobody.
     pub(crate) fn choose(
         &self,
         view: &View,

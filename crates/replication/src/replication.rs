@@ -112,8 +112,9 @@ impl Replication {
         self.inner.enough_backups.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing that is appended to `log` becomes durable before a backup has space again. While so, nothing new should be
-    /// appended: its writers would wait and not know for what. One load.
+    /// Whether nothing that is appended to `log` becomes durable before a backup has space again.
+    /// While so, nothing new should be appended: its writers would wait and not know for what. One
+    /// load.
     #[must_use]
     pub fn lacks_space(&self, log: LogId) -> bool {
         self.share(log).lacks_space.load(Ordering::Relaxed)
@@ -137,8 +138,8 @@ impl Replication {
             .await;
     }
 
-    /// Waits until side segments of `log`, which the caller has closed, are durable, so that their side log can be committed.
-    /// Segments that were freed count as durable.
+    /// Waits until side segments of `log`, which the caller has closed, are durable, so that their
+    /// side log can be committed. Segments that were freed count as durable.
     pub async fn side_segments_durable(&self, log: LogId, segments: &[SegmentId]) {
         let share = self.share(log);
         self.until(|| {
@@ -207,15 +208,16 @@ impl Replication {
         places
     }
 
-    /// The backups of which every recovery of this master needs at least one; `None` while that cannot be
-    /// said. As recovery needs a head of every log, one log is enough to ask.
+    /// The backups of which every recovery of this master needs at least one; `None` while that
+    /// cannot be said. As recovery needs a head of every log, one log is enough to ask.
     #[must_use]
     pub fn witnesses(&self) -> Option<Vec<ServerId>> {
         self.logs.first()?.machine().witnesses()
     }
 
     /// Follows signs that this master is no longer a member: a backup or the coordinator refused
-    /// it. The server must ask the coordinator then (003 §7.11); what it may answer meanwhile its lease says.
+    /// it. The server must ask the coordinator then (003 §7.11); what it may answer meanwhile its
+    /// lease says.
     #[must_use]
     pub fn watch_doubt(&self) -> watch::Receiver<Option<String>> {
         self.inner.doubt.subscribe()

@@ -29,8 +29,8 @@ pub(crate) struct WriteOrder {
     /// The replica is written from bytes of this length, which took the place of what the log had
     /// appended (REP-12); `None`: from what it appended.
     pub(crate) image: Option<u32>,
-    /// The replica was not among the first ones, or was behind them: what it is sent may have been acknowledged long ago
-    /// (REP-13).
+    /// The replica was not among the first ones, or was behind them: what it is sent may have been
+    /// acknowledged long ago (REP-13).
     pub(crate) anew: bool,
     /// It brings a lagging replica the rest.
     completes_lagging: bool,
@@ -72,8 +72,8 @@ pub(crate) struct ReplicatedSegment {
     pub(crate) replicas: Vec<Replica>,
     /// Places that were given up although their servers are up, and are not freed yet (REP-9).
     pub(crate) given_up: BTreeSet<ServerId>,
-    /// Such places that were, or are being, freed, and those where another cluster's server answers, which are never freed
-    /// (REP-8).
+    /// Such places that were, or are being, freed, and those where another cluster's server
+    /// answers, which are never freed (REP-8).
     pub(crate) spent: BTreeSet<ServerId>,
     /// The first replicas were chosen.
     pub(crate) placed: bool,
@@ -134,8 +134,8 @@ impl ReplicatedSegment {
             && self.replicas.iter().all(idle)
     }
 
-    /// The log holds the bytes again, which have this length. Gives the servers of replicas that were
-    /// begun with others and are of no use therefore.
+    /// The log holds the bytes again, which have this length. Gives the servers of replicas that
+    /// were begun with others and are of no use therefore.
     pub(crate) fn hold(&mut self, length: u32) -> Vec<ServerId> {
         self.held = true;
         if length == self.whole() {
@@ -192,7 +192,8 @@ impl ReplicatedSegment {
         current.map(|r| r.server).collect()
     }
 
-    /// Servers where recovery might find a replica, as long as none that it might find was lost or lags.
+    /// Servers where recovery might find a replica, as long as none that it might find was lost or
+    /// lags.
     pub(crate) fn places_found(&self) -> Vec<ServerId> {
         let found = |r: &&Replica| r.is_current() || r.may_be_found_open();
         self.replicas
@@ -274,8 +275,9 @@ impl ReplicatedSegment {
     }
 
     /// Whether the coordinator is to be told the epoch now (REP-5): every replica that recovery
-    /// might find has it, and they are as many as needed. With fewer nothing can be acknowledged: a lost replica still has everything
-    /// that was, and may be all that is left of it when the others are lost as well.
+    /// might find has it, and they are as many as needed. With fewer nothing can be acknowledged: a
+    /// lost replica still has everything that was, and may be all that is left of it when the
+    /// others are lost as well.
     pub(crate) fn wants_record(&self, view: &View, now: Moment) -> bool {
         self.recorded < self.epoch
             && !self.recording
@@ -317,7 +319,8 @@ impl ReplicatedSegment {
                 }
                 (chunk.max(from), false)
             }
-            // The first write only makes the place; later ones fill it; the last one makes it count.
+            // The first write only makes the place; later ones fill it; the last one makes it
+            // count.
             ReplicaStage::Rewriting if from == 0 || limit - from.min(limit) > WRITE_BYTES_MAX => {
                 (chunk, true)
             }
@@ -393,8 +396,8 @@ impl ReplicatedSegment {
         let found_open = replica.may_be_found_open();
         match replica.stage {
             ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => {}
-            // The same write again will do: it closes the replica, so no part of it counts alone. While the segment
-            // grows it would not.
+            // The same write again will do: it closes the replica, so no part of it counts alone.
+            // While the segment grows it would not.
             ReplicaStage::Completing(_) if is_whole => {}
             ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => {
                 pluvio_units::mark("replica-lags");

@@ -70,8 +70,9 @@ pub(crate) struct LogTask {
     calls: FuturesUnordered<BoxFuture<'static, Ended>>,
     /// The last copy made: all replicas of a segment are mostly sent the same bytes.
     copied: Option<(SegmentId, Range<u32>, Bytes)>,
-    /// How far replicas that are written anew were compared with the checksums of their entries (REP-13): the beginning of an
-    /// entry, or the end. Forgotten when the segment's bytes may be exchanged.
+    /// How far replicas that are written anew were compared with the checksums of their entries
+    /// (REP-13): the beginning of an entry, or the end. Forgotten when the segment's bytes may be
+    /// exchanged.
     compared: BTreeMap<(SegmentId, ServerId), u32>,
     alarm: Option<(Moment, BoxFuture<'static, ()>)>,
     /// When a backup that had no space is asked again.
@@ -221,8 +222,9 @@ impl LogTask {
         Some(bytes)
     }
 
-    /// The bytes for a write to a replica that is written anew. Every entry is compared with its checksum, at the latest
-    /// before the write that makes the replica count (REP-13). `None` also when memory is corrupt.
+    /// The bytes for a write to a replica that is written anew. Every entry is compared with its
+    /// checksum, at the latest before the write that makes the replica count (REP-13). `None` also
+    /// when memory is corrupt.
     fn copy_anew(&mut self, order: &WriteOrder) -> Option<Bytes> {
         let (id, flight) = (order.segment, order.flight);
         let range = order.offset..flight.end;

@@ -9,11 +9,12 @@ use pluvio_env::{Disk, DiskError, OpenMode};
 use pluvio_units::{ClusterId, ServerId};
 use serde::{Deserialize, Serialize};
 
-/// Version of everything below the data directory. Raised when an older program could not read it: 2 has objects with
-/// graves. Older ones are read.
+/// Version of everything below the data directory. Raised when an older program could not read it:
+/// 2 has objects with graves. Older ones are read.
 pub const FORMAT_VERSION: u32 = 2;
 const FILE: &str = "identity.json";
-/// What takes the place of the file next. It keeps the room that this needs, so that a server can start again on a full disk.
+/// What takes the place of the file next. It keeps the room that this needs, so that a server can
+/// start again on a full disk.
 const FILE_NEW: &str = "identity.json.new";
 /// Length of both files: a block of usual file systems, and far more than there is to say.
 const LENGTH: usize = 4096;
@@ -67,7 +68,8 @@ impl Identity {
         Ok(Some(identity))
     }
 
-    /// Makes sure that there is room for the file, before the cluster hears of a server that could not keep it.
+    /// Makes sure that there is room for the file, before the cluster hears of a server that could
+    /// not keep it.
     ///
     /// # Errors
     /// When the file system refuses.

@@ -1,16 +1,16 @@
 //! One server: a master and a backup, its place in the cluster, and its front ends.
 //!
-//! What it owns: the order in which things start, who answers which request, and what happens when the
-//! cluster declares this server dead. Everything else belongs to the crates it joins.
+//! What it owns: the order in which things start, who answers which request, and what happens when
+//! the cluster declares this server dead. Everything else belongs to the crates it joins.
 //!
-//! The life of a server: read the identity of the data directory → look at the frames → open the ports →
-//! enlist (again and again until the coordinator answers) → write the new identity → make log, replication
-//! and master → serve. The identity is durable before anything is served, so that the next life can say
-//! whose place it takes.
+//! The life of a server: read the identity of the data directory → look at the frames → open the
+//! ports → enlist (again and again until the coordinator answers) → write the new identity → make
+//! log, replication and master → serve. The identity is durable before anything is served, so that
+//! the next life can say whose place it takes.
 //!
 //! - SRV-1: a server that the cluster has declared dead never serves again in this life (MEM-2).
-//! - SRV-2: nothing is served or stored under an id that is not in the identity file. (Pings are answered: they
-//!   only say who is there.)
+//! - SRV-2: nothing is served or stored under an id that is not in the identity file. (Pings are
+//!   answered: they only say who is there.)
 
 mod identity;
 mod lease;

@@ -1,7 +1,7 @@
 //! How many requests of a class may be in progress (rule D; 003 §5.3).
 //!
-//! Operations of clients may wait for replication; replication waits for nobody. So that no cycle of
-//! waits can form, operations of clients must never take the last place, on a connection or in
+//! Operations of clients may wait for replication; replication waits for nobody. So that no cycle
+//! of waits can form, operations of clients must never take the last place, on a connection or in
 //! memory, that replication needs: beyond these limits they are answered at once with "busy".
 
 use pluvio_wire::{Class, Refusal, RetryReason};

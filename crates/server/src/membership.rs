@@ -3,14 +3,17 @@
 //! - MEM-1: the server list only moves forward.
 //! - MEM-2: a server that the list does not show as up never serves again in this life.
 //! - MEM-3: a server that cannot reach anyone asks the coordinator whether it still belongs.
-//! - MEM-4: an id that the list does not show is that of a server which joined since only if it is above all ids that any
-//!   list has shown; otherwise its server is dead. So the witnesses of a dead server's read lease tell it so, also when it was the
-//!   newest one and has left the list: they have kept replicas for it, for which they had to know it.
-//! - MEM-5: a server asks the leading coordinator from time to time whether it is a member, whatever others say. One that was
-//!   declared dead when the coordinator could not reach it learns of it as soon as it can, also when it is the only server, or
-//!   those it pings do not know either.
-//! - MEM-6: only the word of this cluster's own coordinator counts. One that was started on an empty store, or on another one, leads
-//!   another cluster: its lists get ahead of this one's, and its ids are the same.
+//! - MEM-4: an id that the list does not show is that of a server which joined since only if it is
+//!   above all ids that any list has shown; otherwise its server is dead. So the witnesses of a
+//!   dead server's read lease tell it so, also when it was the newest one and has left the list:
+//!   they have kept replicas for it, for which they had to know it.
+//! - MEM-5: a server asks the leading coordinator from time to time whether it is a member,
+//!   whatever others say. One that was declared dead when the coordinator could not reach it learns
+//!   of it as soon as it can, also when it is the only server, or those it pings do not know
+//!   either.
+//! - MEM-6: only the word of this cluster's own coordinator counts. One that was started on an
+//!   empty store, or on another one, leads another cluster: its lists get ahead of this one's, and
+//!   its ids are the same.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask.
@@ -33,7 +36,8 @@ pub struct PingOptions {
     pub interval: Duration,
     /// When a ping counts as failed. Generous, because a starved machine is not a dead one.
     pub limit: Duration,
-    /// Failed pings to one server before the coordinator is told. A refused connection tells at once.
+    /// Failed pings to one server before the coordinator is told. A refused connection tells at
+    /// once.
     pub suspect_after: u32,
     /// Failed pings in a row, to anyone, before this server doubts itself.
     pub doubt_self_after: u32,
@@ -126,8 +130,8 @@ impl Membership {
         *self.standing.borrow() == Standing::Member
     }
 
-    /// The coordinator has given this server its id, and pings find it from now on. What it needs to
-    /// serve may take a while yet.
+    /// The coordinator has given this server its id, and pings find it from now on. What it needs
+    /// to serve may take a while yet.
     pub fn named(&self, id: ServerId, cluster: ClusterId) {
         *self.me.lock().unwrap_or_else(PoisonError::into_inner) = (id, cluster);
     }
@@ -137,7 +141,8 @@ impl Membership {
         self.named(id, cluster);
         self.standing.send_replace(Standing::Member);
         self.update(list);
-        // A newer list may have come while this server was not a member yet and could not be expelled.
+        // A newer list may have come while this server was not a member yet and could not be
+        // expelled.
         self.check_standing();
     }
 
@@ -180,7 +185,8 @@ impl Membership {
         });
     }
 
-    /// MEM-6: whether a coordinator that names this cluster is the own one. Another one's first answer is told.
+    /// MEM-6: whether a coordinator that names this cluster is the own one. Another one's first
+    /// answer is told.
     fn is_ours(&self, theirs: ClusterId) -> bool {
         let ours = self.cluster();
         let foreign = theirs != ours;
@@ -252,7 +258,8 @@ impl Watcher {
                         ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
                     }
                 }
-                // Another life answers at the address, or another cluster's server: the one in the list is over.
+                // Another life answers at the address, or another cluster's server: the one in the
+                // list is over.
                 Ok(_) => self.hint(suspect).await,
                 Err(error) => {
                     failed_in_a_row += 1;
@@ -323,8 +330,8 @@ async fn confirm(env: Env, coordinators: Arc<Coordinators>, membership: Arc<Memb
     }
 }
 
-/// Whether the leading coordinator says within `limit` that this server is up. If it says no, the server list is asked for
-/// as well.
+/// Whether the leading coordinator says within `limit` that this server is up. If it says no, the
+/// server list is asked for as well.
 pub(crate) async fn is_confirmed(
     env: &Env,
     coordinators: &Coordinators,

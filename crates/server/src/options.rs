@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub struct ServerOptions {
     /// Where the coordinators are; one that runs is enough to find the one that leads.
     pub coordinators: Vec<Address>,
-    /// Where to listen for requests of clients and other servers; port 0 takes any. The host must be
-    /// one that others can reach.
+    /// Where to listen for requests of clients and other servers; port 0 takes any. The host must
+    /// be one that others can reach.
     pub listen: Address,
     /// Where to listen for the Redis protocol, if at all.
     pub redis: Option<Address>,
@@ -20,7 +20,8 @@ pub struct ServerOptions {
     pub admin: Option<String>,
     /// Log memory.
     pub memory: Size,
-    /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in steps of 2 MiB.
+    /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
+    /// steps of 2 MiB.
     pub huge_pages: bool,
     /// Replicas of every segment on other servers' disks; 0 keeps none: a crash loses the data.
     pub replicas: u32,
@@ -38,13 +39,14 @@ pub struct ServerOptions {
     pub pings: PingOptions,
     /// Process id, for the server list.
     pub pid: u32,
-    /// What is done when memory is found to be corrupt; `None`: the process stops at once, with a message that says where.
+    /// What is done when memory is found to be corrupt; `None`: the process stops at once, with a
+    /// message that says where.
     pub on_corruption: Option<OnCorruption>,
 }
 
-/// What ends a server whose memory is corrupt, where servers share a process: in simulations. It is called by whoever finds
-/// the corruption, in the middle of anything: from there on nothing of the server may run, and what still runs must not
-/// be heard of.
+/// What ends a server whose memory is corrupt, where servers share a process: in simulations. It is
+/// called by whoever finds the corruption, in the middle of anything: from there on nothing of the
+/// server may run, and what still runs must not be heard of.
 #[derive(Clone)]
 pub struct OnCorruption(Arc<dyn Fn(&Corruption) + Send + Sync>);
 

@@ -35,17 +35,19 @@ const ENLIST_LIMIT: Duration = Duration::from_secs(2);
 const ENLIST_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to enlist between two traces.
 const ENLIST_TRACE_EVERY: u32 = 20;
-/// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer fills a few
-/// seglets.
+/// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer
+/// fills a few seglets.
 const CLEANER_SLEEP: Duration = Duration::from_millis(2);
-/// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some thousand.
+/// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
+/// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
-/// recovery takes. Clients whose own time-out is shorter (many have 2 to 5 s, some none) give up before and do not
-/// hear whether their command was executed.
+/// recovery takes. Clients whose own time-out is shorter (many have 2 to 5 s, some none) give up
+/// before and do not hear whether their command was executed.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a Redis client waits while all that servers say is that memory is full: the cleaner gets its chance,
-/// and the answer comes before the two seconds after which several client libraries give up.
+/// How long a Redis client waits while all that servers say is that memory is full: the cleaner
+/// gets its chance, and the answer comes before the two seconds after which several client
+/// libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Why a server cannot start, or stopped.
@@ -97,8 +99,8 @@ struct Starting {
 }
 
 impl Server {
-    /// Starts a server: returns once it is a member of the cluster. Waits for the coordinator as long
-    /// as that takes.
+    /// Starts a server: returns once it is a member of the cluster. Waits for the coordinator as
+    /// long as that takes.
     ///
     /// # Errors
     /// See [`ServerError`]; the ports are closed again.
@@ -191,8 +193,8 @@ impl Server {
         self.status.readiness()
     }
 
-    /// Ends when the cluster has declared this server dead, and says why. The process should then end:
-    /// it can come back as a new server.
+    /// Ends when the cluster has declared this server dead, and says why. The process should then
+    /// end: it can come back as a new server.
     pub async fn expelled(&self) -> String {
         let mut standing = self.membership.watch_standing();
         loop {
@@ -205,8 +207,8 @@ impl Server {
         }
     }
 
-    /// Stops serving: closes the ports and ends the tasks. Everything acknowledged is with the backups,
-    /// so nothing has to be written.
+    /// Stops serving: closes the ports and ends the tasks. Everything acknowledged is with the
+    /// backups, so nothing has to be written.
     pub fn shutdown(&mut self) {
         self.ports.clear();
         if let Some(master) = self.local.0.get() {
@@ -259,8 +261,8 @@ fn store_options(
     }
 }
 
-/// A part of the memory for each memory node that event loops are bound to; none when they are bound to no node, or all
-/// to one. Core by core: its node.
+/// A part of the memory for each memory node that event loops are bound to; none when they are
+/// bound to no node, or all to one. Core by core: its node.
 fn memory_parts(nodes: impl Iterator<Item = Option<u32>>) -> Vec<MemoryPart> {
     let mut logs_of = BTreeMap::<u32, Vec<LogId>>::new();
     for (log, node) in (0..).map(LogId).zip(nodes) {
@@ -291,8 +293,8 @@ fn tell_binding(log: &LogStats) {
     }
 }
 
-/// Where others reach a port of this process that is open at `bound`, when `own` is an address by which they reach this
-/// machine: a port that is open on all addresses is open on that one, too.
+/// Where others reach a port of this process that is open at `bound`, when `own` is an address by
+/// which they reach this machine: a port that is open on all addresses is open on that one, too.
 fn as_others_reach(bound: &str, own: &Address) -> String {
     match (bound.parse::<SocketAddr>(), own.0.parse::<SocketAddr>()) {
         (Ok(bound), Ok(own))
@@ -316,8 +318,8 @@ fn port_of(address: &Address) -> u16 {
     port.and_then(|p| p.parse().ok()).unwrap_or(0)
 }
 
-/// Cleaner threads of a server with so many cores: they share the cores with the event loops, and each
-/// keeps a segment's worth of memory for itself.
+/// Cleaner threads of a server with so many cores: they share the cores with the event loops, and
+/// each keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
     (cores / 4).clamp(1, 4)
 }
@@ -474,7 +476,8 @@ impl Starting {
         }
     }
 
-    /// The server that the coordinator finds at the address of this one, if that is why it puts this one off.
+    /// The server that the coordinator finds at the address of this one, if that is why it puts
+    /// this one off.
     async fn in_its_place(&self, request: &Enlist, error: &RpcError) -> Option<ServerId> {
         let RpcError::Refused(Refusal::Retry {
             why: RetryReason::Busy,

@@ -58,7 +58,8 @@ impl Service for ServerService {
             );
             return refuse(request.opcode, Refusal::fatal(FatalKind::Unsupported, what));
         };
-        // First of all: who hears "busy" comes back, who hears "not serving" looks for the new owner.
+        // First of all: who hears "busy" comes back, who hears "not serving" looks for the new
+        // owner.
         if opcode.class() == Class::Data
             && let Err(refusal) = self.master()
         {
@@ -141,7 +142,8 @@ impl ServerService {
             }),
             Opcode::Ping => decoded::<Ping>(frame, |_, ping| {
                 let mut answer = self.membership.answer_ping(ping.from);
-                // LEASE-1: a server that is being recovered asks its backups whether it still serves.
+                // LEASE-1: a server that is being recovered asks its backups whether it still
+                // serves.
                 answer.caller_is_member &= !self.backup.is_fenced(ping.from);
                 now::<Ping>(&Ok(answer))
             }),

@@ -1,5 +1,5 @@
-//! The thinnest path through the whole house: a simulated cluster that writes, reads, loses a server and
-//! recovers it. Everything deeper is the simulator's own harness.
+//! The thinnest path through the whole house: a simulated cluster that writes, reads, loses a
+//! server and recovers it. Everything deeper is the simulator's own harness.
 
 use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions};

@@ -1,4 +1,5 @@
-//! Everything was killed, or all that has a part of a log: what comes back must be enough, in whatever order it comes.
+//! Everything was killed, or all that has a part of a log: what comes back must be enough, in
+//! whatever order it comes.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -12,8 +13,8 @@ use rig::Rig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// All five servers and the coordinator are killed; they come back in a random order, with pauses, except for `lost` of
-/// them. Every segment had three replicas.
+/// All five servers and the coordinator are killed; they come back in a random order, with pauses,
+/// except for `lost` of them. Every segment had three replicas.
 fn cold_start(seed: u64, lost: usize) {
     let mut rig = Rig::of(80 + seed, 5, 3);
     rig.all_started();
@@ -85,8 +86,8 @@ fn servers_that_never_come_back_are_not_needed() {
     }
 }
 
-/// A master dies together with both backups of a segment of its log: the status names that segment, and when one of the two
-/// is back, everything is.
+/// A master dies together with both backups of a segment of its log: the status names that segment,
+/// and when one of the two is back, everything is.
 #[test]
 fn a_log_that_is_not_complete_is_waited_for_and_what_is_missing_is_named() {
     let tried = (0..4).filter(|seed| both_backups_away(*seed)).count();
@@ -138,8 +139,9 @@ fn both_backups_away(seed: u64) -> bool {
     true
 }
 
-/// Of five servers with three replicas of "t", all down, `weak` alone comes back: the recovery of the former life `id` of `master` waits, and says
-/// `why`. When all but that master are back, everything is.
+/// Of five servers with three replicas of "t", all down, `weak` alone comes back: the recovery of
+/// the former life `id` of `master` waits, and says `why`. When all but that master are back,
+/// everything is.
 fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId, why: &str) {
     rig.restart(weak, 3);
     rig.sim.run_for(Duration::from_secs(30));
@@ -156,8 +158,9 @@ fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId,
     rig.check("t", 40);
 }
 
-/// COORD-10: a master dies, the machine of one of its three backups loses power, and the other two are away. What the one has of the head may
-/// lack what was acknowledged last, so it is not taken for the end of the log; when the others are back, everything is.
+/// COORD-10: a master dies, the machine of one of its three backups loses power, and the other two
+/// are away. What the one has of the head may lack what was acknowledged last, so it is not taken
+/// for the end of the log; when the others are back, everything is.
 #[test]
 fn a_head_that_may_have_lost_its_end_is_waited_for() {
     let rig = Rig::of(80, 5, 3);
@@ -186,8 +189,9 @@ fn a_head_that_may_have_lost_its_end_is_waited_for() {
     waits_for_the_others(&rig, (weak, master), id, "lost power");
 }
 
-/// BACKUP-12: the last write to the open head of a master has rotted on one of its three backups, and the other two are away. The log does not
-/// end before that write, although only its end is damaged; when the others are back, everything is.
+/// BACKUP-12: the last write to the open head of a master has rotted on one of its three backups,
+/// and the other two are away. The log does not end before that write, although only its end is
+/// damaged; when the others are back, everything is.
 #[test]
 fn a_head_whose_last_write_has_rotted_does_not_end_the_log() {
     let _marks = Marks::to_reach(&["backup-last-write-rotten"]);

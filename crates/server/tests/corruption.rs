@@ -1,4 +1,5 @@
-//! Memory that does not hold what was written to it: who finds that, and that the data is right where it goes then.
+//! Memory that does not hold what was written to it: who finds that, and that the data is right
+//! where it goes then.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -15,7 +16,8 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 /// More than one segment.
 const OBJECTS: u32 = 100;
-/// So few that a side log has one segment, which is not closed before the last of them was replayed.
+/// So few that a side log has one segment, which is not closed before the last of them was
+/// replayed.
 const FEW: u32 = 5;
 const FLIPS: u64 = 16;
 
@@ -24,7 +26,8 @@ fn work(rig: &Rig, of: usize) -> Arc<Master> {
     server.master().expect("it is a member")
 }
 
-/// Turns over bits in a server's memory, of the checksums of objects: readers do not look at them. They are of the only table. Says how many.
+/// Turns over bits in a server's memory, of the checksums of objects: readers do not look at them.
+/// They are of the only table. Says how many.
 fn flip_checksums(rig: &Rig, of: usize) -> u64 {
     let master = work(rig, of);
     let flipped = (0..FLIPS).filter(|n| {
@@ -40,7 +43,8 @@ fn flip_checksums(rig: &Rig, of: usize) -> u64 {
     flipped.count() as u64
 }
 
-/// Waits until a server has ended for its memory. What it replayed was no part of its log then, and nobody was served from it.
+/// Waits until a server has ended for its memory. What it replayed was no part of its log then, and
+/// nobody was served from it.
 fn ends_before_it_joins(rig: &Rig, of: usize) {
     let master = work(rig, of);
     let over = || !rig.corrupt().is_empty() || master.tablets().serving() > 0;
@@ -52,8 +56,8 @@ fn ends_before_it_joins(rig: &Rig, of: usize) {
     assert!(!joined.any(|segment| segment.kind() == SegmentKind::Side));
 }
 
-/// REP-13. What readers do not look at has turned over in the owner's memory; then a backup is lost, and what it had is to be
-/// written anew from there.
+/// REP-13. What readers do not look at has turned over in the owner's memory; then a backup is
+/// lost, and what it had is to be written anew from there.
 #[test]
 fn a_bit_that_turned_over_reaches_no_new_replica() {
     let _marks = Marks::to_reach(&["memory-corrupt-server-ends"]);
@@ -105,7 +109,8 @@ fn what_a_recovery_master_replayed_is_compared_before_it_joins() {
     rig.check_large("large", FEW);
 }
 
-/// The only tablet begins to move, and comes in parts, each so much later than the one before it. Gives its owner and its receiver.
+/// The only tablet begins to move, and comes in parts, each so much later than the one before it.
+/// Gives its owner and its receiver.
 fn moving(rig: &Rig, objects: u32, pause: Duration) -> (usize, usize) {
     rig.all_started();
     let table = rig.fill_large("large", objects);

@@ -46,6 +46,7 @@ fn a_server_that_is_silent_is_reported_by_others() {
     let rig = idle();
     rig.sim.pause(rig.servers[1]);
     let took = is_found(&rig);
-    // Each of the others pings it every 200 ms or so, and gives it twice 400 ms; the coordinator gives it a second.
+    // Each of the others pings it every 200 ms or so, and gives it twice 400 ms; the coordinator
+    // gives it a second.
     assert!(took < Duration::from_secs(6), "{took:?}");
 }

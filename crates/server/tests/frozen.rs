@@ -27,7 +27,8 @@ fn a_tablet_stays_when_its_receiver_has_no_memory_for_a_head() {
     let is_full = Arc::clone(&full);
     space.set_seglet_gate(Box::new(move |_, _| !is_full.load(Ordering::Relaxed)));
 
-    // So that the memory can be full after the changes are asked for the last time and before the rest comes.
+    // So that the memory can be full after the changes are asked for the last time and before the
+    // rest comes.
     rig.delays.set(Opcode::GetTabletData, SECOND / 20);
     rig.begin_migration(&table, receiver);
     let is_frozen = || rig.has_tablet(owner, TabletPhase::Frozen);

@@ -1,5 +1,6 @@
-//! Requests that come when everything about them is over. Operations: their tablet has moved away and come back, and their client has its
-//! result from the server between. Requests to take a new tablet: it has moved away, was cut or dropped.
+//! Requests that come when everything about them is over. Operations: their tablet has moved away
+//! and come back, and their client has its result from the server between. Requests to take a new
+//! tablet: it has moved away, was cut or dropped.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -62,8 +63,8 @@ where
     })
 }
 
-/// EO-1, COMP-6. The first attempt is sent while the tablet is at its first owner, and is long on its way. Nothing that lies with the tablet
-/// speaks of its client when it arrives.
+/// EO-1, COMP-6. The first attempt is sent while the tablet is at its first owner, and is long on
+/// its way. Nothing that lies with the tablet speaks of its client when it arrives.
 #[test]
 fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
     for seed in 0..3 {
@@ -117,7 +118,8 @@ fn is_stale<T>(answer: &Result<T, RpcError>) -> bool {
         if refusal.fatal_kind() == Some(FatalKind::Stale))
 }
 
-/// MASTER-6. Nobody would be sent to the tablets that such a server had then, and nobody would ask it to forget them.
+/// MASTER-6. Nobody would be sent to the tablets that such a server had then, and nobody would ask
+/// it to forget them.
 #[test]
 fn what_is_older_than_what_was_said_of_a_table_is_refused() {
     let rig = Rig::of(4, 3, 2);
@@ -165,7 +167,8 @@ fn what_is_older_than_what_was_said_of_a_table_is_refused() {
     assert_eq!(ranges(), None);
 }
 
-/// MIG-7. The owner of a new table's tablet would serve it once more, and empty, beside the one to which it has moved.
+/// MIG-7. The owner of a new table's tablet would serve it once more, and empty, beside the one to
+/// which it has moved.
 #[test]
 fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
     let rig = Rig::of(3, 3, 2);

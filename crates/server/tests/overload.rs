@@ -1,5 +1,5 @@
-//! Overload (003 §5.3): every server writes to every other one, and all of them have taken in all that they take; or one disk is
-//! much slower than the others.
+//! Overload (003 §5.3): every server writes to every other one, and all of them have taken in all
+//! that they take; or one disk is much slower than the others.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -24,7 +24,8 @@ const WRITERS: usize = 2000;
 /// Keys of each server, so few that what they hold is little beside the memory.
 const KEYS: usize = 50;
 const VALUE: usize = 16 << 10;
-/// What a ping may take while everything waits. Failure detection gives a server four times as much.
+/// What a ping may take while everything waits. Failure detection gives a server four times as
+/// much.
 const PING_MAX: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -74,8 +75,8 @@ fn keys_of(rig: &Rig, table: &pluvio_client::Table, server: usize) -> Vec<Vec<u8
     own.take(KEYS).collect()
 }
 
-/// Each write waits for three other servers, whose places for writes are all taken by writes that wait for this
-/// one. No cycle forms, because replication waits for no place of clients.
+/// Each write waits for three other servers, whose places for writes are all taken by writes that
+/// wait for this one. No cycle forms, because replication waits for no place of clients.
 #[test]
 fn servers_that_all_wait_for_each_other_with_all_buffers_full_get_through() {
     let mut rig = Rig::new(1);
@@ -135,13 +136,14 @@ fn servers_that_all_wait_for_each_other_with_all_buffers_full_get_through() {
 const SLOW: Duration = Duration::from_secs(2);
 /// What a write takes at most whose replicas are elsewhere.
 const USUAL: Duration = Duration::from_millis(200);
-/// What a write takes at most that waits for the slow disk: half of the time after which a client gives up.
+/// What a write takes at most that waits for the slow disk: half of the time after which a client
+/// gives up.
 const HELD_UP: Duration = Duration::from_secs(5);
 /// Writes of each owner, one after the other.
 const ROUNDS: usize = 5;
 
-/// A backup with a slow disk is no failure to anybody. It holds up those who write to heads that it has replicas of, each for a
-/// time that is bounded, and nobody else.
+/// A backup with a slow disk is no failure to anybody. It holds up those who write to heads that it
+/// has replicas of, each for a time that is bounded, and nobody else.
 #[test]
 fn a_slow_disk_holds_up_only_heads_that_it_has_replicas_of_and_not_for_long() {
     let slowest = (1..=4).filter_map(slowest_write_beside_a_slow_disk).max();
@@ -212,8 +214,9 @@ fn slowest_write_beside_a_slow_disk(seed: u64) -> Option<Duration> {
     took.lock().unwrap().iter().map(|(_, time)| *time).max()
 }
 
-/// A crashed server's log has dead objects for which there is no room at the only server that can take its tablet: it is replayed
-/// again, and only what lives. They come first, because what took their place lies on a slow disk.
+/// A crashed server's log has dead objects for which there is no room at the only server that can
+/// take its tablet: it is replayed again, and only what lives. They come first, because what took
+/// their place lies on a slow disk.
 #[test]
 fn what_fits_only_without_dead_objects_is_recovered() {
     const LIVE: u32 = 200;

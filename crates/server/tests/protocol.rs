@@ -33,7 +33,8 @@ const WITHDRAWN: &str = "recovery-withdrawn-awaiting-replicas";
 /// Reads that were answered: when they were sent, and the value.
 type Seen = Arc<Mutex<Vec<(Moment, Bytes)>>>;
 
-/// A server that nobody but one client reaches must not show that client what others have changed since.
+/// A server that nobody but one client reaches must not show that client what others have changed
+/// since.
 fn zombie_reads(seed: u64) {
     let rig = Rig::of(seed, 4, 2);
     let table = rig.fill("t", 1);
@@ -285,7 +286,8 @@ fn a_table_is_not_forgotten_while_an_operation_on_it_may_be_under_way() {
     rig.sim.run_until(|| objects() == 0, LONG).unwrap();
 }
 
-/// Otherwise nobody would hear of the table's later cuts, and a server that is well would be suspected all the time.
+/// Otherwise nobody would hear of the table's later cuts, and a server that is well would be
+/// suspected all the time.
 #[test]
 fn a_cut_of_a_tablet_that_its_owner_does_not_have_is_passed_over() {
     let rig = Rig::of(13, 3, 2);
@@ -354,7 +356,8 @@ fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
     write(ClusterId(0)).expect("it may not know");
 }
 
-/// Another core executes an operation when a copy of it arrives: that one is to come again, and is executed if the first was not.
+/// Another core executes an operation when a copy of it arrives: that one is to come again, and is
+/// executed if the first was not.
 #[test]
 fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
     let _marks = Marks::to_reach(&["completion-in-progress"]);
@@ -407,7 +410,8 @@ fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
     assert_eq!(write().expect("it is answered"), written);
 }
 
-/// REC-5: an attempt that has been withdrawn ends although the backup that it waits for does not answer.
+/// REC-5: an attempt that has been withdrawn ends although the backup that it waits for does not
+/// answer.
 #[test]
 fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
     let rig = Rig::of(7, 3, 1);
@@ -456,8 +460,9 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
     );
 }
 
-/// REC-5: an attempt that waits for replicas is withdrawn by the next coordinator's attempt, and is over before its backups answer: the
-/// memory that it had is enough for the next one, and its frames are freed.
+/// REC-5: an attempt that waits for replicas is withdrawn by the next coordinator's attempt, and is
+/// over before its backups answer: the memory that it had is enough for the next one, and its
+/// frames are freed.
 #[test]
 fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
     let marks = Marks::to_reach(&["recovery-withdrawn-awaiting-replicas"]);
@@ -531,8 +536,8 @@ fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
     assert_eq!(frames.collect::<BTreeSet<_>>(), log);
 }
 
-/// A backup that comes back asks the master what of the replicas on its disk is still needed. The master
-/// must not take them for those of a backup that it believes to be alive.
+/// A backup that comes back asks the master what of the replicas on its disk is still needed. The
+/// master must not take them for those of a backup that it believes to be alive.
 #[test]
 fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() {
     for seed in 0..6 {
@@ -552,8 +557,8 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
     }
 }
 
-/// Nobody reads what a crash could take back (e5): a write that no backup has is in its master's memory, and a reader of it
-/// waits.
+/// Nobody reads what a crash could take back (e5): a write that no backup has is in its master's
+/// memory, and a reader of it waits.
 #[test]
 fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     for seed in 0..5 {
@@ -616,8 +621,9 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     }
 }
 
-/// COORD-8: writes are only buffered, and a loss of power takes back what closed a frame. Its master crashes before it could
-/// say that the frame is of no use. What came after that segment must not be overlooked.
+/// COORD-8: writes are only buffered, and a loss of power takes back what closed a frame. Its
+/// master crashes before it could say that the frame is of no use. What came after that segment
+/// must not be overlooked.
 #[test]
 fn a_backup_whose_frame_is_open_again_does_not_end_the_log() {
     let taken_back = (0..6).filter(|seed| frame_open_again(*seed)).count();

@@ -1,4 +1,5 @@
-//! Racks: no segment has its only replica where its owner is, so that nothing is lost with one of them.
+//! Racks: no segment has its only replica where its owner is, so that nothing is lost with one of
+//! them.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -11,8 +12,8 @@ const RACKS: [&str; 6] = ["a", "b", "c", "a", "b", "c"];
 /// More than two segments.
 const OBJECTS: u32 = 200;
 
-/// One replica of each segment. Where racks are not looked at, every fifth one is with its owner's neighbour; the loss of
-/// their rack takes both.
+/// One replica of each segment. Where racks are not looked at, every fifth one is with its owner's
+/// neighbour; the loss of their rack takes both.
 #[test]
 fn a_rack_that_loses_its_power_takes_nothing_with_it() {
     for lost in ["a", "b", "c"] {
@@ -24,7 +25,8 @@ fn a_rack_that_loses_its_power_takes_nothing_with_it() {
             }
             rig.all_started();
         }
-        // Each server has a tablet of the first; the second fills segments of one server that is lost.
+        // Each server has a tablet of the first; the second fills segments of one server that is
+        // lost.
         rig.fill("small", 100);
         let servers = 0..RACKS.len();
         let large = rig.fill_large("large", OBJECTS);

@@ -142,7 +142,8 @@ fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_
     assert!(elsewhere > 100, "{elsewhere} of 260");
 }
 
-/// A partition of about two segments for each log, with requests of this kind kept back while it is recovered.
+/// A partition of about two segments for each log, with requests of this kind kept back while it is
+/// recovered.
 fn recovered_with_delayed(opcode: Opcode, delay: Duration) -> RecoveryStatus {
     let scene = Scene::new(3);
     let rig = &scene.rig;

@@ -1,4 +1,5 @@
-//! Recovery masters whose coordinator is the test: it asks backups and master, in which order it likes, hears the report and decides.
+//! Recovery masters whose coordinator is the test: it asks backups and master, in which order it
+//! likes, hears the report and decides.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -157,7 +158,8 @@ impl Scene {
         self.rig.server(of).expect("it has started").id()
     }
 
-    /// The first attempt was in vain. Its tablet can be taken again, and the backups know of the next one.
+    /// The first attempt was in vain. Its tablet can be taken again, and the backups know of the
+    /// next one.
     fn begin_again(&self) -> u64 {
         let attempt = 1002;
         self.decide(Ok(false));
@@ -196,8 +198,8 @@ impl Scene {
     }
 }
 
-/// The crashed server wrote its objects in so many rounds, and the oldest come first, so what is dead is replayed too. The master has
-/// some of its own.
+/// The crashed server wrote its objects in so many rounds, and the oldest come first, so what is
+/// dead is replayed too. The master has some of its own.
 fn replayed(seed: u64, rounds: u32, own_objects: u32) -> Scene {
     let mut rig = Rig::of(seed, 2, 1);
     rig.all_started();
@@ -298,7 +300,8 @@ impl Scene {
         self.rig.sim.run_until(answered, LONG).unwrap();
     }
 
-    /// What another one would find in the master's log, if it crashed now: its segments, and how many entries of the table.
+    /// What another one would find in the master's log, if it crashed now: its segments, and how
+    /// many entries of the table.
     fn left_on_backups(&self) -> (BTreeSet<SegmentId>, usize) {
         let id = self.rig.server(self.master).unwrap().id();
         let replicas = self.replicas(id);
@@ -362,7 +365,8 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
     matches!(answer, Err(RpcError::Refused(Refusal::Retry { why, .. })) if *why == RetryReason::TabletNotReady)
 }
 
-/// Replays of two requests must not meet in one tablet, and a tablet that is being recovered is not taken as an empty one.
+/// Replays of two requests must not meet in one tablet, and a tablet that is being recovered is not
+/// taken as an empty one.
 #[test]
 fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before() {
     let scene = replayed(16, 1, 10);
@@ -431,7 +435,8 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     assert_eq!(entries, 0, "of the table are left");
 }
 
-/// REC-6: it may have been given the tablets, and not have heard of it. Who recovers its log then needs what it replayed.
+/// REC-6: it may have been given the tablets, and not have heard of it. Who recovers its log then
+/// needs what it replayed.
 #[test]
 fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     let scene = replayed(14, 1, 10);
@@ -453,8 +458,9 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     );
 }
 
-/// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of them either, and the report comes again: from an
-/// older coordinator, or one of another cluster that has the address for a while.
+/// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of
+/// them either, and the report comes again: from an older coordinator, or one of another cluster
+/// that has the address for a while.
 #[test]
 fn a_report_that_is_refused_for_another_reason_comes_again() {
     let scene = replayed(15, 1, 10);
@@ -546,7 +552,8 @@ fn a_segment_that_no_backup_gives_is_given_up_after_ten_seconds() {
     assert_eq!(reached.get("recovery-replica-passed-over"), Some(&2));
 }
 
-/// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they are.
+/// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they
+/// are.
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
     let scene = replayed(12, 8, 10);

@@ -1,5 +1,5 @@
-//! What another cluster's processes say to a server, or in the place of those that it knows. Each cluster numbers its servers from 1, so
-//! only the cluster's id tells them apart.
+//! What another cluster's processes say to a server, or in the place of those that it knows. Each
+//! cluster numbers its servers from 1, so only the cluster's id tells them apart.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -42,8 +42,9 @@ impl Service for Impostor {
     }
 }
 
-/// Of a cluster of three one server is left. Impostors have the places of the others: their ids are higher by `ids_apart`, and that of
-/// their cluster by `clusters_apart`. There is no coordinator. Whether the server may answer two seconds later.
+/// Of a cluster of three one server is left. Impostors have the places of the others: their ids are
+/// higher by `ids_apart`, and that of their cluster by `clusters_apart`. There is no coordinator.
+/// Whether the server may answer two seconds later.
 fn serves_among_impostors(ids_apart: u64, clusters_apart: u64) -> bool {
     let rig = Rig::of(11, 3, 2);
     rig.all_started();
@@ -77,7 +78,8 @@ fn serves_among_impostors(ids_apart: u64, clusters_apart: u64) -> bool {
     master.may_serve()
 }
 
-/// LEASE-1: it keeps no replica of this server, and takes part in no recovery of it whatever happens here.
+/// LEASE-1: it keeps no replica of this server, and takes part in no recovery of it whatever
+/// happens here.
 #[test]
 fn a_witness_of_another_cluster_is_none() {
     assert!(serves_among_impostors(0, 0), "these pass for its witnesses");

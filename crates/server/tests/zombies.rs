@@ -1,5 +1,5 @@
-//! A server that others take for dead and that is not: it shows nothing that others have changed since, and what it
-//! acknowledges is not lost (LEASE-1, LEASE-4, REP-5).
+//! A server that others take for dead and that is not: it shows nothing that others have changed
+//! since, and what it acknowledges is not lost (LEASE-1, LEASE-4, REP-5).
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 

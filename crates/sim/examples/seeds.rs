@@ -1,6 +1,7 @@
 //! Runs many seeds and prints a line for each: `seeds FIRST COUNT [STEPS [FAULTS]]`. With `TRACE`
-//! in the environment (a level: `info`), every line of the trace goes to standard error; with `JSON`,
-//! reports are written as JSON. At the end it says how many seeds reached each coverage mark.
+//! in the environment (a level: `info`), every line of the trace goes to standard error; with
+//! `JSON`, reports are written as JSON. At the end it says how many seeds reached each coverage
+//! mark.
 
 use pluvio_sim::cluster::{RunOptions, TraceSink, run_traced};
 use std::collections::BTreeMap;

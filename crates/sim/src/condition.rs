@@ -1,14 +1,15 @@
 //! Conditions of operations, as histories have them.
 //!
-//! They say the same as the rules of the client library, and are judged here by themselves: an error in how the cluster
-//! understands a rule shows.
+//! They say the same as the rules of the client library, and are judged here by themselves: an
+//! error in how the cluster understands a rule shows.
 
 #[cfg(any(test, feature = "cluster"))]
 use crate::random::Stream;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// When an operation goes ahead, rule by rule; otherwise it is rejected. A version 0 stands for no object.
+/// When an operation goes ahead, rule by rule; otherwise it is rejected. A version 0 stands for no
+/// object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Condition {
@@ -48,7 +49,8 @@ impl Condition {
             && self.at_least.is_none_or(|v| version >= v)
     }
 
-    /// A condition that says something of this version (0: of no object), not only that it must be met.
+    /// A condition that says something of this version (0: of no object), not only that it must be
+    /// met.
     #[cfg(any(test, feature = "cluster"))]
     pub(crate) fn draw(draw: &mut Stream, version: u64) -> Self {
         let any = Self::default();

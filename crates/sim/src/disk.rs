@@ -350,7 +350,8 @@ impl State {
     }
 }
 
-/// How much of a write that was cut off after `part` of `length` bytes is there: sectors are written whole.
+/// How much of a write that was cut off after `part` of `length` bytes is there: sectors are
+/// written whole.
 fn whole_sectors(offset: u64, part: u64, length: u64) -> u64 {
     if part == length {
         return length;

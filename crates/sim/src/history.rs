@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::condition::Condition;
 
-/// How many parts a whole has: histories count numbers in quarters, which floating-point sums give exactly.
+/// How many parts a whole has: histories count numbers in quarters, which floating-point sums give
+/// exactly.
 pub const WHOLE: i64 = 4;
 
 /// A number of quarters, for people.
@@ -118,8 +119,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// An answer that tells no version, as the Redis protocol gives it. That nothing was there to read or
-/// to delete needs none: those are [`Outcome::Missing`] and [`Outcome::Deleted`] with version 0.
+/// An answer that tells no version, as the Redis protocol gives it. That nothing was there to read
+/// or to delete needs none: those are [`Outcome::Missing`] and [`Outcome::Deleted`] with version 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Plain {
     /// The read gave this value.

@@ -1,4 +1,5 @@
-//! A network that somebody looks into: what a process asks of others passes by an [`Interceptor`] first.
+//! A network that somebody looks into: what a process asks of others passes by an [`Interceptor`]
+//! first.
 
 use core::time::Duration;
 use pluvio_env::{

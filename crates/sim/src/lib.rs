@@ -1,12 +1,13 @@
 //! Deterministic simulation of whole clusters in one thread from one seed.
 //!
-//! [`Sim`] owns virtual time, an executor, a network, disks and processes; [`SimHandle::process`] gives
-//! an [`pluvio_env::Env`] for one incarnation of a process, and the real code of the cluster runs
-//! on it. [`cluster::run`] runs a whole one under faults and checks it. `docs/simulation.md` explains how it works and how to add a fault.
+//! [`Sim`] owns virtual time, an executor, a network, disks and processes; [`SimHandle::process`]
+//! gives an [`pluvio_env::Env`] for one incarnation of a process, and the real code of the cluster
+//! runs on it. [`cluster::run`] runs a whole one under faults and checks it. `docs/simulation.md`
+//! explains how it works and how to add a fault.
 //!
 //! Invariants
-//! - SIM-1: a run is a function of (seed, options, calls made on the [`Sim`]); [`SimHandle::trace_hash`]
-//!   is equal for equal runs, bit for bit.
+//! - SIM-1: a run is a function of (seed, options, calls made on the [`Sim`]);
+//!   [`SimHandle::trace_hash`] is equal for equal runs, bit for bit.
 //! - SIM-2: virtual time moves only between events, never while code of the cluster runs.
 //! - SIM-3: code of the cluster (polls, handlers, steps, wakers, destructors) runs only while the
 //!   simulation's own lock is free, so it may call anything of its `Env` at any place.

@@ -291,9 +291,9 @@ impl SimHandle {
         storage.power_loss(&mut state.random_disk);
     }
 
-    /// The process dies in the middle of what its code does, which calls this and may hold locks of its own: as
-    /// [`Self::crash`], but what it leaves is dropped only when that code has returned. Until then it runs on, and nothing
-    /// that it does is seen by anybody.
+    /// The process dies in the middle of what its code does, which calls this and may hold locks of
+    /// its own: as [`Self::crash`], but what it leaves is dropped only when that code has returned.
+    /// Until then it runs on, and nothing that it does is seen by anybody.
     pub fn abandon(&self, id: ProcessId) {
         let left = self.take_apart(id, "abandon", |state, owner| state.break_connections(owner));
         self.shared.lock().remains.extend(left);

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) const SECTOR: u64 = 512;
 /// The largest file. A larger offset is a mistake of the caller, not a reason to take all memory.
 const FILE_MAX: u64 = 1 << 32;
-/// Changes to directories that are not durable. File systems write the oldest ones by themselves before long; who
-/// never syncs must not fill memory with files that were removed.
+/// Changes to directories that are not durable. File systems write the oldest ones by themselves
+/// before long; who never syncs must not fill memory with files that were removed.
 const CHANGES_MAX: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,7 +187,8 @@ impl Inode {
                 self.content[start..start + write.replaced.len()].copy_from_slice(&write.replaced);
             }
         }
-        // Half of the files as a system leaves them that had time to write some of it: the newest writes are missing, no others.
+        // Half of the files as a system leaves them that had time to write some of it: the newest
+        // writes are missing, no others.
         let oldest = (random.below(2) == 0).then(|| random.below(writes.len() as u64 + 1));
         for (number, write) in (0u64..).zip(&writes) {
             if write.certainty == Certainty::Durable || oldest.is_some_and(|kept| number < kept) {

@@ -72,7 +72,8 @@ fn every_fault_is_injected_and_survived_alone() {
     }
 }
 
-/// Bits of objects turn over in the memory of a server; whoever meets them ends it, and others have what it had.
+/// Bits of objects turn over in the memory of a server; whoever meets them ends it, and others have
+/// what it had.
 #[test]
 fn a_server_whose_memory_is_corrupt_ends_and_nothing_is_lost() {
     let faults: Faults = [Fault::Memory].into_iter().collect();
@@ -124,8 +125,9 @@ fn keeping_everything_changes_nothing() {
     assert_eq!(kept.trace_hash, report.trace_hash);
 }
 
-/// That a server was recovered stands for a failure: it takes one crash. Whether it still happens without something else depends on the
-/// seed, so several runs are made smaller, and one of them has to become so in all ways.
+/// That a server was recovered stands for a failure: it takes one crash. Whether it still happens
+/// without something else depends on the seed, so several runs are made smaller, and one of them
+/// has to become so in all ways.
 #[test]
 fn a_run_is_made_smaller_and_the_smaller_one_is_run_again() {
     let faults = [Fault::Crash, Fault::Delay, Fault::Client]

@@ -1,5 +1,6 @@
-//! A client that does not reach the coordinator, while servers reach it and each other and the client reaches them. Results of
-//! operations have no leases that somebody would have to renew for it: a retry after the cut is still answered, not repeated.
+//! A client that does not reach the coordinator, while servers reach it and each other and the
+//! client reaches them. Results of operations have no leases that somebody would have to renew for
+//! it: a retry after the cut is still answered, not repeated.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +19,8 @@ use pluvio_wire::Opcode;
 use std::sync::{Arc, Mutex};
 use support::LIMIT;
 
-/// How long the client does not reach the coordinator: much longer than a recovery takes, and shorter than the client tries.
+/// How long the client does not reach the coordinator: much longer than a recovery takes, and
+/// shorter than the client tries.
 const CUT: Duration = Duration::from_secs(30);
 /// Keys that are written before, so many that each server has some.
 const KEYS: usize = 50;

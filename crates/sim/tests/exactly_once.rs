@@ -1,5 +1,5 @@
-//! An operation whose server executed it and crashed before it answered: the retry finds the tablet's next
-//! owner, which has the completion record from the recovery.
+//! An operation whose server executed it and crashed before it answered: the retry finds the
+//! tablet's next owner, which has the completion record from the recovery.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,9 +1,11 @@
-//! A store that survives a crash: its log goes to files, one for each segment, and is read back at the next start.
+//! A store that survives a crash: its log goes to files, one for each segment, and is read back at
+//! the next start.
 //!
-//! `cargo run --release -p pluvio-store --example durable -- FOLDER` counts how often it was started.
+//! `cargo run --release -p pluvio-store --example durable -- FOLDER` counts how often it was
+//! started.
 //!
-//! A file begins with eight bytes, the certified length; the segment follows. What lies behind that length was under
-//! way when the program ended, and does not count.
+//! A file begins with eight bytes, the certified length; the segment follows. What lies behind that
+//! length was under way when the program ended, and does not count.
 
 // An example with files: the door of this program is its standard library.
 #![allow(clippy::disallowed_methods)]
@@ -122,8 +124,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("give a folder")?;
     let folder = Path::new(&folder);
     fs::create_dir_all(folder)?;
-    // Each life has a folder of its own, named by its number. The one before counts until everything is in the new one;
-    // a later one is that of a start which did not get so far.
+    // Each life has a folder of its own, named by its number. The one before counts until
+    // everything is in the new one; a later one is that of a start which did not get so far.
     let lives = fs::read_dir(folder)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
     let last = lives.min();

@@ -1,4 +1,5 @@
-//! How fast a full store is overwritten while it is cleaned (000 §8.1): one line of CSV for each run.
+//! How fast a full store is overwritten while it is cleaned (000 §8.1): one line of CSV for each
+//! run.
 //!
 //! `cargo run --release -p pluvio-store --example overwrite -- --utilization 30,80,90 --size 1000`
 //!
@@ -18,7 +19,8 @@
 //! | `--rounds` | 1 | how often all is measured |
 //! | `--idle` | default | share of the memory beside live objects that lies idle, in percent |
 //!
-//! `write_amplification` is what went to the backups, or would, for each byte of the writers' objects.
+//! `write_amplification` is what went to the backups, or would, for each byte of the writers'
+//! objects.
 
 // A measurement needs the real clock and real threads.
 #![allow(clippy::disallowed_methods)]

@@ -1,4 +1,5 @@
-//! What an update appends: the new object, whatever keeps its dead predecessors dead, and the record of the operation.
+//! What an update appends: the new object, whatever keeps its dead predecessors dead, and the
+//! record of the operation.
 
 use crate::engine::{Engine, EngineError, Old, Place};
 use crate::once::Kept;
@@ -24,8 +25,8 @@ struct Put<'p> {
 }
 
 impl Engine {
-    /// Appends an object in the place of `old`, with what keeps that one dead (STORE-3), and the record of the
-    /// operation, in one group.
+    /// Appends an object in the place of `old`, with what keeps that one dead (STORE-3), and the
+    /// record of the operation, in one group.
     pub(crate) fn append_put(
         &self,
         at: &Place<'_>,
@@ -58,8 +59,8 @@ impl Engine {
         Ok(Written { appended, len })
     }
 
-    /// Appends an object over `dead`. Graves make it larger than the one before, which is refused when live objects are at
-    /// their limit; tombstones are dead soon, and are not.
+    /// Appends an object over `dead`. Graves make it larger than the one before, which is refused
+    /// when live objects are at their limit; tombstones are dead soon, and are not.
     fn append_over(&self, put: &Put<'_>, dead: DeadIn) -> Result<Group, EngineError> {
         if !self.space.uses_graves(put.at.key().len()) {
             return self.append_with(put, &dead.all_tombstones());
@@ -114,8 +115,8 @@ impl Engine {
         }
     }
 
-    /// Appends the tombstones of an object, one for each segment in which a version of it lies dead, and the record of the
-    /// operation. Gives the first tombstone.
+    /// Appends the tombstones of an object, one for each segment in which a version of it lies
+    /// dead, and the record of the operation. Gives the first tombstone.
     pub(crate) fn append_delete(
         &self,
         at: &Place<'_>,

@@ -1,37 +1,44 @@
 //! Results of operations with an identity, kept until their client has them, so that a retry is
 //! answered and not done again (003 §10.3). `docs/exactly-once.md` is about the whole mechanism.
 //!
-//! Each result is a completion record in the log, appended in one group with what the operation changed;
-//! the table here finds it by client and number, and is to records what the index is to objects: the
-//! cleaner keeps a record while the table points to it, and replay fills the table. A store without
-//! replicas keeps the results in the table only.
+//! Each result is a completion record in the log, appended in one group with what the operation
+//! changed; the table here finds it by client and number, and is to records what the index is to
+//! objects: the cleaner keeps a record while the table points to it, and replay fills the table. A
+//! store without replicas keeps the results in the table only.
 //!
 //! - COMP-1: of one operation at most one execution is running or done here.
-//! - COMP-2: an operation that its client has acknowledged is never executed while the client is known.
-//! - COMP-3: a client is known, with all its unacknowledged results, until [`kept_for`] has passed for each of
-//!   its operations since that one came or was replayed. Only then is it forgotten, as a whole.
-//! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten: [`CLIENTS_MAX`]
-//!   clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. The oldest operations of a client are admitted beyond
-//!   that, [`BATCH_UNDER_WAY_MAX`] numbers from the first that it has not acknowledged: the items of a batch are acknowledged
-//!   together, so until all of them are done none of the client's others can be acknowledged, and refusing one
-//!   would refuse everything. In all there is room for [`OLDEST_RESULTS_MAX`] of these; beyond that, too, the very first of each
-//!   client is admitted. What a recovery or a migration brings is kept beyond the
-//!   bound: without it an operation could be done again. That is bounded by what the other servers held and by the memory
-//!   of this one's log, which has a copy of each record; meanwhile new clients and newer operations are refused.
-//! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted with the
-//!   append and counted off when it leaves the table, under a guard older than that.
-//! - COMP-6: who gets keys from a master that lives gets to know what that one knew of acknowledgements, and for as long.
-//!   Otherwise a late copy of an acknowledged operation would be executed where the keys have been before and come
-//!   back to: neither its record nor a later one of its client need lie with the keys.
+//! - COMP-2: an operation that its client has acknowledged is never executed while the client is
+//!   known.
+//! - COMP-3: a client is known, with all its unacknowledged results, until [`kept_for`] has passed
+//!   for each of its operations since that one came or was replayed. Only then is it forgotten, as
+//!   a whole.
+//! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten:
+//!   [`CLIENTS_MAX`] clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. The oldest
+//!   operations of a client are admitted beyond that, [`BATCH_UNDER_WAY_MAX`] numbers from the
+//!   first that it has not acknowledged: the items of a batch are acknowledged together, so until
+//!   all of them are done none of the client's others can be acknowledged, and refusing one would
+//!   refuse everything. In all there is room for [`OLDEST_RESULTS_MAX`] of these; beyond that, too,
+//!   the very first of each client is admitted. What a recovery or a migration brings is kept
+//!   beyond the bound: without it an operation could be done again. That is bounded by what the
+//!   other servers held and by the memory of this one's log, which has a copy of each record;
+//!   meanwhile new clients and newer operations are refused.
+//! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted
+//!   with the append and counted off when it leaves the table, under a guard older than that.
+//! - COMP-6: who gets keys from a master that lives gets to know what that one knew of
+//!   acknowledgements, and for as long. Otherwise a late copy of an acknowledged operation would be
+//!   executed where the keys have been before and come back to: neither its record nor a later one
+//!   of its client need lie with the keys.
 //!
-//! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows them: COMP-1
-//! `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2 `what_is_acknowledged_is_never_executed_again`, COMP-3
+//! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows
+//! them: COMP-1 `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2
+//! `what_is_acknowledged_is_never_executed_again`, COMP-3
 //! `a_client_is_forgotten_only_when_it_must_have_given_up`, COMP-4
 //! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`,
-//! `a_batch_that_all_others_wait_for_is_admitted_whole`, `the_oldest_operations_have_room_of_their_own`,
+//! `a_batch_that_all_others_wait_for_is_admitted_whole`,
+//! `the_oldest_operations_have_room_of_their_own`,
 //! `what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile` and
-//! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`, COMP-5
-//! `unacknowledged_results_survive_cleaning_and_two_crashes`, COMP-6
+//! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`,
+//! COMP-5 `unacknowledged_results_survive_cleaning_and_two_crashes`, COMP-6
 //! `what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes`.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
@@ -49,23 +56,26 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Clients that are known at a time. A newcomer beyond is refused until others have been forgotten, unless a replay brings it.
+/// Clients that are known at a time. A newcomer beyond is refused until others have been forgotten,
+/// unless a replay brings it.
 pub const CLIENTS_MAX: usize = 128 << 10;
-/// Unacknowledged results of one client, beside those of its oldest operations: twice what a client has under way.
+/// Unacknowledged results of one client, beside those of its oldest operations: twice what a client
+/// has under way.
 pub const OPERATIONS_MAX: usize = 16 << 10;
 /// Unacknowledged results of all clients: some 100 MB of table and 40 MB of log.
 pub const RESULTS_MAX: usize = 1 << 20;
-/// What is admitted of the oldest operations of clients beyond [`RESULTS_MAX`]. Later operations take nothing of it, so that so many
-/// results of all kinds do not keep batches from their end. It is enough for 256 parts of batches that are half done; more
-/// of them may keep each other from their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
+/// What is admitted of the oldest operations of clients beyond [`RESULTS_MAX`]. Later operations
+/// take nothing of it, so that so many results of all kinds do not keep batches from their end. It
+/// is enough for 256 parts of batches that are half done; more of them may keep each other from
+/// their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
 /// Independent parts of the table, so that cores seldom meet.
 const SHARDS: usize = 64;
 /// Longer than a message stays on its way between two machines that both live.
 const ON_THE_WAY_MAX: Duration = Duration::from_secs(10);
 
-/// How long a client is known after an operation that it may repeat for `retry` (EO-4): its clock may run at
-/// half our speed, and its last attempt may be late.
+/// How long a client is known after an operation that it may repeat for `retry` (EO-4): its clock
+/// may run at half our speed, and its last attempt may be late.
 #[must_use]
 pub fn kept_for(retry: Duration) -> Duration {
     2 * retry + ON_THE_WAY_MAX
@@ -125,7 +135,8 @@ impl Client {
         gone.extend(self.records.drain(..count).map(|(_, record)| record));
     }
 
-    /// What it has acknowledged, for another master; `None` if that is nothing, or none of its operations can come any more.
+    /// What it has acknowledged, for another master; `None` if that is nothing, or none of its
+    /// operations can come any more.
     fn acknowledged(&self, client: ClientId, now: Duration) -> Option<Acknowledged> {
         let left = self.until.checked_sub(now)?;
         let below = self.acknowledged_below;
@@ -143,9 +154,10 @@ impl Client {
     }
 }
 
-/// Whoever sends operations chooses his client id. With ids that meet in one place of the map he makes the server look through as
-/// many as it knows, [`CLIENTS_MAX`] at most, for each of his operations; but he needs nothing of the kind to keep it busy, or to
-/// delete what it has: nobody may reach a server's port who is not trusted (`docs/transport.md`).
+/// Whoever sends operations chooses his client id. With ids that meet in one place of the map he
+/// makes the server look through as many as it knows, [`CLIENTS_MAX`] at most, for each of his
+/// operations; but he needs nothing of the kind to keep it busy, or to delete what it has: nobody
+/// may reach a server's port who is not trusted (`docs/transport.md`).
 type Shard = FixedMap<ClientId, Client>;
 
 /// See the module's text.
@@ -186,7 +198,8 @@ pub enum Admission {
     OtherKey,
 }
 
-/// An operation being executed. Dropping it means that nothing was done, so that a retry is executed.
+/// An operation being executed. Dropping it means that nothing was done, so that a retry is
+/// executed.
 pub struct Execution {
     completions: Arc<Completions>,
     id: OperationId,
@@ -221,8 +234,8 @@ impl Completions {
         self.results.load(Ordering::Relaxed)
     }
 
-    /// Decides whether an operation on the key with this hash is to be executed. `now` is any clock that
-    /// only goes forward, the same for all calls.
+    /// Decides whether an operation on the key with this hash is to be executed. `now` is any clock
+    /// that only goes forward, the same for all calls.
     pub fn admit(
         self: &Arc<Self>,
         id: OperationId,
@@ -284,7 +297,8 @@ impl Completions {
         })
     }
 
-    /// Whether there is room for the result of an operation that its client has not acknowledged (COMP-4, EO-5).
+    /// Whether there is room for the result of an operation that its client has not acknowledged
+    /// (COMP-4, EO-5).
     fn has_room(&self, client: &Client, sequence: SequenceNumber) -> bool {
         let before = sequence.0 - client.acknowledged_below.0;
         if before == 0 {
@@ -330,10 +344,11 @@ impl Completions {
 
     // --- replay ---------------------------------------------------------------------------------
 
-    /// Whether the table has use for the record of another master: not if it has it, or its client has
-    /// acknowledged it. What it says of acknowledgements is taken over. Of a client that is not known every record
-    /// is wanted, since none acknowledges itself; it comes to be known beyond the bound, too (COMP-4).
-    /// The client is known anew from `now` on: how long ago its operation was, nobody can say (COMP-3).
+    /// Whether the table has use for the record of another master: not if it has it, or its client
+    /// has acknowledged it. What it says of acknowledgements is taken over. Of a client that is not
+    /// known every record is wanted, since none acknowledges itself; it comes to be known beyond
+    /// the bound, too (COMP-4). The client is known anew from `now` on: how long ago its operation
+    /// was, nobody can say (COMP-3).
     pub(crate) fn wants(&self, record: &Completion, now: Duration, guard: &EpochGuard<'_>) -> bool {
         let mut gone = Vec::new();
         let mut shard = self.shard(record.client);
@@ -348,7 +363,8 @@ impl Completions {
         wanted
     }
 
-    /// Takes over a record that was copied to `entry`, under the guard of that append. The bounds of COMP-4 do not hold for it.
+    /// Takes over a record that was copied to `entry`, under the guard of that append. The bounds
+    /// of COMP-4 do not hold for it.
     pub(crate) fn restore(&self, record: &Completion, entry: EntryRef, guard: &EpochGuard<'_>) {
         let done = Record::Done(Done {
             outcome: record.outcome,
@@ -373,8 +389,9 @@ impl Completions {
         }
     }
 
-    /// Takes over what clients have acknowledged to another master (COMP-6, EO-6). Those that are not known come to be known beyond the
-    /// bound, too (COMP-4). `now` is the clock of [`Completions::admit`].
+    /// Takes over what clients have acknowledged to another master (COMP-6, EO-6). Those that are
+    /// not known come to be known beyond the bound, too (COMP-4). `now` is the clock of
+    /// [`Completions::admit`].
     pub fn take_acknowledged(&self, clients: &[Acknowledged], now: Duration) {
         for told in clients {
             let guard = self.space.pin();
@@ -389,9 +406,10 @@ impl Completions {
         }
     }
 
-    /// The results of operations on these keys and all acknowledgements, for whoever gets the keys. Of each client both are of one
-    /// moment: a result that is not among them is acknowledged (COMP-6). How long a client may still ask for one is
-    /// told as if it had just come: rather too long than too short (COMP-3).
+    /// The results of operations on these keys and all acknowledgements, for whoever gets the keys.
+    /// Of each client both are of one moment: a result that is not among them is acknowledged
+    /// (COMP-6). How long a client may still ask for one is told as if it had just come: rather too
+    /// long than too short (COMP-3).
     pub(crate) fn of_range(
         &self,
         table: TableId,
@@ -444,8 +462,9 @@ impl Completions {
 
     // --- expiry ---------------------------------------------------------------------------------
 
-    /// Forgets clients of one part of the table that gave up their last operation long ago (COMP-3). Called
-    /// with ever increasing `turn` it comes to every part: [`Completions::TURNS`] calls are a round.
+    /// Forgets clients of one part of the table that gave up their last operation long ago
+    /// (COMP-3). Called with ever increasing `turn` it comes to every part: [`Completions::TURNS`]
+    /// calls are a round.
     pub fn forget_clients(&self, turn: usize, now: Duration) {
         let guard = self.space.pin();
         let mut gone = Vec::new();
@@ -495,7 +514,8 @@ impl Execution {
         Completion::new(&self.id, self.table, self.hash, outcome)
     }
 
-    /// The operation was executed. `entry` is its record, appended under a guard that is still held.
+    /// The operation was executed. `entry` is its record, appended under a guard that is still
+    /// held.
     pub(crate) fn complete(
         mut self,
         outcome: Outcome,

@@ -1,5 +1,5 @@
-//! The engine itself: its tables, and what reads, updates and scans have in common, from looking at an entry to
-//! knowing what must be durable before it may be shown.
+//! The engine itself: its tables, and what reads, updates and scans have in common, from looking at
+//! an entry to knowing what must be durable before it may be shown.
 
 mod update;
 
@@ -25,7 +25,8 @@ use pluvio_units::{EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, Ta
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// When to try again what found no room in an index: as where live objects are at their limit, only deleting helps.
+/// When to try again what found no room in an index: as where live objects are at their limit, only
+/// deleting helps.
 const INDEX_FULL_RETRY: Duration = Duration::from_millis(100);
 
 /// Why nothing could be appended. Nothing changed.
@@ -61,7 +62,8 @@ pub struct EngineStats {
     pub index_entries: u64,
     /// Entries the indexes have slots for.
     pub index_slots: u64,
-    /// See [`Index::longest_chain`](pluvio_index::Index::longest_chain); the largest of the indexes.
+    /// See [`Index::longest_chain`](pluvio_index::Index::longest_chain); the largest of the
+    /// indexes.
     pub index_longest_chain: u64,
 }
 
@@ -153,7 +155,8 @@ impl Engine {
         Cleaner::new(Arc::clone(&self.space), Arc::new(liveness), options)
     }
 
-    /// The table with this id, ready to hold objects whose hashes lie in `range`; made when it is not there.
+    /// The table with this id, ready to hold objects whose hashes lie in `range`; made when it is
+    /// not there.
     ///
     /// # Errors
     /// When the address space for an index cannot be reserved; retryable after tables were dropped.
@@ -193,21 +196,23 @@ impl Engine {
         Ok(table)
     }
 
-    /// Forgets a table and all its objects. Their memory is free once the cleaner has passed; a crash
-    /// before that does no harm, because recovery leaves out what belongs to no tablet of the master.
+    /// Forgets a table and all its objects. Their memory is free once the cleaner has passed; a
+    /// crash before that does no harm, because recovery leaves out what belongs to no tablet of the
+    /// master.
     pub fn drop_table(&self, id: TableId) {
         let Some(table) = self.tables.get(id) else {
             return;
         };
-        // Closed first: whoever has found an index before and comes to a bucket after it was walked puts nothing there. The cleaner's
-        // view of the table goes last: as long as an index is walked, what it points to is alive.
+        // Closed first: whoever has found an index before and comes to a bucket after it was walked
+        // puts nothing there. The cleaner's view of the table goes last: as long as an index is
+        // walked, what it points to is alive.
         table.indexes.close();
         self.forget(&table, HashRange::ALL);
         self.tables.write().remove(&id);
     }
 
-    /// Takes all objects of a range out of the indexes and counts them as dead, and forgets the results of
-    /// operations on them.
+    /// Takes all objects of a range out of the indexes and counts them as dead, and forgets the
+    /// results of operations on them.
     pub fn forget(&self, table: &EngineTable, range: HashRange) {
         self.completions.forget_range(table.id(), range);
         for (range, index) in table.indexes.within(range) {
@@ -229,8 +234,8 @@ impl Engine {
         table.indexes.uncover(range);
     }
 
-    /// Counts an entry that is in the index no more as dead. Its version is one that has been given: nothing has a smaller one
-    /// afterwards, also when the log that said so is gone.
+    /// Counts an entry that is in the index no more as dead. Its version is one that has been
+    /// given: nothing has a smaller one afterwards, also when the log that said so is gone.
     fn forget_entry(&self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.view(entry, guard);
         if let Entry::Object(object) = view.entry() {

@@ -11,15 +11,18 @@ const TRIES: u32 = 64;
 const LOOK_BYTES: usize = 1 << 20;
 const CHECKSUM_BITS: u32 = 32;
 
-/// Bits of a kind byte that make another kind of an object's than there is, or padding: whoever meets it sees that.
+/// Bits of a kind byte that make another kind of an object's than there is, or padding: whoever
+/// meets it sees that.
 const NO_KIND_BITS: [u32; 4] = [0, 3, 4, 5];
 /// The bit of a kind byte that says that the group goes on.
 const GROUP_BIT: u32 = 7;
 
 impl Engine {
-    /// Turns over a bit in the header of an object that is durable; `below` draws a number below another one. It is a bit
-    /// that nobody takes for something else: of the kind, which whoever reads the object sees at once, or of what readers
-    /// do not look at, and who copies the object does (`docs/log.md`, Weaknesses). Gives false, and does nothing, when no such object was found.
+    /// Turns over a bit in the header of an object that is durable; `below` draws a number below
+    /// another one. It is a bit that nobody takes for something else: of the kind, which whoever
+    /// reads the object sees at once, or of what readers do not look at, and who copies the object
+    /// does (`docs/log.md`, Weaknesses). Gives false, and does nothing, when no such object was
+    /// found.
     ///
     /// For simulations: nobody else may use the store meanwhile.
     pub fn flip_bit(&self, mut below: impl FnMut(u64) -> u64) -> bool {
@@ -72,8 +75,8 @@ impl Engine {
         None
     }
 
-    /// Compares every object with its checksum, as who copies it does. What is corrupt stops the process (STORE-4). Takes long, and all the
-    /// time of its thread.
+    /// Compares every object with its checksum, as who copies it does. What is corrupt stops the
+    /// process (STORE-4). Takes long, and all the time of its thread.
     pub fn compare_checksums(&self) {
         for table in self.tables.all() {
             let mut range = HashRange::ALL;

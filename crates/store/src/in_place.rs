@@ -1,7 +1,8 @@
 //! Reads and writes of a store whose values are overwritten where they lie (004 ch. 6).
 //!
-//! A value in the log begins with its head: version and length. The room behind the head is as long as the value was
-//! when it was appended; a new value that fits is written there, others are appended as usual.
+//! A value in the log begins with its head: version and length. The room behind the head is as long
+//! as the value was when it was appended; a new value that fits is written there, others are
+//! appended as usual.
 //!
 //! ```text
 //!  object in the log:  ... | key | version u64 | length u32 | value ... | unused |
@@ -9,10 +10,11 @@
 //! ```
 //!
 //! A writer changes head and value under the bucket's lock and between two versions of the bucket
-//! ([`BucketGuard::begin_change`]). A reader copies them, and copies again if the bucket's version has changed.
+//! ([`BucketGuard::begin_change`]). A reader copies them, and copies again if the bucket's version
+//! has changed.
 //!
-//! A head that is torn may say any length. One that is not, because the bucket is locked or its version has not changed, and
-//! says more than there is room for, is corrupt (STORE-4).
+//! A head that is torn may say any length. One that is not, because the bucket is locked or its
+//! version has not changed, and says more than there is room for, is corrupt (STORE-4).
 
 use crate::engine::{Engine, Old, Place};
 use crate::read::{PREFETCH_LINES, Seen};
@@ -32,7 +34,8 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Runs `f` with a buffer of the thread's. `f` may call the store: the inner call gets another buffer.
+/// Runs `f` with a buffer of the thread's. `f` may call the store: the inner call gets another
+/// buffer.
 pub(crate) fn with_buffer<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     // A thread that exits has no buffer any more.
     let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
@@ -80,7 +83,8 @@ impl ValueHead {
         [&head.bytes()[..], value].concat()
     }
 
-    /// The object as users know it, from one as it lies in the log. A torn head gives some length that is there.
+    /// The object as users know it, from one as it lies in the log. A torn head gives some length
+    /// that is there.
     pub(crate) fn strip<'a>(object: Object<'a>) -> Object<'a> {
         let Some((head, rest)) = object.value.split_first_chunk() else {
             return object;
@@ -106,8 +110,8 @@ impl ValueHead {
 }
 
 impl Engine {
-    /// Replaces what `into` holds by a copy of the value; gives its version. What `into` holds when there is no object is
-    /// not said.
+    /// Replaces what `into` holds by a copy of the value; gives its version. What `into` holds when
+    /// there is no object is not said.
     #[inline(always)]
     pub(crate) fn read_in_place(
         &self,
@@ -131,8 +135,9 @@ impl Engine {
         self.read_in_place(table, key, into)
     }
 
-    /// [`Self::read_in_place`] for who has the key's hash, has approached it in the one index if there is one, and holds a
-    /// guard: the short way, in one piece of code, for nearly every read. [`Self::copy_away`] finds what this does not.
+    /// [`Self::read_in_place`] for who has the key's hash, has approached it in the one index if
+    /// there is one, and holds a guard: the short way, in one piece of code, for nearly every read.
+    /// [`Self::copy_away`] finds what this does not.
     #[inline(always)]
     pub(crate) fn copy_value(
         &self,
@@ -161,8 +166,9 @@ impl Engine {
         self.copy_away(table, hash, key, into, guard)
     }
 
-    /// Lets `into` hold the value; gives its version. Both may be torn, as [`MutableObject::load_head`] says. `None` when there is
-    /// no room for a value so long: the head is torn, or corrupt.
+    /// Lets `into` hold the value; gives its version. Both may be torn, as
+    /// [`MutableObject::load_head`] says. `None` when there is no room for a value so long: the
+    /// head is torn, or corrupt.
     #[inline(always)]
     fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> Option<ObjectVersion> {
         let head = ValueHead::of(object);
@@ -173,7 +179,8 @@ impl Engine {
         Some(head.version)
     }
 
-    /// Stops the process: the head of this value, which nobody writes meanwhile, says what cannot be.
+    /// Stops the process: the head of this value, which nobody writes meanwhile, says what cannot
+    /// be.
     #[cold]
     #[inline(never)]
     fn corrupt_head(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> ! {
@@ -201,7 +208,8 @@ impl Engine {
         }
     }
 
-    /// [`Self::copy_value`] for what is not where nearly everything is, not as nearly everything is, or not at rest.
+    /// [`Self::copy_value`] for what is not where nearly everything is, not as nearly everything
+    /// is, or not at rest.
     #[inline(never)]
     fn copy_away(
         &self,
@@ -233,11 +241,12 @@ impl Engine {
         Some(found.unwrap_or_else(|entry| self.corrupt_head(entry, guard)))
     }
 
-    /// Overwrites an object if it is there and the value fits; gives the new version. `by` gives the log that the
-    /// thread appends to; the hash is the key's, and what was approached is its home. `None`, and nothing has changed, when an append
-    /// is needed.
+    /// Overwrites an object if it is there and the value fits; gives the new version. `by` gives
+    /// the log that the thread appends to; the hash is the key's, and what was approached is its
+    /// home. `None`, and nothing has changed, when an append is needed.
     ///
-    /// The short way, in one piece of code, for nearly every put; [`Self::put_away`] finds what this does not.
+    /// The short way, in one piece of code, for nearly every put; [`Self::put_away`] finds what
+    /// this does not.
     #[inline(always)]
     pub(crate) fn put_in_place(
         &self,
@@ -268,7 +277,8 @@ impl Engine {
         self.put_away(by(), table, hash, key, value, &guard)
     }
 
-    /// [`Self::put_in_place`] for what is not where nearly everything is, or not as nearly everything is.
+    /// [`Self::put_in_place`] for what is not where nearly everything is, or not as nearly
+    /// everything is.
     #[inline(never)]
     fn put_away(
         &self,
@@ -297,8 +307,8 @@ impl Engine {
         Some(now.version)
     }
 
-    /// Overwrites the object, found where `at` says, if the value fits. Gives the value's head before
-    /// and after, to be counted ([`count_overwrite`]).
+    /// Overwrites the object, found where `at` says, if the value fits. Gives the value's head
+    /// before and after, to be counted ([`count_overwrite`]).
     #[inline(always)]
     fn overwrite(
         &self,

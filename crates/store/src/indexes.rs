@@ -1,9 +1,10 @@
 //! The indexes of one table: one for each range of hashes that was taken as a whole.
 //!
-//! An index spreads the hashes of one range over its buckets, so a tablet that comes later, with other
-//! hashes, gets an index of its own. Ranges do not overlap; splitting a tablet needs no new index.
-//! The list is small and read by every operation: readers take a snapshot, a change replaces it. A table that
-//! has no tablets (of the embedded store) has one index for all hashes instead, for as long as it lives.
+//! An index spreads the hashes of one range over its buckets, so a tablet that comes later, with
+//! other hashes, gets an index of its own. Ranges do not overlap; splitting a tablet needs no new
+//! index. The list is small and read by every operation: readers take a snapshot, a change replaces
+//! it. A table that has no tablets (of the embedded store) has one index for all hashes instead,
+//! for as long as it lives.
 
 use arc_swap::{ArcSwap, Guard};
 use core::ops::Deref;
@@ -26,8 +27,9 @@ pub(crate) struct Whole {
 /// See the module's text.
 pub(crate) struct Indexes {
     whole: Option<Whole>,
-    /// The table was dropped. Read behind a pin by who looks for the one index for all hashes: who still sees false holds
-    /// back the reuse of what it can find, by the argument for links in `pluvio_memory`'s epochs.
+    /// The table was dropped. Read behind a pin by who looks for the one index for all hashes: who
+    /// still sees false holds back the reuse of what it can find, by the argument for links in
+    /// `pluvio_memory`'s epochs.
     closed: AtomicBool,
     /// By ascending range.
     parts: ArcSwap<Vec<Part>>,
@@ -139,15 +141,17 @@ impl Indexes {
         self.parts.store(Arc::new(parts));
     }
 
-    /// Nothing is to come into the indexes any more, those of later included; and the one index for all hashes is not found.
+    /// Nothing is to come into the indexes any more, those of later included; and the one index for
+    /// all hashes is not found.
     pub(crate) fn close(&self) {
-        // An index that another thread makes is there before this returns, or else whoever finds it sees that it is closed.
+        // An index that another thread makes is there before this returns, or else whoever finds it
+        // sees that it is closed.
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether [`Self::close`] was called. Whoever inserts or replaces asks under the lock of its bucket: then either it sees
-    /// that, or whoever forgets the objects comes to that bucket later.
+    /// Whether [`Self::close`] was called. Whoever inserts or replaces asks under the lock of its
+    /// bucket: then either it sees that, or whoever forgets the objects comes to that bucket later.
     #[inline(always)]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -159,15 +163,16 @@ impl Indexes {
         self.whole.as_ref()
     }
 
-    /// Asks for the home of `hash` in the one index for all hashes, if the table has one: for who goes there, by [`Self::of_all`], as
-    /// soon as it has a guard.
+    /// Asks for the home of `hash` in the one index for all hashes, if the table has one: for who
+    /// goes there, by [`Self::of_all`], as soon as it has a guard.
     #[inline(always)]
     pub(crate) fn approach(&self, hash: KeyHash) -> Option<Approach> {
         let whole = self.whole.as_ref()?;
         Some(whole.index.approach(hash))
     }
 
-    /// The one index for all hashes, if the table has one that was not closed: [`Self::of`] without the other case.
+    /// The one index for all hashes, if the table has one that was not closed: [`Self::of`] without
+    /// the other case.
     #[inline(always)]
     pub(crate) fn of_all(&self) -> Option<&Index> {
         let whole = self.whole.as_ref()?;

@@ -1,10 +1,13 @@
-//! What a tablet that moves to another store takes along, as entries that [`Replay`](crate::Replay) reads.
+//! What a tablet that moves to another store takes along, as entries that [`Replay`](crate::Replay)
+//! reads.
 //!
-//! - LEAVE-1: an object that is there all along while its range is copied, part after part, is in one of the parts; what
-//!   changes meanwhile is the caller's business.
-//! - LEAVE-2: what is copied need not be durable here. Who takes it over makes it durable before anybody is told.
-//! - LEAVE-3: what is copied is compared with its checksum first, and what stands for a key that is not found as well: the
-//!   copy gets a checksum of its own, and the replicas of the original are freed.
+//! - LEAVE-1: an object that is there all along while its range is copied, part after part, is in
+//!   one of the parts; what changes meanwhile is the caller's business.
+//! - LEAVE-2: what is copied need not be durable here. Who takes it over makes it durable before
+//!   anybody is told.
+//! - LEAVE-3: what is copied is compared with its checksum first, and what stands for a key that is
+//!   not found as well: the copy gets a checksum of its own, and the replicas of the original are
+//!   freed.
 //!
 //! LEAVE-1 is shown by `objects_that_the_cleaner_moves_leave_exactly_once`, LEAVE-3 by
 //! `corrupt_memory_stops_the_process_and_says_where`; LEAVE-2 is the receiver's part, which
@@ -31,7 +34,8 @@ pub struct Copied {
 }
 
 impl Engine {
-    /// Copies the objects of `range` from its start on, about `bytes` of them; objects with one hash stay together.
+    /// Copies the objects of `range` from its start on, about `bytes` of them; objects with one
+    /// hash stay together.
     #[must_use]
     pub fn copy_objects(&self, table: &EngineTable, range: HashRange, bytes: usize) -> Copied {
         let mut copied = Copied::default();
@@ -70,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// Copies the object with this key, or says that there is none; then `deleted`, the version of the one that was
-    /// deleted, is copied instead.
+    /// Copies the object with this key, or says that there is none; then `deleted`, the version of
+    /// the one that was deleted, is copied instead.
     pub fn copy_change(
         &self,
         table: &EngineTable,
@@ -111,8 +115,8 @@ impl Engine {
         encode(&Entry::SafeVersion(self.space.safe_version()), to);
     }
 
-    /// The results of operations on a range, and what clients have acknowledged. It looks at all clients, which takes some
-    /// tenths of a second when there are very many. `now` is the clock of
+    /// The results of operations on a range, and what clients have acknowledged. It looks at all
+    /// clients, which takes some tenths of a second when there are very many. `now` is the clock of
     /// [`Completions::admit`](crate::Completions::admit).
     #[must_use]
     pub fn results_of(

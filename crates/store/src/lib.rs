@@ -1,29 +1,32 @@
-//! Tables, indexes and log joined: the storage engine of one master ([`Engine`]), and the embedded library
-//! over it ([`Store`]) for any process that wants a log-structured store inside itself.
+//! Tables, indexes and log joined: the storage engine of one master ([`Engine`]), and the embedded
+//! library over it ([`Store`]) for any process that wants a log-structured store inside itself.
 //!
 //! What it owns: which tables there are, the versions of objects, and the rule that an index slot
-//! points to the newest entry of its key; the results of operations that clients may ask for again. The log owns the bytes, the index the slots.
+//! points to the newest entry of its key; the results of operations that clients may ask for again.
+//! The log owns the bytes, the index the slots.
 //!
 //! Invariants
 //! - STORE-1: the version of a key only grows, also over delete and re-create: a new object gets at
 //!   least the safe version, and the safe version is raised above every version deleted (e1).
-//! - STORE-2: an index slot is *pending* from the append of its entry until [`Engine::settle`]; what a
-//!   reader learns from a pending slot carries the position to wait for. That holds for absence too: the
-//!   slot of a deleted key points to its tombstone until that is durable.
-//! - STORE-3: every entry that replaces an object in a durable store says, in its graves or by tombstones in
-//!   its group, in which segments on disk dead versions of its key lie, under the lock of the key's bucket; the
-//!   cleaner relocates under the same lock. So each dead copy on disk has a newer version that lives, or a tombstone
-//!   that lives as long as the copy's segment (LOG-14 in crate `log`).
-//! - STORE-4: bytes found corrupt stop the process ([`Fatal`], or what a simulation has set in its place): the replicas are right, and another
-//!   server recovers from them (003 §6).
-//! - STORE-5: what a change rests on is never durable later than the change: while an entry is pending, the
-//!   next entry of its key is appended behind it, to the same log. Otherwise a crash could keep an
-//!   increment that counts another one and lose that one's completion record.
+//! - STORE-2: an index slot is *pending* from the append of its entry until [`Engine::settle`];
+//!   what a reader learns from a pending slot carries the position to wait for. That holds for
+//!   absence too: the slot of a deleted key points to its tombstone until that is durable.
+//! - STORE-3: every entry that replaces an object in a durable store says, in its graves or by
+//!   tombstones in its group, in which segments on disk dead versions of its key lie, under the
+//!   lock of the key's bucket; the cleaner relocates under the same lock. So each dead copy on disk
+//!   has a newer version that lives, or a tombstone that lives as long as the copy's segment
+//!   (LOG-14 in crate `log`).
+//! - STORE-4: bytes found corrupt stop the process ([`Fatal`], or what a simulation has set in its
+//!   place): the replicas are right, and another server recovers from them (003 §6).
+//! - STORE-5: what a change rests on is never durable later than the change: while an entry is
+//!   pending, the next entry of its key is appended behind it, to the same log. Otherwise a crash
+//!   could keep an increment that counts another one and lose that one's completion record.
 //!
 //! STORE-1 is asserted at each update. What shows the others: STORE-2
-//! `what_is_not_durable_is_marked_for_readers_also_when_it_is_gone`, which also sees slots come to rest; STORE-3
-//! `random_updates_with_cleaning_equal_the_model` and `what_was_durable_is_recovered_in_any_order` (crate `log` asserts LOG-14 of
-//! each entry); STORE-4 `corrupt_memory_stops_the_process_and_says_where`; STORE-5
+//! `what_is_not_durable_is_marked_for_readers_also_when_it_is_gone`, which also sees slots come to
+//! rest; STORE-3 `random_updates_with_cleaning_equal_the_model` and
+//! `what_was_durable_is_recovered_in_any_order` (crate `log` asserts LOG-14 of each entry); STORE-4
+//! `corrupt_memory_stops_the_process_and_says_where`; STORE-5
 //! `what_rests_on_a_pending_entry_is_appended_behind_it`.
 //!
 //! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;

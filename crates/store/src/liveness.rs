@@ -16,8 +16,8 @@ pub(crate) struct IndexLiveness {
 }
 
 impl Liveness for IndexLiveness {
-    /// A table that is dropped while the cleaner has it points to nothing any more; an index that is
-    /// made meanwhile points to nothing that was in the log before.
+    /// A table that is dropped while the cleaner has it points to nothing any more; an index that
+    /// is made meanwhile points to nothing that was in the log before.
     fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>> {
         let table = self.tables.get(table)?;
         let indexes = table.indexes.within(HashRange::ALL);
@@ -67,9 +67,9 @@ impl TableLiveness for TableSnapshot {
             .is_some_and(|index| index.lookup(hash, |found| found == entry).is_some())
     }
 
-    /// Its slot is emptied here as [`Engine::settle`](crate::Engine::settle) would: the cleaner can be
-    /// faster than the writer's waiting task. (Those of a replay are gone from the index before their
-    /// side log is committed, and the cleaner sees no segments before that.)
+    /// Its slot is emptied here as [`Engine::settle`](crate::Engine::settle) would: the cleaner can
+    /// be faster than the writer's waiting task. (Those of a replay are gone from the index before
+    /// their side log is committed, and the cleaner sees no segments before that.)
     fn needs_tombstone(&self, hash: KeyHash, entry: EntryRef) -> bool {
         if let Some(index) = self.index(hash) {
             index.lock(hash).remove(entry);

@@ -80,8 +80,8 @@ impl Kept {
 }
 
 impl Engine {
-    /// Keeps the result of an operation that changed nothing. `log` is that of `pending`, if there is one,
-    /// so what the result rests on is durable when its record is (STORE-5).
+    /// Keeps the result of an operation that changed nothing. `log` is that of `pending`, if there
+    /// is one, so what the result rests on is durable when its record is (STORE-5).
     pub(crate) fn keep_unchanged<E>(
         &self,
         log: LogId,

@@ -20,9 +20,10 @@ const MEMORY_OF_SMALLEST: u64 = 4 << 30;
 const ENTRY_BYTES_MEAN: u64 = 64;
 
 impl EngineOptions {
-    /// Entries that each index has room for, wherever their hashes are: as many as fit the log memory, or what is realistic where
-    /// that is large ([`ENTRY_BYTES_MEAN`]). Address space for so many is reserved for every tablet, 44 bytes each, and
-    /// a process has 128 TiB; memory is used as the index grows. Evenly spread hashes find room for five times as many.
+    /// Entries that each index has room for, wherever their hashes are: as many as fit the log
+    /// memory, or what is realistic where that is large ([`ENTRY_BYTES_MEAN`]). Address space for
+    /// so many is reserved for every tablet, 44 bytes each, and a process has 128 TiB; memory is
+    /// used as the index grows. Evenly spread hashes find room for five times as many.
     pub(crate) fn index_entries_max(&self) -> u64 {
         let memory = self.log.memory.bytes();
         let smallest = memory.min(MEMORY_OF_SMALLEST) / ENTRY_BYTES_MIN;

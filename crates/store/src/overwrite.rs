@@ -1,7 +1,9 @@
-//! Overwriting an object in a store without replicas: the short way, in one piece of code, for nearly every put.
+//! Overwriting an object in a store without replicas: the short way, in one piece of code, for
+//! nearly every put.
 //!
-//! The same steps as [`Engine::update`] takes, without what only other stores and other changes need: nothing is
-//! pending, no graves and no tombstones are written, no result is kept for a retry, nobody decides by the old value.
+//! The same steps as [`Engine::update`] takes, without what only other stores and other changes
+//! need: nothing is pending, no graves and no tombstones are written, no result is kept for a
+//! retry, nobody decides by the old value.
 
 use crate::engine::Engine;
 use crate::table::{EngineTable, Growth};
@@ -35,8 +37,10 @@ struct Overwritten {
 }
 
 impl Engine {
-    /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet that the head of the log that `by` gives is
-    /// in; `approach` is that of the key. Gives the new version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were checked.
+    /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet
+    /// that the head of the log that `by` gives is in; `approach` is that of the key. Gives the new
+    /// version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were
+    /// checked.
     #[inline]
     pub(crate) fn overwrite_short(
         &self,
@@ -59,8 +63,9 @@ impl Engine {
         if table.indexes.is_closed() {
             return None;
         }
-        // Locked before the old entry is looked at: a locked instruction waits for what comes before it, and nothing that follows begins
-        // before it. So what comes from memory next for the next operation is under way while this one waits for the entry.
+        // Locked before the old entry is looked at: a locked instruction waits for what comes
+        // before it, and nothing that follows begins before it. So what comes from memory next for
+        // the next operation is under way while this one waits for the entry.
         let mut head = self.space.open_head(by)?;
         if let Some(likely) = likely
             && let Some(found) = self.space.value_of(likely.entry(), key, &guard)

@@ -30,7 +30,8 @@ pub struct Found {
 /// Keys whose memory is asked for together: as many misses as a core has in flight.
 pub(crate) const BATCH: usize = 16;
 
-/// Cache lines of an entry that a read asks for before it looks at the first: objects of some hundred bytes lie in these.
+/// Cache lines of an entry that a read asks for before it looks at the first: objects of some
+/// hundred bytes lie in these.
 pub(crate) const PREFETCH_LINES: u64 = 3;
 
 /// What an index slot refers to.
@@ -94,15 +95,16 @@ impl Engine {
         guard: &'g EpochGuard<'_>,
     ) -> Option<(Slot, Seen<'g>)> {
         index.lookup_with(hash, |slot| {
-            // Where the value ends is known only when its beginning has come; without this, its lines come one
-            // after the other.
+            // Where the value ends is known only when its beginning has come; without this, its
+            // lines come one after the other.
             self.space.prefetch(slot.entry, PREFETCH_LINES);
             Some((slot, self.see_key(slot.entry, key, guard)?))
         })
     }
 
-    /// Version and value of an object in one piece that the home of its hash leads to: the short way, in
-    /// one piece of code, for nearly every read. [`Self::read_away`] finds what this does not.
+    /// Version and value of an object in one piece that the home of its hash leads to: the short
+    /// way, in one piece of code, for nearly every read. [`Self::read_away`] finds what this does
+    /// not.
     #[inline(always)]
     fn lookup_home<'g>(
         &'g self,
@@ -220,8 +222,8 @@ impl Engine {
         Some(see(object.version, object.value))
     }
 
-    /// Shows objects of a store without replicas, by their places in `keys`: first all index buckets are asked
-    /// for, then all entries, then they are read.
+    /// Shows objects of a store without replicas, by their places in `keys`: first all index
+    /// buckets are asked for, then all entries, then they are read.
     pub(crate) fn read_batch(
         &self,
         table: &EngineTable,
@@ -258,9 +260,9 @@ impl Engine {
         }
     }
 
-    /// Asks for the index buckets of some keys, [`BATCH`] at most, and then for their entries. Gives the hashes, and what the
-    /// index points to that is most likely the key's entry: if it has that key, it was the key's entry during this call. Under
-    /// a guard of the caller's.
+    /// Asks for the index buckets of some keys, [`BATCH`] at most, and then for their entries.
+    /// Gives the hashes, and what the index points to that is most likely the key's entry: if it
+    /// has that key, it was the key's entry during this call. Under a guard of the caller's.
     #[inline]
     pub(crate) fn prefetch_batch<'k>(
         &self,

@@ -9,12 +9,13 @@
 //! - REPLAY-2: a copy in the side log that is dead has a tombstone in the side log that names its
 //!   segment (STORE-3 for replay).
 //! - REPLAY-3: no tombstone is in the index once the replay has ended.
-//! - REPLAY-4: after a survey of everything ([`Replay::survey`]) nothing is copied that does not live in the
-//!   end. Replicas of a segment may differ in what is dead (CLEAN-8 in crate `log`), so it does not
-//!   matter if the replay reads others than the survey did.
+//! - REPLAY-4: after a survey of everything ([`Replay::survey`]) nothing is copied that does not
+//!   live in the end. Replicas of a segment may differ in what is dead (CLEAN-8 in crate `log`), so
+//!   it does not matter if the replay reads others than the survey did.
 //!
-//! REPLAY-1 and REPLAY-3 are shown by `what_was_durable_is_recovered_in_any_order`, and so is REPLAY-2, by recovering from what
-//! the first recovery wrote; REPLAY-4 is shown by `a_log_larger_than_memory_is_replayed_after_a_survey`.
+//! REPLAY-1 and REPLAY-3 are shown by `what_was_durable_is_recovered_in_any_order`, and so is
+//! REPLAY-2, by recovering from what the first recovery wrote; REPLAY-4 is shown by
+//! `a_log_larger_than_memory_is_replayed_after_a_survey`.
 
 mod survey;
 
@@ -38,7 +39,8 @@ pub enum ReplayError {
     /// The bytes are no entries. Not retryable with the same bytes.
     #[error("recovery data cannot be read: {0}")]
     Parse(#[from] ParseError),
-    /// No room in the log or in an index. Retryable elsewhere, or here after the cleaner or a delete has made room.
+    /// No room in the log or in an index. Retryable elsewhere, or here after the cleaner or a
+    /// delete has made room.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// More keys than a survey may keep. Retryable in smaller parts.
@@ -91,10 +93,12 @@ impl<'g> Ground<'g> {
     }
 }
 
-/// Entries that are read before the first of them is replayed, so that the processor can bring their buckets of the
-/// index near meanwhile: as many misses as it has under way at a time. No memory is freed until they are replayed.
+/// Entries that are read before the first of them is replayed, so that the processor can bring
+/// their buckets of the index near meanwhile: as many misses as it has under way at a time. No
+/// memory is freed until they are replayed.
 const AHEAD_MAX: usize = 16;
-/// Bytes after which no more is read ahead: what was read is still in the first caches when it is copied.
+/// Bytes after which no more is read ahead: what was read is still in the first caches when it is
+/// copied.
 const AHEAD_BYTES: usize = 16 << 10;
 
 /// Reads the entry at the start of `bytes`, which another machine sent.
@@ -104,7 +108,8 @@ fn read_entry(bytes: &[u8]) -> Result<Parsed<'_>, ParseError> {
     Ok(parsed)
 }
 
-/// Refuses the last version, behind which there is none. No log comes to it: what says so was not written by one.
+/// Refuses the last version, behind which there is none. No log comes to it: what says so was not
+/// written by one.
 pub(crate) fn check_version(entry: &Entry<'_>) -> Result<(), ParseErrorKind> {
     let version = match entry {
         Entry::Object(object) => object.version,
@@ -121,8 +126,8 @@ pub(crate) fn check_version(entry: &Entry<'_>) -> Result<(), ParseErrorKind> {
     Ok(())
 }
 
-/// Reads some entries and asks for their buckets; `bytes` then begins behind them. On an error `next` holds those
-/// before the bad one.
+/// Reads some entries and asks for their buckets; `bytes` then begins behind them. On an error
+/// `next` holds those before the bad one.
 fn read_ahead<'b>(
     tables: &Tables,
     bytes: &mut &'b [u8],
@@ -157,8 +162,8 @@ fn read_ahead<'b>(
 }
 
 impl Replay {
-    /// A replay of `tablets`, which hold nothing yet, into a side log of `log`. Their indexes are made when a
-    /// replay that was given up took them away.
+    /// A replay of `tablets`, which hold nothing yet, into a side log of `log`. Their indexes are
+    /// made when a replay that was given up took them away.
     ///
     /// # Errors
     /// When the address space for an index cannot be reserved; retryable after tables were dropped.
@@ -193,8 +198,8 @@ impl Replay {
         self.load
     }
 
-    /// Replays entries that stand one after the other. On an error, those before the bad one are replayed.
-    /// `now` is the clock of [`Completions::admit`](crate::Completions::admit).
+    /// Replays entries that stand one after the other. On an error, those before the bad one are
+    /// replayed. `now` is the clock of [`Completions::admit`](crate::Completions::admit).
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -335,7 +340,8 @@ impl Replay {
             return Ok(());
         }
         let new = match self.death_of(&known, slot.entry, tombstone.timestamp_s, guard) {
-            // The version counts for what else comes in this replay; the segment for the dead copy here.
+            // The version counts for what else comes in this replay; the segment for the dead copy
+            // here.
             Some(Entry::Tombstone(death)) => {
                 let bound = Tombstone {
                     version: tombstone.version,
@@ -434,7 +440,8 @@ impl Replay {
         }
     }
 
-    /// Compares with its checksums what the replicas have: see [`SideLog::compare_durable`]. To be called from time to time.
+    /// Compares with its checksums what the replicas have: see [`SideLog::compare_durable`]. To be
+    /// called from time to time.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
@@ -442,8 +449,8 @@ impl Replay {
         self.side.compare_durable()
     }
 
-    /// Everything was replayed: takes the tombstones out of the index and gives the side log, closed,
-    /// to be committed once its segments are durable.
+    /// Everything was replayed: takes the tombstones out of the index and gives the side log,
+    /// closed, to be committed once its segments are durable.
     #[must_use]
     pub fn finish(mut self) -> (SideLog, Vec<Arc<Segment>>) {
         let store = &*self.store;

@@ -128,8 +128,8 @@ impl Engine {
     }
 }
 
-/// By ascending hash, each key once: one that is deleted and stored again while a bucket is looked at may be seen in both of
-/// its slots, and the newer one counts.
+/// By ascending hash, each key once: one that is deleted and stored again while a bucket is looked
+/// at may be seen in both of its slots, and the newer one counts.
 fn put_in_order(stretch: &mut Vec<ScanItem>) {
     stretch.sort_by(|a, b| {
         let (of_a, of_b) = ((a.hash, &a.key), (b.hash, &b.key));

@@ -154,7 +154,8 @@ impl EngineTable {
         }
     }
 
-    /// Lets `index` point to `new`, the cleaner's copy of `old`; false when it points to `old` no more.
+    /// Lets `index` point to `new`, the cleaner's copy of `old`; false when it points to `old` no
+    /// more.
     pub(crate) fn relocate(
         &self,
         index: &Index,
@@ -165,7 +166,8 @@ impl EngineTable {
         if !self.space.is_in_place() {
             return index.relocate(hash, old, new);
         }
-        // The value may have changed since the cleaner copied it; it cannot while the bucket is locked.
+        // The value may have changed since the cleaner copied it; it cannot while the bucket is
+        // locked.
         let guard = self.space.pin();
         let mut bucket = index.lock(hash);
         if bucket.find(|entry| entry == old).is_none() {
@@ -207,7 +209,8 @@ mod tests {
         blocks.into_iter().max().unwrap()
     }
 
-    /// Somebody who knows how one table hashes has learnt nothing of the next one, nor of this one after a restart.
+    /// Somebody who knows how one table hashes has learnt nothing of the next one, nor of this one
+    /// after a restart.
     #[test]
     fn keys_chosen_for_one_hasher_are_spread_by_every_other() {
         let hashers = || {
@@ -222,7 +225,8 @@ mod tests {
             let chosen: Vec<[u8; 8]> = keys.take(300).collect();
             assert_eq!(most_in_a_block(&known, &chosen), 300);
             for (other_number, other) in hashers().enumerate() {
-                // Of the keyed ones each is another one; of the seeded ones the same number is the same one.
+                // Of the keyed ones each is another one; of the seeded ones the same number is the
+                // same one.
                 if number < 2 && number == other_number {
                     continue;
                 }

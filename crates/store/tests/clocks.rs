@@ -1,5 +1,5 @@
-//! A wall clock that jumps: nothing correct depends on it. What does are the ages of segments, by which the cleaner chooses, and the
-//! pages that it gives back.
+//! A wall clock that jumps: nothing correct depends on it. What does are the ages of segments, by
+//! which the cleaner chooses, and the pages that it gives back.
 
 #![allow(clippy::unwrap_used)]
 
@@ -95,7 +95,8 @@ impl World {
         panic!("no room although little is live: {:?}", self.store.stats());
     }
 
-    /// Overwrites so many objects, nine of ten times one of the hot tenth; each thousand takes a second.
+    /// Overwrites so many objects, nine of ten times one of the hot tenth; each thousand takes a
+    /// second.
     fn overwrite(&mut self, changes: u64) {
         for change in 1..=changes {
             let key = match self.below(10) {
@@ -136,7 +137,8 @@ impl World {
 /// What the clock does before each part of the writes.
 type Jump = dyn Fn(&World, u32);
 
-/// What the cleaner copies for the same writes, while the clock does `jump` before each part of them.
+/// What the cleaner copies for the same writes, while the clock does `jump` before each part of
+/// them.
 fn copied_with(jump: impl Fn(&World, u32)) -> u64 {
     let mut world = World::new();
     world.overwrite(40_000);

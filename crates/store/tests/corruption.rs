@@ -1,9 +1,10 @@
-//! Memory that changes by itself: whoever finds it, a reader, the cleaner in its thread, or who copies a tablet that moves,
-//! stops the whole process with a message that says where.
+//! Memory that changes by itself: whoever finds it, a reader, the cleaner in its thread, or who
+//! copies a tablet that moves, stops the whole process with a message that says where.
 //!
 //! Each case runs in a process of its own, which flips its bits through the file of its own memory.
 //!
-//! Where values are overwritten in place there is nothing to borrow: they are found by looking for them.
+//! Where values are overwritten in place there is nothing to borrow: they are found by looking for
+//! them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -62,8 +63,9 @@ fn filled(builder: StoreBuilder) -> (Store, Table) {
     (store, table)
 }
 
-/// Overwrites all objects but one, far more often than it takes until every segment was cleaned: a cleaner in a thread of its own, on
-/// a busy machine, may be a few rounds behind. What it finds ends the process.
+/// Overwrites all objects but one, far more often than it takes until every segment was cleaned: a
+/// cleaner in a thread of its own, on a busy machine, may be a few rounds behind. What it finds
+/// ends the process.
 fn overwrite_others(table: &Table, but: u32) {
     for round in 0..200 {
         for key in (0..KEYS).filter(|key| *key != but) {
@@ -89,11 +91,12 @@ impl ReplicaSink for Nowhere {
     }
 }
 
-/// In front of a key of four bytes and a value of 1000: kind, length, checksum, table, version, timestamp, length of the key.
+/// In front of a key of four bytes and a value of 1000: kind, length, checksum, table, version,
+/// timestamp, length of the key.
 const HEADER_BYTES: usize = 1 + 2 + 4 + 1 + 1 + 4 + 1;
 
-/// A store with replicas cleans all it has after a byte of one object was overwritten; `at` tells where, by the
-/// address of the value.
+/// A store with replicas cleans all it has after a byte of one object was overwritten; `at` tells
+/// where, by the address of the value.
 fn cleaner_meets(at: fn(usize) -> usize, byte: u8) {
     let (store, table) = filled(Store::builder().cleaner_threads(1).sink(Nowhere));
     store.sync().unwrap();
@@ -102,7 +105,8 @@ fn cleaner_meets(at: fn(usize) -> usize, byte: u8) {
     overwrite_others(&table, 100);
 }
 
-/// An object that crosses the border of a seglet, and where its value begins: behind the object before it.
+/// An object that crosses the border of a seglet, and where its value begins: behind the object
+/// before it.
 fn crossing(store: &Store, table: &Table) -> (u32, usize) {
     let behind = |key| address_of(store, table, key) + HEADER_BYTES + 4 + 1000;
     let mut keys = 1..100;
@@ -112,15 +116,16 @@ fn crossing(store: &Store, table: &Table) -> (u32, usize) {
     (key, behind(key - 1))
 }
 
-/// A header that is none: in front of the value lie its key of four bytes and, before that, the header.
+/// A header that is none: in front of the value lie its key of four bytes and, before that, the
+/// header.
 fn break_header(address: usize) {
     overwrite(address - 4 - 16, &[0xff; 16]);
 }
 
 const LEAVING_KEY: &[u8] = b"leaving";
 
-/// An engine whose entries have checksums, with one object, and where its key lies in memory; its value of 1000 bytes
-/// comes behind the key.
+/// An engine whose entries have checksums, with one object, and where its key lies in memory; its
+/// value of 1000 bytes comes behind the key.
 fn with_one_object() -> (Arc<Engine>, Arc<EngineTable>, usize) {
     let log = LogOptions {
         durability: Durability::Replicated,
@@ -186,7 +191,8 @@ fn find_in_memory(bytes: &[u8]) -> usize {
     panic!("nowhere")
 }
 
-/// A store that overwrites in place, with one object of so many bytes, whose length in memory says more than fits.
+/// A store that overwrites in place, with one object of so many bytes, whose length in memory says
+/// more than fits.
 fn with_an_overlong_value(len: usize) -> Table {
     let builder = Store::builder().memory(Size::mib(48)).heads(1);
     let builder = builder.cleaner_threads(0).update(UpdatePolicy::InPlace);

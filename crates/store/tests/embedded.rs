@@ -460,7 +460,8 @@ fn keys_and_values_beyond_the_limits_are_refused() {
     assert_eq!(table.get(b"").unwrap(), b"");
 }
 
-/// A machine with two nodes of two processors, on which threads are counted and run in turn on each processor.
+/// A machine with two nodes of two processors, on which threads are counted and run in turn on each
+/// processor.
 #[derive(Default)]
 struct Machine {
     threads: Arc<AtomicUsize>,

@@ -1,7 +1,9 @@
-//! An embedded store whose memory is full all the time, against maps: what makes the live data no larger goes on, what is refused
-//! is refused with a delay, and every key has exactly the value and the version that it was given last, in memory and at the sink.
+//! An embedded store whose memory is full all the time, against maps: what makes the live data no
+//! larger goes on, what is refused is refused with a delay, and every key has exactly the value and
+//! the version that it was given last, in memory and at the sink.
 //!
-//! `PLUVIO_STEPS` says how many steps each writer does (`cargo xtask long-tests`), `PLUVIO_SEED` which ones.
+//! `PLUVIO_STEPS` says how many steps each writer does (`cargo xtask long-tests`), `PLUVIO_SEED`
+//! which ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,10 +18,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A change that makes the live data larger is refused for good after so many attempts: it may be fragmentation before the limit.
+/// A change that makes the live data larger is refused for good after so many attempts: it may be
+/// fragmentation before the limit.
 const ATTEMPTS_MAX: u32 = 100;
-/// Any other that is refused so often, although its thread helps to clean, is refused for ever: all memory would have been cleaned many
-/// times over.
+/// Any other that is refused so often, although its thread helps to clean, is refused for ever: all
+/// memory would have been cleaned many times over.
 const REFUSALS_MAX: u32 = 20_000_000;
 /// The largest value, also of a store that overwrites in place, in bytes.
 const LARGEST: u64 = (1 << 20) - 12;
@@ -49,7 +52,8 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % n
     }
 
-    /// Sizes that fit badly: around a seglet and the largest entry that may not cross a seglet's border, the smallest, the largest.
+    /// Sizes that fit badly: around a seglet and the largest entry that may not cross a seglet's
+    /// border, the smallest, the largest.
     fn size(&mut self) -> usize {
         let size = match self.below(10) {
             0 => 1 + self.below(32),
@@ -95,7 +99,8 @@ struct Written {
 struct Plan {
     writers: u64,
     keys_each: u64,
-    /// A writer fills its part until something is refused, and overwrites then, for so many steps together.
+    /// A writer fills its part until something is refused, and overwrites then, for so many steps
+    /// together.
     turn: u64,
     steps: u64,
 }
@@ -105,7 +110,8 @@ struct World {
     table: Table,
     refused: AtomicU64,
     samples: AtomicU64,
-    /// At how many of them at least 98 % of the memory were in use, reserves that lie free counted as free.
+    /// At how many of them at least 98 % of the memory were in use, reserves that lie free counted
+    /// as free.
     brim: AtomicU64,
 }
 

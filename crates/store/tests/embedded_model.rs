@@ -1,5 +1,6 @@
-//! The embedded store against a map: random operations, sizes, policies and cleaner steps, in one thread. A second table with large
-//! values keeps the memory so full that each step of the cleaner has work.
+//! The embedded store against a map: random operations, sizes, policies and cleaner steps, in one
+//! thread. A second table with large values keeps the memory so full that each step of the cleaner
+//! has work.
 
 #![allow(clippy::unwrap_used)]
 
@@ -339,8 +340,8 @@ fn run(
     world.store.stats()
 }
 
-/// As many cases as `PLUVIO_STEPS` steps take, of 200 steps each on average (`cargo xtask long-tests`), or as
-/// `PROPTEST_CASES` says.
+/// As many cases as `PLUVIO_STEPS` steps take, of 200 steps each on average (`cargo xtask
+/// long-tests`), or as `PROPTEST_CASES` says.
 fn cases() -> ProptestConfig {
     if let Ok(steps) = std::env::var("PLUVIO_STEPS") {
         let steps: u32 = steps.parse().expect("PLUVIO_STEPS is a number of steps");

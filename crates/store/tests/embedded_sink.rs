@@ -1,4 +1,5 @@
-//! An embedded store whose log goes to a sink: what was synced is read back, whatever the sink and the cleaner do.
+//! An embedded store whose log goes to a sink: what was synced is read back, whatever the sink and
+//! the cleaner do.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,8 +55,8 @@ fn versions_of_a_dropped_table_are_not_given_again() {
     let last = dropped.get_with(b"key", |version, _| version).unwrap();
     store.sync().unwrap();
     assert!(store.drop_table("dropped"));
-    // What the table had is cleaned away in memory long before the disk: there it stays until its segment is cleaned,
-    // which must happen before the log is larger than the disk part may be.
+    // What the table had is cleaned away in memory long before the disk: there it stays until its
+    // segment is cleaned, which must happen before the log is larger than the disk part may be.
     let table = store.create_table("other").unwrap();
     let value = vec![1; 256 << 10];
     let kept = (0..50).find_map(|_| {
@@ -167,7 +168,8 @@ fn compare(found: &BTreeMap<Vec<u8>, Vec<u8>>, known: &Known) {
     }
 }
 
-/// One thread's keys are overwritten and deleted in turns, with syncs and looks at the disk in between.
+/// One thread's keys are overwritten and deleted in turns, with syncs and looks at the disk in
+/// between.
 fn torment(cleaning: Cleaning, threads: u32, disk: &Disk) {
     torment_with(builder(disk).cleaning(cleaning), threads, disk);
 }
@@ -184,8 +186,9 @@ fn torment_with(builder: StoreBuilder, threads: u32, disk: &Disk) {
             scope.spawn(move || {
                 for round in 1..=ROUNDS {
                     for key in (thread * KEYS..).take(KEYS as usize) {
-                        // Some keys are left alone for some rounds: segments of different age. A few are for nearly all, so that
-                        // something lives in each segment however late it is cleaned.
+                        // Some keys are left alone for some rounds: segments of different age. A
+                        // few are for nearly all, so that something lives in each segment however
+                        // late it is cleaned.
                         let left_alone = if key.is_multiple_of(16) {
                             !(key / 16 + round).is_multiple_of(37)
                         } else {
@@ -314,8 +317,8 @@ fn a_sink_that_fails_is_reported_and_asked_again() {
     assert_eq!(disk.objects().len(), 1);
 }
 
-/// The memory is full, and the sink takes nothing: deletes have room as long as their reserve lasts, then they are refused with a
-/// delay, as writes are.
+/// The memory is full, and the sink takes nothing: deletes have room as long as their reserve
+/// lasts, then they are refused with a delay, as writes are.
 #[test]
 fn deletes_go_on_when_a_sink_that_was_stuck_works_again() {
     let disk = Disk::default();

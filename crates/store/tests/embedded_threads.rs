@@ -1,5 +1,5 @@
-//! Many threads on one embedded store. Every value says which key it belongs to and carries its own checksum, and
-//! every thread checks that the versions it sees of a key never go back.
+//! Many threads on one embedded store. Every value says which key it belongs to and carries its own
+//! checksum, and every thread checks that the versions it sees of a key never go back.
 
 #![allow(clippy::unwrap_used)]
 

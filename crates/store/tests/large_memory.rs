@@ -1,4 +1,5 @@
-//! Stores with much memory, of which only address space is taken here: some megabytes of tables beside what is written.
+//! Stores with much memory, of which only address space is taken here: some megabytes of tables
+//! beside what is written.
 
 #![allow(clippy::unwrap_used)]
 

@@ -212,7 +212,8 @@ fn what_was_durable_is_recovered_in_any_order() {
         let _ = side.commit().expect("its segments are durable");
         replicas.sync(&other);
         assert_same(&other, &table(&other), &run.model);
-        // REPLAY-2: the recovery master crashes as well. Nothing that was dead in its side log comes back.
+        // REPLAY-2: the recovery master crashes as well. Nothing that was dead in its side log
+        // comes back.
         let third = open(Durability::Volatile, 1, Size::mib(64));
         let images = replicas.recoverable();
         let side = recover(&third, images, &run.model, &mut run.rng);
@@ -311,7 +312,8 @@ fn a_version_behind_which_there_is_none_is_refused() {
     replay.abort();
 }
 
-/// Every key overwritten many times: without a survey all versions take memory until the replay ends.
+/// Every key overwritten many times: without a survey all versions take memory until the replay
+/// ends.
 #[test]
 fn a_log_larger_than_memory_is_replayed_after_a_survey() {
     let store = open(Durability::Volatile, 1, Size::mib(64));
@@ -415,8 +417,8 @@ fn the_last_handle_frees_the_memory() {
     assert!(space.upgrade().is_none());
 }
 
-/// An overwrite that finds no room with graves is tried with tombstones, one for each segment. There is no room for these either, and the
-/// object stays as it was.
+/// An overwrite that finds no room with graves is tried with tombstones, one for each segment.
+/// There is no room for these either, and the object stays as it was.
 #[test]
 fn an_overwrite_in_a_full_memory_is_tried_with_tombstones_and_leaves_the_object_alone() {
     let _marks =

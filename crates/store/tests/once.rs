@@ -1,5 +1,5 @@
-//! Operations with an identity: executed once, and answered after that, whatever the cleaner, a crash and
-//! a replay do meanwhile.
+//! Operations with an identity: executed once, and answered after that, whatever the cleaner, a
+//! crash and a replay do meanwhile.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +79,8 @@ fn outcome(effect: Effect<'_, ObjectVersion>) -> Option<Outcome> {
     })
 }
 
-/// Executes an operation: a write of `Some`, a delete; rejected when the object has not this version.
+/// Executes an operation: a write of `Some`, a delete; rejected when the object has not this
+/// version.
 fn execute(
     store: &Engine,
     table: &EngineTable,
@@ -202,8 +203,8 @@ fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
     write(&store, &table, id(1, newer, newer), b"k");
 }
 
-/// The items of a batch are acknowledged together: if one of them were refused, the others' results would stay, and with them those of
-/// all later operations that fill the table.
+/// The items of a batch are acknowledged together: if one of them were refused, the others' results
+/// would stay, and with them those of all later operations that fill the table.
 #[test]
 fn a_batch_that_all_others_wait_for_is_admitted_whole() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -371,7 +372,8 @@ fn results_of_keys_that_leave_are_forgotten() {
     assert_eq!(store.completions().results(), 0);
 }
 
-/// A late copy of it may come to a server that had the key before and has it again: nothing but this tells that server.
+/// A late copy of it may come to a server that had the key before and has it again: nothing but
+/// this tells that server.
 #[test]
 fn what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes() {
     let (store, table) = open(Durability::Volatile, 1);

@@ -1,5 +1,5 @@
-//! Segments that a sink did not keep as they were: whatever is in them, reading back gives objects or an error. Their
-//! checksums are right, so that what lies behind the checksum is met too.
+//! Segments that a sink did not keep as they were: whatever is in them, reading back gives objects
+//! or an error. Their checksums are right, so that what lies behind the checksum is met too.
 //!
 //! `PLUVIO_STEPS` says how many sets of segments (`cargo xtask long-tests`).
 
@@ -82,7 +82,8 @@ fn header(log: u16, segment: u64, kind: SegmentKind) -> Entry<'static> {
     })
 }
 
-/// Two logs with three segments each: a closed head, a survivor, and the open head whose digest counts.
+/// Two logs with three segments each: a closed head, a survivor, and the open head whose digest
+/// counts.
 fn segments(random: &mut Random) -> Vec<Segment> {
     let mut all = Vec::new();
     for log in 0..2_u16 {

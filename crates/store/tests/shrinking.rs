@@ -23,7 +23,8 @@ fn the_index_follows_the_number_of_objects_down_and_up() {
         let cost = full.index_bytes_per_object().unwrap();
         assert!(cost <= 11.0, "{cost} bytes of index for an object");
         let load = full.index_load().unwrap();
-        // Counted apart in eight places, each of which looks at the sum once in 256 changes: 0.8 and 1 % at most.
+        // Counted apart in eight places, each of which looks at the sum once in 256 changes: 0.8
+        // and 1 % at most.
         assert!((0.77..=0.81).contains(&load), "load {load}");
         if round == 0 {
             at_first = full.index_bytes;

@@ -136,8 +136,8 @@ pub type FixedMap<K, V> = std::collections::HashMap<K, V, FixedState>;
 #[allow(clippy::disallowed_types)]
 pub type FixedSet<K> = std::collections::HashSet<K, FixedState>;
 
-/// Builds hashers that give the same result in every process. For keys that no stranger chooses, and for maps whose owner
-/// says why nobody gains by choosing keys that meet.
+/// Builds hashers that give the same result in every process. For keys that no stranger chooses,
+/// and for maps whose owner says why nobody gains by choosing keys that meet.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FixedState;
 

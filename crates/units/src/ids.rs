@@ -65,8 +65,9 @@ id! {
     ServerListVersion(u64)
 }
 id! {
-    /// The version of everything the coordinator has stored. Every stored change adds one, whoever leads. 0: the metadata are those of a program
-    /// that did not count, and nothing can be said about what is older.
+    /// The version of everything the coordinator has stored. Every stored change adds one, whoever
+    /// leads. 0: the metadata are those of a program that did not count, and nothing can be said
+    /// about what is older.
     MetadataVersion(u64)
 }
 id! {
@@ -75,8 +76,8 @@ id! {
     ReplicationEpoch(u32)
 }
 id! {
-    /// A client, drawn at random when it starts; together with a [`SequenceNumber`] it names one operation
-    /// for ever.
+    /// A client, drawn at random when it starts; together with a [`SequenceNumber`] it names one
+    /// operation for ever.
     ClientId(u64)
 }
 id! {

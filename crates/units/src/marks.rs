@@ -1,11 +1,13 @@
 //! Coverage marks: which rare branches a simulated run has reached.
 //!
-//! A branch that only faults lead to says [`mark`] with a name of its own. Whoever simulates counts them for the
-//! thread that the whole cluster runs in ([`Marks`]); nobody else does, and then a mark is one look at a thread-local
-//! variable. So marks belong on rare branches, not on the way of every operation.
+//! A branch that only faults lead to says [`mark`] with a name of its own. Whoever simulates counts
+//! them for the thread that the whole cluster runs in ([`Marks`]); nobody else does, and then a
+//! mark is one look at a thread-local variable. So marks belong on rare branches, not on the way of
+//! every operation.
 //!
-//! Names are words with hyphens, the room first: `recovery-log-incomplete`. Every mark is reached in every test run: by the
-//! simulator's seeds (`tests/sim-marks.txt`), or by a test of its own ([`Marks::to_reach`]). `cargo xtask tidy` sees to that.
+//! Names are words with hyphens, the room first: `recovery-log-incomplete`. Every mark is reached
+//! in every test run: by the simulator's seeds (`tests/sim-marks.txt`), or by a test of its own
+//! ([`Marks::to_reach`]). `cargo xtask tidy` sees to that.
 //!
 //! Thread rules: each thread counts for itself.
 
@@ -30,7 +32,8 @@ pub fn mark(name: &'static str) {
     });
 }
 
-/// Counts the marks that this thread reaches, as long as it lives. One at a time: a second one begins anew.
+/// Counts the marks that this thread reaches, as long as it lives. One at a time: a second one
+/// begins anew.
 #[derive(Debug)]
 #[must_use = "nothing is counted once it is dropped"]
 pub struct Marks {
@@ -46,7 +49,8 @@ impl Marks {
         Self::to_reach(&[])
     }
 
-    /// Begins to count, for a test that leads to these marks: when the value is dropped, they must have been reached.
+    /// Begins to count, for a test that leads to these marks: when the value is dropped, they must
+    /// have been reached.
     ///
     /// # Panics
     /// When it is dropped and one of them was not reached, unless the thread panics already.

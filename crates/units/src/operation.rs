@@ -27,7 +27,8 @@ pub struct Acknowledged {
     pub client: ClientId,
     /// See [`OperationId::acknowledged_below`].
     pub below: SequenceNumber,
-    /// For so many seconds an operation of the client may still come that was sent before it acknowledged this.
+    /// For so many seconds an operation of the client may still come that was sent before it
+    /// acknowledged this.
     pub known_s: u32,
 }
 

@@ -42,8 +42,8 @@ fn too_large(offset: u64) -> ! {
     )
 }
 
-/// A point in one log: everything before it in append order is covered by it. Positions of one
-/// log are ordered, because its segment ids ascend; positions of different logs must not be compared.
+/// A point in one log: everything before it in append order is covered by it. Positions of one log
+/// are ordered, because its segment ids ascend; positions of different logs must not be compared.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

@@ -1,5 +1,6 @@
-//! XXH3-64 of keys of up to 16 bytes, to be compiled into the code of an operation: such keys are the usual ones, and
-//! a call and the choice among all lengths cost more than the hash. Longer keys are the crate's business.
+//! XXH3-64 of keys of up to 16 bytes, to be compiled into the code of an operation: such keys are
+//! the usual ones, and a call and the choice among all lengths cost more than the hash. Longer keys
+//! are the crate's business.
 
 /// The bytes 8 to 64 of the algorithm's secret, as the words it uses them in.
 const SECRET_8: u64 = 0x1cad_21f7_2c81_017c;

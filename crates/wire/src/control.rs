@@ -119,7 +119,8 @@ pub struct PingReply {
 impl Body for PingReply {}
 
 impl PingReply {
-    /// Whether this life of a server of this cluster answered. Another cluster has a server of the same id.
+    /// Whether this life of a server of this cluster answered. Another cluster has a server of the
+    /// same id.
     #[must_use]
     pub fn is_by(&self, cluster: ClusterId, server: ServerId) -> bool {
         self.server == server && self.is_of(cluster)
@@ -144,8 +145,9 @@ impl Body for UpdateServerList {}
 request!(UpdateServerList => ());
 
 /// Own these tablets, which hold nothing yet. Answered once every log of the master is durably
-/// open, so that a crash afterwards can be recovered from. Refused as [`Stale`](crate::FatalKind::Stale) by a server that was told
-/// something newer of the table, or has given the tablet away: who still leads looks at what is stored, and asks with that.
+/// open, so that a crash afterwards can be recovered from. Refused as
+/// [`Stale`](crate::FatalKind::Stale) by a server that was told something newer of the table, or
+/// has given the tablet away: who still leads looks at what is stored, and asks with that.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TakeTablets {
     /// The version of the metadata that says so.
@@ -157,8 +159,8 @@ pub struct TakeTablets {
 impl Body for TakeTablets {}
 request!(TakeTablets => ());
 
-/// Give up all tablets of a table and forget its objects. Never refused as stale: ids of tables are not given twice, so what was
-/// dropped once stays dropped.
+/// Give up all tablets of a table and forget its objects. Never refused as stale: ids of tables are
+/// not given twice, so what was dropped once stays dropped.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DropTablets {
     /// The version of the metadata in which the table is being dropped.
@@ -170,8 +172,9 @@ pub struct DropTablets {
 impl Body for DropTablets {}
 request!(DropTablets => ());
 
-/// Cut a tablet in two; both stay on this server. Refused as [`NotFound`](crate::FatalKind::NotFound) when it has none with that hash, and
-/// as [`Stale`](crate::FatalKind::Stale) as [`TakeTablets`] is.
+/// Cut a tablet in two; both stay on this server. Refused as
+/// [`NotFound`](crate::FatalKind::NotFound) when it has none with that hash, and as
+/// [`Stale`](crate::FatalKind::Stale) as [`TakeTablets`] is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SplitTabletLocal {
     /// The version of the metadata that has the cut.
@@ -328,14 +331,16 @@ pub struct CreateTable {
 impl Body for CreateTable {}
 request!(CreateTable => TableInfo);
 
-/// Drop a table and all its objects. Answered when no server serves it any more. A table that does not exist is
-/// refused as `NoSuchTable`, once no server serves one of this name that was dropped before. Refused as
-/// `NotReady` when that takes long: the table has no name any more, and is to be asked for again.
+/// Drop a table and all its objects. Answered when no server serves it any more. A table that does
+/// not exist is refused as `NoSuchTable`, once no server serves one of this name that was dropped
+/// before. Refused as `NotReady` when that takes long: the table has no name any more, and is to be
+/// asked for again.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DropTable {
     /// Which.
     pub table: TableRef,
-    /// A table that there is stays; what was dropped before is waited for, and the answer is `NoSuchTable`.
+    /// A table that there is stays; what was dropped before is waited for, and the answer is
+    /// `NoSuchTable`.
     pub only_wait: bool,
 }
 
@@ -486,7 +491,8 @@ pub struct ClusterStatus {
     /// Migrations under way, and the latest that ended, oldest first.
     #[serde(default)]
     pub migrations: Vec<MigrationStatus>,
-    /// Why the metadata store takes no changes, if it takes none; for people. What the cluster serves it serves on.
+    /// Why the metadata store takes no changes, if it takes none; for people. What the cluster
+    /// serves it serves on.
     #[serde(default)]
     pub metadata_trouble: Option<String>,
 }
@@ -519,8 +525,8 @@ pub struct RecoveryStatus {
     pub objects: u64,
     /// Segments of the crashed log.
     pub segments: u32,
-    /// Microseconds from the crash being known until the recovery masters of the latest attempt were asked: the log
-    /// was found complete, and cut into partitions.
+    /// Microseconds from the crash being known until the recovery masters of the latest attempt
+    /// were asked: the log was found complete, and cut into partitions.
     #[serde(default)]
     pub planning_us: u64,
     /// What the recovery master did whose report came last. The others did their part meanwhile.

@@ -1,10 +1,10 @@
 //! Where the coordinators are, and which of them leads: the one way in which servers and clients
 //! find it.
 //!
-//! - LEADER-1: an address that failed, that answers that it does not lead, or for another cluster, is left for another one:
-//!   for the leader that it names, else for the next of the list; but one that is about to take over is
-//!   asked again. So whoever knows one coordinator that
-//!   runs finds the one that leads.
+//! - LEADER-1: an address that failed, that answers that it does not lead, or for another cluster,
+//!   is left for another one: for the leader that it names, else for the next of the list; but one
+//!   that is about to take over is asked again. So whoever knows one coordinator that runs finds
+//!   the one that leads.
 //!
 //! Not here: trying again. One call is one attempt; callers have their own pauses and limits.
 
@@ -68,8 +68,8 @@ impl Coordinators {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request to the coordinator that led last, once. When it fails, or answers that it does
-    /// not lead, the next call goes to another one.
+    /// Sends a request to the coordinator that led last, once. When it fails, or answers that it
+    /// does not lead, the next call goes to another one.
     ///
     /// # Errors
     /// See [`RpcError`].

@@ -205,7 +205,8 @@ pub struct IncrementReply {
 }
 impl Body for IncrementReply {}
 
-/// Takes in a batch's items, and ends with the first one too many: the bytes of a request could hold hundreds of thousands.
+/// Takes in a batch's items, and ends with the first one too many: the bytes of a request could
+/// hold hundreds of thousands.
 fn few_items<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -235,8 +236,8 @@ where
 /// The key of one object in a batch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MultiKey {
-    /// The number of the operation that this item is: an item keeps it when it comes again in another
-    /// batch, to whichever server. 0 in batches that change nothing or have no identity.
+    /// The number of the operation that this item is: an item keeps it when it comes again in
+    /// another batch, to whichever server. 0 in batches that change nothing or have no identity.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence: SequenceNumber,
     /// Its table.

@@ -11,13 +11,15 @@ use pluvio_units::{ClientId, ClusterId, OperationId, SequenceNumber, ServerId};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// The operation's identity. Each item of a batch has a number of its own; here stands that of any.
+    /// The operation's identity. Each item of a batch has a number of its own; here stands that of
+    /// any.
     pub operation: OperationId,
     /// The server life the caller means; 0 means whoever listens at the address. A server with
     /// another id refuses, because an address can be reused.
     pub target: ServerId,
-    /// The cluster the caller means; 0 when the request does not depend on it, or the caller does not know. Each cluster numbers
-    /// its servers and tables from 1, so without it a client that outlives its cluster could change the next one's objects.
+    /// The cluster the caller means; 0 when the request does not depend on it, or the caller does
+    /// not know. Each cluster numbers its servers and tables from 1, so without it a client that
+    /// outlives its cluster could change the next one's objects.
     pub cluster: ClusterId,
     /// The caller stops waiting after this many microseconds; 0 means unknown.
     pub deadline_us: u32,

@@ -9,8 +9,8 @@
 //! Invariants
 //! - WIRE-1: every reply says what its caller can do: use it, retry after a time, refresh its map,
 //!   see a reject rule that fired, or give up ([`Refusal`]).
-//! - WIRE-2: decoding is total: any bytes give a message or a [`Refusal`], never a panic, and memory
-//!   is only taken in proportion to the bytes that arrived.
+//! - WIRE-2: decoding is total: any bytes give a message or a [`Refusal`], never a panic, and
+//!   memory is only taken in proportion to the bytes that arrived.
 //! - WIRE-3: opcode numbers and field names are never used again for something else.
 
 mod codec;

@@ -20,8 +20,8 @@ pub enum WhichTablet {
     Range(HashRange),
 }
 
-/// Moves a tablet to another server. Answered when that is stored; [`GetMigration`] tells the end. One that is
-/// there already, or on its way there, is no error.
+/// Moves a tablet to another server. Answered when that is stored; [`GetMigration`] tells the end.
+/// One that is there already, or on its way there, is no error.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MigrateTablet {
     /// The table.
@@ -101,8 +101,8 @@ pub struct MigrationProgress {
     pub frozen_us: u64,
 }
 
-/// Asks a server to take over a tablet. Answered at once; the end is reported with [`TabletReceived`]. Asked
-/// again it tells how far it is.
+/// Asks a server to take over a tablet. Answered at once; the end is reported with
+/// [`TabletReceived`]. Asked again it tells how far it is.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ReceiveTablet {
     /// The migration.
@@ -116,19 +116,20 @@ impl Body for ReceiveTablet {}
 request!(ReceiveTablet => MigrationProgress);
 impl Body for MigrationProgress {}
 
-/// A part of a tablet that moves. Asking for a part again is harmless: what it holds is replayed by version.
+/// A part of a tablet that moves. Asking for a part again is harmless: what it holds is replayed by
+/// version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TabletPart {
     /// Objects whose hashes lie here or beyond.
     Objects(KeyHash),
-    /// Changes made since the copy began that were noted behind this number; those up to it are not asked for
-    /// again.
+    /// Changes made since the copy began that were noted behind this number; those up to it are not
+    /// asked for again.
     Changes(u64),
     /// The tablet is served no more from now on; what changes there are behind this number.
     LastChanges(u64),
-    /// Results of operations and what clients have acknowledged, both from this one on, and the safe version. Of a frozen
-    /// tablet only.
+    /// Results of operations and what clients have acknowledged, both from this one on, and the
+    /// safe version. Of a frozen tablet only.
     Results(u64),
 }
 

@@ -64,8 +64,9 @@ pub struct HeadInfo {
     pub other_entries: u64,
     /// Whether anything follows these first entries: then all heads before it were closed.
     pub has_data: bool,
-    /// How many open replicas of this segment must be found before this one may end the log: 1, or as many as an
-    /// acknowledgement needed where the backup's machine was started anew since, so that the newest writes may be missing.
+    /// How many open replicas of this segment must be found before this one may end the log: 1, or
+    /// as many as an acknowledgement needed where the backup's machine was started anew since, so
+    /// that the newest writes may be missing.
     pub copies: u8,
 }
 
@@ -180,7 +181,8 @@ pub struct ReplayStats {
     pub objects: u64,
     /// Microseconds from the start to the last segment replayed.
     pub replay_us: u64,
-    /// Microseconds of these in which there was nothing to replay: backups were reading and sorting.
+    /// Microseconds of these in which there was nothing to replay: backups were reading and
+    /// sorting.
     #[serde(default)]
     pub waiting_us: u64,
     /// Microseconds from the start until everything was durable again.

@@ -27,7 +27,8 @@ pub enum RetryReason {
     NotReady,
     /// This coordinator does not lead, or not for sure: another one may.
     NotLeader,
-    /// The coordinator's metadata store takes no changes at the moment. One that was begun before is stored when it can be.
+    /// The coordinator's metadata store takes no changes at the moment. One that was begun before
+    /// is stored when it can be.
     MetadataTrouble,
 }
 

@@ -8,7 +8,8 @@ use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
 use serde::{Deserialize, Serialize};
 
 /// Opens, appends to, or closes the replica of one segment. All three are one message, so that a
-/// small segment costs one. Idempotent: bytes the replica has already are compared by position only.
+/// small segment costs one. Idempotent: bytes the replica has already are compared by position
+/// only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WriteReplica {
     /// The cluster.
@@ -23,10 +24,12 @@ pub struct WriteReplica {
     pub side: bool,
     /// Replicas with a smaller epoch are stale.
     pub epoch: ReplicationEpoch,
-    /// Create the replica if it is not there. Without it, a missing replica is refused as `NotFound`.
+    /// Create the replica if it is not there. Without it, a missing replica is refused as
+    /// `NotFound`.
     pub open: bool,
     /// A replacement for a lost replica: starts from nothing, counts only when `atomic` writes are
-    /// over, that is after the first write without this flag. Until then it is invisible to recovery.
+    /// over, that is after the first write without this flag. Until then it is invisible to
+    /// recovery.
     pub rewriting: bool,
     /// This replica is the one that recovery should read first.
     pub primary: bool,
@@ -50,7 +53,8 @@ request!(WriteReplica => ());
 /// Frees the replica of one segment. A replica that is not there is no error.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FreeReplica {
-    /// The cluster of the master. Without it, as programs that do not name it send it, nothing is freed.
+    /// The cluster of the master. Without it, as programs that do not name it send it, nothing is
+    /// freed.
     #[serde(default)]
     pub cluster: ClusterId,
     /// The master whose segment it is.
@@ -64,7 +68,8 @@ request!(FreeReplica => ());
 /// Asks a master whether replicas that a restarted backup found on its disk are still needed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct IsReplicaNeeded {
-    /// The cluster of the backup. Without it, as programs that do not name it send it, the answer is a refusal.
+    /// The cluster of the backup. Without it, as programs that do not name it send it, the answer
+    /// is a refusal.
     #[serde(default)]
     pub cluster: ClusterId,
     /// The backup that asks. A master whose server list does not show it yet may still count on the

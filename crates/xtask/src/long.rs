@@ -1,8 +1,9 @@
-//! `cargo xtask long-tests`: the tests of the storage engine that take random steps, with as many steps as there is time
-//! for. `cargo xtask test` runs the same tests with some thousand steps.
+//! `cargo xtask long-tests`: the tests of the storage engine that take random steps, with as many
+//! steps as there is time for. `cargo xtask test` runs the same tests with some thousand steps.
 //!
-//! Every test that reads `PLUVIO_STEPS` is here. A file that fails does not keep the others from running. The last lines are a
-//! table as `docs/measurements` has them. Not part of CI: a million steps take some minutes on two processors.
+//! Every test that reads `PLUVIO_STEPS` is here. A file that fails does not keep the others from
+//! running. The last lines are a table as `docs/measurements` has them. Not part of CI: a million
+//! steps take some minutes on two processors.
 
 use crate::cargo::program;
 use crate::process::{now, succeeds};
@@ -87,7 +88,8 @@ const LONG: [Long; 7] = [
 #[derive(Debug)]
 struct Asked {
     steps: u64,
-    /// Makes the random steps others, where they do not come from a seed of their own that a failure prints (proptest).
+    /// Makes the random steps others, where they do not come from a seed of their own that a
+    /// failure prints (proptest).
     seed: u32,
     /// Names of files; none means all.
     only: Vec<String>,

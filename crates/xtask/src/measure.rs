@@ -1,9 +1,10 @@
-//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes some two hours on two
-//! processors, written to `docs/measurements/`: of each a picture, its rows and a page with its tables. What they mean is written by hand, in
-//! `DATE-engine.md`, which this leaves alone.
+//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes some
+//! two hours on two processors, written to `docs/measurements/`: of each a picture, its rows and a
+//! page with its tables. What they mean is written by hand, in `DATE-engine.md`, which this leaves
+//! alone.
 //!
-//! The machine should be quiet. An experiment that fails is told of and left out; the others go on. What they cannot
-//! compare with (`cargo xtask setup --peers`) they leave out themselves.
+//! The machine should be quiet. An experiment that fails is told of and left out; the others go on.
+//! What they cannot compare with (`cargo xtask setup --peers`) they leave out themselves.
 
 use crate::cargo::{Metadata, program};
 use crate::process::{now, succeeds};
@@ -15,7 +16,8 @@ use std::process::Command;
 struct Experiment {
     name: &'static str,
     arguments: &'static str,
-    /// A file that it works on, seen from the repository: no public one. Where it is missing the experiment is left out.
+    /// A file that it works on, seen from the repository: no public one. Where it is missing the
+    /// experiment is left out.
     file: Option<&'static str>,
 }
 
@@ -36,8 +38,8 @@ impl Experiment {
     }
 }
 
-/// Rounds are so short that all of them take some two hours. The simulated cleaner is not among them: its page
-/// does not depend on the machine.
+/// Rounds are so short that all of them take some two hours. The simulated cleaner is not among
+/// them: its page does not depend on the machine.
 const EXPERIMENTS: [Experiment; 18] = [
     Experiment::new("store", "bench store --seconds 0.5 --rounds 5"),
     Experiment::new(

@@ -1,7 +1,8 @@
-//! `cargo xtask porcupine FILE`: a published checker as second opinion on a history of `pluvio torture`.
+//! `cargo xtask porcupine FILE`: a published checker as second opinion on a history of `pluvio
+//! torture`.
 //!
-//! The program lies in `tests/porcupine`, with the versions of what it needs in `go.sum`; Go fetches them from its module
-//! proxy the first time. Nothing else here needs Go.
+//! The program lies in `tests/porcupine`, with the versions of what it needs in `go.sum`; Go
+//! fetches them from its module proxy the first time. Nothing else here needs Go.
 
 use crate::process::{succeeds, succeeds_quietly};
 use anyhow::{Context, Result, bail};

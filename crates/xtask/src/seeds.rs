@@ -4,7 +4,8 @@
 //! - SEEDS-1: what runs is a function of the commit and of `PLUVIO_SIM_SEEDS`; two runs of one
 //!   commit run the same seeds. Files that git knows no commit of run as many, the same each time.
 //! - SEEDS-2: a failure prints the command that replays it.
-//! - SEEDS-3: every mark of the list is reached by one of the seeds; each one that is not counts as a failed test.
+//! - SEEDS-3: every mark of the list is reached by one of the seeds; each one that is not counts as
+//!   a failed test.
 
 use crate::process::{Outcome, run_limited};
 use crate::test::Counts;

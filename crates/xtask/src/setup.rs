@@ -3,10 +3,11 @@
 //! The build needs cargo alone. Tests that need more live in modules named after what they need
 //! (`needs_redis_cli`), and are left out, loudly, where that is missing. What that means depends on
 //! who could change it (rule 7 of `tests/README.md`):
-//! - SETUP-1: what a package brings ([`Need`]) can be installed. In CI (`CI=true`) it may not be missing.
-//! - SETUP-2: what the machine grants or not ([`Grant`]), even to root, nobody can install; containers refuse
-//!   most of it. It is left out in CI too, unless `PLUVIO_TEST_EVERYTHING=true` says that this machine has to grant
-//!   everything.
+//! - SETUP-1: what a package brings ([`Need`]) can be installed. In CI (`CI=true`) it may not be
+//!   missing.
+//! - SETUP-2: what the machine grants or not ([`Grant`]), even to root, nobody can install;
+//!   containers refuse most of it. It is left out in CI too, unless `PLUVIO_TEST_EVERYTHING=true`
+//!   says that this machine has to grant everything.
 
 use crate::porcupine;
 use crate::process::{succeeds, succeeds_quietly};
@@ -29,8 +30,8 @@ const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 /// The block trace, seen from the repository: it is no public file and may lie beside the checkout.
 const BLOCK_TRACE: &str = "../shared/data/cloudPhysicsIO.csv";
 
-/// Open files that the tests with 10 000 connections need, `needs_many_files` of the process tests: a server keeps some for replicas
-/// and for other connections.
+/// Open files that the tests with 10 000 connections need, `needs_many_files` of the process tests:
+/// a server keeps some for replicas and for other connections.
 const MANY_FILES: u64 = 15_000;
 
 /// What a group of optional tests needs that packages bring.
@@ -87,13 +88,15 @@ const NEEDS: [Need; 6] = [
     },
 ];
 
-/// What a group of optional tests needs that no package brings: rights, limits, files, programs too new for it.
+/// What a group of optional tests needs that no package brings: rights, limits, files, programs too
+/// new for it.
 struct Grant {
     /// What it is.
     what: &'static str,
     /// The part of the names of the tests that need it.
     tests: &'static str,
-    /// Tries it, with the repository's root and the target folder; the error says what is in the way.
+    /// Tries it, with the repository's root and the target folder; the error says what is in the
+    /// way.
     given: fn(&Path, &Path) -> Result<(), String>,
 }
 
@@ -192,8 +195,8 @@ impl Peer {
     }
 }
 
-/// Installs what experiments compare the engine with (`cargo xtask setup --peers`); gives whether all of it is there.
-/// Experiments leave out what is not.
+/// Installs what experiments compare the engine with (`cargo xtask setup --peers`); gives whether
+/// all of it is there. Experiments leave out what is not.
 pub fn peers() -> bool {
     let mut all = true;
     for peer in PEERS {
@@ -233,7 +236,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Says loudly which tests are left out; gives how many groups of them may not be left out here.
+    /// Says loudly which tests are left out; gives how many groups of them may not be left out
+    /// here.
     pub fn report(&self) -> u64 {
         let (ci, everything) = (is_set("CI"), is_set("PLUVIO_TEST_EVERYTHING"));
         let mut failures = 0;
@@ -376,7 +380,8 @@ fn rewrite_byte(pid: u32) -> std::io::Result<()> {
     memory.write_all_at(&byte, first)
 }
 
-/// Whether the processor counts time stamps at one pace and never stops, and lets its users see that.
+/// Whether the processor counts time stamps at one pace and never stops, and lets its users see
+/// that.
 fn invariant_tsc() -> Result<(), String> {
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags: Vec<&str> = processors
@@ -393,7 +398,8 @@ fn invariant_tsc() -> Result<(), String> {
     }
 }
 
-/// The hard limit of open files in `/proc/PID/limits`; `None` if there is none or it cannot be read.
+/// The hard limit of open files in `/proc/PID/limits`; `None` if there is none or it cannot be
+/// read.
 fn files_max(limits: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -541,7 +547,8 @@ mod tests {
             .collect()
     }
 
-    /// A group that is not known here would never be left out, and one without a module needs nothing.
+    /// A group that is not known here would never be left out, and one without a module needs
+    /// nothing.
     #[test]
     fn groups_are_the_modules_that_tests_stand_in() {
         let root = crate::cargo::root().expect("the workspace's root");

@@ -8,8 +8,9 @@
 //! - TEST-1: the last line is `N passed, N failed`, and adds up what the tests themselves counted.
 //! - TEST-2: a step that ends badly without counting a failure counts as one: a crash of a test
 //!   program or a build that fails cannot look like success. So does a run that tested nothing.
-//! - TEST-3: a test that cannot run here does not count as passed. It is left out by the name of what it needs,
-//!   counted and listed; where that may not be missing, it counts as a failure (SETUP-1, SETUP-2).
+//! - TEST-3: a test that cannot run here does not count as passed. It is left out by the name of
+//!   what it needs, counted and listed; where that may not be missing, it counts as a failure
+//!   (SETUP-1, SETUP-2).
 
 use crate::cargo::{Metadata, program};
 use crate::process::{now, run_seen};

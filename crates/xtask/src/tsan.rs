@@ -1,13 +1,15 @@
 //! `cargo xtask tsan`: the tests of the storage engine under the thread sanitizer.
 //!
-//! It needs the source of the standard library (`rustup component add rust-src`), which is built with the sanitizer as
-//! well: otherwise the locks of std would look like races. The flags for both are not stable; `RUSTC_BOOTSTRAP` lets the
-//! pinned compiler take them. Not part of CI: it builds all again and takes some minutes.
+//! It needs the source of the standard library (`rustup component add rust-src`), which is built
+//! with the sanitizer as well: otherwise the locks of std would look like races. The flags for both
+//! are not stable; `RUSTC_BOOTSTRAP` lets the pinned compiler take them. Not part of CI: it builds
+//! all again and takes some minutes.
 //!
-//! - The sanitizer knows nothing of `fence` and of `membarrier`. What it reports for that reason alone is named in
-//!   `crates/xtask/tsan-suppressions.txt`, each with the argument why it is no race.
-//! - Nor does it see what assembly loads (`pluvio_memory::words_with_top`): that those loads are glimpses, which decide
-//!   nothing, is for the reader of the index.
+//! - The sanitizer knows nothing of `fence` and of `membarrier`. What it reports for that reason
+//!   alone is named in `crates/xtask/tsan-suppressions.txt`, each with the argument why it is no
+//!   race.
+//! - Nor does it see what assembly loads (`pluvio_memory::words_with_top`): that those loads are
+//!   glimpses, which decide nothing, is for the reader of the index.
 
 use crate::cargo::{Metadata, host, program};
 use anyhow::{Context, Result, bail};
@@ -21,15 +23,17 @@ const CRATES: [&str; 4] = [
     "pluvio-log",
     "pluvio-store",
 ];
-/// Beside the tests within the crates, those that have threads: the others take long and show nothing.
+/// Beside the tests within the crates, those that have threads: the others take long and show
+/// nothing.
 const TESTS: [&str; 3] = ["threads", "full_threads", "embedded_threads"];
-/// Of each writer of the tests that read `PLUVIO_STEPS`: enough to fill the memory and to clean it several times over.
+/// Of each writer of the tests that read `PLUVIO_STEPS`: enough to fill the memory and to clean it
+/// several times over.
 const STEPS: &str = "300";
 /// Of every property test: each case takes about ten times as long as usual.
 const PROPTEST_CASES: &str = "16";
 
-/// Builds and runs the tests; `words` go to cargo (`-p`, `--test`, …) in the place of all crates. Gives whether no test
-/// failed and nothing was reported.
+/// Builds and runs the tests; `words` go to cargo (`-p`, `--test`, …) in the place of all crates.
+/// Gives whether no test failed and nothing was reported.
 ///
 /// # Errors
 /// The source of the standard library is missing.
@@ -46,7 +50,8 @@ pub fn run(root: &Path, words: &[&str]) -> Result<bool> {
         test.args(CRATES.iter().flat_map(|name| ["-p", name]));
         test.arg("--lib");
         test.args(TESTS.iter().flat_map(|name| ["--test", name]));
-        // Models with threads that a checker schedules: one runs at a time, so there is nothing to see.
+        // Models with threads that a checker schedules: one runs at a time, so there is nothing to
+        // see.
         test.args(["--", "--skip", "model::"]);
     }
     test.args(words)

@@ -158,8 +158,8 @@ impl Image {
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// A segment of `objects` objects named `k0`, `k1`, … of table 1, each with a tombstone and a completion
-    /// record.
+    /// A segment of `objects` objects named `k0`, `k1`, … of table 1, each with a tombstone and a
+    /// completion record.
     pub fn new(segment: u64, kind: SegmentKind, objects: usize) -> Self {
         let mut image = Self {
             bytes: Vec::new(),

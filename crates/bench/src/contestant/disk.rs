@@ -1,4 +1,5 @@
-//! A disk as our store's sink: it keeps nothing, counts everything, and takes no more than its rate.
+//! A disk as our store's sink: it keeps nothing, counts everything, and takes no more than its
+//! rate.
 
 use super::setup::Disk;
 use crate::clock;
@@ -13,7 +14,8 @@ const BURST_SECONDS: f64 = 0.01;
 /// At least one write of the store's.
 const BURST_MIN: f64 = (256 << 10) as f64;
 
-/// Bytes that may pass, refilled by time. What is taken may exceed what is there: then the next one waits longer.
+/// Bytes that may pass, refilled by time. What is taken may exceed what is there: then the next one
+/// waits longer.
 #[derive(Debug)]
 struct TokenBucket {
     per_second: f64,

@@ -1,7 +1,8 @@
-//! Concurrent maps of others, with values in boxes of their own: what a Rust program would use instead.
+//! Concurrent maps of others, with values in boxes of their own: what a Rust program would use
+//! instead.
 //!
-//! Keys are plain numbers and all maps hash with the same quick hasher, which favours them: our store
-//! takes keys of any length.
+//! Keys are plain numbers and all maps hash with the same quick hasher, which favours them: our
+//! store takes keys of any length.
 
 use super::{KeyValue, Refusal};
 use foldhash::fast::RandomState;

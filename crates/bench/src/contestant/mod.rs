@@ -1,11 +1,13 @@
-//! Who takes part in an experiment: our store with its options, maps of others, plain allocators, servers.
+//! Who takes part in an experiment: our store with its options, maps of others, plain allocators,
+//! servers.
 //!
 //! Every contestant runs in a process of its own (`process`), which holds it (`host`) and runs the
-//! workloads inside itself; the parent only says what to run. So each has its own allocator (preloaded:
-//! glibc's, jemalloc, tcmalloc or mimalloc), its memory is what the system says of its process, and rounds of
-//! all contestants can be interleaved.
+//! workloads inside itself; the parent only says what to run. So each has its own allocator
+//! (preloaded: glibc's, jemalloc, tcmalloc or mimalloc), its memory is what the system says of its
+//! process, and rounds of all contestants can be interleaved.
 //!
-//! - CON-1: a value that is read is compared with its key; damage is counted and fails the experiment.
+//! - CON-1: a value that is read is compared with its key; damage is counted and fails the
+//!   experiment.
 //! - CON-2: all contestants get the same operations: streams are functions of their seeds.
 
 mod disk;
@@ -67,8 +69,8 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Bytes that an object's entry in our log has beside key and value, the mean of all live objects; `None` when there
-    /// are none.
+    /// Bytes that an object's entry in our log has beside key and value, the mean of all live
+    /// objects; `None` when there are none.
     #[must_use]
     pub fn entry_header_bytes(&self) -> Option<f64> {
         self.of_each(self.live_log as f64 - self.object_bytes as f64)
@@ -113,8 +115,9 @@ pub(crate) trait KeyValue: Sync {
         }
     }
 
-    /// Stores some pairs, [`TOGETHER`] at most, one after the other: all of them, if there is no error. The first refusal comes
-    /// with how many were stored before it, which is fewer than there are.
+    /// Stores some pairs, [`TOGETHER`] at most, one after the other: all of them, if there is no
+    /// error. The first refusal comes with how many were stored before it, which is fewer than
+    /// there are.
     fn put_batch(&self, pairs: &[(u64, &[u8])]) -> Result<(), (usize, Refusal)> {
         for (at, &(key, value)) in pairs.iter().enumerate() {
             self.put(key, value).map_err(|refusal| (at, refusal))?;
@@ -149,7 +152,8 @@ pub(crate) trait KeyValue: Sync {
     }
 }
 
-/// Memory in which one that evicts need not: four times what our store has, for what cannot be given back, and a gigabyte.
+/// Memory in which one that evicts need not: four times what our store has, for what cannot be
+/// given back, and a gigabyte.
 fn ample(memory: u64) -> u64 {
     memory * 4 + (1 << 30)
 }

@@ -124,7 +124,8 @@ impl Allocator {
         }
     }
 
-    /// The library to preload, with the Debian package that brings it; `None` for the C library's own.
+    /// The library to preload, with the Debian package that brings it; `None` for the C library's
+    /// own.
     #[must_use]
     pub fn library(self) -> Option<(&'static str, &'static str)> {
         match self {

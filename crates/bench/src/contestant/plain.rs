@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Plain(Mutex<Vec<Option<Box<[u8]>>>>);
 
 impl Plain {
-    /// Room for objects with keys below `objects`. Its memory is touched here, so that it counts as the
-    /// process's own and not as the objects'.
+    /// Room for objects with keys below `objects`. Its memory is touched here, so that it counts as
+    /// the process's own and not as the objects'.
     pub(crate) fn new(objects: u64) -> Self {
         let mut slots = Vec::new();
         slots.resize_with(objects as usize, || None);

@@ -1,8 +1,9 @@
 //! The parent's side of a contestant: starts its process and asks it to do things.
 //!
-//! A process is stopped (SIGSTOP) from its answer to the next question: what a store does by itself, our cleaner above all,
-//! would take processors from whoever is measured, and would find its own store better prepared than one that is never left
-//! alone. A contestant that has a server as its own child is not: it only waits, and must be able to end the server.
+//! A process is stopped (SIGSTOP) from its answer to the next question: what a store does by
+//! itself, our cleaner above all, would take processors from whoever is measured, and would find
+//! its own store better prepared than one that is never left alone. A contestant that has a server
+//! as its own child is not: it only waits, and must be able to end the server.
 
 use super::name::Contender;
 use super::{Holdings, Kind, Setup};
@@ -203,7 +204,8 @@ impl Process {
         }
     }
 
-    /// After an answer: it has not ended, or is not waited for yet, so that the number is still its own.
+    /// After an answer: it has not ended, or is not waited for yet, so that the number is still its
+    /// own.
     fn stop(&mut self) -> Result<(), String> {
         if is_stopped_while_it_waits(self.who.kind) {
             self.signal(Signal::STOP)?;
@@ -235,7 +237,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Closed input asks it to go; servers it started go with it. One that cannot be told to go on is gone.
+        // Closed input asks it to go; servers it started go with it. One that cannot be told to go
+        // on is gone.
         let _went_on = self.go_on();
         drop(self.asks.take());
         let _reaped = self.child.wait();

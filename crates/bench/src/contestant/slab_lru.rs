@@ -1,10 +1,11 @@
-//! Memcached's way of keeping objects, in this process: slabs of chunks of one size, and a bounded memory whose
-//! longest unused objects make room.
+//! Memcached's way of keeping objects, in this process: slabs of chunks of one size, and a bounded
+//! memory whose longest unused objects make room.
 //!
-//! Pages of 1 MiB belong to a size class for ever, and are cut into its chunks; each class is a quarter larger than the
-//! one below. A class without a free chunk takes a new page, and when all pages are in use it evicts: by a second
-//! chance in the order of its chunks, which comes close to the least recently used and writes one byte on a read.
-//! Keys are dealt to shards, each behind a mutex with a part of the memory.
+//! Pages of 1 MiB belong to a size class for ever, and are cut into its chunks; each class is a
+//! quarter larger than the one below. A class without a free chunk takes a new page, and when all
+//! pages are in use it evicts: by a second chance in the order of its chunks, which comes close to
+//! the least recently used and writes one byte on a read. Keys are dealt to shards, each behind a
+//! mutex with a part of the memory.
 //!
 //! - SLAB-1: a chunk is free, in its class's list, or the one that the map has for its key.
 
@@ -25,7 +26,8 @@ const CHUNK_MIN: usize = 48;
 const STEP_PERCENT: usize = 125;
 /// More than there are threads in any experiment, so that few meet.
 const SHARDS: usize = 16;
-/// Pages that each shard may have at least: one for each of the few sizes that a workload has at a time.
+/// Pages that each shard may have at least: one for each of the few sizes that a workload has at a
+/// time.
 const PAGES_MIN: usize = 8;
 
 /// Where an object is.

@@ -80,8 +80,9 @@ impl Experiment {
         }
     }
 
-    /// Notes the median of `ours / theirs`, each round against the same round of the other, with the least and the most: a
-    /// machine that was slow for a round was so for both. Nothing when there is nothing to compare with.
+    /// Notes the median of `ours / theirs`, each round against the same round of the other, with
+    /// the least and the most: a machine that was slow for a round was so for both. Nothing when
+    /// there is nothing to compare with.
     pub fn ratio_by_round(&mut self, name: impl Into<String>, ours: &[f64], theirs: &[f64]) {
         let each = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs);
         let each: Vec<f64> = each.filter(|ratio| ratio.is_finite()).collect();

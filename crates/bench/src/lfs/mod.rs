@@ -2,10 +2,10 @@
 //! segments costs, by utilization and access pattern.
 //!
 //! The model is that of Rosenblum and Ousterhout ("The Design and Implementation of a
-//! Log-Structured File System", section 3.4), as RAMCloud's authors rebuilt it: files of one size, each one
-//! block; a fixed number of segments' worth of live files; every step overwrites one file at the
-//! log's head. When no clean segment is left, the cleaner reads some segments, sorts their live files by
-//! age and writes them to new segments. The *write cost* is
+//! Log-Structured File System", section 3.4), as RAMCloud's authors rebuilt it: files of one size,
+//! each one block; a fixed number of segments' worth of live files; every step overwrites one file
+//! at the log's head. When no clean segment is left, the cleaner reads some segments, sorts their
+//! live files by age and writes them to new segments. The *write cost* is
 //!
 //! ```text
 //! files written new + files the cleaner read + files the cleaner wrote
@@ -21,8 +21,8 @@
 //! formula was published ([`Policy::YoungestFile`]), or that of the segment itself, which is what the
 //! published results need ([`Policy::SegmentAge`]).
 //!
-//! - LFS-1: every file is live in exactly one slot; a segment's count of live files is the number of
-//!   its slots that hold a file's newest version.
+//! - LFS-1: every file is live in exactly one slot; a segment's count of live files is the number
+//!   of its slots that hold a file's newest version.
 //! - LFS-2: a run is a function of its options.
 
 mod disk;
@@ -72,7 +72,8 @@ pub struct Options {
     pub live_segments: usize,
     /// Files a segment holds: 512 of 4 KB in 2 MB in the original.
     pub segment_files: usize,
-    /// How often the whole log is written anew by overwrites before measuring, and most times while measuring.
+    /// How often the whole log is written anew by overwrites before measuring, and most times while
+    /// measuring.
     pub turnovers: usize,
     /// Seed of the draws.
     pub seed: u64,
@@ -233,8 +234,8 @@ mod tests {
             let found = outcome(&options(Policy::Greedy, Distribution::Uniform, utilization));
             let live = uniform_theory(found.effective_utilization);
             let wanted = 2.0 / (1.0 - live);
-            // Greedy chooses the segments that are emptier by chance, so it is a little cheaper; the
-            // half-filled head and survivors make a small disk a little dearer.
+            // Greedy chooses the segments that are emptier by chance, so it is a little cheaper;
+            // the half-filled head and survivors make a small disk a little dearer.
             assert!(
                 found.write_cost < wanted * 1.07 && found.write_cost > wanted * 0.85,
                 "at {utilization}: {found:?}, the theory says {wanted}"

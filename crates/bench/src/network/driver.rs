@@ -23,7 +23,8 @@ enum Work {
     Write(std::ops::Range<u64>),
     /// Random operations until the time is up; those before `from` do not count.
     Random { from: Moment, until: Moment },
-    /// So many pings, one after the other, again and again until the time is up; those before `from` do not count.
+    /// So many pings, one after the other, again and again until the time is up; those before
+    /// `from` do not count.
     Pings {
         each: u32,
         from: Moment,
@@ -95,8 +96,9 @@ pub async fn latency(
     throughput(env, target, &single, progress).await
 }
 
-/// Bare round trips for the workload's time: so many pings, one after the other, are an operation. Two are what a
-/// replicated write cannot do without: one to the master and one from there to its backups.
+/// Bare round trips for the workload's time: so many pings, one after the other, are an operation.
+/// Two are what a replicated write cannot do without: one to the master and one from there to its
+/// backups.
 ///
 /// # Errors
 /// The parameters make no sense, or a connection failed.

@@ -5,7 +5,8 @@
 //! compared. A [`Report`] says what was measured: command, parameters, machine, and a row for each
 //! combination of parameters.
 //!
-//! - BENCH-1: what is reported was answered: operations count when their reply has arrived and was no error.
+//! - BENCH-1: what is reported was answered: operations count when their reply has arrived and was
+//!   no error.
 //! - BENCH-2: time is that of the environment's monotonic clock; the latency of an operation begins
 //!   when its request (with those it is pipelined with) is handed to the network, and ends when its
 //!   reply was read.

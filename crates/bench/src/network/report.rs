@@ -23,8 +23,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// The median of each row over that of the round trips it cannot do without: one for reads, two for writes to a
-    /// replicated store. The rows of round trips come first.
+    /// The median of each row over that of the round trips it cannot do without: one for reads, two
+    /// for writes to a replicated store. The rows of round trips come first.
     pub fn compare_with(&mut self, one: &Row, two: &Row) {
         for row in &self.rows {
             let (bare, what) = match row.workload.get_percent {

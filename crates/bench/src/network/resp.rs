@@ -105,7 +105,8 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Waits for the next reply; gives it and its length, and leaves its bytes at the front of the input.
+    /// Waits for the next reply; gives it and its length, and leaves its bytes at the front of the
+    /// input.
     async fn whole_reply(&mut self) -> Result<(Reply, usize), BenchError> {
         loop {
             match parse(&self.input, 0) {

@@ -1,9 +1,9 @@
-//! Backups that keep replicas of a side log in their memory: threads behind sockets, for measuring what re-replication adds
-//! to replay.
+//! Backups that keep replicas of a side log in their memory: threads behind sockets, for measuring
+//! what re-replication adds to replay.
 //!
-//! As in a cluster, every replica is sent over a socket of its own, and each has one request under way: what is
-//! appended meanwhile goes with the next. A side segment that is closed and that all have is marked durable, so that it can be
-//! compared and committed.
+//! As in a cluster, every replica is sent over a socket of its own, and each has one request under
+//! way: what is appended meanwhile goes with the next. A side segment that is closed and that all
+//! have is marked durable, so that it can be compared and committed.
 
 use super::thread_cpu;
 use core::time::Duration;
@@ -35,7 +35,8 @@ pub(super) struct Backups<'s> {
 }
 
 impl<'s> Backups<'s> {
-    /// Starts so many backups, and the thread that sends them what `engine` appends. None: nothing is started.
+    /// Starts so many backups, and the thread that sends them what `engine` appends. None: nothing
+    /// is started.
     pub(super) fn start(
         scope: &'s Scope<'s, '_>,
         engine: &Arc<Engine>,
@@ -59,7 +60,8 @@ impl<'s> Backups<'s> {
         Ok(this)
     }
 
-    /// Waits until everything appended so far has been acknowledged; gives the processor time of all threads.
+    /// Waits until everything appended so far has been acknowledged; gives the processor time of
+    /// all threads.
     pub(super) fn finish(mut self) -> io::Result<Duration> {
         self.end();
         let mut cpu = Duration::ZERO;

@@ -1,9 +1,11 @@
-//! What the recovery of a crashed server costs, part by part: how fast a recovery master replays what backups send it, and
-//! how long Redis takes to load as much from its files.
+//! What the recovery of a crashed server costs, part by part: how fast a recovery master replays
+//! what backups send it, and how long Redis takes to load as much from its files.
 //!
-//! - RECB-1: what is measured did its work: a round whose objects are not all there afterwards is an error, not a row.
+//! - RECB-1: what is measured did its work: a round whose objects are not all there afterwards is
+//!   an error, not a row.
 //!
-//! Not here: clusters of processes, which the binary starts; the model of large clusters (`recovery_model`).
+//! Not here: clusters of processes, which the binary starts; the model of large clusters
+//! (`recovery_model`).
 
 mod backups;
 mod redis;

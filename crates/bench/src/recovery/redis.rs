@@ -1,7 +1,9 @@
-//! How long `redis-server` takes to serve again after kill -9: from its append-only file, and from a snapshot.
+//! How long `redis-server` takes to serve again after kill -9: from its append-only file, and from
+//! a snapshot.
 //!
-//! The server is filled over a socket file with the same keys and sizes as the cluster it is compared with, killed, and
-//! started again on its files; the clock runs from the start of the process to the first answer to a GET.
+//! The server is filled over a socket file with the same keys and sizes as the cluster it is
+//! compared with, killed, and started again on its files; the clock runs from the start of the
+//! process to the first answer to a GET.
 
 use crate::clock;
 use crate::error::{ExperimentError, within};

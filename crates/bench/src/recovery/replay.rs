@@ -1,11 +1,12 @@
-//! One recovery master's replay by object size (003 table V): entries as backups hand them over, all of them in memory
-//! before the clock starts.
+//! One recovery master's replay by object size (003 table V): entries as backups hand them over,
+//! all of them in memory before the clock starts.
 //!
-//! Every round replays the same objects, each key once, into an empty table of a store whose memory was used
-//! before: the first round does not count. The clock covers checking, the side log, the index and closing the side log. With replicas it
-//! also covers sending the side log to backups in this process, until they have acknowledged everything, and comparing with its
-//! checksums what they have: after each bucket what is durable, at the end the rest, as a recovery master does (CLEAN-10).
-//! Without replicas a log has no checksums, and there is nothing to compare.
+//! Every round replays the same objects, each key once, into an empty table of a store whose memory
+//! was used before: the first round does not count. The clock covers checking, the side log, the
+//! index and closing the side log. With replicas it also covers sending the side log to backups in
+//! this process, until they have acknowledged everything, and comparing with its checksums what
+//! they have: after each bucket what is durable, at the end the rest, as a recovery master does
+//! (CLEAN-10). Without replicas a log has no checksums, and there is nothing to compare.
 
 use super::backups::Backups;
 use super::thread_cpu;

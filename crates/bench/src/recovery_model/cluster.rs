@@ -9,12 +9,14 @@
 //!   coordinator:     one durable change each, not before leases have ended ◄─┘ all durable
 //! ```
 //!
-//! Every server has a disk, a link with two directions and some processors, all of which serve one job after the
-//! other; the coordinator has one processor and one link. All servers' disks and sorting are followed; of recovery masters,
-//! which are all alike, at most [`FETCHES_MAX`] fetches' worth. Each of those stands for some others: what they ask of
-//! backups weighs as if they asked, and their own servers are kept as busy as its own.
+//! Every server has a disk, a link with two directions and some processors, all of which serve one
+//! job after the other; the coordinator has one processor and one link. All servers' disks and
+//! sorting are followed; of recovery masters, which are all alike, at most [`FETCHES_MAX`] fetches'
+//! worth. Each of those stands for some others: what they ask of backups weighs as if they asked,
+//! and their own servers are kept as busy as its own.
 //!
-//! A partition has the same part of each segment. Segments lie where randomization with refinement puts them.
+//! A partition has the same part of each segment. Segments lie where randomization with refinement
+//! puts them.
 
 use super::options::{ModelOptions, Partitions};
 use super::placement::{Disks, Placement, place};
@@ -59,7 +61,8 @@ pub struct Recovered {
     pub disk_mean_s: f64,
     /// Seconds that the busiest disk was.
     pub disk_max_s: f64,
-    /// Least seconds that the disks, the links or the processors of all servers together would need.
+    /// Least seconds that the disks, the links or the processors of all servers together would
+    /// need.
     pub bound_s: f64,
 }
 
@@ -287,7 +290,8 @@ impl<'o> Model<'o> {
         }
     }
 
-    /// Until the crash is known: one of the pings that all servers send, each to a random other, meets the dead one.
+    /// Until the crash is known: one of the pings that all servers send, each to a random other,
+    /// meets the dead one.
     fn detection(&mut self) -> Time {
         let (others, costs) = (self.options.left() as u64, &self.options.costs);
         let mut first = f64::MAX;
@@ -305,8 +309,8 @@ impl<'o> Model<'o> {
         millis(first + costs.declare_ms)
     }
 
-    /// The coordinator asks `count` servers, some at a time, with requests of `bytes` more; `heard` is told when each has
-    /// the request. Gives when the last has answered.
+    /// The coordinator asks `count` servers, some at a time, with requests of `bytes` more; `heard`
+    /// is told when each has the request. Gives when the last has answered.
     fn ask_all(
         &mut self,
         now: Time,
@@ -570,7 +574,8 @@ impl<'o> Model<'o> {
     }
 }
 
-/// Least seconds for a perfectly even cluster without waits: the scarcest of disks, links, processors and replay.
+/// Least seconds for a perfectly even cluster without waits: the scarcest of disks, links,
+/// processors and replay.
 fn bound(options: &ModelOptions, cut: &Partitions, disk_mb_per_s: f64) -> f64 {
     let (left, costs) = (options.left() as f64, &options.costs);
     let all = options.data.mb(options.left());

@@ -53,11 +53,13 @@ impl FromStr for LostData {
 /// What things cost.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
-    /// Milliseconds from the first ping that a dead server does not answer to its being declared crashed.
+    /// Milliseconds from the first ping that a dead server does not answer to its being declared
+    /// crashed.
     pub declare_ms: f64,
     /// Milliseconds between two pings of a server, each of another one.
     pub ping_ms: f64,
-    /// Milliseconds after the last backup was asked for its replicas in which no tablet is given away.
+    /// Milliseconds after the last backup was asked for its replicas in which no tablet is given
+    /// away.
     pub lease_ms: f64,
     /// Microseconds of a message's way, one direction.
     pub wire_us: f64,
@@ -178,8 +180,9 @@ impl ModelOptions {
             .max(1.0) as usize
     }
 
-    /// Recovery partitions: as many as the limits ask for, and one for each server where that is worth it. Larger ones where servers
-    /// are fewer. No more than servers at a time: `rounds` of them, one after the other.
+    /// Recovery partitions: as many as the limits ask for, and one for each server where that is
+    /// worth it. Larger ones where servers are fewer. No more than servers at a time: `rounds` of
+    /// them, one after the other.
     pub(super) fn partitions(&self) -> Partitions {
         let mb = self.data.mb(self.left());
         let objects = mb * 1e6 / self.object_bytes;

@@ -41,8 +41,8 @@ impl<E: Ord> Agenda<E> {
     }
 }
 
-/// Some alike units, each of which serves one job after the other: a disk, one direction of a link, the processors of
-/// a server. Jobs come in the order of time.
+/// Some alike units, each of which serves one job after the other: a disk, one direction of a link,
+/// the processors of a server. Jobs come in the order of time.
 #[derive(Clone, Debug)]
 pub(super) struct Station {
     /// When each unit is free.

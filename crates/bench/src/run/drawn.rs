@@ -1,10 +1,12 @@
-//! Keys of random operations: drawn on the way where that is cheap, beforehand where it costs more than an operation.
+//! Keys of random operations: drawn on the way where that is cheap, beforehand where it costs more
+//! than an operation.
 
 use crate::random::Random;
 use crate::workload::{Distribution, Draw};
 
-/// Draws that are made beforehand where drawing costs more than an operation: they are read in order,
-/// so they cost little memory bandwidth, and are more than a thread does in a second. Cheap draws are made on the way.
+/// Draws that are made beforehand where drawing costs more than an operation: they are read in
+/// order, so they cost little memory bandwidth, and are more than a thread does in a second. Cheap
+/// draws are made on the way.
 const DRAWN: usize = 8 << 20;
 
 /// Keys drawn beforehand: they are kept, so that one draw serves all rounds of a contestant.
@@ -20,7 +22,8 @@ impl Drawn {
         (self.keys.capacity() * size_of::<u32>()) as u64
     }
 
-    /// Keys of this distribution, from the seed of the first run that needs them; none where drawing is cheap.
+    /// Keys of this distribution, from the seed of the first run that needs them; none where
+    /// drawing is cheap.
     pub(super) fn of(
         &mut self,
         distribution: Distribution,

@@ -1,8 +1,9 @@
-//! Runs workloads on a contestant, inside its process: fills it, random operations for a time, streams of
-//! operations to their end, and an idle spin to compare pauses with.
+//! Runs workloads on a contestant, inside its process: fills it, random operations for a time,
+//! streams of operations to their end, and an idle spin to compare pauses with.
 //!
 //! - RUN-1: a value begins with its key, where it has room for it; a read compares them.
-//! - RUN-2: a write that was refused for want of memory is tried again until it is done, and counted once.
+//! - RUN-2: a write that was refused for want of memory is tried again until it is done, and
+//!   counted once.
 
 mod drawn;
 mod fill;
@@ -59,8 +60,8 @@ fn put<S: KeyValue>(store: &S, key: u64, value: &[u8]) -> Result<u64, Experiment
     }
 }
 
-/// Writes all of them, in their order, until they are done; gives how often one was refused. What was refused is tried again by
-/// itself, and the rest together.
+/// Writes all of them, in their order, until they are done; gives how often one was refused. What
+/// was refused is tried again by itself, and the rest together.
 fn put_all<S: KeyValue>(store: &S, pairs: &[(u64, &[u8])]) -> Result<u64, ExperimentError> {
     let mut left = pairs;
     let mut retries = 0;

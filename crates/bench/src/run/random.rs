@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Operations between two looks at the clock.
 const LOOK: u64 = 256;
-/// Longest part of a round that writes and does not count: a second's writes are some hundred megabytes, more than a cleaner
-/// frees ahead of them.
+/// Longest part of a round that writes and does not count: a second's writes are some hundred
+/// megabytes, more than a cleaner frees ahead of them.
 const LEAD_IN_MAX: f64 = 1.0;
 /// The same of rounds that only read: caches fill, and what a cleaner had begun ends.
 const LEAD_IN_OF_READS: f64 = 0.05;
@@ -53,7 +53,8 @@ pub struct RunPlan {
     pub measured: bool,
 }
 
-/// Most threads: our store has an epoch slot for each; more would share a mutex, and their figures would tell of that.
+/// Most threads: our store has an epoch slot for each; more would share a mutex, and their figures
+/// would tell of that.
 pub const THREADS_MAX: usize = 512;
 
 /// Largest batch, and most keys: more would not fit any machine that this runs on.
@@ -62,7 +63,8 @@ pub const BATCH_MAX: usize = 1 << 16;
 pub const KEYS_MAX: u64 = 1 << 36;
 
 impl RunPlan {
-    /// How long the lead-in of a round should be: until memory that was free, and caches, are as they stay during the round.
+    /// How long the lead-in of a round should be: until memory that was free, and caches, are as
+    /// they stay during the round.
     #[must_use]
     pub fn usual_lead_in(seconds: f64, get_percent: u8) -> f64 {
         match get_percent < 100 {
@@ -247,8 +249,8 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         }
     }
 
-    /// The lead-in and then what counts; the `first` thread notes what the store has done. All threads meet in between,
-    /// whatever has failed: the others would wait.
+    /// The lead-in and then what counts; the `first` thread notes what the store has done. All
+    /// threads meet in between, whatever has failed: the others would wait.
     fn run(mut self, first: bool, ready: &dyn Fn()) -> Result<Part, ExperimentError> {
         let store = self.store;
         let counts = || match first {
@@ -333,8 +335,8 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         Ok(())
     }
 
-    /// A batch of writes. Values are made ready for as many as our store takes together: more of them would be in no cache
-    /// when they are copied.
+    /// A batch of writes. Values are made ready for as many as our store takes together: more of
+    /// them would be in no cache when they are copied.
     fn write_batch(&mut self, part: &mut Part) -> Result<(), ExperimentError> {
         let size = self.plan.value_size;
         let mut left = self.plan.put_batch;
@@ -358,8 +360,8 @@ impl<'a, S: KeyValue> Worker<'a, S> {
     }
 }
 
-/// How many of how many draws are batches of reads, so that of a hundred operations, each one of a batch counted, this
-/// many read: the others are batches of writes.
+/// How many of how many draws are batches of reads, so that of a hundred operations, each one of a
+/// batch counted, this many read: the others are batches of writes.
 #[inline]
 fn shares(get_percent: u8, batch: u64, put_batch: u64) -> (u64, u64) {
     let reads = u64::from(get_percent) * put_batch;

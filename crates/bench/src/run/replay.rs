@@ -1,7 +1,8 @@
 //! Streams of operations, run to their end.
 //!
-//! On the clock is nothing but the operations: they are drawn beforehand, in pieces, and between two parts of a stream all
-//! threads meet and wait while the first one looks at memory. What comes before the mark [`LOADED`] does not count.
+//! On the clock is nothing but the operations: they are drawn beforehand, in pieces, and between
+//! two parts of a stream all threads meet and wait while the first one looks at memory. What comes
+//! before the mark [`LOADED`] does not count.
 
 use super::random::THREADS_MAX;
 use super::tally::{Collector, Latencies};
@@ -19,17 +20,17 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes that are written between two looks at the memory of the process.
 const LOOK_BYTES: u64 = 8 << 20;
-/// Operations that are drawn before the clock goes on, all threads together, 24 bytes each: so many that a cleaner gains little
-/// by the time in which they are drawn.
+/// Operations that are drawn before the clock goes on, all threads together, 24 bytes each: so many
+/// that a cleaner gains little by the time in which they are drawn.
 const DRAWN: usize = 1 << 20;
-/// One of so many operations is measured, since two looks at the clock cost some 50 ns: a prime, which keeps step with no
-/// pattern of a stream.
+/// One of so many operations is measured, since two looks at the clock cost some 50 ns: a prime,
+/// which keeps step with no pattern of a stream.
 const MEASURED_EVERY: u64 = 17;
 
 /// The mark when no more memory was given back for a while.
 pub const SETTLED: &str = "settled";
-/// Our store notices after two or three seconds that nothing is written, in the second window at the latest, and looks once
-/// more for what it may clean in the next.
+/// Our store notices after two or three seconds that nothing is written, in the second window at
+/// the latest, and looks once more for what it may clean in the next.
 const SETTLE_MIN: Duration = Duration::from_secs(7);
 /// Memory has settled when so long ...
 const SETTLE_STILL: Duration = Duration::from_millis(2500);
@@ -47,9 +48,11 @@ pub struct ReplayPlan {
     pub threads: usize,
     /// Seed of the streams.
     pub seed: u64,
-    /// Whether the first thread looks at the memory of the process as it goes, and not only between the parts of the stream.
+    /// Whether the first thread looks at the memory of the process as it goes, and not only between
+    /// the parts of the stream.
     pub memory: bool,
-    /// Whether to wait after deletions until memory that is given back was given back, and to look again.
+    /// Whether to wait after deletions until memory that is given back was given back, and to look
+    /// again.
     pub settle: bool,
     /// Whether to measure how long operations take: one of some.
     pub latencies: bool,
@@ -73,7 +76,8 @@ pub struct Mark {
 /// What replaying did.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Replayed {
-    /// Operations, all threads together, behind the mark [`LOADED`] if there is one. So with all numbers of operations.
+    /// Operations, all threads together, behind the mark [`LOADED`] if there is one. So with all
+    /// numbers of operations.
     pub operations: u64,
     /// The time of the slowest thread, of its operations alone.
     pub seconds: f64,
@@ -97,7 +101,8 @@ pub struct Replayed {
     pub latencies: Option<Latencies>,
 }
 
-/// What is live of all streams: each thread tells before the threads meet, and the first one takes it when they have met.
+/// What is live of all streams: each thread tells before the threads meet, and the first one takes
+/// it when they have met.
 #[derive(Default)]
 struct Lives {
     objects: AtomicU64,
@@ -125,7 +130,8 @@ pub(crate) fn replay<S: KeyValue>(
     plan: &ReplayPlan,
 ) -> Result<Replayed, ExperimentError> {
     within("threads", plan.threads, 1..=THREADS_MAX)?;
-    // The driver's own memory is found out before the first operation. A server's does not count here.
+    // The driver's own memory is found out before the first operation. A server's does not count
+    // here.
     let before = store.resident();
     let streams: Result<Vec<_>, _> = (0..plan.threads)
         .map(|thread| plan.stream.stream(plan.seed, thread, plan.threads))
@@ -230,8 +236,9 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         }
     }
 
-    /// Part by part: all threads meet when they have drawn its first operations, and when they have done its last one, whatever
-    /// has failed: the others would wait. All streams of a plan have the same marks.
+    /// Part by part: all threads meet when they have drawn its first operations, and when they have
+    /// done its last one, whatever has failed: the others would wait. All streams of a plan have
+    /// the same marks.
     fn run(mut self, ready: &dyn Fn()) -> Result<(Replayed, Collector), ExperimentError> {
         let mut done = Ok(());
         let mut begins = true;

@@ -32,14 +32,15 @@ pub struct CleanerOptions {
     pub cleaner_threads: u16,
     /// Warming up may take so long: at the highest utilizations it would take minutes.
     pub warmup_seconds: f64,
-    /// How long, and how often. A round is longer, up to ten times, until a quarter of the memory was written.
+    /// How long, and how often. A round is longer, up to ten times, until a quarter of the memory
+    /// was written.
     pub rounds: Rounds,
 }
 
 /// How often the memory is written anew before measuring, if there is time.
 const TURNOVERS: u64 = 2;
-/// The part of the memory that a round writes at least, if ten times its length is enough: with a slow disk a round by time
-/// alone would see few passes of the cleaner.
+/// The part of the memory that a round writes at least, if ten times its length is enough: with a
+/// slow disk a round by time alone would see few passes of the cleaner.
 const ROUND_TURNOVER: f64 = 0.25;
 
 /// What all stores of one panel have in common.
@@ -118,8 +119,8 @@ pub fn cleaner(
 }
 
 impl CleanerOptions {
-    /// Memory of each of so many stores that exist at once: 2 GiB, or what half of this machine's memory has for each, but no
-    /// less than 256 MiB.
+    /// Memory of each of so many stores that exist at once: 2 GiB, or what half of this machine's
+    /// memory has for each, but no less than 256 MiB.
     #[must_use]
     pub fn usual_memory(stores: usize) -> u64 {
         let share = Machine::this().memory / 2 / (stores.max(1) as u64);
@@ -361,7 +362,8 @@ fn counterparts<'a>(
         .filter(move |other| others.clone().all(|name| row.get(name) == other.get(name)))
 }
 
-/// High utilizations over the lowest, two-level over one-level, and tombstones for deletes alone over those for all.
+/// High utilizations over the lowest, two-level over one-level, and tombstones for deletes alone
+/// over those for all.
 fn compare(experiment: &mut Experiment) {
     let rows = experiment.rows.clone();
     let cell = |row: &Row, name| row.number(name).unwrap_or(f64::NAN);

@@ -1,10 +1,12 @@
-//! What objects need of our log's memory, computed from how they are laid out (`docs/log-format.md`).
+//! What objects need of our log's memory, computed from how they are laid out
+//! (`docs/log-format.md`).
 
 use super::KEY;
 use pluvio_format::{Encoded, Graves, Object};
 use pluvio_units::{ObjectVersion, SEGLET_BYTES, TableId, WHOLE_ENTRY_MAX};
 
-/// Bytes of the smallest segment that a log has: 40 seglets. Larger ones leave less of themselves unused.
+/// Bytes of the smallest segment that a log has: 40 seglets. Larger ones leave less of themselves
+/// unused.
 const SEGMENT_BYTES: f64 = (40 * SEGLET_BYTES) as f64;
 /// What heads and reserves of a small store take: no store of an experiment gets less memory.
 pub(super) const MEMORY_LEAST: u64 = 64 << 20;
@@ -14,13 +16,15 @@ pub(super) const MEMORY_LEAST: u64 = 64 << 20;
 pub(super) struct Demand {
     /// Bytes of their entries.
     pub(super) entries: f64,
-    /// The same with what must stay unused between them: small entries do not cross seglets' borders.
+    /// The same with what must stay unused between them: small entries do not cross seglets'
+    /// borders.
     pub(super) with_padding: f64,
 }
 
 impl Demand {
-    /// What so many bytes of values need, whose sizes lie evenly between these two. An object that takes the place of a
-    /// deleted one gets a later version: with `turned` it takes two bytes, which it does between 128 and 16383.
+    /// What so many bytes of values need, whose sizes lie evenly between these two. An object that
+    /// takes the place of a deleted one gets a later version: with `turned` it takes two bytes,
+    /// which it does between 128 and 16383.
     pub(super) fn of(values: u64, (least, largest): (u32, u32), turned: bool) -> Self {
         let version = ObjectVersion(if turned { 128 } else { 1 });
         let mean = least.midpoint(largest);
@@ -34,13 +38,15 @@ impl Demand {
         }
     }
 
-    /// The memory of which they need this part; at least what a store needs to open. The index is not in it.
+    /// The memory of which they need this part; at least what a store needs to open. The index is
+    /// not in it.
     pub(super) fn memory(self, utilization: f64) -> u64 {
         ((self.with_padding / utilization) as u64).max(MEMORY_LEAST)
     }
 }
 
-/// Bytes of an object's entry in the log: in a table whose number takes one byte, with an experiment's key.
+/// Bytes of an object's entry in the log: in a table whose number takes one byte, with an
+/// experiment's key.
 fn entry_bytes(value: u32, version: ObjectVersion) -> f64 {
     let value = vec![0; value as usize];
     let object = Object {
@@ -57,7 +63,8 @@ fn entry_bytes(value: u32, version: ObjectVersion) -> f64 {
 /// The part of the memory that stays unused where entries of these lengths lie.
 fn padding(least: f64, largest: f64) -> f64 {
     let seglet = SEGLET_BYTES as f64;
-    // What is left of a place when the next entry does not fit: half an entry, longer ones more often than short ones.
+    // What is left of a place when the next entry does not fit: half an entry, longer ones more
+    // often than short ones.
     let mean = (least + largest) / 2.0;
     let left = (mean + (largest - least).powi(2) / (12.0 * mean)) / 2.0;
     match largest <= WHOLE_ENTRY_MAX as f64 {
@@ -74,7 +81,8 @@ mod tests {
 
     #[test]
     fn headers_versions_and_padding_are_counted() {
-        // 21 bytes beside a value of 100: kind, length, checksum, graves and table, version, time, length of the key, key.
+        // 21 bytes beside a value of 100: kind, length, checksum, graves and table, version, time,
+        // length of the key, key.
         let new = Demand::of(100 * 1000, (100, 100), false);
         assert!((new.entries - 121_000.0).abs() < 1e-6, "{new:?}");
         assert!(new.with_padding < new.entries * 1.002, "{new:?}");

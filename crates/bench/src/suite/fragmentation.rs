@@ -1,4 +1,5 @@
-//! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over live bytes.
+//! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over
+//! live bytes.
 
 use super::demand::Demand;
 use super::{KEY, Watch, bars, check_utilization, step, turns};
@@ -19,7 +20,8 @@ pub struct FragmentationOptions {
     pub workloads: Vec<String>,
     /// Live bytes of values.
     pub live: u64,
-    /// Live objects in percent of our log, where the workload has most of them, with what must stay unused between them.
+    /// Live objects in percent of our log, where the workload has most of them, with what must stay
+    /// unused between them.
     pub utilization: u8,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
@@ -34,8 +36,8 @@ pub struct FragmentationOptions {
 /// Bytes of values that may live: at least one segment, and no more than a machine of today has.
 const LIVE_MIN: Size = Size(8 << 20);
 const LIVE_MAX: Size = Size(1 << 42);
-/// Part of the memory that must be left for dead objects below what the reserves leave: with less, a workload ends, but
-/// hardly in a time that anybody would wait.
+/// Part of the memory that must be left for dead objects below what the reserves leave: with less,
+/// a workload ends, but hardly in a time that anybody would wait.
 const DEAD_LEAST: f64 = 0.01;
 /// Where nothing is to be cleaned, all that is ever written takes this part of the memory.
 const AMPLE: f64 = 0.85;
@@ -143,8 +145,9 @@ fn ample(workload: &Workload, live: u64) -> u64 {
     demand(workload, bytes).memory(AMPLE)
 }
 
-/// The reserves of a store of that memory leave room for what will live in it, and for a little that is dead. A small
-/// memory has larger reserves for its size; how large is asked of a store, which has touched none of it yet.
+/// The reserves of a store of that memory leave room for what will live in it, and for a little
+/// that is dead. A small memory has larger reserves for its size; how large is asked of a store,
+/// which has touched none of it yet.
 fn check_room(
     program: &Program,
     options: &FragmentationOptions,
@@ -223,8 +226,8 @@ fn rounds_of(
 enum Purpose {
     /// Looks at memory, and time to give it back.
     Memory,
-    /// Nothing but the operations, in memory that was fetched before: that takes both sides time otherwise, but the one with more
-    /// memory more of it.
+    /// Nothing but the operations, in memory that was fetched before: that takes both sides time
+    /// otherwise, but the one with more memory more of it.
     Speed,
 }
 
@@ -329,7 +332,8 @@ impl Ratios {
     }
 }
 
-/// The most memory after the deletions over the most before them; NaN where the sizes do not change.
+/// The most memory after the deletions over the most before them; NaN where the sizes do not
+/// change.
 fn second_over_first(marks: &[Mark]) -> f64 {
     let Some(at) = marks.iter().position(|mark| mark.name == DELETED) else {
         return f64::NAN;

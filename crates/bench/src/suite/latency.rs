@@ -1,5 +1,6 @@
-//! Latency of writes, or of all operations of a mix, with the cleaner and without (000 fig. 10), beside what idle
-//! threads see: as many as a run has in all, for as long, in a process that has nothing else to do.
+//! Latency of writes, or of all operations of a mix, with the cleaner and without (000 fig. 10),
+//! beside what idle threads see: as many as a run has in all, for as long, in a process that has
+//! nothing else to do.
 
 use super::{Rounds, Watch, check_utilization, check_value_size, step, turns};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
@@ -29,7 +30,8 @@ pub struct LatencyOptions {
     pub baseline: bool,
 }
 
-/// Bytes that one writer may append in a second; the store without a cleaner has room for all rounds.
+/// Bytes that one writer may append in a second; the store without a cleaner has room for all
+/// rounds.
 const APPENDED_PER_SECOND: f64 = 700e6;
 /// Rounds may end so much late, in all: whoever ends them may have to wait for a processor.
 const LATE_SECONDS: f64 = 1.0;
@@ -207,7 +209,8 @@ fn start(
             None => options.cleaner_threads,
             Some(_) => 0,
         },
-        // Without a cleaner each write takes memory that was never used: fetching it is not what is measured.
+        // Without a cleaner each write takes memory that was never used: fetching it is not what is
+        // measured.
         populate: objects.is_some(),
         ..Setup::new(Kind::Pluvio, 0, memory)
     };

@@ -1,8 +1,9 @@
-//! The experiments of the storage engine: each starts its contestants, interleaves their rounds, and gives one
-//! [`Experiment`](crate::experiment::Experiment) and a picture.
+//! The experiments of the storage engine: each starts its contestants, interleaves their rounds,
+//! and gives one [`Experiment`](crate::experiment::Experiment) and a picture.
 //!
-//! - SUITE-1: what is compared ran in the same run, round by round in turn, and each round begins with another one; a row
-//!   gives the median of the rounds, of what is measured in time with the least and the most.
+//! - SUITE-1: what is compared ran in the same run, round by round in turn, and each round begins
+//!   with another one; a row gives the median of the rounds, of what is measured in time with the
+//!   least and the most.
 
 mod breakdown;
 mod cleaner;
@@ -47,7 +48,8 @@ fn step<T>(watch: Watch<'_>, name: impl Into<String>, work: impl FnOnce() -> T) 
     done
 }
 
-/// In which order so many take a round: each round another one is first, since who comes first may find the machine cooler.
+/// In which order so many take a round: each round another one is first, since who comes first may
+/// find the machine cooler.
 fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |place| (round + place) % count)
 }
@@ -58,7 +60,8 @@ const KEY: u64 = 8;
 const PROBE_MEMORY: u64 = 128 << 20;
 const PROBE_OBJECTS: u64 = 20_000;
 
-/// What our store needs beside the values: the bytes of log (key included) and of index for each object.
+/// What our store needs beside the values: the bytes of log (key included) and of index for each
+/// object.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Overhead {
     log: f64,
@@ -88,8 +91,8 @@ impl Overhead {
         })
     }
 
-    /// The memory in which so many objects with so many bytes of values are this part of the log; the index is
-    /// not in it. At least what a store needs to open.
+    /// The memory in which so many objects with so many bytes of values are this part of the log;
+    /// the index is not in it. At least what a store needs to open.
     fn memory(self, kind: Kind, objects: u64, bytes: u64, utilization: f64) -> u64 {
         let head = match kind {
             Kind::PluvioInPlace => VALUE_HEAD as f64,
@@ -167,8 +170,8 @@ fn check_value_size(bytes: usize) -> Result<(), ExperimentError> {
 const VALUE_HEAD: usize = 12;
 /// Most bytes of a value in a store that overwrites in place.
 pub const VALUE_MAX_IN_PLACE: usize = VALUE_MAX - VALUE_HEAD;
-/// Largest share of the log that live objects may take in an experiment, in percent; above what the reserves of a
-/// memory leave, a store is as full as it gets.
+/// Largest share of the log that live objects may take in an experiment, in percent; above what the
+/// reserves of a memory leave, a store is as full as it gets.
 const UTILIZATION_MAX: u8 = 98;
 
 /// A utilization that a store can have.

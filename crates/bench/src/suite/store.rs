@@ -1,5 +1,5 @@
-//! Throughput of stores inside a process: threads, value sizes, mixes, distributions, batches, and how full our log is
-//! (004 fig. 18-20).
+//! Throughput of stores inside a process: threads, value sizes, mixes, distributions, batches, and
+//! how full our log is (004 fig. 18-20).
 
 use super::{
     KEY, Overhead, Rounds, UTILIZATION_MAX, Watch, bars, check_utilization, check_value_size, step,
@@ -137,8 +137,9 @@ impl StoreOptions {
 }
 
 impl Case {
-    /// Whether both are of the same mix: then they take their rounds in turn, as what differs, threads and batches, is
-    /// compared. Among other mixes one would find the memory as the other leaves it.
+    /// Whether both are of the same mix: then they take their rounds in turn, as what differs,
+    /// threads and batches, is compared. Among other mixes one would find the memory as the other
+    /// leaves it.
     fn is_beside(&self, other: &Self) -> bool {
         self.get_percent == other.get_percent && self.distribution == other.distribution
     }
@@ -241,7 +242,8 @@ pub fn store(
     Ok((experiment, picture))
 }
 
-/// Starts and fills one that takes part. Those that are no log of ours get as much memory as our fullest.
+/// Starts and fills one that takes part. Those that are no log of ours get as much memory as our
+/// fullest.
 fn start(
     program: &Program,
     options: &StoreOptions,
@@ -280,8 +282,9 @@ struct Measured {
     held: Holdings,
 }
 
-/// All rounds of some cases on the same objects: in each round all cases, in each case all who take part, in turn. Gives by
-/// case and by who takes part. The first round, which only warms up, is left out.
+/// All rounds of some cases on the same objects: in each round all cases, in each case all who take
+/// part, in turn. Gives by case and by who takes part. The first round, which only warms up, is
+/// left out.
 fn rounds(
     processes: &mut [Process],
     options: &StoreOptions,
@@ -342,8 +345,9 @@ fn row(
     row
 }
 
-/// Ours of one utilization over the best of the others; in place over those in place, and over those with boxed values. The
-/// best is the one with the best median: the best of each round would be better than any of them is.
+/// Ours of one utilization over the best of the others; in place over those in place, and over
+/// those with boxed values. The best is the one with the best median: the best of each round would
+/// be better than any of them is.
 fn compare(
     experiment: &mut Experiment,
     entrants: &[Entrant],
@@ -388,8 +392,8 @@ fn compare(
     }
 }
 
-/// Our rows over our rows: two threads over one, batches over none, full logs over the emptiest. `rates` has the rounds of
-/// each row.
+/// Our rows over our rows: two threads over one, batches over none, full logs over the emptiest.
+/// `rates` has the rounds of each row.
 fn scaling(experiment: &mut Experiment, rates: &[Vec<f64>]) {
     let rows = experiment.rows.iter().cloned().zip(rates);
     let ours: Vec<(Row, &Vec<f64>)> = rows

@@ -31,14 +31,16 @@ pub struct StreamOptions {
     pub utilization: u8,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
-    /// How often, each time in new processes; streams end when they are through, whatever the seconds.
+    /// How often, each time in new processes; streams end when they are through, whatever the
+    /// seconds.
     pub rounds: Rounds,
 }
 
 /// Runs the experiment.
 ///
 /// # Errors
-/// A contestant cannot take part or failed, a trace cannot be read, or the parameters make no sense.
+/// A contestant cannot take part or failed, a trace cannot be read, or the parameters make no
+/// sense.
 pub fn stream(
     program: &Program,
     options: &StreamOptions,

@@ -1,10 +1,10 @@
 //! Phases of allocation with changing sizes: the workloads that fragment memory.
 //!
-//! W1-W8: table 1 of the log-structured memory paper. Five times the live bytes are allocated from one
-//! distribution of sizes, with random deletions that keep the live bytes at their limit; a part is deleted;
-//! then the same with another distribution.
-//! P1-P6: figure 14b of the Nibble dissertation. The limit is allocated in objects of one size, nine of ten are
-//! removed at random, and it is filled again with objects of another size.
+//! W1-W8: table 1 of the log-structured memory paper. Five times the live bytes are allocated from
+//! one distribution of sizes, with random deletions that keep the live bytes at their limit; a part
+//! is deleted; then the same with another distribution. P1-P6: figure 14b of the Nibble
+//! dissertation. The limit is allocated in objects of one size, nine of ten are removed at random,
+//! and it is filled again with objects of another size.
 
 use super::stream::{Live, Operation, Stream};
 use crate::random::Random;

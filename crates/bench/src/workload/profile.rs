@@ -8,7 +8,8 @@ use crate::random::Random;
 use pluvio_units::VALUE_MAX;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the keys that all contestants use; what a cluster's keys are longer is added to its values.
+/// Bytes of the keys that all contestants use; what a cluster's keys are longer is added to its
+/// values.
 const KEY: u32 = 8;
 
 /// A cluster, scaled.

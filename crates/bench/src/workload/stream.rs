@@ -38,7 +38,8 @@ pub enum Operation {
     Mark(&'static str),
 }
 
-/// The mark behind what is written first, because it is there before the load begins: it does not count.
+/// The mark behind what is written first, because it is there before the load begins: it does not
+/// count.
 pub const LOADED: &str = "loaded";
 
 /// What is live after the operations so far, as the stream knows it.

@@ -1,4 +1,5 @@
-//! How the programs behind `cargo xtask soak` and `cargo xtask beside-redis` begin: flags with values, and an exit code.
+//! How the programs behind `cargo xtask soak` and `cargo xtask beside-redis` begin: flags with
+//! values, and an exit code.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -23,8 +24,8 @@ impl Value {
     }
 }
 
-/// Reads the flags of this process into what was `asked`, with `set`, which gives false for a flag it does not know; then runs
-/// the program. Nonsense is told with `help` and exit code 2.
+/// Reads the flags of this process into what was `asked`, with `set`, which gives false for a flag
+/// it does not know; then runs the program. Nonsense is told with `help` and exit code 2.
 pub fn main<A>(
     help: &str,
     mut asked: A,

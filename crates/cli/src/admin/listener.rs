@@ -22,7 +22,8 @@ pub struct Bounds {
     pub connections: usize,
     /// How long each lives.
     pub life: Duration,
-    /// How long each may wait for the first byte of a request, and from there for the first byte of its answer.
+    /// How long each may wait for the first byte of a request, and from there for the first byte of
+    /// its answer.
     pub quiet: Duration,
 }
 
@@ -106,8 +107,8 @@ impl Connection {
         not_over(&mut self.quiet, cx)
     }
 
-    /// Bytes have come. Only the first ones since the last answer give more time: a request that comes byte by byte gets no
-    /// more for each.
+    /// Bytes have come. Only the first ones since the last answer give more time: a request that
+    /// comes byte by byte gets no more for each.
     fn has_read(&mut self) {
         if !self.is_asked {
             self.is_asked = true;

@@ -1,8 +1,8 @@
 //! HTTP for operators, on the admin port of every process: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else: at
-//!   most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`]. Those that ask nothing, or never finish asking,
-//!   give their places to others after [`QUIET_LIMIT`].
+//! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else:
+//!   at most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`]. Those that ask
+//!   nothing, or never finish asking, give their places to others after [`QUIET_LIMIT`].
 
 mod listener;
 pub mod metrics;
@@ -25,8 +25,8 @@ use tokio::net::TcpListener;
 const CONNECTIONS_MAX: usize = 64;
 /// How long a connection lives. Clients come again.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
-/// How long a connection may be without a request, and how long one may take from its first byte to that of its answer. The
-/// slowest page waits up to 3 s for servers.
+/// How long a connection may be without a request, and how long one may take from its first byte to
+/// that of its answer. The slowest page waits up to 3 s for servers.
 const QUIET_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the pages tell of.

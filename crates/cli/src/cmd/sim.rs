@@ -85,7 +85,8 @@ pub fn run(global: &Global, sim: &Sim) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the first failure smaller, where that is asked for; `again` runs it. The same check must fail; others are other errors.
+/// Makes the first failure smaller, where that is asked for; `again` runs it. The same check must
+/// fail; others are other errors.
 fn smaller(sim: &Sim, mut done: Done, again: &mut dyn FnMut(&RunOptions) -> RunReport) -> Done {
     let Some(first) = done.failed.first_mut().filter(|_| sim.shrink) else {
         return done;
@@ -140,8 +141,8 @@ impl Done {
     }
 }
 
-/// Runs the seeds with `simulate`, several at a time, until one fails or, with `--keep-going`, to the last.
-/// Reports are told in the order in which runs end.
+/// Runs the seeds with `simulate`, several at a time, until one fails or, with `--keep-going`, to
+/// the last. Reports are told in the order in which runs end.
 ///
 /// # Errors
 /// One could not be told.
@@ -276,7 +277,8 @@ mod tests {
         let done = two_failed();
         let (like, other) = (done.failed[0].clone(), done.failed[1].replay.clone());
         let mut tries = 0;
-        // It takes three operations, and no more than one client. With fewer something else is wrong.
+        // It takes three operations, and no more than one client. With fewer something else is
+        // wrong.
         let mut again = |options: &RunOptions| {
             tries += 1;
             let mut report = like.clone();

@@ -129,7 +129,8 @@ fn simulate_all(cleaner: &Cleaner, all: &[Options]) -> Result<Vec<Outcome>, Fail
     std::thread::scope(|scope| {
         for _ in 0..threads.min(all.len()) {
             scope.spawn(|| {
-                // The dearest ones stand at the end of each row of utilizations; last come, first served.
+                // The dearest ones stand at the end of each row of utilizations; last come, first
+                // served.
                 while let Some(index) = all
                     .len()
                     .checked_sub(1 + next.fetch_add(1, Ordering::Relaxed))

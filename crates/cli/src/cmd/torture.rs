@@ -1,8 +1,10 @@
-//! `pluvio torture`: a cluster of real processes under faults, with clients whose complete history is checked.
+//! `pluvio torture`: a cluster of real processes under faults, with clients whose complete history
+//! is checked.
 //!
-//! `docs/torture.md` tells what is done, recorded and checked. The parts: `faults` (the schedule), `nemesis` (does it, to
-//! processes, `links` and `disks`), `native` and `redis` (clients), `journal` (what they did), `report` (the judgement), `evidence` (where it is
-//! kept), `lines` (histories as files).
+//! `docs/torture.md` tells what is done, recorded and checked. The parts: `faults` (the schedule),
+//! `nemesis` (does it, to processes, `links` and `disks`), `native` and `redis` (clients),
+//! `journal` (what they did), `report` (the judgement), `evidence` (where it is kept), `lines`
+//! (histories as files).
 
 use crate::args::{Global, LogFormat};
 use crate::failure::Failure;
@@ -52,10 +54,11 @@ mod resp;
 const TABLE: &str = "redis:0";
 /// Coordinators: one leads, the other takes over.
 const COORDINATORS: u32 = 2;
-/// Longest pause of a client between two steps. It bounds the length of the history: twelve clients do some 500
-/// operations a second, which take about 300 MB an hour.
+/// Longest pause of a client between two steps. It bounds the length of the history: twelve clients
+/// do some 500 operations a second, which take about 300 MB an hour.
 const PACE_MS_MAX: u64 = 60;
-/// How long operations may take: half of the clients are patient, half give up early, so that many outcomes are unknown.
+/// How long operations may take: half of the clients are patient, half give up early, so that many
+/// outcomes are unknown.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(1)];
 /// How long the cluster may take to be healthy: far more than it needs on a machine that is busy.
 const HEALTHY_LIMIT: Duration = Duration::from_secs(180);
@@ -90,8 +93,9 @@ pub struct Torture {
     /// Kinds of faults: all, none, or a list with commas
     #[arg(long, value_name = "LIST", default_value_t = Faults::all())]
     faults: Faults,
-    /// Keep data, traces, history, faults and report in this directory, which must be empty or new [default: a temporary
-    /// directory, kept only when something does not hold or the run ends early]
+    /// Keep data, traces, history, faults and report in this directory, which must be empty or new
+    /// [default: a temporary directory, kept only when something does not hold or the run ends
+    /// early]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Run nothing: check a history that an earlier run has kept
@@ -122,7 +126,8 @@ struct Run {
     machine: Arc<Machine>,
 }
 
-/// Runs the torture. Exit code 0 when nothing was found that does not hold, 1 when something was, or when the run ended early.
+/// Runs the torture. Exit code 0 when nothing was found that does not hold, 1 when something was,
+/// or when the run ended early.
 pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     if let Some(path) = &torture.history {
         let history = lines::read(path)?;
@@ -147,8 +152,9 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment` fails with leaves no evidence
-/// but what it names: that there is no cluster, or that somebody stopped it.
+/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment`
+/// fails with leaves no evidence but what it names: that there is no cluster, or that somebody
+/// stopped it.
 fn run_with(
     global: &Global,
     torture: &Torture,
@@ -198,7 +204,8 @@ fn run_with(
     }
 }
 
-/// Arranges what faults need; those that this machine does not allow are taken away, with the reason.
+/// Arranges what faults need; those that this machine does not allow are taken away, with the
+/// reason.
 fn machine(torture: &mut Torture, seed: u64, data: &Path) -> (Machine, BTreeMap<Fault, String>) {
     let mut left_out = BTreeMap::new();
     let folders: Vec<PathBuf> = (1..=torture.servers)
@@ -219,7 +226,8 @@ fn machine(torture: &mut Torture, seed: u64, data: &Path) -> (Machine, BTreeMap<
         links = made.ok();
     }
     if faults.has(Fault::Disk) {
-        // A log on disk grows to twice the memory, R times, over as many servers; and as much again, because they are unevenly filled.
+        // A log on disk grows to twice the memory, R times, over as many servers; and as much
+        // again, because they are unevenly filled.
         let size = Size(torture.memory.bytes() * u64::from(torture.replicas) * 4);
         let made = Disks::new(folders.clone(), size);
         possible(faults, Fault::Disk, made.as_ref().err().cloned());
@@ -242,8 +250,8 @@ fn fresh_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() >> 40
 }
 
-/// Starts a cluster, torments it, heals it, and reads everything, twice. What ends that early, once there is a cluster, is
-/// in the report, beside everything that happened until then.
+/// Starts a cluster, torments it, heals it, and reads everything, twice. What ends that early, once
+/// there is a cluster, is in the report, beside everything that happened until then.
 ///
 /// # Errors
 /// There is no cluster.
@@ -308,8 +316,8 @@ async fn torment(
     Ok((report, pages.history))
 }
 
-/// All that is done to a cluster, one after the other. What came of it until then is in `journal`, `nemesis` and `report`, also
-/// when it fails.
+/// All that is done to a cluster, one after the other. What came of it until then is in `journal`,
+/// `nemesis` and `report`, also when it fails.
 async fn phases(
     env: &Env,
     run: &Run,
@@ -510,7 +518,8 @@ struct Readers<'a> {
 }
 
 impl Readers<'_> {
-    /// Reads every key once. A key that cannot be read is a violation: the cluster said that it is healthy.
+    /// Reads every key once. A key that cannot be read is a violation: the cluster said that it is
+    /// healthy.
     async fn read_everything(&self, report: &mut Report, round: u16) -> Result<(), Failure> {
         self.progress.set_message("reading every key");
         let keys: Arc<[Subject]> = {

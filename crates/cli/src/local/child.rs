@@ -30,8 +30,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `pluvio` with these arguments; by another program that becomes it, when `through` names one. Traces go to
-    /// `trace`, or to this process's standard error.
+    /// Starts `pluvio` with these arguments; by another program that becomes it, when `through`
+    /// names one. Traces go to `trace`, or to this process's standard error.
     ///
     /// # Errors
     /// The process or the trace file cannot be created.
@@ -72,7 +72,8 @@ impl Child {
             // Ctrl-C goes to this process alone, which then stops its children in order.
             .process_group(0)
             .kill_on_drop(true);
-        // Its options are those it is given, not those meant for this process; but a password is never given as an option.
+        // Its options are those it is given, not those meant for this process; but a password is
+        // never given as an option.
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("PLUVIO_") && variable != METADATA_PASSWORD {
                 command.env_remove(variable);

@@ -38,7 +38,8 @@ const STATUS_LIMIT: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at whether there is something to tell them.
 const TELL_PAUSE: Duration = Duration::from_secs(5);
-/// How long a cluster that lives for a while may take to be up: far more than it needs on a machine that is busy.
+/// How long a cluster that lives for a while may take to be up: far more than it needs on a machine
+/// that is busy.
 const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// What cluster to start.
@@ -92,8 +93,8 @@ pub struct Home {
 }
 
 impl LocalOptions {
-    /// A cluster that lives for a while, on any free ports: `servers` servers with so much memory each, all data
-    /// below `data`, traces in files beside it.
+    /// A cluster that lives for a while, on any free ports: `servers` servers with so much memory
+    /// each, all data below `data`, traces in files beside it.
     pub fn for_a_while(servers: u32, replicas: u32, memory: Size, data: &Path) -> Self {
         Self {
             servers: Some(servers),
@@ -395,8 +396,8 @@ impl LocalCluster {
         .await
     }
 
-    /// Waits until a child that was launched has announced itself, or any child has ended. Children are
-    /// launched again without waiting for them by whoever waits here.
+    /// Waits until a child that was launched has announced itself, or any child has ended. Children
+    /// are launched again without waiting for them by whoever waits here.
     pub async fn change(&mut self) -> Change {
         std::future::poll_fn(|cx| {
             for which in self.all() {
@@ -512,7 +513,8 @@ impl LocalCluster {
         self.slot(which).as_mut().ok_or_else(gone)
     }
 
-    /// Starts a child, on the data and ports that it had before if there was one; does not wait for it.
+    /// Starts a child, on the data and ports that it had before if there was one; does not wait for
+    /// it.
     ///
     /// # Errors
     /// The process cannot be created.
@@ -623,8 +625,8 @@ fn recovery(status: &ClusterStatus) -> String {
     }
 }
 
-/// Says what a start waits for where nobody sees that in the spinner: after a while, and when it changes. Ends when the
-/// start takes too long.
+/// Says what a start waits for where nobody sees that in the spinner: after a while, and when it
+/// changes. Ends when the start takes too long.
 async fn overdue(clock: &dyn Clock, progress: &ProgressBar, limit: Option<Duration>) -> Failure {
     let began = clock.now();
     let mut said = String::new();
@@ -653,7 +655,8 @@ fn own_program() -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))
 }
 
-/// The servers that a data directory knows: each N in ascending order whose `server-N` holds what a server keeps.
+/// The servers that a data directory knows: each N in ascending order whose `server-N` holds what a
+/// server keeps.
 fn servers_there(data: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(data) else {
         return Vec::new();
@@ -669,8 +672,8 @@ fn servers_there(data: &Path) -> Vec<u32> {
     known.into_iter().collect()
 }
 
-/// Where the coordinators will listen. The first one at the usual port when it is free: clients then
-/// find the cluster without being told.
+/// Where the coordinators will listen. The first one at the usual port when it is free: clients
+/// then find the cluster without being told.
 fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
     let host = |index| options.host(Which::Coordinator(index));
     let all = 0..options.coordinators as usize;

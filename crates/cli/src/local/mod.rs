@@ -1,9 +1,10 @@
-//! A cluster of child processes on this machine: `pluvio dev`, the demo, the measurement of recovery, and the torture.
+//! A cluster of child processes on this machine: `pluvio dev`, the demo, the measurement of
+//! recovery, and the torture.
 //!
 //! - LOC-1: no child outlives this process: each is told to die with its parent, and is killed when
 //!   its [`Child`](child::Child) is dropped.
-//! - LOC-2: the coordinators are stopped before the servers, so that they do not recover servers that
-//!   are stopped on purpose.
+//! - LOC-2: the coordinators are stopped before the servers, so that they do not recover servers
+//!   that are stopped on purpose.
 
 use std::time::Duration;
 

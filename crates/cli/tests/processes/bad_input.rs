@@ -1,5 +1,6 @@
-//! Bad input while data of crashed servers is recovered: strangers on every port, keys and values over the limits, servers
-//! that do not belong here. The recovery goes on as if they were not there.
+//! Bad input while data of crashed servers is recovered: strangers on every port, keys and values
+//! over the limits, servers that do not belong here. The recovery goes on as if they were not
+//! there.
 
 use crate::broken_bytes::{nonsense_in_a_frame, ports_of, say};
 use crate::data_directory::{copy, server};
@@ -224,7 +225,8 @@ fn a_recovery_goes_on_among_strangers() {
     cluster.wait_replicated();
 }
 
-/// The same when it is certain that they come in the middle: one server alone recovers nothing, for want of data and of backups.
+/// The same when it is certain that they come in the middle: one server alone recovers nothing, for
+/// want of data and of backups.
 #[test]
 fn a_recovery_that_waits_ends_among_strangers_too() {
     let cluster = Setup::servers(4).start();

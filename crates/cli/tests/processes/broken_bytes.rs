@@ -281,7 +281,8 @@ fn what_redis_answers(cluster: &Cluster) {
     }
 }
 
-/// Admin ports take a bounded number of connections; who comes then waits for a place, and gets it from those that ask nothing.
+/// Admin ports take a bounded number of connections; who comes then waits for a place, and gets it
+/// from those that ask nothing.
 fn admin_ports_at_their_bound(cluster: &Cluster) {
     /// What `docs/operations.md` says.
     const MOST: usize = 64;

@@ -69,7 +69,8 @@ fn dev_says_where_everything_is_and_ends_when_asked() {
     });
 }
 
-/// Whoever started a process may be gone when it is ready, or the disk full that its output goes to.
+/// Whoever started a process may be gone when it is ready, or the disk full that its output goes
+/// to.
 #[test]
 fn processes_that_cannot_say_that_they_are_ready_serve() {
     let _turn = Turn::take();

@@ -1,5 +1,5 @@
-//! Several coordinators on one store, as processes: the leader dies by `kill -9` or stands still, under
-//! load, and the cluster hears of a delay at most.
+//! Several coordinators on one store, as processes: the leader dies by `kill -9` or stands still,
+//! under load, and the cluster hears of a delay at most.
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::journal::{Journal, Load, NativeWay, RedisWay};
@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::time::Duration;
 
-/// What a takeover is to stay below on a machine with nothing else to do. Machines of CI have, and the bound
-/// is checked in the simulator; here it says when something is badly wrong.
+/// What a takeover is to stay below on a machine with nothing else to do. Machines of CI have, and
+/// the bound is checked in the simulator; here it says when something is badly wrong.
 const TAKEOVER_MAX: Duration = Duration::from_secs(15);
 /// Changes that must be acknowledged before the next fault.
 const MANY: u64 = 500;
@@ -73,8 +73,8 @@ fn leaders_come_and_go(flags: &[&str]) {
     println!("a killed leader was replaced, and a table created, in {took:?}");
     assert!(took < TAKEOVER_MAX, "{took:?}");
     wait_for_changes(&load);
-    // A crash is recovered by the one that leads then. Whoever asks one that waits is told who that is,
-    // but where the metadata is in a directory those who wait for it know nothing.
+    // A crash is recovered by the one that leads then. Whoever asks one that waits is told who that
+    // is, but where the metadata is in a directory those who wait for it know nothing.
     cluster.kill(3);
     let asked = match flags.is_empty() {
         true => vec![cluster.coordinators()],
@@ -192,7 +192,8 @@ fn coordinator(place: &str) -> (Running, Value) {
     (running, ready)
 }
 
-/// The store goes away and comes back; then it comes back empty, which must not begin a new cluster.
+/// The store goes away and comes back; then it comes back empty, which must not begin a new
+/// cluster.
 fn a_store_comes_and_goes(mut server: MetadataServer) {
     let place = server.place("/pluvio");
     let cluster = Setup::servers(2).flags(&["--metadata", &place]).start();

@@ -1,4 +1,5 @@
-//! Memory of a server that changes by itself: the server stops and says where, and others have what it had.
+//! Memory of a server that changes by itself: the server stops and says where, and others have what
+//! it had.
 
 use crate::support::{Reply, Setup};
 use std::fs::{File, OpenOptions};
@@ -27,7 +28,8 @@ fn large_mappings(pid: u32) -> Vec<(u64, usize)> {
     large.collect()
 }
 
-/// Where the headers of test objects end, in the first bytes of a mapping: the log's memory is used from its start on.
+/// Where the headers of test objects end, in the first bytes of a mapping: the log's memory is used
+/// from its start on.
 fn headers(memory: &File, first: u64, len: usize) -> Vec<u64> {
     let needle = b"value that a test will corrupt";
     let mut bytes = vec![0; len.min(8 * MIB)];

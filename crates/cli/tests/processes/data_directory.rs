@@ -81,7 +81,8 @@ fn something_in_the_way(cluster: &Cluster, place: &Path) {
     }
 }
 
-/// A server that may not write into its data directory. Root may write everywhere: it gives that right up.
+/// A server that may not write into its data directory. Root may write everywhere: it gives that
+/// right up.
 fn read_only(cluster: &Cluster, data: &Path) {
     fs::create_dir_all(data).unwrap();
     fs::set_permissions(data, fs::Permissions::from_mode(0o555)).unwrap();
@@ -210,7 +211,8 @@ fn of_another_role(cluster: &Cluster, place: &Path) {
     assert_eq!(files_below(place), before, "nothing was written");
 }
 
-/// What is no file of metadata begins no new cluster; where there is none, one is begun, also when that was interrupted before.
+/// What is no file of metadata begins no new cluster; where there is none, one is begun, also when
+/// that was interrupted before.
 fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
     type Make = fn(&Path);
     let words: [(&str, Make, &str); 3] = [
@@ -348,7 +350,8 @@ fn value(n: usize) -> String {
     format!("{n:08}").repeat(8 << 10)
 }
 
-/// Damages the frames of server `number` while nobody uses them, one after the other; gives their names.
+/// Damages the frames of server `number` while nobody uses them, one after the other; gives their
+/// names.
 fn damage(cluster: &Cluster, number: u32, how: impl Fn(&Path)) -> Vec<String> {
     let frames = files_below(&cluster.data().join(format!("server-{number}/frames")));
     assert!(frames.len() >= 4, "{frames:?}");

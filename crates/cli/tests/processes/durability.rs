@@ -79,7 +79,8 @@ fn nothing_acknowledged_is_lost_when_servers_are_killed_one_after_the_other_and_
         wait_for_changes(&load, MANY);
         let status = cluster.wait_settled(left);
         assert_eq!(done_recoveries(&status), 4 - left, "{status}");
-        // The second victim may hold what the first one's recovery has just written. Two servers cannot have two backups each.
+        // The second victim may hold what the first one's recovery has just written. Two servers
+        // cannot have two backups each.
         if left > 2 {
             cluster.wait_replicated();
         }
@@ -121,7 +122,8 @@ fn two_servers_killed_at_once_lose_nothing_with_three_replicas() {
     compare_all(&cluster, &mut journals, &redis);
 }
 
-/// What `synced` has over `buffered` only a loss of power shows, which the simulator has; here it must do all that `buffered` does.
+/// What `synced` has over `buffered` only a loss of power shows, which the simulator has; here it
+/// must do all that `buffered` does.
 #[test]
 fn nothing_acknowledged_is_lost_with_synced_writes() {
     let seed = Random::seed();

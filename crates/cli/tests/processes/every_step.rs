@@ -1,8 +1,8 @@
 //! The leader dies at every step of every operation, on real servers of etcd and ZooKeeper.
 //!
-//! Coordinators, servers and the network between them are simulated, as in `crates/coordinator/tests`, whose suite this is;
-//! the metadata is stored for real. Virtual time stands still while the store works, so a step is the same step in
-//! every run.
+//! Coordinators, servers and the network between them are simulated, as in
+//! `crates/coordinator/tests`, whose suite this is; the metadata is stored for real. Virtual time
+//! stands still while the store works, so a step is the same step in every run.
 
 // The cluster of the coordinator's own tests, with its scripted servers.
 #[path = "../../../coordinator/tests/common/mod.rs"]

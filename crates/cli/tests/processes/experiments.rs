@@ -1,4 +1,5 @@
-//! Experiments as users run them, at their smallest: they end, say what they must, and refuse nonsense.
+//! Experiments as users run them, at their smallest: they end, say what they must, and refuse
+//! nonsense.
 
 use crate::support::patience::wait_for;
 use crate::support::program::{Running, pluvio};
@@ -188,7 +189,8 @@ fn contestants_stand_still_while_another_one_runs_and_die_with_their_parent() {
     });
 }
 
-/// A trace with the usual columns: a value that is too large, one that was there before, and times that go back.
+/// A trace with the usual columns: a value that is too large, one that was there before, and times
+/// that go back.
 const TRACE: &str = "time,operation,key,size\n\
     7,get,a,100\n5,put,b,2000\n6,get,b,2000\n8,put,c,1048577\n9,delete,a,0\n10,get,a,0\n";
 
@@ -208,7 +210,8 @@ fn a_trace_is_replayed_and_what_was_cut_of_it_is_told() {
     assert_eq!((told("keys"), told("sizes_cut")), (3.into(), 1.into()));
     assert_eq!(rows(&json).len(), 2);
     for row in rows(&json) {
-        // `a` is written first, which does not count; then it is read before and after it is deleted, in each round.
+        // `a` is written first, which does not count; then it is read before and after it is
+        // deleted, in each round.
         assert_eq!(row["operations"], 3 * 6, "{row}");
         assert_eq!(row["gets"], 3 * 3, "{row}");
         assert_eq!(row["misses"], 3 + 2, "{row}");
@@ -276,7 +279,8 @@ fn memory_is_as_full_as_asked_does_not_grow_with_other_sizes_and_is_given_back()
     // A hundredth of the memory may stay unused between objects.
     let utilization = cell("utilization");
     assert!((0.845..0.861).contains(&utilization), "{row}");
-    // Values and keys of 1024 and 8 bytes, entries of 1046, no seglet beyond the memory; and what a process takes beside it.
+    // Values and keys of 1024 and 8 bytes, entries of 1046, no seglet beyond the memory; and what a
+    // process takes beside it.
     assert!(cell("peak_over_live") < 1.25, "{row}");
     // The first filling does not yet touch the memory that is for dead objects.
     assert!(cell("second_over_first") < 1.15, "{row}");

@@ -84,7 +84,8 @@ struct Mixed {
 }
 
 impl Mixed {
-    /// Most bytes that an object has in the log beside its value, and its share of results that are kept.
+    /// Most bytes that an object has in the log beside its value, and its share of results that are
+    /// kept.
     const OVERHEAD_MAX: u64 = 160;
     const BATCH: usize = 32;
 
@@ -169,7 +170,8 @@ fn with_80_percent_live_overwriting_goes_on_without_an_error() {
         let some: Vec<usize> = some.collect();
         objects.write(&mut redis, &some);
     }
-    // Sizes go with versions, so the share that lives wanders about; what is counted is what is there, and its headers.
+    // Sizes go with versions, so the share that lives wanders about; what is counted is what is
+    // there, and its headers.
     let live = sum(&cluster.status(), "memory_live");
     let there = objects.value_bytes();
     assert!(
@@ -190,7 +192,8 @@ fn with_80_percent_live_overwriting_goes_on_without_an_error() {
     objects.assert_there(&mut cluster.connect(0));
 }
 
-/// Clients that are connected and do nothing take up files; what a server needs for replicas is not theirs.
+/// Clients that are connected and do nothing take up files; what a server needs for replicas is not
+/// theirs.
 #[test]
 fn connections_that_use_up_the_files_stop_no_writes() {
     /// More than a server of so few files takes.

@@ -1,6 +1,7 @@
-//! The leader is killed by `kill -9` at chosen writes of every operation, under load, on real stores: the process
-//! that stores a change dies before the store has it, or after, before it hears so. The simulator does the same at every
-//! step (`every_step`); this is the same code in processes of its own. Each operation meets both deaths at its first write, in every run.
+//! The leader is killed by `kill -9` at chosen writes of every operation, under load, on real
+//! stores: the process that stores a change dies before the store has it, or after, before it hears
+//! so. The simulator does the same at every step (`every_step`); this is the same code in processes
+//! of its own. Each operation meets both deaths at its first write, in every run.
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::gate::{Blow, Gate};
@@ -19,11 +20,11 @@ use std::time::Duration;
 
 /// Changes that must be acknowledged after each death.
 const MANY: u64 = 200;
-/// The blows of one operation. Each stores something, so it meets the first two. Its second write may come when it has been
-/// answered; later ones are met in recoveries and migrations.
+/// The blows of one operation. Each stores something, so it meets the first two. Its second write
+/// may come when it has been answered; later ones are met in recoveries and migrations.
 const BLOWS: [Blow; 3] = [Blow::Before(0), Blow::After(0), Blow::Before(1)];
-/// How often a blow is tried that must be met. A first one misses only where the connection to the store breaks between a
-/// write and its answer.
+/// How often a blow is tried that must be met. A first one misses only where the connection to the
+/// store breaks between a write and its answer.
 const TRIES_MAX: u32 = 3;
 
 /// Coordinators of one cluster. A dead one is started again where it was.
@@ -157,7 +158,8 @@ fn operations(cluster: &Cluster, round: usize) -> Vec<Operation<'_>> {
     OPERATIONS.into_iter().zip(all).collect()
 }
 
-/// One death while `operation` is under way, at a write that is counted from its beginning on; true when it was reached.
+/// One death while `operation` is under way, at a write that is counted from its beginning on; true
+/// when it was reached.
 fn strike(
     gate: &Gate,
     coordinators: &mut Coordinators,

@@ -1,5 +1,6 @@
-//! The metadata stores outside of the process, against real servers: the promises of all stores, and what
-//! is told when a server is away or its place is somebody else's. What real servers say rarely is said by scripted ones.
+//! The metadata stores outside of the process, against real servers: the promises of all stores,
+//! and what is told when a server is away or its place is somebody else's. What real servers say
+//! rarely is said by scripted ones.
 
 use crate::support::cluster::Turn;
 use crate::support::gate::http_request;

@@ -1,6 +1,7 @@
-//! Metadata stores that are slow, stand still, take no changes, want a password, or hold another cluster's data, with real
-//! servers of etcd and ZooKeeper, and directories on disks that are full: what the cluster serves it serves on, `pluvio status` says
-//! what is wrong and what helps, and everything goes on by itself when the store does.
+//! Metadata stores that are slow, stand still, take no changes, want a password, or hold another
+//! cluster's data, with real servers of etcd and ZooKeeper, and directories on disks that are full:
+//! what the cluster serves it serves on, `pluvio status` says what is wrong and what helps, and
+//! everything goes on by itself when the store does.
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::metadata::{Kind, MetadataServer};
@@ -327,8 +328,8 @@ mod needs_small_disk {
         format!("{number:04}").repeat(60)
     }
 
-    /// Creates tables with these numbers and above until one is refused because it cannot be stored; notes those
-    /// that were acknowledged.
+    /// Creates tables with these numbers and above until one is refused because it cannot be
+    /// stored; notes those that were acknowledged.
     #[track_caller]
     fn create_until_refused(cluster: &Cluster, first: usize, acknowledged: &mut Vec<String>) {
         let mut hidden = 0;
@@ -369,8 +370,8 @@ mod needs_small_disk {
         command
     }
 
-    /// Starts the coordinator on a full disk. It has to store that it leads: it does where its file has room for that, and
-    /// otherwise ends and says what it needs.
+    /// Starts the coordinator on a full disk. It has to store that it leads: it does where its file
+    /// has room for that, and otherwise ends and says what it needs.
     #[track_caller]
     fn leads_or_says_what_it_needs(cluster: &Cluster, acknowledged: &[String]) {
         let data = cluster.data().join("coordinator");

@@ -1,4 +1,5 @@
-//! `pluvio torture` as its users meet it: a short run that holds, a history that does not, a run that ends early, and nonsense.
+//! `pluvio torture` as its users meet it: a short run that holds, a history that does not, a run
+//! that ends early, and nonsense.
 
 use crate::support::cluster::Turn;
 use crate::support::program::{Output, command, pluvio, run};
@@ -36,7 +37,8 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     let report = short_run(kept_text);
     assert_eq!(report["ok"], true, "{report}");
     assert_eq!(report["seed"], 2_010_131, "{report}");
-    // The stopped one is expelled. Where others are as well, the machine stood still, and a fault may be left out.
+    // The stopped one is expelled. Where others are as well, the machine stood still, and a fault
+    // may be left out.
     if number(&report["expelled"]) <= 1 {
         for kind in ["kill", "stop"] {
             assert!(report["faults_done"][kind].is_u64(), "{report}");
@@ -81,16 +83,18 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     output.fails(1, &["do not hold", "defect"]);
 }
 
-/// A few seconds of trouble, and it holds; everything that shows it is kept in a folder. Whatever the machine allows, this seed begins with a
-/// server that is killed, and stops another one half a second later, for so long that it is declared dead. Both happen
-/// unless another server is declared dead before: the first fault meets a calm cluster, and the second one joins others, with at most one server
-/// away before it. A full disk and a cut follow where they are possible.
+/// A few seconds of trouble, and it holds; everything that shows it is kept in a folder. Whatever
+/// the machine allows, this seed begins with a server that is killed, and stops another one half a
+/// second later, for so long that it is declared dead. Both happen unless another server is
+/// declared dead before: the first fault meets a calm cluster, and the second one joins others,
+/// with at most one server away before it. A full disk and a cut follow where they are possible.
 fn short_run(kept: &str) -> Value {
     let flags = "--minutes 0.15 --seed 2010131 --faults all --json --keep";
     torture(&format!("{flags} {kept}")).json()
 }
 
-/// A copy of a history in which one more client reads, at the very end, what somebody has overwritten long before.
+/// A copy of a history in which one more client reads, at the very end, what somebody has
+/// overwritten long before.
 fn with_a_stale_read(history: &Path) -> PathBuf {
     let text = fs::read_to_string(history).unwrap();
     let planted = stale_read(&text);
@@ -125,7 +129,8 @@ fn stale_read(history: &str) -> String {
     format!("{line}\n")
 }
 
-/// Where the run keeps its files that was told to keep temporary ones in this folder, once it has launched all of its servers.
+/// Where the run keeps its files that was told to keep temporary ones in this folder, once it has
+/// launched all of its servers.
 fn launched(temporary: &Path, last_server: u32) -> PathBuf {
     wait_for("the last server to be launched", || {
         let runs = fs::read_dir(temporary).unwrap();
@@ -147,7 +152,8 @@ fn a_run_that_cannot_go_on_leaves_what_happened_until_then() {
     let (data, output) = thread::scope(|scope| {
         let running = scope.spawn(|| run(&mut command, b""));
         let data = launched(folder.path(), 3);
-        // A process has no place for its trace from now on: none can be started again, as it is after a kill of everything.
+        // A process has no place for its trace from now on: none can be started again, as it is
+        // after a kill of everything.
         fs::rename(data.join("logs"), data.join("first-logs")).unwrap();
         fs::write(data.join("logs"), "").unwrap();
         (data, running.join().unwrap())

@@ -230,8 +230,8 @@ impl FakeCluster {
         }
     }
 
-    /// Another cluster takes the place of this one: empty, at the same addresses, with the same ids of servers and, one after the
-    /// other, of tables.
+    /// Another cluster takes the place of this one: empty, at the same addresses, with the same ids
+    /// of servers and, one after the other, of tables.
     pub fn begin_anew(&self) {
         let mut state = self.state();
         state.cluster = state.cluster.next();

@@ -249,8 +249,8 @@ fn writes_and_batches_that_wait_for_their_turn_do_not_hold_up_each_other() {
     let (cluster, client, table) = cluster(1);
     cluster.set_latency(Duration::from_millis(1));
     let many = keys(BATCH_UNDER_WAY_MAX);
-    // Half of the writes are under way, and the other half is next. By then all that may be under way are the
-    // items of batches, whose requests come behind them.
+    // Half of the writes are under way, and the other half is next. By then all that may be under
+    // way are the items of batches, whose requests come behind them.
     let writes = (0..2 * WINDOW).map(|_| client.write(&table, b"k", Bytes::new()));
     let batches = UNDER_WAY_MAX / BATCH_UNDER_WAY_MAX;
     let batches = (0..batches).map(|_| write_all(&client, &table, &many, 0));

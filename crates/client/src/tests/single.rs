@@ -406,7 +406,8 @@ fn tables_come_and_go() {
     });
 }
 
-/// It may have been idle meanwhile, so that nothing has told it: servers, tables and addresses are the same.
+/// It may have been idle meanwhile, so that nothing has told it: servers, tables and addresses are
+/// the same.
 #[test]
 fn a_client_that_outlives_its_cluster_changes_nothing_in_the_next_one() {
     let (cluster, client, old) = cluster(2);
@@ -452,7 +453,8 @@ fn a_drop_whose_reply_was_lost_succeeds() {
     cluster.run(client.drop_table("t")).unwrap();
     let error = cluster.run(client.drop_table("t")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTable);
-    // As after a drop that servers have not followed yet, and one that waited for the coordinator's store.
+    // As after a drop that servers have not followed yet, and one that waited for the coordinator's
+    // store.
     for why in [RetryReason::NotReady, RetryReason::MetadataTrouble] {
         let later = Refusal::retry(Duration::from_millis(50), why);
         cluster.plan(Opcode::DropTable, Fault::Refuse(later), 1);

@@ -1,4 +1,5 @@
-//! Checks by themselves, among servers that answer as they are told to: who is asked, when, and whose answer counts (DETECT-1).
+//! Checks by themselves, among servers that answer as they are told to: who is asked, when, and
+//! whose answer counts (DETECT-1).
 
 use super::*;
 use crate::lead::Campaign;
@@ -150,7 +151,8 @@ impl Scene {
     }
 }
 
-/// The others may have answered later than the suspect was asked for the fourth time, and contact may be back since.
+/// The others may have answered later than the suspect was asked for the fourth time, and contact
+/// may be back since.
 #[test]
 fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it() {
     let at_last: Script = |server, at| server == ServerId(2) || at >= SECOND;
@@ -164,8 +166,8 @@ fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it
     }
 }
 
-/// The only other server is silent when it is asked by the check, and has answered other pings: just now each time, or once, 100 ms
-/// before the first ping of the suspect.
+/// The only other server is silent when it is asked by the check, and has answered other pings:
+/// just now each time, or once, 100 ms before the first ping of the suspect.
 #[test]
 fn an_answer_of_the_last_half_second_is_a_witness_and_an_earlier_one_is_none() {
     for (times, is_up, asked) in [(100, false, None), (1, true, Some(500))] {

@@ -32,8 +32,8 @@ const SILENCE: Duration = Duration::from_millis(800);
 const PING_LIMIT: Duration = Duration::from_millis(200);
 /// How often the record is looked at after a challenge.
 const CHALLENGE_LOOK: Duration = Duration::from_millis(50);
-/// The pause after a challenge that was answered: a leader that this candidate cannot reach, but that
-/// reaches the store, is left in peace most of the time.
+/// The pause after a challenge that was answered: a leader that this candidate cannot reach, but
+/// that reaches the store, is left in peace most of the time.
 const ANSWERED_PAUSE: Duration = Duration::from_secs(2);
 /// How long the store may take to say which servers there are; a takeover waits for it.
 const LOAD_LIMIT: Duration = Duration::from_millis(500);
@@ -70,8 +70,9 @@ pub(crate) enum CampaignError {
 }
 
 impl Campaign {
-    /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is wrong with the store; `seen` is the
-    /// newest term that this process has seen a leader's record of.
+    /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is
+    /// wrong with the store; `seen` is the newest term that this process has seen a leader's record
+    /// of.
     ///
     /// # Errors
     /// See [`CampaignError`].

@@ -1,10 +1,11 @@
-//! Whether a leader reaches the servers (LEAD-5): what its latest pings of servers chosen at random showed.
+//! Whether a leader reaches the servers (LEAD-5): what its latest pings of servers chosen at random
+//! showed.
 
 use crate::detect::Sign;
 use std::collections::VecDeque;
 
-/// Pings that are remembered. While servers are silent that is the last three to four seconds; a leader that has sent fewer
-/// says nothing about itself.
+/// Pings that are remembered. While servers are silent that is the last three to four seconds; a
+/// leader that has sent fewer says nothing about itself.
 const WINDOW: usize = 8;
 /// A quarter: with as few answers, or fewer, contact is lost.
 const LOST_MAX: usize = WINDOW / 4;
@@ -17,7 +18,8 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// Takes in one ping. A machine that refuses the connection is reached: it says that the process is gone.
+    /// Takes in one ping. A machine that refuses the connection is reached: it says that the
+    /// process is gone.
     pub(crate) fn note(&mut self, sign: Sign) {
         if self.latest.len() == WINDOW {
             self.latest.pop_front();

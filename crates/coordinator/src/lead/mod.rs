@@ -9,25 +9,27 @@
 //!
 //! Invariants
 //! - LEAD-1: every batch is applied only if the leader's record is exactly the one that this leader
-//!   wrote last, and writes the next one, with a number one higher. So batches of one leader are applied
-//!   in order and once, however often and late they arrive; and nothing of a former leader is applied once
-//!   there is a new one.
-//! - LEAD-2: a leader answers and acts only for [`LEASE`] after it asked the store and found its record
-//!   there and no challenge that it has not answered, or after it began a batch that was applied.
-//!   An applied batch is an answer to every challenge before it. Nor does it answer once it has begun to release its
-//!   record: that may be stored long before it hears so.
-//! - LEAD-3: a candidate takes over only with a record that has not changed for [`TAKEOVER`] after its
-//!   challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped by then.
-//! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one record
-//!   that says how many parts there are. Whoever leads next unpacks them first.
+//!   wrote last, and writes the next one, with a number one higher. So batches of one leader are
+//!   applied in order and once, however often and late they arrive; and nothing of a former leader
+//!   is applied once there is a new one.
+//! - LEAD-2: a leader answers and acts only for [`LEASE`] after it asked the store and found its
+//!   record there and no challenge that it has not answered, or after it began a batch that was
+//!   applied. An applied batch is an answer to every challenge before it. Nor does it answer once
+//!   it has begun to release its record: that may be stored long before it hears so.
+//! - LEAD-3: a candidate takes over only with a record that has not changed for [`TAKEOVER`] after
+//!   its challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped
+//!   by then.
+//! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one
+//!   record that says how many parts there are. Whoever leads next unpacks them first.
 //!
-//! - LEAD-5: a leader gives way only to a challenger that reaches more than half of the servers it asked, and only if its
-//!   own pings have reached a quarter of them at most. So nobody gives way while nobody is better off, as when all
-//!   servers are down, and two that are equally well off do not take turns. See `contact`.
+//! - LEAD-5: a leader gives way only to a challenger that reaches more than half of the servers it
+//!   asked, and only if its own pings have reached a quarter of them at most. So nobody gives way
+//!   while nobody is better off, as when all servers are down, and two that are equally well off do
+//!   not take turns. See `contact`.
 //!
-//! A leader that is not challenged writes nothing: the lease costs two reads now and then. (Where every
-//! renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety needs no
-//! clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
+//! A leader that is not challenged writes nothing: the lease costs two reads now and then. (Where
+//! every renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety
+//! needs no clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
 //!
 //! A store that is exclusive needs no lease: who has it open leads.
 
@@ -46,13 +48,13 @@ use serde::{Deserialize, Serialize};
 
 /// How long one look at the store lets a leader answer.
 pub(crate) const LEASE: Duration = Duration::from_millis(1000);
-/// How long a leader may leave a challenge unanswered. Longer than [`LEASE`] by a quarter, for clocks
-/// that run unevenly.
+/// How long a leader may leave a challenge unanswered. Longer than [`LEASE`] by a quarter, for
+/// clocks that run unevenly.
 pub(crate) const TAKEOVER: Duration = Duration::from_millis(1300);
 /// How often a leader looks at the store: three times a lease, so that a slow answer costs nothing.
 const LOOK: Duration = Duration::from_millis(300);
-/// How long a store may take for one request. Later answers are not waited for; LEAD-1 makes it safe to ask
-/// again.
+/// How long a store may take for one request. Later answers are not waited for; LEAD-1 makes it
+/// safe to ask again.
 const STORE_LIMIT: Duration = Duration::from_secs(5);
 /// The pause before a store that failed is asked again.
 const STORE_RETRY: Duration = Duration::from_millis(500);

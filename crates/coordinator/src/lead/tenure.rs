@@ -1,7 +1,7 @@
 //! What a leader does to the store, and how it notices that it does not lead any more.
 //!
-//! Locks: `chain` is held while a batch is stored, so batches follow each other. `seen` is for single
-//! steps.
+//! Locks: `chain` is held while a batch is stored, so batches follow each other. `seen` is for
+//! single steps.
 
 use super::contact::Contact;
 use super::{
@@ -27,7 +27,8 @@ pub(crate) enum End {
     Over(String),
     /// It made room for another coordinator, which has not taken over yet (LEAD-5).
     GaveWay,
-    /// The store has older records than were stored there; says what shows it. Nobody is to lead on them.
+    /// The store has older records than were stored there; says what shows it. Nobody is to lead on
+    /// them.
     WentBack(String),
 }
 
@@ -146,8 +147,8 @@ impl Tenure {
         })
     }
 
-    /// Whether the store did not take the batch that it was given last, so that all others wait behind that one. One that can be
-    /// read may be in this state and in no other trouble.
+    /// Whether the store did not take the batch that it was given last, so that all others wait
+    /// behind that one. One that can be read may be in this state and in no other trouble.
     pub(crate) fn is_stuck(&self) -> bool {
         self.seen().is_stuck
     }
@@ -171,7 +172,8 @@ impl Tenure {
         });
     }
 
-    /// Ends the tenure because the store has older records than were stored there; `why` says what shows it.
+    /// Ends the tenure because the store has older records than were stored there; `why` says what
+    /// shows it.
     pub(crate) fn store_went_back(&self, why: String) {
         self.end(End::WentBack(why));
     }
@@ -237,7 +239,8 @@ impl Tenure {
         better_off && self.contact().is_lost()
     }
 
-    /// Whether the store has this tenure's record; ends the tenure otherwise. For those who have read much, piece by piece.
+    /// Whether the store has this tenure's record; ends the tenure otherwise. For those who have
+    /// read much, piece by piece.
     ///
     /// # Errors
     /// The store does not say.
@@ -247,8 +250,8 @@ impl Tenure {
         self.is_mine(found.as_ref(), number)
     }
 
-    /// Whether a record that was just read is one of this tenure, and not older than the one with this number, which was stored
-    /// before; ends the tenure otherwise.
+    /// Whether a record that was just read is one of this tenure, and not older than the one with
+    /// this number, which was stored before; ends the tenure otherwise.
     fn is_mine(&self, record: Option<&Bytes>, number: u64) -> Result<bool, StoreError> {
         let Some(bytes) = record else {
             let gone = "the leader's record is gone from the metadata store";
@@ -307,10 +310,12 @@ impl Tenure {
         self.unpack_parts(&mut chain, parts, keys).await
     }
 
-    /// Finishes a large batch that a former leader has made valid. To be called before anything is read.
+    /// Finishes a large batch that a former leader has made valid. To be called before anything is
+    /// read.
     ///
     /// # Errors
-    /// The store cannot be read, or this coordinator does not lead any more: then nothing is to be done.
+    /// The store cannot be read, or this coordinator does not lead any more: then nothing is to be
+    /// done.
     pub(crate) async fn unpack(&self) -> Result<Result<(), Deposed>, StoreError> {
         let mut chain = self.chain.lock().await;
         let stored = limited(&self.env, self.store.list_prefix(PARTS)).await?;
@@ -363,7 +368,8 @@ impl Tenure {
         self.end(End::Over("it was asked to".into()));
     }
 
-    /// The room that the store's limits leave beside the leader's record, for one part's encoding too.
+    /// The room that the store's limits leave beside the leader's record, for one part's encoding
+    /// too.
     fn room(&self) -> Limits {
         /// The leader's record, and what encoding adds to changes: some 20 bytes each.
         const RESERVED: usize = 4096;

@@ -184,7 +184,8 @@ fn a_crash_ends_the_migration_in_the_same_change() {
         (tablet.owner, tablet.state),
         (ServerId(2), TabletState::Recovering)
     );
-    // It may not have heard that it was given the tablet: its log is recovered now, with what it received (COORD-11).
+    // It may not have heard that it was given the tablet: its log is recovered now, with what it
+    // received (COORD-11).
     assert_eq!(state.settle_move(&report(1, 2, true)), refused);
     state.mark_crashed(ServerId(1));
     state.check();

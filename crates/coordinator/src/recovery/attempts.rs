@@ -1,7 +1,7 @@
 //! Attempts under way: who recovers which partition, and what became of it.
 //!
-//! Who owns recovered tablets is decided in one place, [`Shared::finished`], and by the stored state
-//! alone (COORD-6): an attempt in memory only says whether a partition is still wanted from a
+//! Who owns recovered tablets is decided in one place, [`Shared::finished`], and by the stored
+//! state alone (COORD-6): an attempt in memory only says whether a partition is still wanted from a
 //! master; whether a master has got it already is written in the tablets.
 
 use crate::shared::Shared;
@@ -51,8 +51,8 @@ impl State {
     /// whether the master has it.
     ///
     /// # Errors
-    /// The master is of another cluster, or no member any more. It may have been given the partition before: its log is recovered, and must keep
-    /// what was replayed to it (COORD-11).
+    /// The master is of another cluster, or no member any more. It may have been given the
+    /// partition before: its log is recovered, and must keep what was replayed to it (COORD-11).
     pub(crate) fn settle(
         &mut self,
         report: &RecoveryMasterFinished,

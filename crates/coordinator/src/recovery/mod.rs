@@ -139,7 +139,8 @@ impl Shared {
         tracing::info!(%crashed, address, "recovery started");
         self.memory().history.begin(crashed, address, began);
         if record.info.volatile {
-            // No backup fences it. It serves by the coordinator's word, which it has had no more since it was declared dead (LEASE-4).
+            // No backup fences it. It serves by the coordinator's word, which it has had no more
+            // since it was declared dead (LEASE-4).
             self.phase(crashed, "waiting for its lease to end".into());
             self.env.clock.sleep(self.options.zombie_grace).await;
         }
@@ -346,7 +347,8 @@ impl Shared {
             let tried = partition.tried;
             failed.insert(partition.master, Failure { tried, why });
         }
-        // A crash of a master changes the list, so it need not be waited for; other failures may last.
+        // A crash of a master changes the list, so it need not be waited for; other failures may
+        // last.
         let outcome = if !failed.is_empty() && !matches!(crashes, Ok(true)) {
             pluvio_units::mark("recovery-partition-again");
             Outcome::Again(self.options.recovery_retry)

@@ -2,8 +2,9 @@
 //!
 //! Statistics say how much each table holds; within a table, hashes are spread evenly, so a
 //! tablet's share is that of its range. Large tablets are cut, then each piece goes to the least
-//! loaded partition, largest pieces first. Partitions are small where there are masters for all of them; where there are not, they
-//! are larger, since what does not go to a master now needs another attempt, which reads every replica again.
+//! loaded partition, largest pieces first. Partitions are small where there are masters for all of
+//! them; where there are not, they are larger, since what does not go to a master now needs another
+//! attempt, which reads every replica again.
 
 use super::plan::{Load, Stats};
 use crate::state::Width;
@@ -78,7 +79,8 @@ impl Bin {
     }
 }
 
-/// No more partitions than this are made for the sake of what earlier attempts have shown: they are dealt by the leader's event loop.
+/// No more partitions than this are made for the sake of what earlier attempts have shown: they are
+/// dealt by the leader's event loop.
 const FINER_MAX: u64 = 2048;
 
 /// What earlier attempts have shown.
@@ -111,9 +113,10 @@ fn limit(total: Load, masters: u64, experience: Experience) -> (Load, u64) {
 }
 
 /// Cuts tablets into partitions: none over 500 MB or 2 million entries as far as cutting can do
-/// that and there are masters for them ([`PARTITION_CROWD_MAX`] times as much where there are not), about one for each of the `masters` that could
-/// help, none below [`PARTITION_BYTES_MIN`] for the sake of it, and what `experience` asks for.
-/// `tablets_of` says how many tablets a table has in all, which bounds how often it can be cut.
+/// that and there are masters for them ([`PARTITION_CROWD_MAX`] times as much where there are not),
+/// about one for each of the `masters` that could help, none below [`PARTITION_BYTES_MIN`] for the
+/// sake of it, and what `experience` asks for. `tablets_of` says how many tablets a table has in
+/// all, which bounds how often it can be cut.
 pub(crate) fn partition(
     tablets: &[TabletSpec],
     stats: &Stats,
@@ -153,7 +156,8 @@ pub(crate) fn partition(
     }
 }
 
-/// Cuts tablets that hold more than the goal. Where a table would get too many tablets, each of its tablets is cut into fewer pieces.
+/// Cuts tablets that hold more than the goal. Where a table would get too many tablets, each of its
+/// tablets is cut into fewer pieces.
 fn cut(
     tablets: &[TabletSpec],
     loads: &[Load],

@@ -86,8 +86,9 @@ impl Shared {
         told
     }
 
-    /// Whom of the servers that are up and keep replicas to ask, in random order but for what [`Trouble::choose`] says; those that
-    /// recover something already are busy. What has replicas must not end on a server that keeps none.
+    /// Whom of the servers that are up and keep replicas to ask, in random order but for what
+    /// [`Trouble::choose`] says; those that recover something already are busy. What has replicas
+    /// must not end on a server that keeps none.
     pub(super) fn choose_masters(&self, trouble: &mut Trouble) -> Masters {
         let state = self.state();
         let mut masters: Vec<ServerId> = state

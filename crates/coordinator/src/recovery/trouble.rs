@@ -1,5 +1,5 @@
-//! What earlier attempts to recover a server failed at, most often for want of memory: it decides who is asked next and how
-//! finely the rest is cut, and people are told.
+//! What earlier attempts to recover a server failed at, most often for want of memory: it decides
+//! who is asked next and how finely the rest is cut, and people are told.
 
 use super::Attempted;
 use super::partition::Experience;
@@ -55,9 +55,10 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// How many times as many partitions the next attempt has as what is left asks for, where tablets can be cut. After one attempt in
-    /// vain other masters are asked; each further one doubles it, since what fits no master as a whole may fit several in
-    /// parts, and each one that recovers a partition halves it.
+    /// How many times as many partitions the next attempt has as what is left asks for, where
+    /// tablets can be cut. After one attempt in vain other masters are asked; each further one
+    /// doubles it, since what fits no master as a whole may fit several in parts, and each one that
+    /// recovers a partition halves it.
     fn finer(&self) -> u64 {
         1 << self.in_vain.saturating_sub(1)
     }
@@ -93,9 +94,10 @@ impl Trouble {
         };
     }
 
-    /// Chooses among `masters`, which are all that can recover. Who tried and could not, most often for want of memory, holds an
-    /// attempt for long, so it is not asked again as long as there is one that has not failed. Who failed least comes first, and of
-    /// these who is not `busy`; the rest is as it was. Forgets who is not among them.
+    /// Chooses among `masters`, which are all that can recover. Who tried and could not, most often
+    /// for want of memory, holds an attempt for long, so it is not asked again as long as there is
+    /// one that has not failed. Who failed least comes first, and of these who is not `busy`; the
+    /// rest is as it was. Forgets who is not among them.
     pub(super) fn choose(
         &mut self,
         mut masters: Vec<ServerId>,

@@ -1,10 +1,10 @@
 //! Where the coordinator keeps what it must not forget.
 //!
-//! A [`MetadataStore`] is a small ordered map of names to bytes with atomic batches that are applied
-//! only if one key still has a given value. The coordinator is its only user; the interface asks for
-//! no more than ZooKeeper, etcd and an embedded database all have (003 §9). What makes several
-//! coordinators on one store safe is made of it in `lead`. [`conformance`] is the same test for
-//! all of them.
+//! A [`MetadataStore`] is a small ordered map of names to bytes with atomic batches that are
+//! applied only if one key still has a given value. The coordinator is its only user; the interface
+//! asks for no more than ZooKeeper, etcd and an embedded database all have (003 §9). What makes
+//! several coordinators on one store safe is made of it in `lead`. [`conformance`] is the same test
+//! for all of them.
 
 pub mod conformance;
 mod memory;
@@ -102,8 +102,8 @@ impl Limits {
     };
 }
 
-/// The store failed. Whether a batch was applied is not known. Retryable: disks are emptied, daemons
-/// come back.
+/// The store failed. Whether a batch was applied is not known. Retryable: disks are emptied,
+/// daemons come back.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("metadata store {0}")]
 pub struct StoreError(pub String);
@@ -137,8 +137,8 @@ pub trait MetadataStore: Send + Sync {
         Limits::NONE
     }
 
-    /// Whether nobody else can use the store while this process has it open. A coordinator on such a
-    /// store leads at once and for ever; on others it holds a lease.
+    /// Whether nobody else can use the store while this process has it open. A coordinator on such
+    /// a store leads at once and for ever; on others it holds a lease.
     fn is_exclusive(&self) -> bool;
 }
 

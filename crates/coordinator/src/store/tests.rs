@@ -188,8 +188,8 @@ fn text(number: usize) -> Bytes {
     Bytes::from(number.to_string())
 }
 
-/// Gives a store the batch with this number, from 0, as the coordinator does: each depends on the one before (LEAD-1). An error is
-/// no answer; whoever gives it again hears how it ended.
+/// Gives a store the batch with this number, from 0, as the coordinator does: each depends on the
+/// one before (LEAD-1). An error is no answer; whoever gives it again hears how it ended.
 async fn give(store: &RedbStore, number: usize) -> Result<(), StoreError> {
     let put = |key: String, value: Bytes| Change::Put { key, value };
     let batch = vec![

@@ -25,7 +25,8 @@ const CUT: KeyHash = KeyHash(1 << 40);
 pub enum Operation {
     /// A table is created.
     Create,
-    /// One is created while a server is dead of which nobody knows it yet: that one gets a tablet, and never confirms it.
+    /// One is created while a server is dead of which nobody knows it yet: that one gets a tablet,
+    /// and never confirms it.
     Replace,
     /// One is dropped.
     Drop,
@@ -175,8 +176,8 @@ fn owner(table: &TableInfo) -> ServerId {
     first.owner
 }
 
-/// Plays one operation; the leader dies at a step of it, and another one goes on. `heir`: that one dies too, at a step of
-/// its own, and a third one goes on.
+/// Plays one operation; the leader dies at a step of it, and another one goes on. `heir`: that one
+/// dies too, at a step of its own, and a third one goes on.
 fn play(
     ground: Arc<dyn Ground>,
     operation: Operation,
@@ -238,8 +239,8 @@ fn play(
     steps
 }
 
-/// Lets the leader die before and after every step of every operation, each time on a new ground. Gives how
-/// many deaths that were.
+/// Lets the leader die before and after every step of every operation, each time on a new ground.
+/// Gives how many deaths that were.
 pub fn the_leader_dies_at_every_step(new_ground: &dyn Fn() -> Arc<dyn Ground>) -> usize {
     let mut deaths = 0;
     for operation in Operation::ALL {
@@ -265,11 +266,12 @@ pub fn the_leader_dies_at_every_step(new_ground: &dyn Fn() -> Arc<dyn Ground>) -
     deaths
 }
 
-/// Steps of a second leader at which it dies: those in which it takes over and takes up what the first one left.
+/// Steps of a second leader at which it dies: those in which it takes over and takes up what the
+/// first one left.
 const HEIR_STEPS: u64 = 12;
 
-/// Lets the leader die after every step of every operation, and the next one at each of its first steps. Gives how many
-/// times both died.
+/// Lets the leader die after every step of every operation, and the next one at each of its first
+/// steps. Gives how many times both died.
 pub fn the_next_leader_dies_too(new_ground: &dyn Fn() -> Arc<dyn Ground>) -> usize {
     let mut deaths = 0;
     for operation in Operation::ALL {

@@ -1,4 +1,5 @@
-//! What simulated coordinators stand on: their metadata store, and the environment that they run in.
+//! What simulated coordinators stand on: their metadata store, and the environment that they run
+//! in.
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -10,8 +11,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A metadata store for simulated coordinators. Whatever is asked of it is answered at once: virtual time
-/// stands still meanwhile, so that a simulation on a real store is as deterministic as any other.
+/// A metadata store for simulated coordinators. Whatever is asked of it is answered at once:
+/// virtual time stands still meanwhile, so that a simulation on a real store is as deterministic as
+/// any other.
 pub trait Ground: Send + Sync {
     /// What one incarnation of a coordinator gets.
     fn open(&self, sim: &SimHandle, process: &ProcessEnv) -> (Env, Arc<dyn MetadataStore>);

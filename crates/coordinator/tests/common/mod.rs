@@ -290,8 +290,8 @@ impl Cluster {
         asked.expect("a call ends at its limit")
     }
 
-    /// Lets the tablet with this hash move to a server that does not have it; `choice` says which. False when it was
-    /// not stored and is to be tried again.
+    /// Lets the tablet with this hash move to a server that does not have it; `choice` says which.
+    /// False when it was not stored and is to be tried again.
     pub fn migrate(&self, name: &str, at: KeyHash, choice: u64) -> bool {
         let table = TableRef::Name(name.into());
         let asked = self.try_once(GetTable {
@@ -370,8 +370,8 @@ impl Cluster {
         for _ in 0..600 {
             self.sim.run_for(Duration::from_millis(100));
             let status = self.status();
-            // Everybody who is listed runs, everybody who runs is listed (or knows that it is dead),
-            // and all have the newest list.
+            // Everybody who is listed runs, everybody who runs is listed (or knows that it is
+            // dead), and all have the newest list.
             let mut listed: BTreeSet<ServerId> = status.list.servers.iter().map(|s| s.id).collect();
             let settled = self.machines.iter().all(|m| {
                 let server = m.state();

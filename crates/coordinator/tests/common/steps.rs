@@ -1,10 +1,10 @@
 //! The steps of a leading coordinator, counted, and its death at one of them.
 //!
-//! A step is a batch given to the metadata store, or a message to a server. Nothing else that a leader does can
-//! be seen by others but its answers to requests, and each of those follows such a step and precedes the next: a leader that
-//! dies after one and before the next may have answered or not. So whoever dies before and after every
-//! step has died everywhere. Whatever stores or tells something is a step by itself, without a list
-//! of places.
+//! A step is a batch given to the metadata store, or a message to a server. Nothing else that a
+//! leader does can be seen by others but its answers to requests, and each of those follows such a
+//! step and precedes the next: a leader that dies after one and before the next may have answered
+//! or not. So whoever dies before and after every step has died everywhere. Whatever stores or
+//! tells something is a step by itself, without a list of places.
 
 use super::ground::Ground;
 use super::{Shared, lock};

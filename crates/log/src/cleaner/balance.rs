@@ -10,8 +10,8 @@ use core::sync::atomic::Ordering;
 use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
 
-/// Combined passes also begin when this share of the segment slots is in use, in percent: segments that
-/// were closed early take slots and digest space beyond their bytes.
+/// Combined passes also begin when this share of the segment slots is in use, in percent: segments
+/// that were closed early take slots and digest space beyond their bytes.
 const SLOTS_PERCENT: usize = 90;
 
 /// What there is too little of.
@@ -27,7 +27,8 @@ pub(super) enum Pressure {
     MemoryCritical,
 }
 
-/// With room for so many segments of dead data, appends that make live data more need not be refused.
+/// With room for so many segments of dead data, appends that make live data more need not be
+/// refused.
 const ROOMY_SEGMENTS: u64 = 4;
 
 /// What appends that make live data more need.
@@ -50,7 +51,8 @@ impl Growth {
 }
 
 impl Cleaner {
-    /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` is on its way to be free.
+    /// What to clean for, if anything. `wanted` says that an append was refused; `waiting` is on
+    /// its way to be free.
     pub(super) fn pressure(&self, wanted: bool, waiting: &OnTheirWay) -> Option<Pressure> {
         if self.slots_low(waiting.slots) {
             return Some(Pressure::Slots);
@@ -80,8 +82,9 @@ impl Cleaner {
         }
     }
 
-    /// Whether slots or disk are low as long as the digests by which cleaned segments leave are not durable. A store that is written
-    /// little, or whose appends are refused, does not write them soon.
+    /// Whether slots or disk are low as long as the digests by which cleaned segments leave are not
+    /// durable. A store that is written little, or whose appends are refused, does not write them
+    /// soon.
     pub(super) fn waits_for_digests(&self) -> bool {
         self.slots_low(0) || self.disk_low(0)
     }
@@ -115,8 +118,9 @@ impl Cleaner {
                 .is_some_and(|growth| growth.free(self, coming) < growth.start)
     }
 
-    /// What there has to be for appends that make live data more, if there were any of late. They leave the reserves of deletes
-    /// and overwrites alone, so to them memory is out when that much is free.
+    /// What there has to be for appends that make live data more, if there were any of late. They
+    /// leave the reserves of deletes and overwrites alone, so to them memory is out when that much
+    /// is free.
     fn growth(&self) -> Option<Growth> {
         if !self.space.is_growing() {
             return None;
@@ -128,8 +132,8 @@ impl Cleaner {
         let room = usable.saturating_sub(reserves as u64 + live);
         let idle = room * u64::from(self.options.idle_percent.min(100)) / 100;
         let most = usable * u64::from(self.options.compact_free_percent.min(100)) / 100;
-        // What is written while a few seglets are gained; where there is no room for that, as much of it as leaves most of it
-        // to dead data.
+        // What is written while a few seglets are gained; where there is no room for that, as much
+        // of it as leaves most of it to dead data.
         let ahead = (geometry.segment_seglets as u64 / 4).min(room / 4);
         Some(Growth {
             reserves,
@@ -138,9 +142,10 @@ impl Cleaner {
         })
     }
 
-    /// Whether the seglets of one memory node run out, and cleaning that would be due soon in any case should begin, so
-    /// that its logs need not take those of others. Never with twice as much free as it begins at otherwise: a node
-    /// that just holds more live data than others would keep the cleaner busy for ever.
+    /// Whether the seglets of one memory node run out, and cleaning that would be due soon in any
+    /// case should begin, so that its logs need not take those of others. Never with twice as much
+    /// free as it begins at otherwise: a node that just holds more live data than others would keep
+    /// the cleaner busy for ever.
     fn part_low(&self, free_permille: u64, start_permille: u64) -> bool {
         free_permille < 2 * start_permille
             && self
@@ -185,7 +190,8 @@ impl Cleaner {
     }
 
     /// Dead entries in a head cannot be collected. When nothing else is left, the head with most of
-    /// them is closed, if these are some seglets and `percent` of what it takes. Returns whether one was.
+    /// them is closed, if these are some seglets and `percent` of what it takes. Returns whether
+    /// one was.
     pub(super) fn close_emptiest_head(&self, percent: u32) -> bool {
         let dead_of = |log: &LogState| {
             let segment = Arc::clone(current(&mut log.head()).segment());
@@ -196,13 +202,15 @@ impl Cleaner {
             is_enough.then_some((dead, log.id))
         };
         let best = self.space.log_states().iter().filter_map(dead_of).max();
-        // Refused when both emergency heads of this log are in use, or when the last slots are kept: a later step comes here again.
+        // Refused when both emergency heads of this log are in use, or when the last slots are
+        // kept: a later step comes here again.
         best.is_some_and(|(_, log)| self.space.roll(log).is_ok())
     }
 
-    /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond what appends leave to others. Where
-    /// dead data has little room these are refused in any case: then half of what is free beyond what deletes need, since
-    /// together segments gain what each alone does not.
+    /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond what
+    /// appends leave to others. Where dead data has little room these are refused in any case: then
+    /// half of what is free beyond what deletes need, since together segments gain what each alone
+    /// does not.
     pub(super) fn survivor_budget(&self) -> usize {
         let pool = self.space.pool.free();
         let free = pool.default as usize;

@@ -19,20 +19,23 @@ use std::sync::Arc;
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
 pub(super) const WASTE_PERCENT_MIN: u32 = 15;
 
-/// How much more than a dead byte on disk one in memory counts when a pass for disk chooses: what lives in its victims has to be copied, and all the
-/// memory that frees is memory that no compaction has to free. From 10 on the choice is that by memory, among segments with much dead on disk.
+/// How much more than a dead byte on disk one in memory counts when a pass for disk chooses: what
+/// lives in its victims has to be copied, and all the memory that frees is memory that no
+/// compaction has to free. From 10 on the choice is that by memory, among segments with much dead
+/// on disk.
 const MEMORY_WEIGHT: f64 = 10.0;
 
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
 /// value is RAMCloud's).
 const TOMBSTONE_PERCENT: u64 = 40;
 
-/// Segments of the part of memory with the least free are chosen when they score more than the others divided by this: so
-/// that its logs need not take seglets of other memory nodes, and hardly more is copied for that.
+/// Segments of the part of memory with the least free are chosen when they score more than the
+/// others divided by this: so that its logs need not take seglets of other memory nodes, and hardly
+/// more is copied for that.
 const POOREST_PREFERENCE: f64 = 2.0;
 
-/// A pass stays with its own part of memory (004 §4.4) until another one has less than its own share of free seglets divided by this;
-/// then it helps there (004 §12.1.1).
+/// A pass stays with its own part of memory (004 §4.4) until another one has less than its own
+/// share of free seglets divided by this; then it helps there (004 §12.1.1).
 const HELPED_BELOW: u64 = 2;
 
 /// Whose segments a choice looks at.
@@ -53,8 +56,8 @@ impl Reach {
     }
 }
 
-/// The store as it was when combined passes gained nothing, the last one for each goal and reach: no use in another one before
-/// something has changed.
+/// The store as it was when combined passes gained nothing, the last one for each goal and reach:
+/// no use in another one before something has changed.
 #[derive(Default)]
 pub(super) struct Barren([[Option<Fingerprint>; 2]; 3]);
 
@@ -143,8 +146,8 @@ impl Cleaner {
         let way = self.space.on_their_way();
         let waiting = way.seglets;
         if waiting > 0 && (wanted || self.waits_for_digests()) {
-            // Appends that are refused write no digest. Neither do passes: one after the other would copy what lives, and nothing would
-            // leave the disk.
+            // Appends that are refused write no digest. Neither do passes: one after the other
+            // would copy what lives, and nothing would leave the disk.
             self.publish();
         }
         let Some(pressure) = self.pressure(wanted, &way) else {
@@ -176,16 +179,17 @@ impl Cleaner {
         (Stage::Choose, CleanerPace::Idle)
     }
 
-    /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that hardly
-    /// gain anything are tried only when an append was refused.
+    /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that
+    /// hardly gain anything are tried only when an append was refused.
     fn begin(&self, pressure: Pressure, refused: bool, state: &mut State) -> Option<Stage> {
         let percent = self.options.dead_percent_min;
         let (combine_first, goal) = match pressure {
             Pressure::Slots => (true, Goal::Slots),
             Pressure::Disk => (true, Goal::Disk),
             Pressure::Memory => (false, Goal::Disk),
-            // Compaction frees whatever is dead but tombstones. Without many of those, a combined pass would only copy, and send
-            // to backups, what can stay where it is until the disk is full.
+            // Compaction frees whatever is dead but tombstones. Without many of those, a combined
+            // pass would only copy, and send to backups, what can stay where it is until the disk
+            // is full.
             Pressure::MemoryCritical => (
                 !state.combined_last && self.has_many_tombstones(),
                 Goal::Disk,
@@ -205,8 +209,8 @@ impl Cleaner {
         }
         let first = combine_first.then(|| combine(goal, percent)).flatten();
         let first = first.or_else(|| self.compact(percent, state));
-        // When compaction cannot free, what is left in memory are tombstones: the log on disk has to
-        // become shorter for them to die.
+        // When compaction cannot free, what is left in memory are tombstones: the log on disk has
+        // to become shorter for them to die.
         let tombstones = || {
             let useful = refused || self.has_many_tombstones();
             useful.then(|| combine(goal, percent)).flatten()
@@ -262,7 +266,8 @@ impl Cleaner {
         free.iter().any(|&other| other < own / HELPED_BELOW)
     }
 
-    /// A combined pass, over segments of one log: that with the best segment, if some of its segments gain together.
+    /// A combined pass, over segments of one log: that with the best segment, if some of its
+    /// segments gain together.
     fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
         self.reaches(state)
             .find_map(|reach| self.combine_within(reach, goal, percent, state))
@@ -313,7 +318,8 @@ impl Cleaner {
             Source::new(Arc::clone(&candidate.segment), candidate.live_bytes)
         };
         let victims = chosen.iter().map(victim).collect();
-        // Looked at again: what was opened while we chose may be named in what was closed meanwhile.
+        // Looked at again: what was opened while we chose may be named in what was closed
+        // meanwhile.
         let on_disk = self.space.on_disk();
         let live = self.lists.take();
         let aim = Aim { goal, reach };
@@ -332,7 +338,8 @@ impl Cleaner {
     fn compact_within(&self, reach: Reach, percent: u32) -> Option<Stage> {
         let score =
             |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
-        // Others hold what there was until they are durable: a segment would be read through in vain.
+        // Others hold what there was until they are durable: a segment would be read through in
+        // vain.
         let free = self.space.pool.free();
         let spare = (free.default as usize).saturating_sub(self.space.geometry.delete_reserve);
         let free = free.cleaner as usize + spare;
@@ -365,7 +372,8 @@ impl Cleaner {
         Some(Stage::CompactScan(Compaction::new(source, on_disk, live)))
     }
 
-    /// By how much segments of a log are preferred: what they free is mostly of the log's part of the memory.
+    /// By how much segments of a log are preferred: what they free is mostly of the log's part of
+    /// the memory.
     fn preference(&self, log: &LogState, poorest: Option<(PartIndex, u64)>) -> f64 {
         match poorest {
             Some((part, _)) if part == log.part => POOREST_PREFERENCE,
@@ -429,8 +437,8 @@ impl Cleaner {
     }
 
     /// Cost-benefit with the age of the segment (002): `(1 - u) * age / u`. For memory, `u` is the
-    /// live share of the memory the segment takes; for disk, that of its replica; for slots, that of a full
-    /// segment.
+    /// live share of the memory the segment takes; for disk, that of its replica; for slots, that
+    /// of a full segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
         let mut dead = candidate.dead_bytes(goal) as f64;
         if goal == Goal::Disk {
@@ -468,7 +476,8 @@ impl Cleaner {
         self.seem_to_gain(&by_dead, goal).then_some(by_dead)
     }
 
-    /// Whether segments that free memory alone are for passes: there is no compaction that would see to them.
+    /// Whether segments that free memory alone are for passes: there is no compaction that would
+    /// see to them.
     pub(super) fn cleans_alone(&self, goal: Goal) -> bool {
         let is_for_memory = match goal {
             Goal::Memory => true,
@@ -477,8 +486,8 @@ impl Cleaner {
         is_for_memory && !self.has_two_levels()
     }
 
-    /// The candidate that frees most memory alone, if that is for passes. What lives may not fit where its bytes
-    /// would, so each that gains nothing is remembered, and another one is next.
+    /// The candidate that frees most memory alone, if that is for passes. What lives may not fit
+    /// where its bytes would, so each that gains nothing is remembered, and another one is next.
     fn best_alone<'c>(
         &self,
         candidates: &'c [Candidate],
@@ -526,7 +535,8 @@ impl Cleaner {
         chosen
     }
 
-    /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more closely.
+    /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more
+    /// closely.
     fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
         if let [one] = chosen
             && self.cleans_alone(goal)
@@ -549,9 +559,9 @@ impl Cleaner {
         }
     }
 
-    /// Seglets, or slots, that a combined pass must gain: its digest needs a head, which may be opened for that alone and
-    /// takes one. With less, passes would go on for ever about the heads of the passes before. On disk such a head is as long as its
-    /// digest.
+    /// Seglets, or slots, that a combined pass must gain: its digest needs a head, which may be
+    /// opened for that alone and takes one. With less, passes would go on for ever about the heads
+    /// of the passes before. On disk such a head is as long as its digest.
     pub(super) fn least_gain(&self, goal: Goal) -> usize {
         match (self.space.options.durability, goal) {
             (Durability::Volatile, Goal::Memory | Goal::Disk | Goal::Slots) => 1,

@@ -25,7 +25,8 @@ pub(super) enum Goal {
     /// It makes the log on disk shorter, so that tombstones die, and takes no more seglets than it
     /// frees.
     Disk,
-    /// It takes fewer segments than it frees, also with the head of its digest, and no more seglets.
+    /// It takes fewer segments than it frees, also with the head of its digest, and no more
+    /// seglets.
     Slots,
 }
 
@@ -140,9 +141,10 @@ impl Pass {
         (self.live, self.dropped) = (live, dropped);
     }
 
-    /// Lays the survivors out. Entries that turn out to be dead when they are copied are left out of
-    /// their segment; the end of a segment is nowhere further than planned then, because where an entry
-    /// ends never depends on those before it but through where they end, and ascends with that.
+    /// Lays the survivors out. Entries that turn out to be dead when they are copied are left out
+    /// of their segment; the end of a segment is nowhere further than planned then, because where
+    /// an entry ends never depends on those before it but through where they end, and ascends with
+    /// that.
     fn layout(&self, capacity: u32, packing: Packing) -> Layout {
         let mut layout = Layout::default();
         let mut at = None;
@@ -281,8 +283,9 @@ impl Cleaner {
     ) -> Result<(Stage, CleanerPace), Corruption> {
         pass.forget_gone();
         if pass.victims.len() > 1 {
-            // Equal seconds stay in the order of the segments, which is that of writing, because the victims are in the order
-            // of their ids. In place: a sort that needs memory leaves it to the heap.
+            // Equal seconds stay in the order of the segments, which is that of writing, because
+            // the victims are in the order of their ids. In place: a sort that needs memory leaves
+            // it to the heap.
             pass.live
                 .sort_unstable_by_key(|s| (s.timestamp_s, s.source, s.offset));
         }
@@ -340,8 +343,9 @@ impl Cleaner {
             Durability::Volatile => 0,
             Durability::Replicated => 1,
         };
-        // The victims' slots come back with a digest, whose head needs one. Survivors that are more than the victims take slots for
-        // good, as appends do. Passes that make segments no fewer leave the slots with which others do that.
+        // The victims' slots come back with a digest, whose head needs one. Survivors that are more
+        // than the victims take slots for good, as appends do. Passes that make segments no fewer
+        // leave the slots with which others do that.
         let leave = if count > pass.victims.len() {
             geometry.slots_reserve
         } else if count + heads > pass.victims.len() {
@@ -413,8 +417,8 @@ impl Cleaner {
         Ok((Stage::AwaitDurable(pass), CleanerPace::Again))
     }
 
-    /// The ends of all logs. Whatever made an entry dead whose liveness was decided before lies before
-    /// them (CLEAN-2).
+    /// The ends of all logs. Whatever made an entry dead whose liveness was decided before lies
+    /// before them (CLEAN-2).
     pub(super) fn end_positions(&self) -> Vec<(LogId, LogPosition)> {
         let logs = self.space.logs();
         logs.map(|log| (log, self.space.end_position(log)))
@@ -431,7 +435,8 @@ impl Cleaner {
         }
     }
 
-    /// Sees to it that the writer is that of the planned survivor and has seglets for `len` bytes more.
+    /// Sees to it that the writer is that of the planned survivor and has seglets for `len` bytes
+    /// more.
     fn make_room(&self, pass: &mut Pass, len: u32) {
         if pass.starts.get(pass.opened) == Some(&pass.moved) {
             self.close_survivor(pass);
@@ -489,7 +494,8 @@ impl Cleaner {
         Ok(true)
     }
 
-    /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the survivors are right (CLEAN-10).
+    /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the
+    /// survivors are right (CLEAN-10).
     pub(super) fn await_durable(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
         let survivors_are_durable = || match self.space.options.durability {
             Durability::Volatile => true,
@@ -524,7 +530,8 @@ impl Cleaner {
             members.in_log.insert(survivor.id(), survivor);
         }
         for victim in pass.victims {
-            // `drop_committed` may have taken it meanwhile, if it was not held: those of recoveries are (REC-4).
+            // `drop_committed` may have taken it meanwhile, if it was not held: those of recoveries
+            // are (REC-4).
             let Some(segment) = members.in_log.remove(&victim.segment.id()) else {
                 continue;
             };

@@ -225,7 +225,8 @@ impl Cleaner {
         let free = if members.in_log.contains_key(&segment.id()) {
             segment.exchange(new, end, compaction.tombstones)
         } else {
-            // `drop_committed` took it meanwhile, as it was not held: nothing points to either copy.
+            // `drop_committed` took it meanwhile, as it was not held: nothing points to either
+            // copy.
             new
         };
         drop(members);

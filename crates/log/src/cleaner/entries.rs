@@ -1,7 +1,8 @@
 //! Reading the entries of closed segments and moving the live ones: what both levels share.
 //!
-//! To read a segment takes its bytes alone: what is dead has a bit that says so (LOG-15). The index buckets of what is moved are asked
-//! for in groups, and are on their way from memory while the group before is moved. Nothing is allocated for an entry.
+//! To read a segment takes its bytes alone: what is dead has a bit that says so (LOG-15). The index
+//! buckets of what is moved are asked for in groups, and are on their way from memory while the
+//! group before is moved. Nothing is allocated for an entry.
 //!
 //! Reading them is here, moving them in `moving`.
 
@@ -20,21 +21,22 @@ use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
-/// Entries that are asked for together before they are moved: twice as many are under way at most, with what the index has of
-/// them, and these stay in the first cache.
+/// Entries that are asked for together before they are moved: twice as many are under way at most,
+/// with what the index has of them, and these stay in the first cache.
 const GROUP: usize = 8;
-/// The buckets of tombstones are asked for when they are so many entries ahead: a few misses in flight where neighbours are alike.
+/// The buckets of tombstones are asked for when they are so many entries ahead: a few misses in
+/// flight where neighbours are alike.
 const TOMBSTONES_AHEAD: usize = 16;
-/// Entries are prefetched so many lengths of the current one ahead: right when neighbours are alike,
-/// harmless otherwise.
+/// Entries are prefetched so many lengths of the current one ahead: right when neighbours are
+/// alike, harmless otherwise.
 const ENTRIES_AHEAD: u32 = 6;
 
 /// No segment: an entry that lives by itself.
 const NO_SEGMENT: SegmentId = SegmentId(0);
 /// No table is here for the entry.
 const NO_TABLE: u32 = u32::MAX;
-/// Completion records are the youngest of all survivors: they die within seconds or minutes, whatever
-/// the age of the objects beside them, so they belong where most will die soon.
+/// Completion records are the youngest of all survivors: they die within seconds or minutes,
+/// whatever the age of the objects beside them, so they belong where most will die soon.
 const COMPLETIONS_AGE_S: u32 = u32::MAX;
 
 /// What an entry is to the cleaner.
@@ -119,8 +121,8 @@ impl Survivor {
     }
 }
 
-/// The segments named by tombstones that a pass left behind. Noted in builds with debug assertions only: in others the
-/// set stays empty.
+/// The segments named by tombstones that a pass left behind. Noted in builds with debug assertions
+/// only: in others the set stays empty.
 #[derive(Default)]
 pub(super) struct Dropped {
     named: BTreeSet<SegmentId>,
@@ -180,10 +182,11 @@ pub(super) struct Scan<'s> {
 }
 
 impl Cleaner {
-    /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the slice
-    /// are left over. An object that is not known to be dead is taken for one that lives; whether the index points to it is
-    /// found out when it is moved. What is left behind is compared with its checksum: a length that had changed would lead
-    /// past entries that live (CLEAN-9). What lives is compared when it is copied.
+    /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the
+    /// slice are left over. An object that is not known to be dead is taken for one that lives;
+    /// whether the index points to it is found out when it is moved. What is left behind is
+    /// compared with its checksum: a length that had changed would lead past entries that live
+    /// (CLEAN-9). What lives is compared when it is copied.
     pub(super) fn scan_slice(
         &self,
         source: &mut Source,
@@ -272,9 +275,10 @@ impl Cleaner {
         })
     }
 
-    /// Asks the index about all objects that were taken for living, if that is more than is counted as living in their segments, and
-    /// forgets those that it does not point to: their bits were lost, or are about to be set (LOG-15). Gives whether there were
-    /// any. Looks at a whole pass at once: to be called only when nothing would be gained otherwise.
+    /// Asks the index about all objects that were taken for living, if that is more than is counted
+    /// as living in their segments, and forgets those that it does not point to: their bits were
+    /// lost, or are about to be set (LOG-15). Gives whether there were any. Looks at a whole pass
+    /// at once: to be called only when nothing would be gained otherwise.
     pub(super) fn forget_dead(
         &self,
         live: &mut Vec<Survivor>,
@@ -365,8 +369,8 @@ impl Cleaner {
         }
     }
 
-    /// The segments that left tombstones named are gone from disk; or they go with the next digest of the pass's log, which
-    /// `leave_with_it` tells.
+    /// The segments that left tombstones named are gone from disk; or they go with the next digest
+    /// of the pass's log, which `leave_with_it` tells.
     pub(super) fn check_dropped(
         &self,
         dropped: &Dropped,

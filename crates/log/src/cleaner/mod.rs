@@ -3,39 +3,43 @@
 //!
 //! `balance` decides what there is too little of and `choose` which segments to clean for it. A
 //! combined pass (`combine`) *scans* its segments for live entries, *relocates* them to survivor
-//! segments in the order of their age, waits until survivors and everything that made the other entries dead
-//! are *durable*, and exchanges the old segments for the new ones with one digest. A compaction
-//! (`compact`) does the same to one segment, into fewer seglets of the same segment, and no digest.
-//! Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads drive it in
-//! production, the simulator one step at a time. Several passes may go on at once: a segment is claimed by
-//! one of them.
+//! segments in the order of their age, waits until survivors and everything that made the other
+//! entries dead are *durable*, and exchanges the old segments for the new ones with one digest. A
+//! compaction (`compact`) does the same to one segment, into fewer seglets of the same segment, and
+//! no digest. Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads
+//! drive it in production, the simulator one step at a time. Several passes may go on at once: a
+//! segment is claimed by one of them.
 //!
-//! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held when they
-//!   were closed is gone. So each of their entries has reached the index, or never will.
-//! - CLEAN-2: an entry that is not copied stays dead on disk: before a digest drops its segment, and
-//!   before a segment's bytes become shorter, each log is durable up to where it was when the pass
-//!   looked for the last time at what is dead.
+//! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held
+//!   when they were closed is gone. So each of their entries has reached the index, or never will.
+//! - CLEAN-2: an entry that is not copied stays dead on disk: before a digest drops its segment,
+//!   and before a segment's bytes become shorter, each log is durable up to where it was when the
+//!   pass looked for the last time at what is dead.
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
-//!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest takes. Of segment slots
-//!   it leaves those of the digests by which cleaned segments leave.
-//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a combined pass
-//!   also when that segment goes with the same digest or an earlier one of the same log.
-//! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy would
-//!   be dead on disk without a tombstone that names the survivor, and would come back to life once the
-//!   newer version and its tombstone are gone.
+//!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest
+//!   takes. Of segment slots it leaves those of the digests by which cleaned segments leave.
+//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a
+//!   combined pass also when that segment goes with the same digest or an earlier one of the same
+//!   log.
+//! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy
+//!   would be dead on disk without a tombstone that names the survivor, and would come back to life
+//!   once the newer version and its tombstone are gone.
 //! - CLEAN-7: when the memory of a cleaned segment is used again, nothing in it counts as live.
-//! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in the
-//!   place of any replica, recovery finds the same.
-//! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared with its checksum, where
-//!   entries have one: a bit that turned over in a length leads past entries that live, and their replicas would be freed.
-//! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed, before the digest that lists them
-//!   drops the victims: replicas that were made of memory in which a bit had turned over would be all there is.
+//! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in
+//!   the place of any replica, recovery finds the same.
+//! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared
+//!   with its checksum, where entries have one: a bit that turned over in a length leads past
+//!   entries that live, and their replicas would be freed.
+//! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed,
+//!   before the digest that lists them drops the victims: replicas that were made of memory in
+//!   which a bit had turned over would be all there is.
 //!
-//! CLEAN-5 is shown by `a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names` (`tests/two_levels.rs`), CLEAN-9 by
-//! `corrupt_memory_stops_the_process_and_says_where` (crate `store`), CLEAN-10 by
-//! `survivors_are_compared_with_their_checksums_before_the_victims_leave` (`tests/two_levels.rs`).
+//! CLEAN-5 is shown by `a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names`
+//! (`tests/two_levels.rs`), CLEAN-9 by `corrupt_memory_stops_the_process_and_says_where` (crate
+//! `store`), CLEAN-10 by `survivors_are_compared_with_their_checksums_before_the_victims_leave`
+//! (`tests/two_levels.rs`).
 
 mod balance;
 mod choose;
@@ -59,8 +63,8 @@ use pluvio_memory::PartIndex;
 use pluvio_units::{EntryRef, KeyHash, TableId};
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// What the cleaner asks the owner of the indexes and of the table of results. Called under a guard, never
-/// with a lock of the log.
+/// What the cleaner asks the owner of the indexes and of the table of results. Called under a
+/// guard, never with a lock of the log.
 pub trait Liveness: Send + Sync {
     /// The index of a table, for the length of a pass. `None` when nothing of the table lives here.
     fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>>;
@@ -68,8 +72,8 @@ pub trait Liveness: Send + Sync {
     /// Whether the result of this operation is exactly this record and still needed.
     fn needs_completion(&self, record: &Completion, entry: EntryRef) -> bool;
 
-    /// Makes the table of results point to `new`, when it points to `old`; returns whether it did. `new` has
-    /// the same content, which is durable (at `old`).
+    /// Makes the table of results point to `new`, when it points to `old`; returns whether it did.
+    /// `new` has the same content, which is durable (at `old`).
     fn relocate_completion(&self, record: &Completion, old: EntryRef, new: EntryRef) -> bool;
 }
 
@@ -109,29 +113,30 @@ pub enum Cleaning {
 pub struct CleanerOptions {
     /// One or two levels.
     pub cleaning: Cleaning,
-    /// Cleaning of memory begins when less than this share of it is free (000 §5.2), in percent; or less
-    /// than a part of what live objects leave, if that is less ([`Self::idle_percent`]).
+    /// Cleaning of memory begins when less than this share of it is free (000 §5.2), in percent; or
+    /// less than a part of what live objects leave, if that is less ([`Self::idle_percent`]).
     pub compact_free_percent: u32,
-    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2) when there are many tombstones, in
-    /// percent; half of what compaction begins at, if that is less.
+    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2) when
+    /// there are many tombstones, in percent; half of what compaction begins at, if that is less.
     pub combine_free_percent: u32,
     /// Combined passes begin when the log on disk is within this share of its limit (000 §5.2), in
     /// percent of the limit.
     pub disk_slack_percent: u32,
-    /// Of the memory that live objects leave, so much may lie idle before it is cleaned, in percent. The
-    /// more lies idle, the less dead data there is, and the more is copied for each byte gained.
+    /// Of the memory that live objects leave, so much may lie idle before it is cleaned, in
+    /// percent. The more lies idle, the less dead data there is, and the more is copied for each
+    /// byte gained.
     pub idle_percent: u32,
-    /// A segment with less dead data than this, in percent, is cleaned only when nothing else can be
-    /// (000 §7): the copy costs more than it gains.
+    /// A segment with less dead data than this, in percent, is cleaned only when nothing else can
+    /// be (000 §7): the copy costs more than it gains.
     pub dead_percent_min: u32,
     /// About as many bytes are scanned or copied by one step: 256 KiB are some 50 µs.
     pub slice_bytes: usize,
-    /// Live bytes of one combined pass, as a multiple of a segment's size. More give a better sorting by
-    /// age, and hold more memory until the pass is through.
+    /// Live bytes of one combined pass, as a multiple of a segment's size. More give a better
+    /// sorting by age, and hold more memory until the pass is through.
     pub pass_segments_max: usize,
-    /// When the store is written little or not at all, and its log takes this share more memory than what lives, in percent,
-    /// it is cleaned to a quarter of that, and free memory goes back to the system (`docs/memory.md`). `None` keeps
-    /// every page.
+    /// When the store is written little or not at all, and its log takes this share more memory
+    /// than what lives, in percent, it is cleaned to a quarter of that, and free memory goes back
+    /// to the system (`docs/memory.md`). `None` keeps every page.
     pub waste_percent: Option<u32>,
 }
 
@@ -181,7 +186,8 @@ enum Stage {
 /// What one of the passes that may go on at once is at.
 struct State {
     stage: Stage,
-    /// The part of memory whose logs it cleans (004 §4.4). Nothing where there is one part, or where not every part gets one.
+    /// The part of memory whose logs it cleans (004 §4.4). Nothing where there is one part, or
+    /// where not every part gets one.
     home: Option<PartIndex>,
     /// Compactions that wait for all logs to be durable; they hold memory, so they are few.
     finished: Vec<Compaction>,
@@ -208,8 +214,8 @@ impl State {
 /// idle for a round trip to the backups after each; more would only hold memory.
 const FINISHED_MAX: usize = 3;
 
-/// See the module. One for a log space, to be kept as long as that: a pass cannot be taken up by another
-/// one. Any number of threads may step it; as many passes go on at once as
+/// See the module. One for a log space, to be kept as long as that: a pass cannot be taken up by
+/// another one. Any number of threads may step it; as many passes go on at once as
 /// [`LogOptions::cleaners`](crate::LogOptions::cleaners) says.
 pub struct Cleaner {
     space: Arc<LogSpace>,
@@ -244,8 +250,9 @@ impl Cleaner {
         }
     }
 
-    /// Does a bounded piece of work. `now_s` is the cluster's time in seconds. Never waits for another
-    /// thread that steps this cleaner: when all passes are being stepped, there is nothing to do.
+    /// Does a bounded piece of work. `now_s` is the cluster's time in seconds. Never waits for
+    /// another thread that steps this cleaner: when all passes are being stepped, there is nothing
+    /// to do.
     ///
     /// # Errors
     /// [`Corruption`]: the process must stop.
@@ -253,9 +260,10 @@ impl Cleaner {
         self.step_from(self.next.fetch_add(1, Ordering::Relaxed), now_s)
     }
 
-    /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and there is a thread at least for
-    /// each part, the thread goes on with a pass of its own, over segments of logs of part `thread % parts`; it sees to others when
-    /// there is nothing to do for that one, or when another part has much less free (004 §4.4, §12.1.1).
+    /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and there
+    /// is a thread at least for each part, the thread goes on with a pass of its own, over segments
+    /// of logs of part `thread % parts`; it sees to others when there is nothing to do for that
+    /// one, or when another part has much less free (004 §4.4, §12.1.1).
     ///
     /// # Errors
     /// As [`Self::step`].

@@ -1,5 +1,5 @@
-//! Giving memory back to the system: when the store is written little, or not at all, and its log takes much more than what
-//! lives.
+//! Giving memory back to the system: when the store is written little, or not at all, and its log
+//! takes much more than what lives.
 //!
 //! Nothing here happens on the way of a write, or while memory is short. A store that is busy being
 //! written keeps its memory: what it gave back it would soon have to fetch again, a page fault for
@@ -14,17 +14,18 @@ use std::sync::PoisonError;
 
 /// Most seglets given back by one step: 4 MiB take some 100 µs.
 const SEGLETS_PER_STEP: usize = 64;
-/// Most seglets of the reserve given back by one step: so many fewer others of several cleaners find for a moment.
+/// Most seglets of the reserve given back by one step: so many fewer others of several cleaners
+/// find for a moment.
 const RESERVE_SEGLETS_PER_STEP: usize = 8;
 /// How long the store is watched before its load is judged, in seconds.
 const WINDOW_S: u32 = 2;
 /// Steps of a cleaner in a process that runs are some milliseconds apart.
 const STEPS_APART_MAX_S: u32 = 1;
-/// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much where five sixths live the
-/// cleaner copies 20 MiB, which takes it some hundredth of the time.
+/// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much
+/// where five sixths live the cleaner copies 20 MiB, which takes it some hundredth of the time.
 const LIGHT_BYTES: u64 = SEGMENT_BYTES as u64;
-/// After so many looks in vain, which are some milliseconds apart, waste is looked for once in a window: until then what was just
-/// closed may wait for guards or replicas.
+/// After so many looks in vain, which are some milliseconds apart, waste is looked for once in a
+/// window: until then what was just closed may wait for guards or replicas.
 const LOOKS_IN_VAIN: u32 = 8;
 
 /// How much the store is written.
@@ -44,7 +45,8 @@ enum Load {
 pub(super) struct PagePolicy {
     /// When the cleaner did its last step, if it did one.
     stepped_s: Option<u32>,
-    /// There was a pause between two steps since the load was judged: the process, or its machine, stood still.
+    /// There was a pause between two steps since the load was judged: the process, or its machine,
+    /// stood still.
     stood_still: bool,
     /// When the window began.
     since_s: u32,
@@ -79,7 +81,8 @@ impl PagePolicy {
 /// What went back of the memory and is not in use again.
 #[derive(Default)]
 pub(super) struct GivenBack {
-    /// Seglets that went back since huge pages were asked for last, without those that were taken again.
+    /// Seglets that went back since huge pages were asked for last, without those that were taken
+    /// again.
     seglets: u64,
     /// The most that this was.
     most: u64,
@@ -119,8 +122,8 @@ struct Limits {
 }
 
 impl Limits {
-    /// The log may take `waste_percent` more than what lives, and is cleaned to a quarter of that; an eighth of it is kept
-    /// free. Beside that what heads have that cannot be cleaned.
+    /// The log may take `waste_percent` more than what lives, and is cleaned to a quarter of that;
+    /// an eighth of it is kept free. Beside that what heads have that cannot be cleaned.
     fn of(options: &CleanerOptions, live: u64, heads: u64) -> Option<Self> {
         let waste = live / 100 * u64::from(options.waste_percent?);
         Some(Self {
@@ -168,8 +171,8 @@ impl Cleaner {
         }
     }
 
-    /// Judges the load once in a window. After the process stood still a new one begins: in the old one little was written
-    /// for want of time.
+    /// Judges the load once in a window. After the process stood still a new one begins: in the old
+    /// one little was written for want of time.
     fn judge_load(&self, policy: &mut PagePolicy) {
         let space = &self.space;
         let now_s = space.newest_s();
@@ -192,8 +195,9 @@ impl Cleaner {
         (policy.heads_before, policy.ends_before, policy.since_s) = (heads, ends, now_s);
     }
 
-    /// No closed segment has enough dead data. That in heads cannot be cleaned: of a store that is not written they are
-    /// closed. If nothing is found there either, the cleaner rests for a window.
+    /// No closed segment has enough dead data. That in heads cannot be cleaned: of a store that is
+    /// not written they are closed. If nothing is found there either, the cleaner rests for a
+    /// window.
     pub(super) fn look_for_waste_in_heads(&self, policy: &mut PagePolicy) {
         if policy.load == Load::Still && self.close_emptiest_head(WASTE_PERCENT_MIN) {
             pluvio_units::mark("log-head-closed-for-its-waste");

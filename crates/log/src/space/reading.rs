@@ -1,4 +1,5 @@
-//! Entries that callers found or appended: reading them, asking for them ahead, where they lie, and counting them as dead.
+//! Entries that callers found or appended: reading them, asking for them ahead, where they lie, and
+//! counting them as dead.
 
 use super::LogSpace;
 use crate::error::Corruption;
@@ -21,8 +22,8 @@ impl LogSpace {
         self.memory.view(entry, Check::Structure, guard)
     }
 
-    /// [`Self::entry`] for who writes down elsewhere what it reads, with a checksum of its own: compares the checksum too,
-    /// where entries have one (not without replicas).
+    /// [`Self::entry`] for who writes down elsewhere what it reads, with a checksum of its own:
+    /// compares the checksum too, where entries have one (not without replicas).
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
@@ -34,8 +35,9 @@ impl LogSpace {
         self.memory.view(entry, Check::Checksum, guard)
     }
 
-    /// The object at `entry`, which was found or appended under `guard`, and its length in the log: the short
-    /// way for what is an object in one piece. [`Self::entry`] tells what anything else is.
+    /// The object at `entry`, which was found or appended under `guard`, and its length in the log:
+    /// the short way for what is an object in one piece. [`Self::entry`] tells what anything else
+    /// is.
     #[must_use]
     #[inline]
     pub fn object<'g>(
@@ -46,8 +48,9 @@ impl LogSpace {
         self.memory.object(entry, guard)
     }
 
-    /// Version and value of the object at `entry`, which was found or appended under `guard`, and its length in the log, if
-    /// it has this key, lies in one piece and has no graves. [`Self::entry`] tells what anything else is.
+    /// Version and value of the object at `entry`, which was found or appended under `guard`, and
+    /// its length in the log, if it has this key, lies in one piece and has no graves.
+    /// [`Self::entry`] tells what anything else is.
     #[must_use]
     #[inline(always)]
     pub fn value_of<'g>(
@@ -72,15 +75,15 @@ impl LogSpace {
         (place.log, position)
     }
 
-    /// The memory node on which the page of an entry lies that was found under `guard`, if the system tells. A system
-    /// call: for tests and for people.
+    /// The memory node on which the page of an entry lies that was found under `guard`, if the
+    /// system tells. A system call: for tests and for people.
     #[must_use]
     pub fn node_of(&self, entry: EntryRef, _guard: &EpochGuard<'_>) -> Option<u32> {
         self.memory.node_of(entry)
     }
 
-    /// Counts an object or a completion record as dead: nothing points to it any more. `bytes` is its
-    /// [`EntryView::total_len`]. Not for tombstones: they die by themselves. The reference was
+    /// Counts an object or a completion record as dead: nothing points to it any more. `bytes` is
+    /// its [`EntryView::total_len`]. Not for tombstones: they die by themselves. The reference was
     /// found under `guard`.
     pub fn mark_dead(&self, entry: EntryRef, bytes: u32, guard: &EpochGuard<'_>) {
         let (place, _) = self.memory.locate(entry);
@@ -89,7 +92,8 @@ impl LogSpace {
             .add_live(place.slot, place.log, -i64::from(bytes));
     }
 
-    /// [`Self::mark_dead`] for a thread that appends to `by`: cheaper, since it counts where no other core does.
+    /// [`Self::mark_dead`] for a thread that appends to `by`: cheaper, since it counts where no
+    /// other core does.
     #[inline]
     pub fn mark_dead_by(&self, by: LogId, entry: EntryRef, bytes: u32, guard: &EpochGuard<'_>) {
         let slot = self.memory.slot_of(entry);
@@ -97,7 +101,8 @@ impl LogSpace {
         self.memory.add_live(slot, by, -i64::from(bytes));
     }
 
-    /// The rest of [`Self::mark_dead`] for what [`crate::OpenHead::exchange`] has counted as dead, once nothing points to it.
+    /// The rest of [`Self::mark_dead`] for what [`crate::OpenHead::exchange`] has counted as dead,
+    /// once nothing points to it.
     #[inline(always)]
     pub fn mark_overwritten(&self, entry: EntryRef, guard: &EpochGuard<'_>) {
         self.memory.set_dead(entry, guard);

@@ -1,4 +1,5 @@
-//! Segment slots and seglets: taking them for segments, giving them back, and giving pages of free ones back to the system.
+//! Segment slots and seglets: taking them for segments, giving them back, and giving pages of free
+//! ones back to the system.
 
 use super::LogSpace;
 use crate::dead_bits::DeadBits;
@@ -30,8 +31,8 @@ impl LogSpace {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes seglets for a log from the default pool and leaves at least `leave` behind. Reclaims what is
-    /// quiesced before it gives up.
+    /// Takes seglets for a log from the default pool and leaves at least `leave` behind. Reclaims
+    /// what is quiesced before it gives up.
     pub(crate) fn take_default(&self, log: LogId, count: usize, leave: usize) -> Option<Vec<u32>> {
         let part = self.log(log).part;
         self.note_growth(count, leave);
@@ -62,14 +63,14 @@ impl LogSpace {
         }
     }
 
-    /// Whether some of the last seglets, as many as a segment has, were wanted by appends that make live data more: they have to
-    /// leave the overwrite reserve alone.
+    /// Whether some of the last seglets, as many as a segment has, were wanted by appends that make
+    /// live data more: they have to leave the overwrite reserve alone.
     pub(crate) fn is_growing(&self) -> bool {
         self.growth_seglets.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes seglets for a log from a reserve, and then from the default pool: for survivors and compactions but what deletes need
-    /// there.
+    /// Takes seglets for a log from a reserve, and then from the default pool: for survivors and
+    /// compactions but what deletes need there.
     pub(crate) fn take_reserved(
         &self,
         log: LogId,

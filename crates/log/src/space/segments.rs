@@ -1,8 +1,9 @@
 //! Which segments exist, from their opening until their memory is used again.
 //!
 //! - LOG-3: segment ids ascend over all logs of the master and are never used twice.
-//! - LOG-4: a segment exists on disk from its opening until a digest that does not list it is durable
-//!   and all older heads are durably closed; only then are its replicas and its memory freed.
+//! - LOG-4: a segment exists on disk from its opening until a digest that does not list it is
+//!   durable and all older heads are durably closed; only then are its replicas and its memory
+//!   freed.
 //! - LOG-5: freed memory is used again only when every guard taken before has been dropped.
 
 use super::LogSpace;
@@ -72,8 +73,8 @@ impl LogSpace {
         self.forget_gone_targets(segment);
     }
 
-    /// Counts the segment's tombstones by what is on disk now; from here on, [`Self::drop_segment`] keeps
-    /// the counts right.
+    /// Counts the segment's tombstones by what is on disk now; from here on, [`Self::drop_segment`]
+    /// keeps the counts right.
     pub(crate) fn forget_gone_targets(&self, segment: &Segment) {
         let on_disk = self.on_disk.read().unwrap_or_else(PoisonError::into_inner);
         segment.tombstones().keep(|id| on_disk.contains_key(&id));

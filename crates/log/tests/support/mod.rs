@@ -41,8 +41,9 @@ impl Random {
     }
 }
 
-/// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's border,
-/// in stores that overwrite in place those that leave most of it unused, the smallest and the largest.
+/// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's
+/// border, in stores that overwrite in place those that leave most of it unused, the smallest and
+/// the largest.
 pub fn adversarial(random: &mut Random) -> usize {
     match random.below(10) {
         9 => 512 - 40 + random.below(80) as usize,
@@ -302,7 +303,8 @@ impl Store {
         Ok(Some(appended.map(|_| Done { key, version, len })))
     }
 
-    /// Takes a key's object out of the index, as a store without replicas deletes: nothing is written.
+    /// Takes a key's object out of the index, as a store without replicas deletes: nothing is
+    /// written.
     pub fn forget(&self, key: u32) {
         let guard = self.space.pin();
         let mut slot = self.index.lock(key as usize);

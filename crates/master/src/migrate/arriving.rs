@@ -1,8 +1,9 @@
 //! Tablets that arrive: asking for all of them, replaying it, and reporting.
 //!
-//! Stages: *copy* the objects while the owner serves them; *follow* its changes until few are left; *freeze* and take the
-//! rest; *join* the side log to this master's log; *report*. A failure before the report ends the migration, and the owner
-//! serves on; after the report the coordinator decides.
+//! Stages: *copy* the objects while the owner serves them; *follow* its changes until few are left;
+//! *freeze* and take the rest; *join* the side log to this master's log; *report*. A failure before
+//! the report ends the migration, and the owner serves on; after the report the coordinator
+//! decides.
 
 use super::ended::Ended;
 use crate::joining::{Joined, ReplayFailure, SharedReplay};
@@ -26,8 +27,9 @@ use std::time::Duration;
 
 /// With so many changes left the tablet is frozen: copying them takes a few milliseconds.
 const FEW_CHANGES: u64 = 256;
-/// Parts of changes after which the tablet is frozen however many are left: the owner's clients change as fast as we
-/// copy, and waiting longer makes it no better. What can be left is bounded by the notes (MOVE-4).
+/// Parts of changes after which the tablet is frozen however many are left: the owner's clients
+/// change as fast as we copy, and waiting longer makes it no better. What can be left is bounded by
+/// the notes (MOVE-4).
 const ROUNDS_MAX: u32 = 256;
 /// How long a frozen tablet may wait for the rest and for its replicas before it is given back.
 const FROZEN_MAX: Duration = Duration::from_secs(5);
@@ -94,7 +96,8 @@ impl Arrivals {
     }
 }
 
-/// Whether a server that was up is not any more. A list that has it not and no later one is older than that server.
+/// Whether a server that was up is not any more. A list that has it not and no later one is older
+/// than that server.
 fn is_gone(list: &ServerList, server: ServerId) -> bool {
     match list.get(server) {
         Some(info) => info.state != ServerState::Up,
@@ -103,12 +106,12 @@ fn is_gone(list: &ServerList, server: ServerId) -> bool {
 }
 
 impl Master {
-    /// Starts to take over a tablet into `log`, on the event loop of `core`; the end is reported to the coordinator.
-    /// Asked again it tells how far it is.
+    /// Starts to take over a tablet into `log`, on the event loop of `core`; the end is reported to
+    /// the coordinator. Asked again it tells how far it is.
     ///
     /// # Errors
-    /// `Retry` while something else occupies the tablet here, or address space for an index cannot be had; fatal when it is
-    /// served here, or the migration has ended. Nothing was started.
+    /// `Retry` while something else occupies the tablet here, or address space for an index cannot
+    /// be had; fatal when it is served here, or the migration has ended. Nothing was started.
     pub fn receive_tablet(
         self: &Arc<Self>,
         core: CoreId,
@@ -150,7 +153,8 @@ impl Master {
         Ok(MigrationProgress::default())
     }
 
-    /// Copies, follows, freezes, joins: all of it is durable here then (MIG-2). On an error nothing is left but the tablet's entry in the map.
+    /// Copies, follows, freezes, joins: all of it is durable here then (MIG-2). On an error nothing
+    /// is left but the tablet's entry in the map.
     async fn take_over(
         &self,
         log: LogId,
@@ -234,8 +238,8 @@ impl Master {
         Ok(())
     }
 
-    /// That need not be taken back if the tablet stays where it is: it is so, wherever the tablet is. Nor need it outlive this life of the
-    /// server, which is the one that late copies name.
+    /// That need not be taken back if the tablet stays where it is: it is so, wherever the tablet
+    /// is. Nor need it outlive this life of the server, which is the one that late copies name.
     async fn take_acknowledged(&self, clients: Vec<Acknowledged>) -> Result<(), ReplayFailure> {
         let (store, now) = (Arc::clone(self.store()), self.monotonic());
         let take = move || store.completions().take_acknowledged(&clients, now);
@@ -332,7 +336,8 @@ impl Master {
         Some(call(network, &address, Header::to(owner), ask, limit).await)
     }
 
-    /// Tells the coordinator. Gives whether this master owns the tablet now; `None` when it is not told ([`Master::tell_end`]).
+    /// Tells the coordinator. Gives whether this master owns the tablet now; `None` when it is not
+    /// told ([`Master::tell_end`]).
     async fn report_received(
         &self,
         migration: MigrationId,

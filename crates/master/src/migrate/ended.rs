@@ -3,10 +3,12 @@
 use pluvio_units::MigrationId;
 use std::collections::BTreeSet;
 
-/// Ids that are remembered one by one: far more migrations than can end while a message is on its way.
+/// Ids that are remembered one by one: far more migrations than can end while a message is on its
+/// way.
 const REMEMBERED: usize = 4096;
 
-/// See the module. Of very many the oldest are remembered as a whole: everything below one of them counts as ended.
+/// See the module. Of very many the oldest are remembered as a whole: everything below one of them
+/// counts as ended.
 #[derive(Default)]
 pub(crate) struct Ended {
     latest: BTreeSet<MigrationId>,

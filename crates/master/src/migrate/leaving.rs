@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// About so many bytes are copied at a time: long enough for few messages, short enough for other requests to
-/// come in between.
+/// About so many bytes are copied at a time: long enough for few messages, short enough for other
+/// requests to come in between.
 const PART_BYTES: usize = 1 << 20;
 /// Changes looked at for one part.
 const PART_CHANGES: usize = 8 << 10;
@@ -34,8 +34,9 @@ pub(crate) struct Leaving {
     table: Arc<EngineTable>,
     range: HashRange,
     notes: Mutex<Notes>,
-    /// The maps of before its phase was changed the last time, while somebody has them (MOVE-2): those of before it was copied, then
-    /// those of before it was frozen, which are the same and more.
+    /// The maps of before its phase was changed the last time, while somebody has them (MOVE-2):
+    /// those of before it was copied, then those of before it was frozen, which are the same and
+    /// more.
     old: Mutex<OldMaps>,
     /// Of the frozen tablet; fixed, so that parts fit together.
     results: Mutex<Option<Arc<LeavingResults>>>,
@@ -165,7 +166,8 @@ impl Leavings {
             let map = tablets.snapshot();
             Arc::clone(&map.get(&spec.table).ok_or(Refusal::Refresh)?.table)
         };
-        // Whoever sees the new phase waits for `inner`, so that the migration is there when it looks for it.
+        // Whoever sees the new phase waits for `inner`, so that the migration is there when it
+        // looks for it.
         let (serving, copying) = (&[TabletPhase::Serving], TabletPhase::Copying);
         let old = tablets.shift(spec.table, spec.range, serving, copying);
         let old = old.ok_or_else(Master::not_ready)?;
@@ -253,7 +255,8 @@ impl Master {
     /// Gives the receiver of a tablet the next part of it.
     ///
     /// # Errors
-    /// `Retry` while the tablet is not served here yet; `Refresh` when it is not here; fatal when the migration is over.
+    /// `Retry` while the tablet is not served here yet; `Refresh` when it is not here; fatal when
+    /// the migration is over.
     pub async fn give_tablet_data(
         self: &Arc<Self>,
         request: GetTabletData,
@@ -359,7 +362,8 @@ impl Master {
         self.elsewhere(copy).await.ok_or_else(Self::not_ready)
     }
 
-    /// Forgets a tablet that has moved, or serves it again (MOVE-1); answers when that is done (MOVE-5).
+    /// Forgets a tablet that has moved, or serves it again (MOVE-1); answers when that is done
+    /// (MOVE-5).
     ///
     /// # Errors
     /// `Retry` while it is being done.
@@ -373,7 +377,8 @@ impl Master {
         };
         let master = Arc::clone(self);
         let (done, ended) = oneshot::channel();
-        // A task, because nobody may wait for the answer any more, and the end must not stay half done.
+        // A task, because nobody may wait for the answer any more, and the end must not stay half
+        // done.
         self.env.tasks.spawn(core, "migration ends", async move {
             master.finish_leaving(&leaving, request.moved).await;
             master.leaving.end(leaving.id);

@@ -1,7 +1,8 @@
 //! Which keys were changed while their tablet was copied.
 //!
-//! Notes have ascending numbers. The receiver asks for those behind a number, and by that says that it has all up to
-//! it; a key that is changed again gets a new number. So an answer may be lost and asked for again.
+//! Notes have ascending numbers. The receiver asks for those behind a number, and by that says that
+//! it has all up to it; a key that is changed again gets a new number. So an answer may be lost and
+//! asked for again.
 
 use super::{NOTES_BYTES_MAX, NOTES_MAX};
 use pluvio_units::ObjectVersion;

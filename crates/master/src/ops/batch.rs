@@ -1,5 +1,5 @@
-//! Several operations in one request. Each item succeeds or fails by itself; all of them are started
-//! before the first is waited for, so that they share their replication.
+//! Several operations in one request. Each item succeeds or fails by itself; all of them are
+//! started before the first is waited for, so that they share their replication.
 
 use crate::master::Master;
 use bytes::Bytes;

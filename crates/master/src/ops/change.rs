@@ -17,8 +17,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the sender of a duplicate should wait for the original to end: it runs on another core right
-/// now.
+/// How long the sender of a duplicate should wait for the original to end: it runs on another core
+/// right now.
 const DUPLICATE_RETRY: Duration = Duration::from_micros(500);
 /// How long to wait for others' results to be acknowledged.
 const RESULTS_RETRY: Duration = Duration::from_millis(5);
@@ -130,8 +130,9 @@ impl Master {
         )
     }
 
-    /// The way of every change: check the tablet, look whether it is a retry, update the store, wait for
-    /// the replicas. First answers and those to retries are made from the same outcome (EO-2).
+    /// The way of every change: check the tablet, look whether it is a retry, update the store,
+    /// wait for the replicas. First answers and those to retries are made from the same outcome
+    /// (EO-2).
     fn change<'v, T: Send + 'static>(
         self: &Arc<Self>,
         log: LogId,

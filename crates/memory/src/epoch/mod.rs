@@ -7,8 +7,8 @@
 //! line 1 + i   | active since (0 = idle) | claimed | nested | owner | ... |   one thread each
 //! ```
 //!
-//! "Nested" counts the thread's guards beside the first one. "Owner" says which thread it is, and is written in builds with
-//! debug assertions only.
+//! "Nested" counts the thread's guards beside the first one. "Owner" says which thread it is, and
+//! is written in builds with debug assertions only.
 //!
 //! Invariants:
 //! - E1: a claimed slot is written by one thread only, the one that claimed it.
@@ -16,8 +16,9 @@
 //!   outermost one's epoch.
 //! - E3: slots at or above `high water` have never been claimed.
 //!
-//! E1 and E2 are asserted at each pin in builds with debug assertions, E3 by each look. That a slot is handed on in whole is
-//! shown by the model `threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on`.
+//! E1 and E2 are asserted at each pin in builds with debug assertions, E3 by each look. That a slot
+//! is handed on in whole is shown by the model
+//! `threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on`.
 //!
 //! Threads: [`ReclaimEpochs::pin`] waits for nobody, except that threads without a slot share a
 //! mutex. The argument why a pin protects is in `protocol` and in `docs/memory.md`.
@@ -70,14 +71,15 @@ pub struct ReclaimEpochs {
     fence: ReaderFence,
     /// Clock and fence are those that nearly every machine has: asked by each pin, as one.
     usual: bool,
-    /// Never given twice in a process, so that a thread's memory of a dead table finds no other one.
+    /// Never given twice in a process, so that a thread's memory of a dead table finds no other
+    /// one.
     id: u64,
     table: Arc<Table>,
 }
 
 /// Protects what it could reach when it was made: nothing unlinked later is used again while it
-/// lives. It stays in its thread, so it cannot be held over an `await` of a task that may move; keep
-/// it short in any case, since memory is reclaimed by nobody meanwhile.
+/// lives. It stays in its thread, so it cannot be held over an `await` of a task that may move;
+/// keep it short in any case, since memory is reclaimed by nobody meanwhile.
 #[derive(Debug)]
 pub struct EpochGuard<'a> {
     epochs: &'a ReclaimEpochs,
@@ -141,11 +143,12 @@ impl ReclaimEpochs {
         })
     }
 
-    /// A table for `slots` threads in `region` from `offset` on, for regions that another process maps.
+    /// A table for `slots` threads in `region` from `offset` on, for regions that another process
+    /// maps.
     ///
     /// # Panics
-    /// When the region's [`Self::bytes`] from `offset` on do not exist, are not zero (the counter is
-    /// checked) or do not begin with a cache line.
+    /// When the region's [`Self::bytes`] from `offset` on do not exist, are not zero (the counter
+    /// is checked) or do not begin with a cache line.
     #[must_use]
     pub fn in_region(region: Region, offset: u64, slots: u32) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -180,16 +183,16 @@ impl ReclaimEpochs {
         (u64::from(slots) + 1) * CACHE_LINE_BYTES
     }
 
-    /// Guards that were made since the start by threads without a slot: each took the mutex. Those that a thread makes while it
-    /// exits are among them.
+    /// Guards that were made since the start by threads without a slot: each took the mutex. Those
+    /// that a thread makes while it exits are among them.
     #[must_use]
     pub fn pins_without_slot(&self) -> u64 {
         self.table.overflow_pins.load(Ordering::Relaxed)
     }
 
-    /// From now until the guard is dropped, what this thread can reach is not used again. Guards may
-    /// be nested. Costs one load of a line that is rarely written, and one store, or one
-    /// swap where the system has no `membarrier`.
+    /// From now until the guard is dropped, what this thread can reach is not used again. Guards
+    /// may be nested. Costs one load of a line that is rarely written, and one store, or one swap
+    /// where the system has no `membarrier`.
     #[must_use = "the protection ends when the guard is dropped"]
     #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
@@ -223,15 +226,15 @@ impl ReclaimEpochs {
         }
     }
 
-    /// Begins a new epoch. The stamp stands for everything unlinked before this call, by this thread
-    /// or by one it has synchronised with since.
+    /// Begins a new epoch. The stamp stands for everything unlinked before this call, by this
+    /// thread or by one it has synchronised with since.
     #[must_use = "without the stamp nobody knows when to reclaim"]
     pub fn retire_epoch(&self) -> ReclaimStamp {
         ReclaimStamp(self.clock.retire(self.table.counter()))
     }
 
-    /// Whether all guards alive began after `stamp` was given: what was unlinked before it is out of
-    /// every reader's reach (M3). Looks at every slot; see [`Self::frontier`] for many stamps.
+    /// Whether all guards alive began after `stamp` was given: what was unlinked before it is out
+    /// of every reader's reach (M3). Looks at every slot; see [`Self::frontier`] for many stamps.
     #[must_use]
     pub fn is_quiesced(&self, stamp: ReclaimStamp) -> bool {
         self.frontier().covers(stamp)
@@ -246,7 +249,8 @@ impl ReclaimEpochs {
             (0..u32::try_from(used).expect("E3: at most the number of slots"))
                 .map(|slot| &table.slot(slot)[0])
         };
-        // Before the fences: a stamp below this bound was given, and its things unlinked, before it.
+        // Before the fences: a stamp below this bound was given, and its things unlinked, before
+        // it.
         let bound = self.clock.stamp(table.counter());
         if !self.fence.before_look() {
             return ReclaimFrontier(0);
@@ -267,7 +271,8 @@ impl EpochGuard<'_> {
         self.epochs.id == epochs.id
     }
 
-    /// The epochs it belongs to: who unlinks something under a guard asks them when to use it again.
+    /// The epochs it belongs to: who unlinks something under a guard asks them when to use it
+    /// again.
     #[must_use]
     #[inline]
     pub fn epochs(&self) -> &ReclaimEpochs {

@@ -1,6 +1,6 @@
 //! The epoch protocol under the loom model checker: every interleaving of a few threads, with the
-//! reorderings the C11 memory model allows. The data is a loom cell, which reports an access that is
-//! not ordered with the reclaimer's overwriting it.
+//! reorderings the C11 memory model allows. The data is a loom cell, which reports an access that
+//! is not ordered with the reclaimer's overwriting it.
 
 use super::protocol::{self, IDLE, Word};
 use loom::cell::UnsafeCell;

@@ -85,8 +85,9 @@ impl Word for AtomicU64 {
     }
 }
 
-/// A thread takes a slot for itself, by its owner word; false when another one has it. Slot number `number` counts as
-/// used before the thread's first pin, whose fence makes that visible to every later look (E3).
+/// A thread takes a slot for itself, by its owner word; false when another one has it. Slot number
+/// `number` counts as used before the thread's first pin, whose fence makes that visible to every
+/// later look (E3).
 pub fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
     // Acquire pairs with the release in `unclaim`: the last owner's stores are over (E1).
     let claimed = owner.take();
@@ -101,7 +102,8 @@ pub fn unclaim<W: Word>(owner: &W) {
     owner.store_release(0);
 }
 
-/// The reader, before its first access. (Outside of models, its two halves are in `clock` and `fence`.)
+/// The reader, before its first access. (Outside of models, its two halves are in `clock` and
+/// `fence`.)
 pub fn begin<W: Word>(counter: &W, slot: &W) {
     slot.publish(counter.load_acquire());
 }

@@ -8,7 +8,8 @@
 //! - T2: once a thread's `CLAIMS` are destroyed, its later guards (in destructors of other
 //!   thread-locals) are overflow guards.
 //!
-//! T1 is asserted as E1 is, by whose slot it leads to; T2 is shown by `pins_in_destructors_of_a_dying_thread_work`.
+//! T1 is asserted as E1 is, by whose slot it leads to; T2 is shown by
+//! `pins_in_destructors_of_a_dying_thread_work`.
 
 use super::{Counter, ReclaimEpochs, Slot, Table};
 use core::cell::{Cell, RefCell};
@@ -61,16 +62,17 @@ pub(super) fn own_mark() -> u64 {
     LAST.with(|last| core::ptr::from_ref(last).addr() as u64)
 }
 
-/// The counter of the table of `epochs` and the calling thread's slot in it; none when the table is full or the thread is
-/// exiting.
+/// The counter of the table of `epochs` and the calling thread's slot in it; none when the table is
+/// full or the thread is exiting.
 #[inline(always)]
 pub(super) fn place_in(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
     let last = LAST.get();
     if last.table_id != epochs.id {
         return find_or_claim(epochs);
     }
-    // SAFETY: ids are given once, so these are counter and slot of the table of `epochs` (T1), which has them mapped as long
-    // as it lives: the references live no longer. Both are atomic words, as `Region::line` gave them.
+    // SAFETY: ids are given once, so these are counter and slot of the table of `epochs` (T1),
+    // which has them mapped as long as it lives: the references live no longer. Both are atomic
+    // words, as `Region::line` gave them.
     Some(unsafe { (&*last.counter, &*last.slot) })
 }
 

@@ -15,12 +15,12 @@ use pluvio_client::RejectRules;
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 use std::collections::BTreeMap;
 
-/// Keys read in one step of MGET. What is held for its reply is known after each step, so it may be over its limit
-/// by the values of one step, 64 MiB.
+/// Keys read in one step of MGET. What is held for its reply is known after each step, so it may be
+/// over its limit by the values of one step, 64 MiB.
 const STEP_KEYS: usize = (64 << 20) / VALUE_MAX;
 
-/// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its numbers
-/// (docs/log-format.md, kind 1).
+/// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its
+/// numbers (docs/log-format.md, kind 1).
 const OBJECT_OVERHEAD: usize = 20;
 
 fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
@@ -154,7 +154,8 @@ pub(super) async fn flush_db(core: &Core, db: DatabaseId, command: &Command) -> 
 
 pub(super) async fn flush_all(core: &Core, command: &Command) -> Outcome {
     check_flush(command)?;
-    // Also those that seem to be gone: others may be dropping them, and servers serve them until that is done.
+    // Also those that seem to be gone: others may be dropping them, and servers serve them until
+    // that is done.
     let flushes = DatabaseId::all().map(|db| core.databases.flush(db));
     let results = join_all(flushes).await;
     let is_any_done = results.iter().any(Result::is_ok);

@@ -1,7 +1,8 @@
 //! Commands on one value.
 //!
 //! Those that read and then write do so in a loop: read, compute, write if the object is still the
-//! one read (DB-4). So they are atomic among all clients of all servers; [`Contest`] bounds the loop.
+//! one read (DB-4). So they are atomic among all clients of all servers; [`Contest`] bounds the
+//! loop.
 
 use super::Outcome;
 use crate::database::{DatabaseId, Seen};

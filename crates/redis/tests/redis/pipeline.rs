@@ -10,8 +10,8 @@ fn text(replies: &[Vec<u8>]) -> String {
     String::from_utf8(replies.concat()).unwrap()
 }
 
-/// Lets a connection find out that its replies are small, so that as many commands as may be fly together.
-/// Commands have to wait for something by then.
+/// Lets a connection find out that its replies are small, so that as many commands as may be fly
+/// together. Commands have to wait for something by then.
 fn warm_up(c: &mut Connection) {
     for n in 0..40 {
         c.push(&encode(&["SET", &format!("warm{n}"), "up"]));

@@ -58,12 +58,13 @@ impl Machine {
         self.digest.is_some()
     }
 
-    /// The servers that hold the open heads: no recovery finds the log complete without at least one of
-    /// them, whichever other servers answer it. `None` while that cannot be said. (A stale replica of a head that lost one is no
-    /// help to recovery once the coordinator has the epoch. The next head counts too, as soon as one backup may have it: recovery
-    /// needs no more beside it than a closed replica of the first head that was lost, and nothing when the first one is an
-    /// emergency head, which it does not list. Of the next head no epoch is recorded, so nothing fences a replica of it that was
-    /// lost: that one may be all that recovery needs.)
+    /// The servers that hold the open heads: no recovery finds the log complete without at least
+    /// one of them, whichever other servers answer it. `None` while that cannot be said. (A stale
+    /// replica of a head that lost one is no help to recovery once the coordinator has the epoch.
+    /// The next head counts too, as soon as one backup may have it: recovery needs no more beside
+    /// it than a closed replica of the first head that was lost, and nothing when the first one is
+    /// an emergency head, which it does not list. Of the next head no epoch is recorded, so nothing
+    /// fences a replica of it that was lost: that one may be all that recovery needs.)
     pub(crate) fn witnesses(&self) -> Option<Vec<ServerId>> {
         let first = self.heads.front().filter(|id| self.digest == Some(**id))?;
         let first = self.segments.get(first)?;
@@ -86,8 +87,9 @@ impl Machine {
         id <= self.newest && self.segments.get(&id).is_none_or(|s| s.durably_closed)
     }
 
-    /// Whether a replica that `backup` found after a restart is still of use (003 §8). While our list does
-    /// not show that server, we may take the replica for one of those that its former life has.
+    /// Whether a replica that `backup` found after a restart is still of use (003 §8). While our
+    /// list does not show that server, we may take the replica for one of those that its former
+    /// life has.
     pub(crate) fn is_needed(&self, backup: ServerId, id: SegmentId) -> bool {
         !self.view.list.is_up(backup)
             || self
@@ -134,13 +136,15 @@ impl Machine {
         u8::try_from(self.view.needed()).unwrap_or(u8::MAX)
     }
 
-    /// Whether nothing becomes durable before a backup has space again. Cheap while nothing is full.
+    /// Whether nothing becomes durable before a backup has space again. Cheap while nothing is
+    /// full.
     pub(crate) fn lacks_space(&self, placement: &Placement, now: Moment) -> bool {
         self.awaited_head()
             .is_some_and(|head| self.full_disks(head, placement, now).is_some())
     }
 
-    /// The head that writes wait for, if they wait: the first one, or, when all that it has is durable, the next one.
+    /// The head that writes wait for, if they wait: the first one, or, when all that it has is
+    /// durable, the next one.
     fn awaited_head(&self) -> Option<&ReplicatedSegment> {
         let mut heads = self.heads.iter().filter_map(|id| self.segments.get(id));
         let (first, next) = (heads.next()?, heads.next());
@@ -150,8 +154,8 @@ impl Machine {
         next.filter(|next| !next.is_durably_open(&self.view))
     }
 
-    /// The servers with full disks, if a head needs more backups than there are others. Replicas that were begun wait for
-    /// space where they are; others are not even begun there.
+    /// The servers with full disks, if a head needs more backups than there are others. Replicas
+    /// that were begun wait for space where they are; others are not even begun there.
     fn full_disks(
         &self,
         head: &ReplicatedSegment,
@@ -159,7 +163,8 @@ impl Machine {
         now: Moment,
     ) -> Option<Vec<ServerId>> {
         let needed = self.view.needed();
-        // One that was begun on a disk that was full just before is refused, or it is not: that is not known yet.
+        // One that was begun on a disk that was full just before is refused, or it is not: that is
+        // not known yet.
         let is_stalled =
             |r: &Replica| r.full || (r.acked == 0 && placement.may_be_full(r.server, now));
         if head.replicas.iter().filter(|r| !is_stalled(r)).count() >= needed {

@@ -60,7 +60,8 @@ pub(crate) enum WriteOutcome {
     Full(Moment),
     /// The backup does not have the replica, or cannot keep it: use another one.
     Useless,
-    /// Not done: another cluster's server has the place. Use another one, and leave alone what is there.
+    /// Not done: another cluster's server has the place. Use another one, and leave alone what is
+    /// there.
     Foreign,
 }
 
@@ -534,8 +535,8 @@ impl Machine {
         }
     }
 
-    /// Asks the log to hold what a segment that lacks replicas is to be copied from. False when it does,
-    /// or need not.
+    /// Asks the log to hold what a segment that lacks replicas is to be copied from. False when it
+    /// does, or need not.
     fn ask_for_bytes(&mut self, id: SegmentId, now: Moment, actions: &mut Vec<Action>) -> bool {
         let view = &self.view;
         let lacks_bytes = |s: &&mut ReplicatedSegment| !s.held && !s.is_complete(view);

@@ -1,10 +1,11 @@
 //! The machine against a model of backups and recovery, with messages that are lost, late and
 //! doubled, backups that crash and come back with what they had, and full disks.
 //!
-//! After every event, recovery is tried in the model with what all living backups have and a part of what
-//! dead ones left: it must find everything that is durable. It is also tried with random parts of that: then it may
-//! find the log incomplete, but must never take a wrong one for complete. And it is tried without those that the machine names as
-//! witnesses (LEASE-1): then it must not find the log complete.
+//! After every event, recovery is tried in the model with what all living backups have and a part
+//! of what dead ones left: it must find everything that is durable. It is also tried with random
+//! parts of that: then it may find the log incomplete, but must never take a wrong one for
+//! complete. And it is tried without those that the machine names as witnesses (LEASE-1): then it
+//! must not find the log complete.
 
 mod backup;
 mod order;
@@ -169,7 +170,8 @@ impl World {
         id
     }
 
-    /// Opens a head. The one before it was an emergency head sometimes, if it has nothing but its opening.
+    /// Opens a head. The one before it was an emergency head sometimes, if it has nothing but its
+    /// opening.
     fn roll(&mut self) {
         let old = self.segments.get(&self.head);
         let is_empty = old.is_some_and(|old| old.length == OPENING);
@@ -177,8 +179,8 @@ impl World {
         self.roll_from(emergency);
     }
 
-    /// Opens a head that lists the segments of the log, without some that were cleaned, and without the head before it if that
-    /// is an `emergency` head (LOG-10).
+    /// Opens a head that lists the segments of the log, without some that were cleaned, and without
+    /// the head before it if that is an `emergency` head (LOG-10).
     fn roll_from(&mut self, emergency: bool) {
         let mut cleaned: Vec<SegmentId> = self
             .members()
@@ -515,7 +517,8 @@ impl World {
         frame.certified > 0 && (frame.closed || frame.kind == SegmentKind::Head && !stale)
     }
 
-    /// Whether something in the pool shows that a head was closed, whatever its replicas say (COORD-8).
+    /// Whether something in the pool shows that a head was closed, whatever its replicas say
+    /// (COORD-8).
     fn was_closed(&self, head: SegmentId, pool: &[&BTreeMap<SegmentId, Frame>]) -> bool {
         let all = || pool.iter().flat_map(|frames| frames.iter());
         let heads = || all().filter(|(id, f)| f.kind == SegmentKind::Head && **id >= head);
@@ -530,8 +533,8 @@ impl World {
             || later().any(|(id, f)| f.certified > OPENING || !lists(id))
     }
 
-    /// What recovery does: the digest of the lowest open head that was not closed, every segment in it. Panics when
-    /// it would take something for the whole log that lacks durable data.
+    /// What recovery does: the digest of the lowest open head that was not closed, every segment in
+    /// it. Panics when it would take something for the whole log that lacks durable data.
     fn recover(&self, pool: &[&BTreeMap<SegmentId, Frame>]) -> Option<SegmentId> {
         let all = || {
             pool.iter()
@@ -621,7 +624,8 @@ impl World {
                 self.describe()
             );
         }
-        // REP-5: of two backups that are needed one may be lost with its disk, when those that are only down come back.
+        // REP-5: of two backups that are needed one may be lost with its disk, when those that are
+        // only down come back.
         if self.min_replicas > 1 {
             let lost = self.dice.below(alive.len() as u64) as usize;
             let others = alive.iter().enumerate().filter(|(at, _)| *at != lost);
@@ -638,8 +642,8 @@ impl World {
         assert_eq!(self.recover(&pool), found, "{}", self.describe());
     }
 
-    /// Some frames of heads as they were before they were closed. Of a head that is not closed elsewhere recovery
-    /// takes the longest replica, which is not for this model.
+    /// Some frames of heads as they were before they were closed. Of a head that is not closed
+    /// elsewhere recovery takes the longest replica, which is not for this model.
     fn taken_back(&self, grave: &BTreeMap<SegmentId, Frame>) -> BTreeMap<SegmentId, Frame> {
         let mut grave = grave.clone();
         let closed = |id: &SegmentId| {

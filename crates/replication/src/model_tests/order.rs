@@ -27,7 +27,8 @@ impl World {
         }
     }
 
-    /// REP-9: a place in a segment that belongs to the log is given back when as many others as wanted have all of it.
+    /// REP-9: a place in a segment that belongs to the log is given back when as many others as
+    /// wanted have all of it.
     pub(super) fn check_free(&self, server: ServerId, id: SegmentId) {
         let Some(segment) = self.segments.get(&id) else {
             return;

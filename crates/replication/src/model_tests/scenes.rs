@@ -93,7 +93,8 @@ fn what_is_in_a_head_is_acknowledged_while_its_successor_is_being_opened() {
             .values()
             .any(|b| b.frames.contains_key(&second))
     );
-    // What is in the second one has to wait: its opening is all of it that may be sent, and the first one is not closed.
+    // What is in the second one has to wait: its opening is all of it that may be sent, and the
+    // first one is not closed.
     assert!(
         world
             .writes
@@ -277,7 +278,8 @@ fn disks_without_room_for_the_next_head_are_told() {
     assert!(!world.lacks_space());
 }
 
-/// LEASE-1. An emergency head, which its successor does not list: who has that one needs no backup of the first.
+/// LEASE-1. An emergency head, which its successor does not list: who has that one needs no backup
+/// of the first.
 #[test]
 fn a_backup_is_a_witness_as_soon_as_it_may_have_the_next_head() {
     let mut met = 0;
@@ -314,8 +316,9 @@ fn a_backup_is_a_witness_as_soon_as_it_may_have_the_next_head() {
     assert!(met > 10, "{met}");
 }
 
-/// LEASE-1. One backup has closed the first head and is gone, another one has the next head and is gone: who asks both
-/// needs nobody else, and what is left of the replicas is no help to the master.
+/// LEASE-1. One backup has closed the first head and is gone, another one has the next head and is
+/// gone: who asks both needs nobody else, and what is left of the replicas is no help to the
+/// master.
 #[test]
 fn there_are_no_witnesses_while_a_replica_of_the_next_head_is_lost() {
     let mut met = 0;

@@ -267,7 +267,8 @@ impl Cluster {
         self.push_list();
     }
 
-    /// Another cluster's server gets the address of one that is in the list. Gives how often it was asked to write, and to free.
+    /// Another cluster's server gets the address of one that is in the list. Gives how often it was
+    /// asked to write, and to free.
     pub fn join_foreign(&mut self) -> Arc<[AtomicU64; 2]> {
         let server = ServerId(self.next_server);
         self.next_server += 1;
@@ -360,7 +361,8 @@ impl Cluster {
             let head = lowest.1.head.as_ref().expect("an open head tells");
             for segment in &head.digest {
                 let usable = replicas.iter().filter(|(_, r)| r.segment == *segment);
-                // Open replicas may differ by what was not acknowledged: the shortest is the hardest test.
+                // Open replicas may differ by what was not acknowledged: the shortest is the
+                // hardest test.
                 let (node, _) = usable.min_by_key(|(_, r)| r.length)?;
                 self.read(*node, *segment, &mut found);
             }

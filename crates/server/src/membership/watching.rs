@@ -228,7 +228,8 @@ fn an_answer_between_two_silences_is_a_sign_of_life() {
     assert_eq!(noted(&scene.hints), []);
 }
 
-/// MEM-3: it may be this server that is cut off, and that was declared dead for it. It does not matter whom it pinged.
+/// MEM-3: it may be this server that is cut off, and that was declared dead for it. It does not
+/// matter whom it pinged.
 #[test]
 fn five_pings_in_a_row_without_an_answer_make_a_server_ask_the_coordinator() {
     let scene = scene(&[Some(2), Some(3), Some(4)]);

@@ -39,8 +39,8 @@ impl Delays {
         self.set_growing(opcode, delay, Duration::ZERO);
     }
 
-    /// Of the requests of this kind that servers make from here on, the first one is kept back for so long, and each further one so much
-    /// longer than the one before it.
+    /// Of the requests of this kind that servers make from here on, the first one is kept back for
+    /// so long, and each further one so much longer than the one before it.
     pub fn set_growing(&self, opcode: Opcode, next: Duration, growth: Duration) {
         let delay = Delay { next, growth };
         self.0.lock().unwrap().insert(opcode as u16, delay);
@@ -324,7 +324,8 @@ impl Rig {
         })
     }
 
-    /// Makes a table of one tablet and writes objects `key i` of 100 kB: more than 80 of them fill a segment.
+    /// Makes a table of one tablet and writes objects `key i` of 100 kB: more than 80 of them fill
+    /// a segment.
     pub fn fill_large(&self, name: &'static str, count: u32) -> Table {
         let client = self.connect(&self.client);
         self.run(&self.client, async move {

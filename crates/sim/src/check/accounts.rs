@@ -24,7 +24,8 @@ pub struct Account {
     pub may_be_damaged: bool,
     /// Replicas that its master wants, of all segments.
     pub replicas_wanted: u64,
-    /// Places at backups that may have a replica of one of its master's segments, and whether it counts.
+    /// Places at backups that may have a replica of one of its master's segments, and whether it
+    /// counts.
     pub places: BTreeMap<(ServerId, SegmentId), bool>,
 }
 
@@ -45,8 +46,9 @@ impl Contents {
     }
 }
 
-/// What does not add up: frames that are no replica of any segment, replicas without a frame, missing ones, or more memory in use than
-/// there is. Segments may lack replicas where `may_lack_replicas`. Holds only when nothing is under way.
+/// What does not add up: frames that are no replica of any segment, replicas without a frame,
+/// missing ones, or more memory in use than there is. Segments may lack replicas where
+/// `may_lack_replicas`. Holds only when nothing is under way.
 #[must_use]
 pub fn not_accounted_for(accounts: &[Account], may_lack_replicas: bool) -> Option<String> {
     let in_order = |a: &Account| {
@@ -98,7 +100,8 @@ pub fn not_accounted_for(accounts: &[Account], may_lack_replicas: bool) -> Optio
     None
 }
 
-/// What servers hold and nobody finds, or the other way round. Holds only when nothing is under way, and nothing has changed since `found`.
+/// What servers hold and nobody finds, or the other way round. Holds only when nothing is under
+/// way, and nothing has changed since `found`.
 #[must_use]
 pub fn not_found(accounts: &[Account], found: Contents) -> Option<String> {
     let held = Contents {

@@ -79,7 +79,8 @@ const EXPECTED_OF_DISKS: [Expected; 5] = [
 const LINES_MAX: usize = 20;
 
 /// Checks the WARN and ERROR lines of a run; `missed`: how many there were that nobody kept.
-/// `any_faults`: whether there was any fault; without, nothing is expected. `of_disks`: whether disks could fail.
+/// `any_faults`: whether there was any fault; without, nothing is expected. `of_disks`: whether
+/// disks could fail.
 #[must_use]
 pub fn only_expected(
     lines: &[String],

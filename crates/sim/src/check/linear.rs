@@ -200,8 +200,8 @@ impl Search {
             .filter(|i| !self.done[*i] && self.pieces[*i].end >= invoked_max)
             .collect();
         // Answered operations first, in the order of the versions they know: that is nearly always
-        // the right one. Reads without a version before them, because one that fits changes nothing;
-        // changes without a version after them. Unknown ones only when nothing else helps.
+        // the right one. Reads without a version before them, because one that fits changes
+        // nothing; changes without a version after them. Unknown ones only when nothing else helps.
         candidates.sort_by_key(|i| {
             let piece = &self.pieces[*i];
             let version = match piece.outcome {

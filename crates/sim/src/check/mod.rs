@@ -1,9 +1,10 @@
 //! What must hold, each thing in a checker of its own.
 //!
-//! [`check_history`] judges what clients did and saw; [`ownership`], [`accounts`], [`running`] and [`expected`] judge what
-//! the cluster says of itself. Every checker reads its material by itself and knows no other, so
-//! that an error in one does not hide what another would find. The linearizability checker alone
-//! would find most of it; the others say in plain words what is wrong.
+//! [`check_history`] judges what clients did and saw; [`ownership`], [`accounts`], [`running`] and
+//! [`expected`] judge what the cluster says of itself. Every checker reads its material by itself
+//! and knows no other, so that an error in one does not hide what another would find. The
+//! linearizability checker alone would find most of it; the others say in plain words what is
+//! wrong.
 //!
 //! Invariants
 //! - CHECK-1: a history that some correct cluster could give has no violations.

@@ -215,7 +215,8 @@ fn two_winners_are_found() {
     assert_found(Check::OneWinner, &for_nothing);
 }
 
-/// Every rule, of a write, a delete and a read of an object of version 3 or of none: obeyed, not obeyed, and rejected for nothing.
+/// Every rule, of a write, a delete and a read of an object of version 3 or of none: obeyed, not
+/// obeyed, and rejected for nothing.
 #[test]
 fn a_rule_that_is_not_obeyed_is_found() {
     let any = Condition::default();
@@ -536,11 +537,13 @@ fn memory_and_frames_that_nobody_accounts_for_are_found() {
     const OTHER: (ServerId, SegmentId) = (ServerId(1), SegmentId(9));
     const NOBODYS: (ServerId, SegmentId) = (ServerId(7), SegmentId(1));
     assert_eq!(wrong(&|_| (), false), None);
-    // More objects than live bytes; more alive than there are segments; more segments than there is memory.
+    // More objects than live bytes; more alive than there are segments; more segments than there is
+    // memory.
     assert!(found(&|a| a.object_bytes = a.memory_live + 1));
     assert!(found(&|a| a.memory_live = a.memory_log + 1));
     assert!(found(&|a| a.memory_log = a.memory_total + 1));
-    // A frame that nobody knows, of a member or of nobody; one that is missing; one that is damaged.
+    // A frame that nobody knows, of a member or of nobody; one that is missing; one that is
+    // damaged.
     for (frame, useful) in [
         (OTHER, true),
         (NOBODYS, true),

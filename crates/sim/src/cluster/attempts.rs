@@ -1,5 +1,6 @@
-//! What stands before a client's network and notes to whom it sent each change, and whether an answer came: so that a report
-//! says how often an operation could have been executed by two masters.
+//! What stands before a client's network and notes to whom it sent each change, and whether an
+//! answer came: so that a report says how often an operation could have been executed by two
+//! masters.
 
 use crate::intercept::Interceptor;
 use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};

@@ -1,5 +1,5 @@
-//! The client processes: each works until no steps are left, dies when the nemesis says so, and another one
-//! comes in its place, with nothing of what it knew.
+//! The client processes: each works until no steps are left, dies when the nemesis says so, and
+//! another one comes in its place, with nothing of what it knew.
 
 use crate::cluster::nemesis::below;
 use crate::cluster::workload::{Shared, Worker};
@@ -18,7 +18,8 @@ struct Place {
 pub(super) struct Clients {
     shared: Shared,
     places: Vec<Place>,
-    /// Lives of clients so far. Each has a number of its own in the history: what it does is in its order.
+    /// Lives of clients so far. Each has a number of its own in the history: what it does is in its
+    /// order.
     lives: u16,
 }
 

@@ -22,26 +22,28 @@ pub enum Fault {
     Crash,
     /// Servers die and come back at once, often before anybody noticed.
     Restart,
-    /// The coordinator that leads dies and comes back. Where there are two, the other one takes over.
+    /// The coordinator that leads dies and comes back. Where there are two, the other one takes
+    /// over.
     Coordinator,
-    /// Machines lose power, and with it what was not synced. In clusters that do not run `synced` only one server, and only
-    /// where every write needs two replicas.
+    /// Machines lose power, and with it what was not synced. In clusters that do not run `synced`
+    /// only one server, and only where every write needs two replicas.
     Power,
-    /// Ways between processes are cut for a while: in both directions or one, between two, around one, or
-    /// through the middle of the cluster.
+    /// Ways between processes are cut for a while: in both directions or one, between two, around
+    /// one, or through the middle of the cluster.
     Cut,
-    /// Processes stand still, or run by jerks: for less than the failure detection takes, or for so long that
-    /// a server is declared dead and goes on as a zombie.
+    /// Processes stand still, or run by jerks: for less than the failure detection takes, or for so
+    /// long that a server is declared dead and goes on as a zombie.
     Stall,
-    /// Wall clocks jump by up to an hour, back and forth. In runs with this, monotonic clocks also run up to 10 %
-    /// too fast or too slow.
+    /// Wall clocks jump by up to an hour, back and forth. In runs with this, monotonic clocks also
+    /// run up to 10 % too fast or too slow.
     Clock,
     /// Clients die in the middle of an operation, and others come in their place.
     Client,
-    /// Disks are slow, or full, or give errors, for a while. Errors only at one server, and only where
-    /// every write needs two replicas.
+    /// Disks are slow, or full, or give errors, for a while. Errors only at one server, and only
+    /// where every write needs two replicas.
     Disk,
-    /// Bits of closed frames turn over on the disk of one server, where every write needs two replicas.
+    /// Bits of closed frames turn over on the disk of one server, where every write needs two
+    /// replicas.
     Bitrot,
     /// Bits of objects turn over in the memory of one server, where every write needs two replicas.
     Memory,

@@ -5,8 +5,8 @@ use core::fmt;
 use core::str::FromStr;
 use std::collections::BTreeSet;
 
-/// What is kept of what a seed makes of a run: `None` keeps all. The rest of the run is drawn as if nothing were left
-/// out, so it is as much the same run as it can be.
+/// What is kept of what a seed makes of a run: `None` keeps all. The rest of the run is drawn as if
+/// nothing were left out, so it is as much the same run as it can be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keep {
     /// Kinds of faults that happen.
@@ -36,7 +36,8 @@ impl Keep {
     }
 }
 
-/// A set of numbers. Read from and shown as a list with commas, ranges with a hyphen: `0-3,7`; the empty set is `none`.
+/// A set of numbers. Read from and shown as a list with commas, ranges with a hyphen: `0-3,7`; the
+/// empty set is `none`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Numbers(BTreeSet<u64>);
 

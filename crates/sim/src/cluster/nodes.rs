@@ -308,8 +308,8 @@ impl Nodes {
         self.servers.iter().enumerate().map(account).collect()
     }
 
-    /// Runs the coordinator's reconstruction over what all backups would offer of each master's log; the first one that is not
-    /// complete.
+    /// Runs the coordinator's reconstruction over what all backups would offer of each master's
+    /// log; the first one that is not complete.
     pub(super) fn incomplete_log(&self, sim: &Sim) -> Option<String> {
         let running: Option<Vec<_>> = { self.servers.iter() }
             .map(|(node, slot)| Some((node.process, view(slot).server.upgrade()?)))

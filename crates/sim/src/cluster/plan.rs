@@ -94,7 +94,8 @@ pub struct Plan {
     pub counters_percent: u32,
     /// How many of those numbers are floating-point ones, in percent.
     pub floats_percent: u32,
-    /// How many conditions are others than one version, in percent; of other operations a quarter as many get any.
+    /// How many conditions are others than one version, in percent; of other operations a quarter
+    /// as many get any.
     pub other_rules_percent: u32,
     /// How many operations go to a tenth of the keys, in percent.
     pub hot_percent: u32,
@@ -124,8 +125,8 @@ pub struct Plan {
     pub everybody_percent: u32,
     /// Clocks run too fast or too slow by up to this, in parts per million.
     pub clock_drift_ppm_max: u32,
-    /// The server whose disk may fail and rot, and lose what was not synced, and whose memory may rot, in clusters that keep two replicas of all that is
-    /// acknowledged.
+    /// The server whose disk may fail and rot, and lose what was not synced, and whose memory may
+    /// rot, in clusters that keep two replicas of all that is acknowledged.
     pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
     pub every_tombstone: bool,
@@ -137,7 +138,8 @@ impl Plan {
         let mut draw = Stream::new(seed, "plan");
         // Drawn in any case, so that a fixed number of servers changes nothing else.
         let drawn = 1 + draw.below(6) as u32;
-        // Little memory for much data. Costs real time, so it is not common, and clusters are small.
+        // Little memory for much data. Costs real time, so it is not common, and clusters are
+        // small.
         let heavy = draw.below(12) == 0;
         let drawn = if heavy { drawn.div_ceil(2) } else { drawn };
         let servers = servers.unwrap_or(drawn).max(1);
@@ -228,7 +230,8 @@ impl Plan {
         }
         plan.faults = Self::with_memory(seed, plan.faults, allowed);
         plan.choose_weak_server(seed);
-        // Where all servers may lose power, only what is synced survives; where one may, the others have what it loses.
+        // Where all servers may lose power, only what is synced survives; where one may, the others
+        // have what it loses.
         let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
         plan.synced |= plan.faults.has(Fault::Power) && !one;
         plan
@@ -266,15 +269,16 @@ impl Plan {
         self.value_max >= HEAVY_VALUES_MIN
     }
 
-    /// Whether all servers can write without one of the others: a backup that failed a replica of a head is not used again for that head, and
-    /// where no other is left, writes wait for as long as it runs (`docs/replication.md`, Weaknesses).
+    /// Whether all servers can write without one of the others: a backup that failed a replica of a
+    /// head is not used again for that head, and where no other is left, writes wait for as long as
+    /// it runs (`docs/replication.md`, Weaknesses).
     fn spares_a_backup(&self) -> bool {
         let usual = self.replicas.saturating_sub(1).max(1);
         self.servers >= self.min_replicas.unwrap_or(usual) + 2
     }
 
-    /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is not used again for its segment
-    /// (`docs/replication.md`, REP-8), and there may be no other.
+    /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is
+    /// not used again for its segment (`docs/replication.md`, REP-8), and there may be no other.
     pub(super) fn may_lack_replicas(&self) -> bool {
         self.weak_server.is_some() && self.servers <= self.replicas + 1
     }
@@ -301,8 +305,8 @@ impl Plan {
             .collect()
     }
 
-    /// Bits turn over in memory in one run of four, or wherever nothing else may happen. Drawn apart, so that it changes
-    /// nothing else.
+    /// Bits turn over in memory in one run of four, or wherever nothing else may happen. Drawn
+    /// apart, so that it changes nothing else.
     fn with_memory(seed: u64, faults: Faults, allowed: &Faults) -> Faults {
         let alone = faults.is_empty();
         if allowed.has(Fault::Memory) && (alone || Stream::new(seed, "memory").below(4) == 0) {

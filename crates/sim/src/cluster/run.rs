@@ -29,16 +29,19 @@ const WORK_MAX: Duration = Duration::from_secs(120);
 /// Virtual time in which the tables of a new cluster must be there.
 const SETUP_MAX: Duration = Duration::from_secs(60);
 /// Virtual time in which the cluster must be healthy once faults have stopped: silent servers are
-/// declared dead after some 30 s at most, a log that is not complete is looked at again every half second,
-/// what could not be recovered is tried again after two; several rounds of all that.
+/// declared dead after some 30 s at most, a log that is not complete is looked at again every half
+/// second, what could not be recovered is tried again after two; several rounds of all that.
 const QUIET_MAX: Duration = Duration::from_secs(60);
-/// From the last ping that a server does not answer until it is declared crashed: that ping and another one, 250 ms each, and what is stored.
+/// From the last ping that a server does not answer until it is declared crashed: that ping and
+/// another one, 250 ms each, and what is stored.
 const CONVICTION_MAX: Duration = Duration::from_secs(1);
 /// Virtual time for the last reads.
 const LAST_MAX: Duration = Duration::from_secs(300);
-/// Virtual time in which servers have cleared away what is not theirs: tablets that moved, tables that were dropped.
+/// Virtual time in which servers have cleared away what is not theirs: tablets that moved, tables
+/// that were dropped.
 const CLEARING_MAX: Duration = Duration::from_secs(10);
-/// Virtual time in which backups have once been asked for all of a log between two changes of its segments.
+/// Virtual time in which backups have once been asked for all of a log between two changes of its
+/// segments.
 const ROLLING_MAX: Duration = Duration::from_secs(10);
 /// Steps of the search for an order, per key: far more than any key with one needed so far.
 const LINEAR_STEPS_MAX: u64 = 200_000;
@@ -340,7 +343,8 @@ impl<'s> Cluster<'s> {
         self.shared.journal.stop_steps();
     }
 
-    /// Faults stop, everything comes back: the cluster must be healthy in time, and have all. Gives whether it is healthy.
+    /// Faults stop, everything comes back: the cluster must be healthy in time, and have all. Gives
+    /// whether it is healthy.
     fn quiet(&mut self, nemesis: &mut Nemesis) -> bool {
         nemesis.stop(&mut self.targets());
         let longest = self.shared.plan.timeout * 4;
@@ -363,7 +367,8 @@ impl<'s> Cluster<'s> {
         }
         let mut problem = self.until_healthy();
         if problem.is_some() && self.shared.plan.is_heavy() {
-            // What fits nowhere waits for room (`docs/recovery.md`, Weaknesses), which another server brings.
+            // What fits nowhere waits for room (`docs/recovery.md`, Weaknesses), which another
+            // server brings.
             self.nodes.add_server(self.sim);
             problem = self.until_healthy();
         }
@@ -465,7 +470,8 @@ impl<'s> Cluster<'s> {
         })
     }
 
-    /// Reads every key, goes through every table and counts it. Gives what there is; `None` after a complaint.
+    /// Reads every key, goes through every table and counts it. Gives what there is; `None` after a
+    /// complaint.
     fn read_everything(&self) -> Option<Contents> {
         let mut worker = self.worker(u16::MAX - 1);
         let keys = Arc::clone(&self.shared.keys);

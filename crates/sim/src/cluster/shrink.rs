@@ -1,8 +1,10 @@
-//! Makes a failing run smaller: fewer kinds of faults, fewer operations, fewer clients, fewer events.
+//! Makes a failing run smaller: fewer kinds of faults, fewer operations, fewer clients, fewer
+//! events.
 //!
-//! Each try leaves something out ([`Keep`]) and runs. What still fails in the same way stays left out. A run is
-//! chaotic, so a smaller one often fails no more although what was left out had nothing to do with it: the order of
-//! tries is that in which most is gained, and it goes round until a whole round gains nothing.
+//! Each try leaves something out ([`Keep`]) and runs. What still fails in the same way stays left
+//! out. A run is chaotic, so a smaller one often fails no more although what was left out had
+//! nothing to do with it: the order of tries is that in which most is gained, and it goes round
+//! until a whole round gains nothing.
 
 use crate::cluster::faults::{Fault, Faults};
 use crate::cluster::narrow::{Keep, Numbers};
@@ -20,8 +22,8 @@ pub struct Shrunk {
     pub tries: u64,
 }
 
-/// Makes a run smaller as long as `fails` holds for what it shows, in at most `tries_max` runs. `run` runs it, `failed` is
-/// what the run with `options` showed.
+/// Makes a run smaller as long as `fails` holds for what it shows, in at most `tries_max` runs.
+/// `run` runs it, `failed` is what the run with `options` showed.
 pub fn shrink(
     options: &RunOptions,
     failed: RunReport,

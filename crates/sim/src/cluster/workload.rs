@@ -120,7 +120,8 @@ fn deleted(journal: &Journal, result: Result<pluvio_client::DeleteReply, ClientE
     }
 }
 
-/// The sum that an increment by `amount` answered, in quarters; `None`: it cannot be one of such numbers.
+/// The sum that an increment by `amount` answered, in quarters; `None`: it cannot be one of such
+/// numbers.
 fn sum_of(amount: Number, answer: Number) -> Option<i64> {
     match (amount, answer) {
         (Number::Integer(_), Number::Integer(sum)) => sum.checked_mul(WHOLE),
@@ -239,7 +240,8 @@ impl Worker {
             .find(|key| keys.kind(*key) == kind)
     }
 
-    /// What to ask for: mostly the version that this client saw last, sometimes an old one, or what other rules say of it.
+    /// What to ask for: mostly the version that this client saw last, sometimes an old one, or what
+    /// other rules say of it.
     fn condition(&mut self, key: KeyId, version_min: u64) -> Condition {
         let last = self.versions.get(&key).copied().unwrap_or(0);
         let version = match self.draw.below(4) {

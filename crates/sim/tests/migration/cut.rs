@@ -1,4 +1,5 @@
-//! A tablet is cut under load, and its owner dies when it is told, or the coordinator that tells it.
+//! A tablet is cut under load, and its owner dies when it is told, or the coordinator that tells
+//! it.
 
 use crate::load::{Loaded, loaded};
 use crate::struck::{self, At, Moment, Victim};

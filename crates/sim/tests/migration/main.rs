@@ -1,5 +1,5 @@
-//! Moving a tablet under load: with nothing going wrong, with each process killed at each kind of message, and with tablets that
-//! come back to where they were. And cutting one.
+//! Moving a tablet under load: with nothing going wrong, with each process killed at each kind of
+//! message, and with tablets that come back to where they were. And cutting one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,7 +54,8 @@ enum Victim {
     Coordinator,
 }
 
-/// Kills one process at one message, lets it come back, and moves the tablet once more. Gives whether there was such a message.
+/// Kills one process at one message, lets it come back, and moves the tablet once more. Gives
+/// whether there was such a message.
 fn strike(seed: u64, at: At<Message>, victim: Victim) -> bool {
     let what = format!("{victim:?} {at:?}, seed {seed}");
     let mut loaded: Loaded<Message> = loaded(seed, 4);
@@ -105,7 +106,8 @@ fn the_coordinator_is_killed_at_every_message() {
     strike_at_every_message(Victim::Coordinator);
 }
 
-/// The receiver does not reach the owner for longer than a migration may take: the tablet stays, and moves later.
+/// The receiver does not reach the owner for longer than a migration may take: the tablet stays,
+/// and moves later.
 #[test]
 fn a_tablet_that_is_not_copied_in_time_stays_and_moves_later() {
     let _marks = pluvio_units::Marks::to_reach(&["migration-given-up"]);
@@ -133,8 +135,8 @@ fn keys(from: usize) -> impl Iterator<Item = String> {
     (from..200).step_by(2).map(|n| format!("key {n}"))
 }
 
-/// A table whose only tablet was at the first server when 200 keys were written, and at the second when half of them were
-/// deleted.
+/// A table whose only tablet was at the first server when 200 keys were written, and at the second
+/// when half of them were deleted.
 struct Halved {
     cluster: Cluster,
     client: Client,
@@ -193,7 +195,8 @@ impl Halved {
         })
     }
 
-    /// Writes a key twice and deletes it; gives the last version, which is above `last` as all of them are.
+    /// Writes a key twice and deletes it; gives the last version, which is above `last` as all of
+    /// them are.
     fn write_and_delete(&mut self, last: ObjectVersion) -> ObjectVersion {
         let key = "comes and goes";
         let (once, twice) = (self.write(key), self.write(key));
@@ -221,8 +224,8 @@ impl Halved {
     }
 }
 
-/// Versions never repeat (e1): whether a key is deleted and made again, its tablet moves, or its server crashes, and although
-/// nothing is left of the entry that had the highest one.
+/// Versions never repeat (e1): whether a key is deleted and made again, its tablet moves, or its
+/// server crashes, and although nothing is left of the entry that had the highest one.
 #[test]
 fn versions_grow_over_deletes_moves_and_crashes() {
     for seed in 0..3 {
@@ -242,8 +245,8 @@ fn versions_grow_over_deletes_moves_and_crashes() {
     }
 }
 
-/// Entries of an earlier ownership never come back (e8): the log of the server that had the tablet before has objects that
-/// were deleted elsewhere, and nothing in it says so.
+/// Entries of an earlier ownership never come back (e8): the log of the server that had the tablet
+/// before has objects that were deleted elsewhere, and nothing in it says so.
 #[test]
 fn what_was_deleted_elsewhere_stays_deleted_when_its_first_owner_crashes() {
     for seed in 0..3 {

@@ -1,5 +1,5 @@
-//! A server crashes under load, and at each kind of message of its recovery something else happens: a recovery master, a backup or the
-//! coordinator dies, the table is dropped, or cut in two.
+//! A server crashes under load, and at each kind of message of its recovery something else happens:
+//! a recovery master, a backup or the coordinator dies, the table is dropped, or cut in two.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,8 @@ enum Message {
     Crashed,
     /// The first server list without it, to servers.
     Gone,
-    /// From recovery masters to backups: what was replayed is not wanted. Only when an attempt is given up.
+    /// From recovery masters to backups: what was replayed is not wanted. Only when an attempt is
+    /// given up.
     Free,
 }
 
@@ -102,7 +103,8 @@ impl struck::Message for Message {
 
 const SERVERS: usize = 5;
 
-/// The owner of the table crashes; at a message of its recovery another process does, too. Gives whether there was such a message.
+/// The owner of the table crashes; at a message of its recovery another process does, too. Gives
+/// whether there was such a message.
 fn strike(at: At<Message>, seed: u64, victim: Option<Victim>) -> bool {
     let mut loaded: Loaded<Message> = loaded(seed, SERVERS);
     let victim = victim.unwrap_or(Victim::Process(loaded.cluster.coordinator));
@@ -122,7 +124,8 @@ fn strike_at_every_message(seed: u64, victim: Option<Victim>) {
         let seed = seed + at.message as u64 + 20 * u64::from(at.nth);
         strike(at, seed, victim)
     });
-    // Four backups are asked, told the partitions and told of the crash; what was replayed and the head have two replicas each.
+    // Four backups are asked, told the partitions and told of the crash; what was replayed and the
+    // head have two replicas each.
     assert!(later >= 8, "{later}");
 }
 
@@ -141,7 +144,8 @@ fn the_coordinator_is_killed_at_every_message_of_a_recovery() {
     strike_at_every_message(300, None);
 }
 
-/// The coordinator dies before it hears that a recovery master is done, and its successor begins anew: what was replayed is freed.
+/// The coordinator dies before it hears that a recovery master is done, and its successor begins
+/// anew: what was replayed is freed.
 fn strike_at_a_free(seed: u64, moment: Moment, victim: Option<Victim>) {
     let mut loaded: Loaded<Message> = loaded(seed, SERVERS);
     let coordinator = Victim::Process(loaded.cluster.coordinator);

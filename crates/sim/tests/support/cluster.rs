@@ -1,5 +1,5 @@
-//! Coordinator, servers and clients as the tests of single scenarios arrange them: one coordinator, two replicas,
-//! operations that are tried for a minute.
+//! Coordinator, servers and clients as the tests of single scenarios arrange them: one coordinator,
+//! two replicas, operations that are tried for a minute.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use core::time::Duration;

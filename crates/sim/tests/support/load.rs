@@ -111,7 +111,8 @@ impl<M: Message> Loaded<M> {
         self.cluster.migrate(&self.client, &self.table, to)
     }
 
-    /// Ends the load, and looks whether everything that clients were told is true, and nothing else is there.
+    /// Ends the load, and looks whether everything that clients were told is true, and nothing else
+    /// is there.
     pub fn check(mut self, what: &str) {
         self.told.stop.store(true, Ordering::Relaxed);
         while self.told.working.load(Ordering::Relaxed) > 0 {

@@ -1,4 +1,5 @@
-//! A cluster whose servers crash after they have executed an operation and before its answer arrives.
+//! A cluster whose servers crash after they have executed an operation and before its answer
+//! arrives.
 
 use crate::support::{self, run_coordinator, run_server};
 use core::time::Duration;

@@ -1,4 +1,5 @@
-//! The writes by which what a master replayed becomes part of its log, in a recovery and in a migration.
+//! The writes by which what a master replayed becomes part of its log, in a recovery and in a
+//! migration.
 
 use pluvio_env::Frame;
 use pluvio_format::{Entry, SegmentIter};
@@ -25,7 +26,8 @@ pub fn written(frame: &Frame) -> Option<Written> {
     (opens && lists_more(&write.data)).then_some(Written::Joining)
 }
 
-/// Whether a head lists more than itself and the one before it. No head of these tests is opened because another one is full.
+/// Whether a head lists more than itself and the one before it. No head of these tests is opened
+/// because another one is full.
 fn lists_more(opening: &[u8]) -> bool {
     let first = SegmentIter::new(opening, SEGLET_BYTES).next();
     let Some(Ok(group)) = first else {

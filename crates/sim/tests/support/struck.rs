@@ -53,8 +53,9 @@ impl<M> At<M> {
     }
 }
 
-/// Strikes at each of these kinds of messages: before and after the first one, before the second and after the third. `strike` says
-/// whether there was such a message; of each kind there must be a first one. Gives at how many later ones it struck.
+/// Strikes at each of these kinds of messages: before and after the first one, before the second
+/// and after the third. `strike` says whether there was such a message; of each kind there must be
+/// a first one. Gives at how many later ones it struck.
 pub fn at_every_message<M: Message>(all: &[M], mut strike: impl FnMut(At<M>) -> bool) -> usize {
     let points = [
         (0, Moment::Before),
@@ -278,8 +279,8 @@ impl<M: Message> Cluster<M> {
         self.strike().at = Some((at, Blow::Work(Box::pin(work))));
     }
 
-    /// Lets what was armed happen. The first message of a kind must come; without a later one this ends when the cluster is
-    /// healthy, and gives false.
+    /// Lets what was armed happen. The first message of a kind must come; without a later one this
+    /// ends when the cluster is healthy, and gives false.
     pub fn let_strike(&mut self, at: At<M>, client: &Client, what: &str) -> bool {
         if at.nth == 0 {
             self.until_struck(what);
@@ -389,7 +390,8 @@ impl<M: Message> Cluster<M> {
         })
     }
 
-    /// Moves the whole table and waits for the end. Gives whether it moved; tried again while the tablet is not served.
+    /// Moves the whole table and waits for the end. Gives whether it moved; tried again while the
+    /// tablet is not served.
     pub fn migrate(&mut self, client: &Client, table: &Table, to: ServerId) -> bool {
         let (client, table) = (client.clone(), table.clone());
         let clock = self.client.env.clock.clone();
@@ -421,7 +423,8 @@ impl<M: Message> Cluster<M> {
         self.block_on(async move { client.cluster_status().await.unwrap() })
     }
 
-    /// Runs until all servers are up, every tablet is served and no migration or recovery is under way.
+    /// Runs until all servers are up, every tablet is served and no migration or recovery is under
+    /// way.
     pub fn until_healthy(&mut self, client: &Client) {
         let servers = self.servers.len();
         for _ in 0..600 {

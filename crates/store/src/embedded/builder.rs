@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// How memory is collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cleaning {
-    /// Segments are compacted one by one while memory is not tight, several are combined when it is.
+    /// Segments are compacted one by one while memory is not tight, several are combined when it
+    /// is.
     #[default]
     TwoLevel,
     /// Several segments are combined into fewer, always.
@@ -53,7 +54,8 @@ pub enum EpochKind {
     /// A counter in memory that readers only load.
     #[default]
     Counter,
-    /// A counter that every operation advances: for comparison. All processors write its cache line.
+    /// A counter that every operation advances: for comparison. All processors write its cache
+    /// line.
     SharedCounter,
     /// The processor's time stamp counter (004 §4.5).
     Tsc,
@@ -101,8 +103,8 @@ pub enum KeyHashing {
     Keyed,
 }
 
-/// Whether the store's memory is to be of huge pages (2 MiB): fewer TLB misses. The log has them from its first byte on, the
-/// index of a table once it is large.
+/// Whether the store's memory is to be of huge pages (2 MiB): fewer TLB misses. The log has them
+/// from its first byte on, the index of a table once it is large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugePages {
     /// Not asked for.
@@ -181,8 +183,8 @@ impl Default for StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// Memory of the log: reserved at once, touched as the store fills. Indexes come on top, with 10 to 11 bytes for each
-    /// object ([`StoreStats::index_bytes`](crate::StoreStats)).
+    /// Memory of the log: reserved at once, touched as the store fills. Indexes come on top, with
+    /// 10 to 11 bytes for each object ([`StoreStats::index_bytes`](crate::StoreStats)).
     pub fn memory(mut self, memory: impl Into<Size>) -> Self {
         self.memory = memory.into();
         self
@@ -195,8 +197,9 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads that clean, 0 to 64. Default 1. With 0 the caller drives [`Store::clean_step`]. Where the memory is divided
-    /// among nodes ([`Self::bind_memory`]) and there is a thread for each of them, each stays on the processors of its node.
+    /// Threads that clean, 0 to 64. Default 1. With 0 the caller drives [`Store::clean_step`].
+    /// Where the memory is divided among nodes ([`Self::bind_memory`]) and there is a thread for
+    /// each of them, each stays on the processors of its node.
     pub fn cleaner_threads(mut self, threads: u16) -> Self {
         self.cleaner_threads = threads;
         self
@@ -220,9 +223,10 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether the log memory is divided among the memory nodes, where there are several: each part lies on its node, and
-    /// the node's heads append there as long as it has seglets. Default yes. What the system refuses is told by
-    /// [`StoreStats::binding`](crate::StoreStats), and works with pages from wherever they come.
+    /// Whether the log memory is divided among the memory nodes, where there are several: each part
+    /// lies on its node, and the node's heads append there as long as it has seglets. Default yes.
+    /// What the system refuses is told by [`StoreStats::binding`](crate::StoreStats), and works
+    /// with pages from wherever they come.
     pub fn bind_memory(mut self, bind: bool) -> Self {
         self.bind_memory = bind;
         self
@@ -246,15 +250,16 @@ impl StoreBuilder {
         self
     }
 
-    /// The size of a segment, 2.5 to 8 MiB in steps of 64 KiB: what the cleaner chooses and frees. Default: a 256th of
-    /// the memory, within these limits.
+    /// The size of a segment, 2.5 to 8 MiB in steps of 64 KiB: what the cleaner chooses and frees.
+    /// Default: a 256th of the memory, within these limits.
     pub fn segment_size(mut self, size: impl Into<Size>) -> Self {
         self.segment = Some(size.into());
         self
     }
 
-    /// Where the log goes: each head is a stream of its own. Objects then say where what they replace lies dead, and
-    /// deletions write tombstones; [`Store::sync`] waits for the sink, and segments are cleaned on both levels (`docs/embedded.md`).
+    /// Where the log goes: each head is a stream of its own. Objects then say where what they
+    /// replace lies dead, and deletions write tombstones; [`Store::sync`] waits for the sink, and
+    /// segments are cleaned on both levels (`docs/embedded.md`).
     ///
     /// ```
     /// use pluvio_store::{LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store};
@@ -292,8 +297,9 @@ impl StoreBuilder {
     }
 
     /// What keeps dead at the sink what is overwritten. Default: the object that overwrites it
-    /// ([`Tombstones::Deletes`]); a tombstone for every overwrite takes more memory and sends more (`docs/tombstones.md`). Either
-    /// log can be read back, so the option may change from life to life. A store without a sink writes no tombstones.
+    /// ([`Tombstones::Deletes`]); a tombstone for every overwrite takes more memory and sends more
+    /// (`docs/tombstones.md`). Either log can be read back, so the option may change from life to
+    /// life. A store without a sink writes no tombstones.
     pub fn tombstones(mut self, tombstones: Tombstones) -> Self {
         self.tombstones = tombstones;
         self
@@ -313,15 +319,15 @@ impl StoreBuilder {
         self
     }
 
-    /// Longest key (at most 64 KiB) and value (at most 1 MiB, less 12 bytes with [`UpdatePolicy::InPlace`]) that are taken,
-    /// in bytes.
+    /// Longest key (at most 64 KiB) and value (at most 1 MiB, less 12 bytes with
+    /// [`UpdatePolicy::InPlace`]) that are taken, in bytes.
     pub fn limits(mut self, key: usize, value: usize) -> Self {
         (self.key_max, self.value_max) = (key, Some(value));
         self
     }
 
-    /// Share of the memory that live objects may take, in percent, 1 to 98. Default 90. What the reserves leave
-    /// is the limit in any case ([`StoreStats::live_bytes_max`](crate::StoreStats)).
+    /// Share of the memory that live objects may take, in percent, 1 to 98. Default 90. What the
+    /// reserves leave is the limit in any case ([`StoreStats::live_bytes_max`](crate::StoreStats)).
     pub fn live_percent_max(mut self, percent: u32) -> Self {
         self.live_percent_max = percent;
         self
@@ -339,14 +345,16 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether to ask the system for huge pages. Default: if possible. The log's memory is then used in steps of 2 MiB.
+    /// Whether to ask the system for huge pages. Default: if possible. The log's memory is then
+    /// used in steps of 2 MiB.
     pub fn huge_pages(mut self, huge: impl Into<HugePages>) -> Self {
         self.huge_pages = huge.into();
         self
     }
 
-    /// Whether the system is to fetch all of the log's memory when the store is built: no write waits for a page later, and the
-    /// memory is taken at once. Default: no. What is never used of it counts as not resident, and is not given back.
+    /// Whether the system is to fetch all of the log's memory when the store is built: no write
+    /// waits for a page later, and the memory is taken at once. Default: no. What is never used of
+    /// it counts as not resident, and is not given back.
     pub fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 /// Pause of a cleaner that has just had work. An append that is refused for want of memory ends it.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// Pause of one that has found nothing for a while: the date that new objects get is as old as this.
+/// Pause of one that has found nothing for a while: the date that new objects get is as old as
+/// this.
 const PAUSE_MAX: Duration = Duration::from_millis(32);
 
 /// Does one step. Gives whether there is more to do.
@@ -24,8 +25,8 @@ fn has_more(stepped: Result<CleanerPace, Corruption>) -> bool {
     }
 }
 
-/// Starts `count` workers on one cleaner. `near` has the processors of each part of the memory: where there is a worker for
-/// each part, they stay on the processors of theirs.
+/// Starts `count` workers on one cleaner. `near` has the processors of each part of the memory:
+/// where there is a worker for each part, they stay on the processors of theirs.
 pub(crate) fn start(
     cleaner: &Arc<Cleaner>,
     host: &Arc<dyn Host>,

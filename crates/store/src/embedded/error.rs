@@ -7,8 +7,9 @@ use pluvio_index::IndexError;
 use pluvio_memory::RegionError;
 use pluvio_units::{KEY_MAX, ObjectVersion, VALUE_MAX};
 
-/// Why a store cannot be built. Nothing was kept. Only with other options is a retry of use, but for
-/// [`Self::Unreservable`], [`Self::CleanerThread`] and [`Self::SinkThread`], which the system may grant later.
+/// Why a store cannot be built. Nothing was kept. Only with other options is a retry of use, but
+/// for [`Self::Unreservable`], [`Self::CleanerThread`] and [`Self::SinkThread`], which the system
+/// may grant later.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The memory is too small for its heads and reserves.
@@ -77,7 +78,8 @@ pub enum StoreError {
     /// There is no table with this name. Not retryable.
     #[error("there is no table {0:?}")]
     UnknownTable(String),
-    /// The system does not give address space for another table's index. Retryable after tables were dropped.
+    /// The system does not give address space for another table's index. Retryable after tables
+    /// were dropped.
     #[error("no memory for a table: {0}")]
     NoTable(String),
     /// So many bytes, and the most that the option `limits` takes. Not retryable.

@@ -1,8 +1,9 @@
 //! Which head a thread appends to: that of the processor it runs on.
 //!
-//! Heads are numbered node by node, so the log of a memory node is a contiguous run of heads. A thread
-//! remembers its head and asks for its processor again after some appends: threads seldom move, and a
-//! thread that has moved appends to another processor's head for a while, which is only slower.
+//! Heads are numbered node by node, so the log of a memory node is a contiguous run of heads. A
+//! thread remembers its head and asks for its processor again after some appends: threads seldom
+//! move, and a thread that has moved appends to another processor's head for a while, which is only
+//! slower.
 
 use crate::embedded::builder::HeadChoice;
 use core::cell::Cell;
@@ -17,13 +18,14 @@ use std::sync::Arc;
 const APPENDS_PER_LOOK: u32 = 64;
 
 thread_local! {
-    /// Store of the last append, its head, and how many appends may go on without a look. No destructor,
-    /// so it is one access. Zero is no store's id.
+    /// Store of the last append, its head, and how many appends may go on without a look. No
+    /// destructor, so it is one access. Zero is no store's id.
     static LAST: Cell<(u64, u16, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 thread_local! {
-    /// The thread's random numbers, for [`HeadChoice::Random`]: the number of threads that have drawn before, stirred.
+    /// The thread's random numbers, for [`HeadChoice::Random`]: the number of threads that have
+    /// drawn before, stirred.
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -100,8 +102,8 @@ impl Heads {
     }
 }
 
-/// The heads of each node, in the nodes' order: by its number of processors, one at least. A node without a head of its
-/// own, because there are more nodes than heads, shares one.
+/// The heads of each node, in the nodes' order: by its number of processors, one at least. A node
+/// without a head of its own, because there are more nodes than heads, shares one.
 fn of_nodes(nodes: &Nodes, count: u16) -> Vec<Range<u16>> {
     let (count, processors) = (usize::from(count), nodes.processors());
     let border = |p: usize| p * count / processors;
@@ -115,8 +117,8 @@ fn of_nodes(nodes: &Nodes, count: u16) -> Vec<Range<u16>> {
     nodes.iter().map(of_node).collect()
 }
 
-/// The parts of the memory: one for each node with heads of its own, if there are several. A head that nodes share is of
-/// the first one.
+/// The parts of the memory: one for each node with heads of its own, if there are several. A head
+/// that nodes share is of the first one.
 pub(crate) fn memory_parts(nodes: &Nodes, count: u16) -> Vec<MemoryPart> {
     let mut dealt = 0;
     let mut parts = Vec::new();

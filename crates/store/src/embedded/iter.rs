@@ -4,8 +4,8 @@ use crate::embedded::table::Table;
 use crate::scan::ScanItem;
 use pluvio_units::{HashRange, KeyHash};
 
-/// Objects and bytes fetched at a time: a reclaim guard is held for one index bucket only, and this bounds the
-/// iterator's memory.
+/// Objects and bytes fetched at a time: a reclaim guard is held for one index bucket only, and this
+/// bounds the iterator's memory.
 const OBJECTS_PER_FETCH: usize = 256;
 const BYTES_PER_FETCH: usize = 1 << 20;
 

@@ -13,25 +13,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it owns: names of tables, the worker threads of the cleaner, and which head a thread appends
-//! to. Everything else is the engine's: the embedded store has no path of its own for reads and writes.
+//! What it owns: names of tables, the worker threads of the cleaner, and which head a thread
+//! appends to. Everything else is the engine's: the embedded store has no path of its own for reads
+//! and writes.
 //!
 //! - EMBED-1: a store without a sink writes no tombstones and marks nothing pending.
-//! - EMBED-2: when the last handle of a store (store, table, iterator) is dropped, its threads have ended and
-//!   its memory is given back.
-//! - EMBED-3: a panic inside a closure or a thread that dies between calls leaves the store usable. A
-//!   panic of the store itself in the middle of an append (a broken invariant) poisons that head: later
-//!   appends to it panic as well, reads go on.
-//! - EMBED-4: with a sink every change is in the log with what keeps dead what it replaces, and [`Store::sync`] returns
-//!   when the sink has all changes that returned before the call.
+//! - EMBED-2: when the last handle of a store (store, table, iterator) is dropped, its threads have
+//!   ended and its memory is given back.
+//! - EMBED-3: a panic inside a closure or a thread that dies between calls leaves the store usable.
+//!   A panic of the store itself in the middle of an append (a broken invariant) poisons that head:
+//!   later appends to it panic as well, reads go on.
+//! - EMBED-4: with a sink every change is in the log with what keeps dead what it replaces, and
+//!   [`Store::sync`] returns when the sink has all changes that returned before the call.
 //!
-//! EMBED-1 is asserted of each slot that is read. EMBED-2 is shown by `the_last_handle_ends_the_threads` and
-//! `the_last_handle_frees_the_memory`, EMBED-3 by `a_thread_that_panics_in_a_call_leaves_the_store_usable`, EMBED-4 by
-//! `what_was_synced_is_read_back_and_lives_on_in_another_store` and `nothing_synced_is_lost_while_both_levels_clean`.
+//! EMBED-1 is asserted of each slot that is read. EMBED-2 is shown by
+//! `the_last_handle_ends_the_threads` and `the_last_handle_frees_the_memory`, EMBED-3 by
+//! `a_thread_that_panics_in_a_call_leaves_the_store_usable`, EMBED-4 by
+//! `what_was_synced_is_read_back_and_lives_on_in_another_store` and
+//! `nothing_synced_is_lost_while_both_levels_clean`.
 //!
-//! Threads: every method takes `&self`. Any number of threads may call, also more than there are epoch
-//! slots ([`StoreBuilder::threads_max`]); those beyond share a mutex. No call waits for another
-//! one for longer than a bucket or a head is locked.
+//! Threads: every method takes `&self`. Any number of threads may call, also more than there are
+//! epoch slots ([`StoreBuilder::threads_max`]); those beyond share a mutex. No call waits for
+//! another one for longer than a bucket or a head is locked.
 //!
 //! What it does not do: no I/O of its own, no async, no expiry.
 

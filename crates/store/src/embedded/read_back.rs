@@ -1,8 +1,8 @@
 //! What lives in the segments that a sink kept: how a program gets its objects back after a crash.
 //!
-//! The oldest open head of each log has the digest that counts; it names every segment of the log. Of each key the
-//! entry with the highest version counts, in whatever order segments are read (`docs/cleaning.md`, "Why recovery finds
-//! the same").
+//! The oldest open head of each log has the digest that counts; it names every segment of the log.
+//! Of each key the entry with the highest version counts, in whatever order segments are read
+//! (`docs/cleaning.md`, "Why recovery finds the same").
 
 use crate::replay::check_version;
 use pluvio_format::{Entry, LogDigest, ParseError, SegmentIter, SegmentKind};
@@ -21,8 +21,8 @@ pub struct KeptSegment {
 /// An object that was read back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptObject {
-    /// Its table: [`Table::id`](crate::Table::id). Tables are numbered in the order they are made, from 1. Objects of
-    /// a table that was dropped may be among those read back.
+    /// Its table: [`Table::id`](crate::Table::id). Tables are numbered in the order they are made,
+    /// from 1. Objects of a table that was dropped may be among those read back.
     pub table: TableId,
     /// Its key.
     pub key: Vec<u8>,
@@ -82,7 +82,8 @@ struct Head {
 /// Newest first: a version, and the value unless it was deleted.
 type Newest<'a> = BTreeMap<(TableId, &'a [u8]), (ObjectVersion, Option<&'a [u8]>)>;
 
-/// Finds what lives in all segments that a sink kept, in any order. Takes as much memory again as the objects.
+/// Finds what lives in all segments that a sink kept, in any order. Takes as much memory again as
+/// the objects.
 ///
 /// # Errors
 /// See [`ReadBackError`].

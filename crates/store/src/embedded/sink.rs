@@ -1,5 +1,5 @@
-//! A store whose log goes to a sink: the thread that brings it there, and waiting for it (EMBED-4). Reads do not wait:
-//! they show what was written.
+//! A store whose log goes to a sink: the thread that brings it there, and waiting for it (EMBED-4).
+//! Reads do not wait: they show what was written.
 
 use crate::embedded::error::BuildError;
 use crate::engine::{Engine, Updated};
@@ -26,8 +26,8 @@ pub(crate) struct Sink {
 struct Progress {
     state: Mutex<State>,
     changed: Condvar,
-    /// Deletions whose tombstones are in the index until they are durable. As many as there are tombstones that the
-    /// sink does not have: log memory bounds them.
+    /// Deletions whose tombstones are in the index until they are durable. As many as there are
+    /// tombstones that the sink does not have: log memory bounds them.
     deletions: Mutex<VecDeque<(Arc<EngineTable>, Appended<Updated>)>>,
 }
 
@@ -144,7 +144,8 @@ impl Sink {
         let mut state = self.progress.state();
         let before = state.failures;
         self.worker.wake();
-        // Positions move before the lock is taken to tell of them, so that none is missed between look and wait.
+        // Positions move before the lock is taken to tell of them, so that none is missed between
+        // look and wait.
         while !durable() {
             match &state.last {
                 Some(failure) if state.failures > before => return Err(failure.clone()),

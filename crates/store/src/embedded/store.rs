@@ -15,14 +15,15 @@ use pluvio_units::{SEGLET_BYTES, TableId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A store inside this process; see the module's text. Cloning gives another handle of the same store.
+/// A store inside this process; see the module's text. Cloning gives another handle of the same
+/// store.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all handles share. Fields are dropped in their order: first the sink's thread, which has handles of the cleaners',
-/// then those (EMBED-2).
+/// What all handles share. Fields are dropped in their order: first the sink's thread, which has
+/// handles of the cleaners', then those (EMBED-2).
 pub(crate) struct Shared {
     pub(crate) sink: Option<Sink>,
     cleaners: Arc<[Worker]>,
@@ -76,8 +77,9 @@ pub struct StoreStats {
     pub index_bytes: u64,
     /// Entries the indexes have slots for.
     pub index_slots: u64,
-    /// Overflow lines of the longest chain that an index of a present table ever had. A few while keys are spread evenly; many
-    /// say that keys were chosen to collide (see [`KeyHashing::Keyed`]), and make operations on these slow.
+    /// Overflow lines of the longest chain that an index of a present table ever had. A few while
+    /// keys are spread evenly; many say that keys were chosen to collide (see
+    /// [`KeyHashing::Keyed`]), and make operations on these slow.
     pub index_longest_chain: u64,
     /// Memory that was ever touched and not given back: log, indexes and tables.
     pub resident_bytes: u64,
@@ -91,10 +93,12 @@ pub struct StoreStats {
     pub memory_nodes: u16,
     /// Whether each node's part lies on it.
     pub binding: MemoryBinding,
-    /// Bytes of log memory that heads of one node took from another one's part since the start, because their own had none.
+    /// Bytes of log memory that heads of one node took from another one's part since the start,
+    /// because their own had none.
     pub away_bytes: u64,
-    /// Guards made since the start by threads that found no epoch slot free: each call of such a thread makes one or two, and waits
-    /// for a mutex to do it. If it grows while the program runs, [`StoreBuilder::threads_max`] is too small.
+    /// Guards made since the start by threads that found no epoch slot free: each call of such a
+    /// thread makes one or two, and waits for a mutex to do it. If it grows while the program runs,
+    /// [`StoreBuilder::threads_max`] is too small.
     pub pins_without_slot: u64,
     /// Bytes of the log at the sink, open segments counted as full; 0 without a sink.
     pub sink_bytes: u64,
@@ -109,15 +113,16 @@ impl StoreStats {
         (self.objects > 0).then(|| self.index_bytes as f64 / self.objects as f64)
     }
 
-    /// How full the slots of the indexes are, from 0 to 1; more when hashes collide. `None` when there are no tables.
+    /// How full the slots of the indexes are, from 0 to 1; more when hashes collide. `None` when
+    /// there are no tables.
     #[must_use]
     pub fn index_load(&self) -> Option<f64> {
         (self.index_slots > 0).then(|| self.objects as f64 / self.index_slots as f64)
     }
 }
 
-/// Keeps what was borrowed from a store readable. Hold it briefly: no memory is reclaimed meanwhile.
-/// It stays in its thread.
+/// Keeps what was borrowed from a store readable. Hold it briefly: no memory is reclaimed
+/// meanwhile. It stays in its thread.
 #[derive(Debug)]
 pub struct StoreGuard<'a>(pub(crate) EpochGuard<'a>);
 
@@ -192,8 +197,9 @@ impl Store {
         self.shared.names().tables.keys().cloned().collect()
     }
 
-    /// Forgets a table and all it holds; false when there is none with this name. Handles of it find
-    /// nothing any more, and their writes are refused. The memory comes back as the cleaner passes.
+    /// Forgets a table and all it holds; false when there is none with this name. Handles of it
+    /// find nothing any more, and their writes are refused. The memory comes back as the cleaner
+    /// passes.
     pub fn drop_table(&self, name: &str) -> bool {
         let dropped = self.shared.names().tables.remove(name);
         let was_there = dropped.is_some();
@@ -209,12 +215,12 @@ impl Store {
         StoreGuard(self.shared.engine.space().pin())
     }
 
-    /// Waits until the sink has everything that was written by calls which returned before this one. Many threads may
-    /// wait together. Without a sink there is nothing to wait for.
+    /// Waits until the sink has everything that was written by calls which returned before this
+    /// one. Many threads may wait together. Without a sink there is nothing to wait for.
     ///
     /// # Errors
-    /// The sink failed since the call began. What was written stays, and goes to the sink when it works again; a retry
-    /// waits for that.
+    /// The sink failed since the call began. What was written stays, and goes to the sink when it
+    /// works again; a retry waits for that.
     pub fn sync(&self) -> Result<(), SinkError> {
         match &self.shared.sink {
             Some(sink) => sink.sync(self.shared.engine.space()),
@@ -223,8 +229,9 @@ impl Store {
     }
 
     /// Does a bounded piece of the cleaner's work; says whether there is more. For stores without
-    /// cleaner threads, and for callers who want to help. Call it once a second at least, also when nothing is written: pauses that are
-    /// longer are taken for those of a process that stood still, and no memory is given back.
+    /// cleaner threads, and for callers who want to help. Call it once a second at least, also when
+    /// nothing is written: pauses that are longer are taken for those of a process that stood
+    /// still, and no memory is given back.
     pub fn clean_step(&self) -> bool {
         cleaning::step(&self.shared.cleaner, &*self.shared.host)
     }

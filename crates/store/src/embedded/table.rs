@@ -128,8 +128,8 @@ impl Table {
         self.get_with(key, |_, value| value.to_vec())
     }
 
-    /// Puts a copy of the value into `into`, whose content it replaces; false, and `into` is empty, when there is
-    /// no object.
+    /// Puts a copy of the value into `into`, whose content it replaces; false, and `into` is empty,
+    /// when there is no object.
     #[inline]
     pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> bool {
         let engine = &self.shared.engine;
@@ -145,8 +145,8 @@ impl Table {
         copied.is_some()
     }
 
-    /// Shows version and value to `see`, which must be quick: no memory is reclaimed meanwhile. It may
-    /// call the store.
+    /// Shows version and value to `see`, which must be quick: no memory is reclaimed meanwhile. It
+    /// may call the store.
     #[inline]
     pub fn get_with<R>(
         &self,
@@ -157,8 +157,8 @@ impl Table {
         engine.read_with(&self.table, key, see)
     }
 
-    /// The value where it lies, for as long as the guard lives. No copy is made, unless the value is large and
-    /// cut in two in memory, or the store overwrites values in place.
+    /// The value where it lies, for as long as the guard lives. No copy is made, unless the value
+    /// is large and cut in two in memory, or the store overwrites values in place.
     ///
     /// ```
     /// # use pluvio_store::{Size, Store};
@@ -200,11 +200,13 @@ impl Table {
     /// over delete and re-create.
     ///
     /// # Errors
-    /// See [`StoreError`]; nothing changed. Never waits: [`StoreError::Full`] says when to try again.
+    /// See [`StoreError`]; nothing changed. Never waits: [`StoreError::Full`] says when to try
+    /// again.
     #[inline]
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<ObjectVersion, StoreError> {
         self.check(key, value)?;
-        // First of all: it comes from memory while the operation before this one waits for its entry.
+        // First of all: it comes from memory while the operation before this one waits for its
+        // entry.
         let hash = self.table.hash(key);
         let approach = self.table.indexes.approach(hash);
         let engine = &self.shared.engine;
@@ -274,8 +276,8 @@ impl Table {
     /// Removes the object; says whether there was one.
     ///
     /// # Errors
-    /// [`StoreError::TableDropped`], [`StoreError::KeyTooLong`]; [`StoreError::Full`] only in a store with a sink, for
-    /// the tombstone.
+    /// [`StoreError::TableDropped`], [`StoreError::KeyTooLong`]; [`StoreError::Full`] only in a
+    /// store with a sink, for the tombstone.
     pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         self.check(key, &[])?;
         let engine = &self.shared.engine;
@@ -298,7 +300,8 @@ impl Table {
         }
     }
 
-    /// Adds to a number, which is stored as decimal text; an object that is not there counts as 0. Gives the sum.
+    /// Adds to a number, which is stored as decimal text; an object that is not there counts as 0.
+    /// Gives the sum.
     ///
     /// # Errors
     /// See [`IncrementError`]; nothing changed.
@@ -323,9 +326,10 @@ impl Table {
         }
     }
 
-    /// Shows `see` the value of each key, by its place in `keys`, in that order. The keys' places in
-    /// index and log are asked for together, so that the waits for memory overlap. Each value is that of some moment of the
-    /// call: what `see` writes, the rest of its batch may or may not show.
+    /// Shows `see` the value of each key, by its place in `keys`, in that order. The keys' places
+    /// in index and log are asked for together, so that the waits for memory overlap. Each value is
+    /// that of some moment of the call: what `see` writes, the rest of its batch may or may not
+    /// show.
     ///
     /// ```
     /// # use pluvio_store::{Size, Store};
@@ -375,8 +379,8 @@ impl Table {
         Ok(())
     }
 
-    /// All pairs of key and value, in no useful order. An object that is there all the time comes exactly
-    /// once; one that is written or deleted meanwhile may or may not come.
+    /// All pairs of key and value, in no useful order. An object that is there all the time comes
+    /// exactly once; one that is written or deleted meanwhile may or may not come.
     ///
     /// ```
     /// # use pluvio_store::{Size, Store};

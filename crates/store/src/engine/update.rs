@@ -1,5 +1,5 @@
-//! Updates of single objects: the decision under the lock of the key's bucket, the slot that swings to what was appended,
-//! and what is left to do with that slot once this is durable.
+//! Updates of single objects: the decision under the lock of the key's bucket, the slot that swings
+//! to what was appended, and what is left to do with that slot once this is durable.
 
 use crate::bury::Written;
 use crate::engine::{Engine, EngineError};
@@ -101,8 +101,8 @@ impl Engine {
         self.update_once(log, table, key, now_s, None, decide)
     }
 
-    /// [`Engine::update`] of an operation with an identity: its result is appended in one group with what it
-    /// changes, or alone when it changes nothing, and kept for retries.
+    /// [`Engine::update`] of an operation with an identity: its result is appended in one group
+    /// with what it changes, or alone when it changes nothing, and kept for retries.
     ///
     /// # Errors
     /// See [`EngineError`]; nothing changed, and a retry is executed.
@@ -197,7 +197,8 @@ impl Engine {
         }
     }
 
-    /// Appends the new value, with what keeps the object dead that it replaces (STORE-3), and swings the slot.
+    /// Appends the new value, with what keeps the object dead that it replaces (STORE-3), and
+    /// swings the slot.
     fn put<E>(
         &self,
         at: &Place<'_>,
@@ -294,7 +295,8 @@ impl Engine {
         }))
     }
 
-    /// Appends tombstones and swings the slot to the first; without replicas the slot is just emptied.
+    /// Appends tombstones and swings the slot to the first; without replicas the slot is just
+    /// emptied.
     fn delete<E>(
         &self,
         at: &Place<'_>,
@@ -338,8 +340,8 @@ impl Engine {
         }))
     }
 
-    /// The log counts an object as dead that the index does not point to any more; gives what the table
-    /// is to count.
+    /// The log counts an object as dead that the index does not point to any more; gives what the
+    /// table is to count.
     #[inline]
     fn bury(&self, at: &Place<'_>, old: &Old<'_>, guard: &EpochGuard<'_>) -> Growth {
         self.space.mark_dead_by(at.log, old.entry, old.len, guard);
@@ -363,7 +365,8 @@ impl Engine {
             let Some(slot) = bucket.find(|found| found == entry) else {
                 return;
             };
-            // The update's guard is gone long since: its entry may have been cleaned, and another one lie in its place.
+            // The update's guard is gone long since: its entry may have been cleaned, and another
+            // one lie in its place.
             let view = self.view(entry, &guard);
             if self.pending(slot, view.total_len(), &guard).is_some() {
                 return;

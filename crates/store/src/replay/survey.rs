@@ -1,5 +1,5 @@
-//! What a survey finds out before a replay: which entry of every key is the newest, so that nothing is copied that does not
-//! live in the end (REPLAY-4).
+//! What a survey finds out before a replay: which entry of every key is the newest, so that nothing
+//! is copied that does not live in the end (REPLAY-4).
 
 use crate::replay::{Replay, ReplayError, read_entry};
 use pluvio_format::{Entry, Object};
@@ -7,11 +7,13 @@ use pluvio_log::AppendClass;
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::btree_map::{self, BTreeMap};
 
-/// Most that a survey takes of the heap, which is outside the log's memory: the bytes of its keys and
-/// [`SURVEY_ENTRY_BYTES`] for each of them. Beyond it the replay is refused, as where memory is full, so that the
-/// partition is cut finer. Enough for 2 million keys of 30 bytes: what a partition has that is not a crowded one.
+/// Most that a survey takes of the heap, which is outside the log's memory: the bytes of its keys
+/// and [`SURVEY_ENTRY_BYTES`] for each of them. Beyond it the replay is refused, as where memory is
+/// full, so that the partition is cut finer. Enough for 2 million keys of 30 bytes: what a
+/// partition has that is not a crowded one.
 const SURVEY_BYTES_MAX: usize = 256 << 20;
-/// What a key of a survey takes beside its bytes: its place in a map that is two thirds full, and what its allocation costs.
+/// What a key of a survey takes beside its bytes: its place in a map that is two thirds full, and
+/// what its allocation costs.
 const SURVEY_ENTRY_BYTES: usize = 96;
 
 /// The newest entry of every key.
@@ -80,8 +82,9 @@ impl Survey {
 }
 
 impl Replay {
-    /// Looks at entries before a replay in which only what lives in the end takes memory: once this has seen
-    /// all entries, [`Self::replay`] passes over the others. Costs heap for every key, 256 MiB at most.
+    /// Looks at entries before a replay in which only what lives in the end takes memory: once this
+    /// has seen all entries, [`Self::replay`] passes over the others. Costs heap for every key, 256
+    /// MiB at most.
     ///
     /// # Errors
     /// [`ReplayError::Parse`], [`ReplayError::SurveyFull`]. After one the replay cannot go on.

@@ -1,8 +1,9 @@
 //! Crates depend downward only: the arrow table of ARCHITECTURE.md against the manifests.
 //!
 //! The table stands between `<!-- arrows -->` and `<!-- /arrows -->`. A row names a crate (its
-//! folder), the crates of ours it uses and its purpose: `| log | units format memory | … |`. An empty
-//! cell means none, `anything` leaves the crate free. Tests and build scripts may use what they like.
+//! folder), the crates of ours it uses and its purpose: `| log | units format memory | … |`. An
+//! empty cell means none, `anything` leaves the crate free. Tests and build scripts may use what
+//! they like.
 
 use super::Report;
 use crate::cargo::Metadata;

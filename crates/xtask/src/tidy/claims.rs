@@ -1,7 +1,8 @@
 //! A test that a document names together with its file is in that file.
 //!
-//! The form is a name in a code span, or several, and behind them in parentheses the file, or "the same file", which is the
-//! last one named before. Names end with their sentence or cell: what stands before is not said to be in the file.
+//! The form is a name in a code span, or several, and behind them in parentheses the file, or "the
+//! same file", which is the last one named before. Names end with their sentence or cell: what
+//! stands before is not said to be in the file.
 
 use super::Report;
 use crate::lex::is_word;
@@ -73,7 +74,8 @@ fn claims(text: &str) -> Vec<(usize, Claim<'_>)> {
                     b'(' => place = behind.is_empty() && next.ends_with(".rs"),
                     b')' if !place => {}
                     b'.' if !behind.is_empty() && !behind.starts_with(' ') => {}
-                    // In parentheses a point ends a sentence of theirs; the names in front are used up with them.
+                    // In parentheses a point ends a sentence of theirs; the names in front are used
+                    // up with them.
                     b'.' if place => {}
                     _ => {
                         waiting.clear();

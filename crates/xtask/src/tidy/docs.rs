@@ -1,5 +1,5 @@
-//! What documents name exists: paths, source files, types, functions and tests in code spans, and the
-//! targets of links.
+//! What documents name exists: paths, source files, types, functions and tests in code spans, and
+//! the targets of links.
 //!
 //! A code span is looked at when it has the form of one of these; anything else (commands, bytes,
 //! formulas) passes. Decision records and measurements are dated: names in them may have gone.
@@ -134,7 +134,8 @@ fn is_type_name(name: &str) -> bool {
         && !name.contains('_')
 }
 
-/// `an_old_list_is_ignored`: five words and more are the name of a test, if not of a metric or of a cell of a report.
+/// `an_old_list_is_ignored`: five words and more are the name of a test, if not of a metric or of a
+/// cell of a report.
 fn is_test_name(name: &str) -> bool {
     name.matches('_').count() >= 4
         && !name.starts_with("pluvio_")

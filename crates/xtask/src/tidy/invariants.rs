@@ -1,9 +1,9 @@
-//! Numbered invariants of the storage engine are not only words: each is cited by an assertion, or its crate's head text names
-//! the test that shows it.
+//! Numbered invariants of the storage engine are not only words: each is cited by an assertion, or
+//! its crate's head text names the test that shows it.
 //!
-//! An invariant is a line `//! - NAME-1: …` of a file's head. A message that begins with its number cites it; so does a
-//! paragraph of a head that has the number and the name of a test (or of a model) in a code span. Names in such paragraphs
-//! must exist.
+//! An invariant is a line `//! - NAME-1: …` of a file's head. A message that begins with its number
+//! cites it; so does a paragraph of a head that has the number and the name of a test (or of a
+//! model) in a code span. Names in such paragraphs must exist.
 
 use super::Report;
 use crate::lex::is_word;

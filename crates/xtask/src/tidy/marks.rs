@@ -1,7 +1,9 @@
-//! Every coverage mark is reached in every test run: by the simulator's seeds, or by a test that says so.
+//! Every coverage mark is reached in every test run: by the simulator's seeds, or by a test that
+//! says so.
 //!
-//! A mark is a call `pluvio_units::mark("name")` outside of tests. The list `tests/sim-marks.txt` has those that the seeds must
-//! reach; a test that leads to some begins with `Marks::to_reach(&["name", …])`, and fails when one is missed.
+//! A mark is a call `pluvio_units::mark("name")` outside of tests. The list `tests/sim-marks.txt`
+//! has those that the seeds must reach; a test that leads to some begins with
+//! `Marks::to_reach(&["name", …])`, and fails when one is missed.
 
 use super::Report;
 use crate::seeds;

@@ -114,7 +114,8 @@ fn what_exceeds_the_partitions_of_all_servers_is_recovered_in_rounds() {
     };
     let mut two = options(3, costs);
     two.partition_mb = 500.0;
-    // Two partitions of 2 GB, which is more than 500 MB and less than eight times that; then three for each of two servers.
+    // Two partitions of 2 GB, which is more than 500 MB and less than eight times that; then three
+    // for each of two servers.
     for (bytes, partitions, seconds) in [(4_000_000_000, 2, 4.0), (24_000_000_000, 6, 24.0)] {
         two.data = LostData::Fixed(Size(bytes));
         assert_eq!(recover(&two).unwrap().partitions, partitions);
@@ -195,7 +196,8 @@ fn tablets_are_not_given_away_before_leases_have_ended() {
 
 #[test]
 fn masters_that_are_not_followed_weigh_as_much() {
-    // 1000 segments on 100 servers are 100 000 fetches, all followed; with smaller segments a part is.
+    // 1000 segments on 100 servers are 100 000 fetches, all followed; with smaller segments a part
+    // is.
     let all = options(101, USUAL);
     let sampled = ModelOptions {
         segment_mb: 0.2,

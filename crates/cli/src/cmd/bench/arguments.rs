@@ -56,15 +56,17 @@ pub struct Mixes {
 /// Who else takes part.
 #[derive(Args, Clone, Debug)]
 pub struct Peers {
-    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc or malloc, each with @glibc, @jemalloc, @tcmalloc
-    /// or @mimalloc behind it (an allocator alone stands for malloc); slab-lru; redis, memcached; or none
-    /// [default: what is installed and built in, as far as it fits the experiment]
+    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc or malloc, each with @glibc,
+    /// @jemalloc, @tcmalloc or @mimalloc behind it (an allocator alone stands for malloc);
+    /// slab-lru; redis, memcached; or none [default: what is installed and built in, as far as it
+    /// fits the experiment]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
     peer: Vec<Option<Contender>>,
 }
 
 impl Peers {
-    /// Our store, in the ways that are asked for, and then the others: those named, or `usual` ones.
+    /// Our store, in the ways that are asked for, and then the others: those named, or `usual`
+    /// ones.
     pub fn contenders(
         &self,
         ours: &[Kind],

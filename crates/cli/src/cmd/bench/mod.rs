@@ -1,4 +1,5 @@
-//! `pluvio bench`: measures servers over the network, the storage engine inside processes of its own, and recovery.
+//! `pluvio bench`: measures servers over the network, the storage engine inside processes of its
+//! own, and recovery.
 
 mod arguments;
 mod network;
@@ -40,13 +41,15 @@ enum What {
     LatencyCdf(store::LatencyCdf),
     /// What each part of the storage engine brings
     Breakdown(store::Breakdown),
-    /// Memory of the storage engine, of allocators and of servers, while the sizes of objects change
+    /// Memory of the storage engine, of allocators and of servers, while the sizes of objects
+    /// change
     Fragmentation(store::Fragmentation),
     /// Replay a trace file, or a load like that of a production cluster, inside a process
     Trace(streams::Trace),
     /// Small files that are created, read, appended to and deleted, as objects
     Postmark(streams::Postmark),
-    /// Recovery: replay by object size, a killed server of a real cluster, and Redis loading as much
+    /// Recovery: replay by object size, a killed server of a real cluster, and Redis loading as
+    /// much
     Recovery(recovery::Recovery),
     /// What takes part in an experiment; started by the experiment
     #[command(hide = true)]
@@ -77,7 +80,8 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Runs an experiment under a progress bar, with this program as the contestants, and tells its results.
+/// Runs an experiment under a progress bar, with this program as the contestants, and tells its
+/// results.
 fn conduct(
     global: &Global,
     files: &Files,

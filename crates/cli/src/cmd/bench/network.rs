@@ -1,4 +1,5 @@
-//! `pluvio bench load|latency|throughput`: measures a cluster, or any server that speaks the Redis protocol.
+//! `pluvio bench load|latency|throughput`: measures a cluster, or any server that speaks the Redis
+//! protocol.
 
 use crate::args::{Global, duration};
 use crate::failure::Failure;

@@ -1,4 +1,5 @@
-//! `pluvio bench recovery`: replay inside this process, a killed server of a real cluster, and Redis beside it.
+//! `pluvio bench recovery`: replay inside this process, a killed server of a real cluster, and
+//! Redis beside it.
 
 mod cluster;
 
@@ -20,14 +21,16 @@ use std::process::ExitCode;
 /// `pluvio bench recovery`.
 #[derive(Args, Clone, Debug)]
 pub struct Recovery {
-    /// What to measure: replay (one recovery master inside this process), cluster (a killed server of a real one),
-    /// redis (how long redis-server loads as much) [default: all, redis if it is installed]
+    /// What to measure: replay (one recovery master inside this process), cluster (a killed server
+    /// of a real one), redis (how long redis-server loads as much) [default: all, redis if it is
+    /// installed]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     part: Vec<Part>,
     /// Replay: bytes of a value; several give a row each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 64, 128, 256, 1024, 2048, 4096])]
     value_size: Vec<usize>,
-    /// Replay: replicas sent to backups in this process's memory; several give a row each, 0 is replay only
+    /// Replay: replicas sent to backups in this process's memory; several give a row each, 0 is
+    /// replay only
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [0, 2])]
     replay_replicas: Vec<u32>,
     /// Replay: most objects of a round
@@ -169,8 +172,8 @@ fn check(recovery: &Recovery) -> Result<(), Failure> {
         ));
     }
     for &servers in &recovery.servers {
-        // What is left after the crash must be able to write: each server needs one replica less than wanted,
-        // and one at least, on others.
+        // What is left after the crash must be able to write: each server needs one replica less
+        // than wanted, and one at least, on others.
         let least = recovery.replicas.saturating_sub(1).max(1) + 2;
         if !(least..=SERVERS_MAX).contains(&servers) {
             return refused(format!(

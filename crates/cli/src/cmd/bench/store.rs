@@ -71,11 +71,12 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
 /// `pluvio bench cleaner`.
 #[derive(Args, Clone, Debug)]
 pub struct Cleaner {
-    /// Memory of each store; of less than 2 GiB reserves take a larger part, which shows at 80 and 90 % [default: 2GiB, or what
-    /// half of this machine's memory has for each store of a panel]
+    /// Memory of each store; of less than 2 GiB reserves take a larger part, which shows at 80 and
+    /// 90 % [default: 2GiB, or what half of this machine's memory has for each store of a panel]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// Live objects in percent of the log, headers included; up to 98, as far as the store's reserves leave it
+    /// Live objects in percent of the log, headers included; up to 98, as far as the store's
+    /// reserves leave it
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [30, 50, 70, 80, 90])]
     utilization: Vec<u8>,
     /// Bytes of a value; several give a row each
@@ -84,21 +85,24 @@ pub struct Cleaner {
     /// Which keys: uniform, hot-cold, zipfian, zipfian:SKEW, exponential
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["uniform", "hot-cold"])]
     distribution: Vec<Distribution>,
-    /// How memory is collected: two (compaction and combined cleaning), one (combined only). They differ only with
-    /// --disk-bandwidth
+    /// How memory is collected: two (compaction and combined cleaning), one (combined only). They
+    /// differ only with --disk-bandwidth
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = level, default_values = ["two"])]
     level: Vec<bool>,
-    /// What keeps dead on the disk what is overwritten: deletes (the new object says where it lies, only deletes write tombstones),
-    /// every (a tombstone for every overwrite, which needs --disk-bandwidth); several give a store each
+    /// What keeps dead on the disk what is overwritten: deletes (the new object says where it lies,
+    /// only deletes write tombstones), every (a tombstone for every overwrite, which needs
+    /// --disk-bandwidth); several give a store each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["deletes"])]
     tombstones: Vec<Tombstones>,
-    /// What a simulated disk takes of the log, in megabytes a second: none (there is no disk), unlimited, or numbers
+    /// What a simulated disk takes of the log, in megabytes a second: none (there is no disk),
+    /// unlimited, or numbers
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["none"])]
     disk_bandwidth: Vec<Disk>,
     /// Threads that write
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// How long a store may warm up, in seconds: until its memory was written twice, if that is sooner
+    /// How long a store may warm up, in seconds: until its memory was written twice, if that is
+    /// sooner
     #[arg(long, value_name = "S", default_value_t = 30.0)]
     warmup_seconds: f64,
     #[command(flatten)]
@@ -153,7 +157,8 @@ pub struct LatencyCdf {
     /// How many of a hundred operations read; reads and writes are measured alike
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     get_percent: u8,
-    /// Leave out the store without a cleaner, which needs memory for all that is written: for long runs
+    /// Leave out the store without a cleaner, which needs memory for all that is written: for long
+    /// runs
     #[arg(long)]
     cleaner_only: bool,
     #[command(flatten)]
@@ -239,8 +244,8 @@ pub struct Fragmentation {
     live: Size,
     #[command(flatten)]
     peers: Peers,
-    /// Live objects in percent of our log, where a workload has most of them, with what must stay unused between them; up to
-    /// what the reserves leave of so small a memory
+    /// Live objects in percent of our log, where a workload has most of them, with what must stay
+    /// unused between them; up to what the reserves leave of so small a memory
     #[arg(long, value_name = "PERCENT", default_value_t = 90)]
     utilization: u8,
     /// Cleaner threads of our store

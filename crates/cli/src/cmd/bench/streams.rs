@@ -57,9 +57,9 @@ struct Common {
 /// `pluvio bench trace`.
 #[derive(Args, Clone, Debug)]
 pub struct Trace {
-    /// The trace: comma-separated values whose first line names the columns time, operation, key and
-    /// size (block traces with op, size and lbn are understood too); times are not looked at, it is replayed as fast as
-    /// it goes
+    /// The trace: comma-separated values whose first line names the columns time, operation, key
+    /// and size (block traces with op, size and lbn are understood too); times are not looked at,
+    /// it is replayed as fast as it goes
     #[arg(value_name = "FILE", required_unless_present = "profile")]
     file: Option<String>,
     /// Instead of a file: a load with the sizes, the mix and the skew of production cluster N, as
@@ -94,7 +94,8 @@ pub struct Postmark {
     /// Largest size of a new file
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     size_max: u32,
-    /// Sub-directories of each thread, among which new files are dealt out: a file's key is its path; 0 for none
+    /// Sub-directories of each thread, among which new files are dealt out: a file's key is its
+    /// path; 0 for none
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     subdirectories: u64,
     #[command(flatten)]
@@ -187,8 +188,8 @@ pub fn postmark(global: &Global, postmark: &Postmark) -> Result<ExitCode, Failur
         .with("size_max", plan.sizes.1)
         .with("subdirectories", plan.subdirectories);
     let threads = postmark.common.threads as u64;
-    // Creations and deletions are a random walk: it rarely leaves the beginning by more than four of its
-    // standard deviations. Appends let files grow by a tenth to a half of their size.
+    // Creations and deletions are a random walk: it rarely leaves the beginning by more than four
+    // of its standard deviations. Appends let files grow by a tenth to a half of their size.
     let walk = 4 * (postmark.transactions as f64).sqrt() as u64;
     let objects = (postmark.keys + walk) * threads;
     let mean = u64::from(plan.sizes.0 + plan.sizes.1) / 2;

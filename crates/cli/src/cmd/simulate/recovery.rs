@@ -17,8 +17,8 @@ use std::process::ExitCode;
 /// `pluvio simulate recovery`.
 #[derive(Args, Clone, Debug)]
 pub struct Recovery {
-    /// What to simulate: cluster (recovery time by servers and data), placement (how evenly primary replicas load the
-    /// disks) [default: both]
+    /// What to simulate: cluster (recovery time by servers and data), placement (how evenly primary
+    /// replicas load the disks) [default: both]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     part: Vec<Part>,
     /// Servers, with the one that crashes; several give a row each
@@ -84,12 +84,14 @@ enum Part {
     Placement,
 }
 
-/// What things cost. The defaults of sorting, replaying, sending and storing add up, for two replicas, to the processor time a
-/// megabyte that was measured for a whole recovery of 1 GiB, 12.6 to 14.5 ms. Replaying and storing were measured alone; how the
-/// rest is divided between sorting and sending is assumed (`docs/measurements/2026-11-22-recovery.md`).
+/// What things cost. The defaults of sorting, replaying, sending and storing add up, for two
+/// replicas, to the processor time a megabyte that was measured for a whole recovery of 1 GiB, 12.6
+/// to 14.5 ms. Replaying and storing were measured alone; how the rest is divided between sorting
+/// and sending is assumed (`docs/measurements/2026-11-22-recovery.md`).
 #[derive(Args, Clone, Copy, Debug)]
 struct Prices {
-    /// From the first ping that the dead server does not answer to its being declared crashed (a killed process, whose port refuses)
+    /// From the first ping that the dead server does not answer to its being declared crashed (a
+    /// killed process, whose port refuses)
     #[arg(long, value_name = "MS", default_value_t = 20.0)]
     declare_ms: f64,
     /// Between two pings of a server

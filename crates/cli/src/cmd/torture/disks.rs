@@ -1,8 +1,9 @@
-//! Disks of servers as small file systems in memory, which can be made full, and frames whose bits flip.
+//! Disks of servers as small file systems in memory, which can be made full, and frames whose bits
+//! flip.
 //!
 //! - DISK-1: what is mounted is unmounted when [`Disks`] is dropped.
-//! - DISK-2: bits flip in the frames of one server only, chosen by the seed. A server has at most one replica of a segment, so
-//!   of every segment at most one replica is damaged.
+//! - DISK-2: bits flip in the frames of one server only, chosen by the seed. A server has at most
+//!   one replica of a segment, so of every segment at most one replica is damaged.
 
 use super::draw::Draw;
 use crate::failure::Failure;
@@ -14,8 +15,8 @@ use std::process::{Command, Stdio};
 
 /// Room that a full disk still has: less than the header of a frame and its first bytes.
 const LEFT: u64 = 4 << 10;
-/// The kernel refuses a size below what is used, and a server goes on writing while that is measured: each attempt leaves twice as
-/// much for it to fill, this often.
+/// The kernel refuses a size below what is used, and a server goes on writing while that is
+/// measured: each attempt leaves twice as much for it to fill, this often.
 const FILL_ATTEMPTS: u32 = 13;
 
 /// The mounted disks of all servers.
@@ -44,8 +45,8 @@ impl Disks {
         Ok(this)
     }
 
-    /// Makes the disk of a server full, by taking away what it does not use yet, or nearly so if the server writes fast: it is
-    /// full a moment later.
+    /// Makes the disk of a server full, by taking away what it does not use yet, or nearly so if
+    /// the server writes fast: it is full a moment later.
     ///
     /// # Errors
     /// What the kernel says, the last time.
@@ -108,7 +109,8 @@ fn run(program: &str, arguments: &[&str], folder: &Path) -> Result<(), String> {
     Err(said.trim().lines().next().unwrap_or("it failed").to_owned())
 }
 
-/// Flips one bit in one of the frames of the server with this data directory. Gives where, for people; `None`: it has no frame.
+/// Flips one bit in one of the frames of the server with this data directory. Gives where, for
+/// people; `None`: it has no frame.
 pub fn flip(folder: &Path, draw: &mut Draw) -> Option<String> {
     let entries = std::fs::read_dir(folder.join("frames")).ok()?;
     let mut frames: Vec<PathBuf> = entries

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A stream of numbers. Each concern has one of its own, so that one more number for the one does not
-/// change what the others draw.
+/// A stream of numbers. Each concern has one of its own, so that one more number for the one does
+/// not change what the others draw.
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 

@@ -1,7 +1,7 @@
 //! Where a run keeps what shows what happened: in a directory of the user's, or in a temporary one.
 //!
-//! TORT-6 (`report.rs`) is kept here: a temporary directory stays from the moment on at which something is to be shown, also when
-//! not all of it can be written.
+//! TORT-6 (`report.rs`) is kept here: a temporary directory stays from the moment on at which
+//! something is to be shown, also when not all of it can be written.
 
 use super::lines;
 use super::report::Report;
@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The directory of a run: data and traces of its processes, and at the end history, faults and report.
+/// The directory of a run: data and traces of its processes, and at the end history, faults and
+/// report.
 pub struct Evidence {
     folder: PathBuf,
     temporary: Option<TempDir>,
@@ -55,7 +56,8 @@ impl Evidence {
         self.temporary.into_iter().for_each(temporary::remove);
     }
 
-    /// Nothing is to be shown but what `failure` names: if that is in a temporary directory, it stays.
+    /// Nothing is to be shown but what `failure` names: if that is in a temporary directory, it
+    /// stays.
     pub fn end(self, failure: &Failure) {
         if let Some(directory) = self.temporary {
             temporary::end(directory, Some(failure));

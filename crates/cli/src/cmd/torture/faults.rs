@@ -1,7 +1,7 @@
 //! What is done to a cluster, and when: a schedule that follows from the seed alone.
 //!
-//! - TORT-1: the schedule is a function of seed and kinds of faults. What the cluster makes of it is not:
-//!   real processes have no seed.
+//! - TORT-1: the schedule is a function of seed and kinds of faults. What the cluster makes of it
+//!   is not: real processes have no seed.
 
 use super::draw::Draw;
 use serde::Serialize;
@@ -62,8 +62,8 @@ impl Fault {
         }
     }
 
-    /// How long it lasts. Short ones are over before anybody notices; a server that is silent for a second is
-    /// declared dead.
+    /// How long it lasts. Short ones are over before anybody notices; a server that is silent for a
+    /// second is declared dead.
     fn lasts(self, draw: &mut Draw) -> Duration {
         match self {
             Self::Kill if draw.percent(40) => draw.millis(0, 400),
@@ -78,7 +78,8 @@ impl Fault {
     }
 }
 
-/// The kinds of faults that a run has. Read from and shown as a list with commas; `all` and `none` are lists too.
+/// The kinds of faults that a run has. Read from and shown as a list with commas; `all` and `none`
+/// are lists too.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Faults(BTreeSet<Fault>);

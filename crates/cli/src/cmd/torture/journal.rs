@@ -1,9 +1,10 @@
 //! What all clients of a torture share: the keys in use, and the history of everything they did.
 //!
-//! - TORT-2: an operation is in the history before its first byte is sent, and has its end there after its answer came:
-//!   the recorded times enclose the real ones.
-//! - TORT-3: a key has at most [`OPERATIONS_MAX`] operations of clients at work, some more of those that overlap with its
-//!   end, and the last reads; then another key takes its place. So each history stays short enough to be searched.
+//! - TORT-2: an operation is in the history before its first byte is sent, and has its end there
+//!   after its answer came: the recorded times enclose the real ones.
+//! - TORT-3: a key has at most [`OPERATIONS_MAX`] operations of clients at work, some more of those
+//!   that overlap with its end, and the last reads; then another key takes its place. So each
+//!   history stays short enough to be searched.
 
 use super::draw::Draw;
 use pluvio_env::{Clock, Moment};
@@ -38,7 +39,8 @@ pub struct Counts {
     pub unknown: u64,
 }
 
-/// Everything that was recorded. Operations that are under way have no end yet, and an unknown outcome.
+/// Everything that was recorded. Operations that are under way have no end yet, and an unknown
+/// outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     /// The operations.
@@ -114,7 +116,8 @@ impl Journal {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A key for one operation. A quarter of the keys gets half of the operations, so that clients meet.
+    /// A key for one operation. A quarter of the keys gets half of the operations, so that clients
+    /// meet.
     pub fn pick(&self, draw: &mut Draw) -> Subject {
         self.pages().pick(draw)
     }

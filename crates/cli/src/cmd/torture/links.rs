@@ -1,4 +1,5 @@
-//! A small network of its own for each process, so that ways between processes can be cut one by one.
+//! A small network of its own for each process, so that ways between processes can be cut one by
+//! one.
 //!
 //! ```text
 //!  clients (this process) ── bridge 198.18.N.1 ──┬── 198.18.N.2  coordinator 1   each in a network
@@ -6,12 +7,12 @@
 //!                                                └── 198.18.N.4  server 1 …
 //! ```
 //!
-//! A way is cut by telling the sender a wrong hardware address for the receiver: what it sends is lost without a word, as
-//! on a line that broke, and the other direction still works. The addresses are those that are set aside for tests of
-//! network devices (RFC 2544).
+//! A way is cut by telling the sender a wrong hardware address for the receiver: what it sends is
+//! lost without a word, as on a line that broke, and the other direction still works. The addresses
+//! are those that are set aside for tests of network devices (RFC 2544).
 //!
-//! - LINK-1: everything made here is named after this process, and removed when [`Links`] is dropped. What a process that was
-//!   killed has left is removed by the next one.
+//! - LINK-1: everything made here is named after this process, and removed when [`Links`] is
+//!   dropped. What a process that was killed has left is removed by the next one.
 
 use crate::failure::Failure;
 use crate::local::Home;

@@ -1,9 +1,11 @@
-//! Does to the processes what the schedule says, and keeps the cluster within what it promises to survive.
+//! Does to the processes what the schedule says, and keeps the cluster within what it promises to
+//! survive.
 //!
-//! - TORT-4: at most R - 1 servers are away at a time (killed, stopped, cut off, with a full disk, or not back yet), and every
-//!   server comes back on its own data. So nothing that was acknowledged may be lost, and nothing is forgiven.
-//! - TORT-5: whatever ended is started again, whether a fault ended it or the cluster expelled it. An end that neither
-//!   explains is a violation.
+//! - TORT-4: at most R - 1 servers are away at a time (killed, stopped, cut off, with a full disk,
+//!   or not back yet), and every server comes back on its own data. So nothing that was
+//!   acknowledged may be lost, and nothing is forgiven.
+//! - TORT-5: whatever ended is started again, whether a fault ended it or the cluster expelled it.
+//!   An end that neither explains is a violation.
 
 use super::disks::{self, Disks};
 use super::draw::Draw;
@@ -194,8 +196,8 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Waits until the cluster is healthy: every process there, every tablet served, nothing to recover, no segment short
-    /// of replicas. Starts what ends meanwhile. Gives how long it took.
+    /// Waits until the cluster is healthy: every process there, every tablet served, nothing to
+    /// recover, no segment short of replicas. Starts what ends meanwhile. Gives how long it took.
     ///
     /// # Errors
     /// A process cannot be started; the text says what was missing at `limit`.
@@ -415,7 +417,8 @@ impl Nemesis {
         true
     }
 
-    /// A server is not hurt any more. If it was declared dead meanwhile, it notices that by itself and ends.
+    /// A server is not hurt any more. If it was declared dead meanwhile, it notices that by itself
+    /// and ends.
     fn recovers(&mut self, at: usize, why: &str) {
         self.note(format!("{} {why}", name(Which::Server(at))));
         if self.servers[at] == Standing::Hurt {
@@ -438,7 +441,8 @@ impl Nemesis {
         pick(&up, victim)
     }
 
-    /// A coordinator that runs and is not stopped; mostly the one that leads is hit, in the long run all are.
+    /// A coordinator that runs and is not stopped; mostly the one that leads is hit, in the long
+    /// run all are.
     fn coordinator(&self, victim: u64) -> Option<Which> {
         let all = self.cluster.all().into_iter();
         let running: Vec<Which> = all

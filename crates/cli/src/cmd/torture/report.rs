@@ -1,8 +1,9 @@
 //! What came of a torture: judged, told, and kept as evidence.
 //!
-//! - TORT-6: whatever does not hold, and whatever ends a run early once its cluster has started, ends in exit code 1, and then the
-//!   history, the faults, the report and the traces of all processes are on the disk, and the last line says where. Only whoever
-//!   stops a run by a signal gets nothing.
+//! - TORT-6: whatever does not hold, and whatever ends a run early once its cluster has started,
+//!   ends in exit code 1, and then the history, the faults, the report and the traces of all
+//!   processes are on the disk, and the last line says where. Only whoever stops a run by a signal
+//!   gets nothing.
 
 use super::faults::{Fault, Faults};
 use super::journal::Counts;
@@ -45,7 +46,8 @@ pub struct Report {
     pub left_out: BTreeMap<Fault, String>,
     /// How often each kind happened.
     pub faults_done: BTreeMap<Fault, u64>,
-    /// Servers that the cluster declared dead while they were silent, and that ended when they noticed.
+    /// Servers that the cluster declared dead while they were silent, and that ended when they
+    /// noticed.
     pub expelled: u64,
     /// Operations by kind and outcome.
     pub operations: BTreeMap<String, Counts>,
@@ -88,8 +90,8 @@ impl Report {
     /// Tells it, and gives the exit code: 0 when nothing was found that does not hold.
     ///
     /// # Errors
-    /// Something did not hold, or the run ended early, which is exit code 1 and said also when standard output is closed;
-    /// that alone.
+    /// Something did not hold, or the run ended early, which is exit code 1 and said also when
+    /// standard output is closed; that alone.
     pub fn tell(&self, global: &Global) -> Result<ExitCode, Failure> {
         let told = match global.json {
             true => print_json(self),

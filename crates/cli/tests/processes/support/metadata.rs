@@ -1,4 +1,5 @@
-//! Real servers of etcd and ZooKeeper, each a child process on free ports with a directory of its own.
+//! Real servers of etcd and ZooKeeper, each a child process on free ports with a directory of its
+//! own.
 
 use super::gate::Gate;
 use super::patience::wait_for;
@@ -188,7 +189,8 @@ fn zookeeper(directory: &Path, port: u16) -> Command {
     let mut command = Command::new("java");
     command
         .args(["-Xmx128m", "-XX:+UseSerialGC"])
-        // What is killed here is processes: a disk that is busy with what others wrote before shall not hold them up.
+        // What is killed here is processes: a disk that is busy with what others wrote before shall
+        // not hold them up.
         .args(["-Dzookeeper.forceSync=no", "-cp"])
         .arg("/usr/share/java/zookeeper.jar")
         .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")

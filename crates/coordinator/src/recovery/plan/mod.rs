@@ -6,17 +6,20 @@
 //!
 //! 1. Stale replicas are put aside: open ones whose segment lost a replica later, or that are
 //!    older than such a segment (003 §8). A closed replica is complete and never stale.
-//! 2. Open replicas of heads that something shows to have been closed are put aside (COORD-8). A backup may
-//!    take back what it was told: where writes are only buffered, a loss of power can turn a closed frame into
-//!    the open one it was before.
-//! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no data yet.
+//! 2. Open replicas of heads that something shows to have been closed are put aside (COORD-8). A
+//!    backup may take back what it was told: where writes are only buffered, a loss of power can
+//!    turn a closed frame into the open one it was before.
+//! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no
+//!    data yet.
 //! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
-//! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the log only when as many are there
-//!    as an acknowledgement needed; one that lost nothing ends it alone, and shorter ones are not read then. Where each may lack some, the longest is read (COORD-10).
+//! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the
+//!    log only when as many are there as an acknowledgement needed; one that lost nothing ends it
+//!    alone, and shorter ones are not read then. Where each may lack some, the longest is read
+//!    (COORD-10).
 //!
-//! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says what no master has, heads of
-//! one segment with different digests, a segment that is of another log than its digest. Without them
-//! something is missing.
+//! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says
+//! what no master has, heads of one segment with different digests, a segment that is of another
+//! log than its digest. Without them something is missing.
 //!
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
@@ -173,9 +176,10 @@ impl<'a> Heads<'a> {
         }
     }
 
-    /// COORD-8: whether a head cannot be where the log ends, although replicas of it are open. It was
-    /// closed on some backup, or a later head was, which needs all before it to be closed. Or a later head is open that
-    /// holds data, or has another open head before it, or does not list this one.
+    /// COORD-8: whether a head cannot be where the log ends, although replicas of it are open. It
+    /// was closed on some backup, or a later head was, which needs all before it to be closed. Or a
+    /// later head is open that holds data, or has another open head before it, or does not list
+    /// this one.
     fn was_closed(&self, head: SegmentId) -> bool {
         let shows = |info: &&HeadInfo| info.has_data || !info.digest.contains(&head);
         let mut later = self.open.range((Excluded(head), Unbounded));
@@ -317,8 +321,8 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What every open replica of a head has at least that may be read (COORD-10): the length of the shortest that lost
-    /// nothing; when each of them may have, that of the longest.
+    /// What every open replica of a head has at least that may be read (COORD-10): the length of
+    /// the shortest that lost nothing; when each of them may have, that of the longest.
     fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
         let replicas = self.replicas.get(&head).into_iter().flatten();
         let heads: Vec<&ReplicaInfo> = replicas
@@ -341,8 +345,9 @@ impl<'a> Sources<'a> {
             .filter(|(_, _, replica)| usable(replica))
             .copied()
             .collect();
-        // Each replica of an open head has all that was acknowledged, unless its disk lost the end of it: in a power
-        // loss where writes are only buffered, or to damage. So those that lost nothing come first, then the longest; closed ones are whole.
+        // Each replica of an open head has all that was acknowledged, unless its disk lost the end
+        // of it: in a power loss where writes are only buffered, or to damage. So those that lost
+        // nothing come first, then the longest; closed ones are whole.
         sources.sort_by_key(|(ready_us, backup, replica)| {
             let missing = match replica.closed {
                 true => 0,
@@ -368,7 +373,8 @@ impl<'a> Sources<'a> {
     fn ordered(mut self) -> Vec<RecoverySegment> {
         self.chosen
             .sort_by_key(|(ready_us, s)| (*ready_us, s.segment));
-        // Logs of one master share no segments; should digests say otherwise, one reading is enough.
+        // Logs of one master share no segments; should digests say otherwise, one reading is
+        // enough.
         let mut seen = BTreeSet::new();
         self.chosen
             .into_iter()

@@ -44,7 +44,8 @@ fn filled(segment: u64, digest: &[u64]) -> ReplicaInfo {
     filled
 }
 
-/// A replica of an open head whose backup's machine lost power, of a master that needed two for an acknowledgement.
+/// A replica of an open head whose backup's machine lost power, of a master that needed two for an
+/// acknowledgement.
 fn doubtful(mut replica: ReplicaInfo) -> ReplicaInfo {
     replica.head.as_mut().unwrap().copies = 2;
     replica
@@ -137,7 +138,8 @@ fn a_head_that_was_closed_anywhere_is_read_where_it_was_closed() {
         backup(2, vec![replica(4)]),
     ];
     assert_eq!(complete(&inventories), [(4, vec![2]), (5, vec![1])]);
-    // Its successor was opened before it was closed. Where that has gone, there may have been more of it.
+    // Its successor was opened before it was closed. Where that has gone, there may have been more
+    // of it.
     inventories[0].replicas.pop();
     let alone = reconstruct(&inventories, &Epochs::new());
     assert!(alone.is_err(), "{alone:?}");
@@ -382,7 +384,8 @@ fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
         backup(2, vec![filled(3, &[3])]),
     ]);
     assert_eq!(found, [(3, vec![2])]);
-    // As long as one that lost nothing, or longer: it has all that was acknowledged, but what it has more of is not worth a doubt.
+    // As long as one that lost nothing, or longer: it has all that was acknowledged, but what it
+    // has more of is not worth a doubt.
     let long = doubtful(filled(3, &[3]));
     let longer = ReplicaInfo {
         length: long.length + 1,
@@ -395,7 +398,8 @@ fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
         ]);
         assert_eq!(found, [(3, vec![2, 1])]);
     }
-    // All of them may lack something: the longest lacks least, and no other is read when its backup is silent for a moment.
+    // All of them may lack something: the longest lacks least, and no other is read when its backup
+    // is silent for a moment.
     let found = complete(&[backup(1, vec![short]), backup(2, vec![long])]);
     assert_eq!(found, [(3, vec![2])]);
 }

@@ -1,4 +1,5 @@
-//! Moving the entries that live: what is asked for ahead, the copy, and the swing of what points to it.
+//! Moving the entries that live: what is asked for ahead, the copy, and the swing of what points to
+//! it.
 
 use super::{GROUP, Kind, Survivor, TableCache, is_intact, prefetch_each};
 use crate::cleaner::Cleaner;
@@ -9,13 +10,14 @@ use pluvio_format::{Check, Encoded, Entry, EntryHead};
 use pluvio_memory::EpochGuard;
 use pluvio_units::EntryRef;
 
-/// Of an entry that is to be moved, so many cache lines are asked for: the processor sees by itself that more follow.
+/// Of an entry that is to be moved, so many cache lines are asked for: the processor sees by itself
+/// that more follow.
 const LINES_MAX: u64 = 3;
 
 impl Cleaner {
-    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time: to be called before each entry
-    /// of `live`, of which those from `begun` on are moved one after the other. What is found only by following what came is
-    /// asked for later.
+    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time: to
+    /// be called before each entry of `live`, of which those from `begun` on are moved one after
+    /// the other. What is found only by following what came is asked for later.
     #[inline]
     pub(in crate::cleaner) fn prefetch_ahead(
         &self,
@@ -45,8 +47,8 @@ impl Cleaner {
         prefetch_each(group, tables);
     }
 
-    /// Compares one entry with its checksum, copies it behind `writer`, which has room for it, and swings the index to it. What died
-    /// since the scan leaves nothing behind (CLEAN-6).
+    /// Compares one entry with its checksum, copies it behind `writer`, which has room for it, and
+    /// swings the index to it. What died since the scan leaves nothing behind (CLEAN-6).
     pub(in crate::cleaner) fn move_entry(
         &self,
         survivor: &Survivor,

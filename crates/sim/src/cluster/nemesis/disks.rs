@@ -1,8 +1,8 @@
 //! Slow, full and failing disks, and bits that turn over on them.
 //!
-//! Slow and full disks cost no replica, so any server may have one. A failing disk and a turned bit do: both happen
-//! only to the one server of the run that the plan calls weak, and only where no write is acknowledged on fewer than two
-//! replicas. So at most one copy of anything is lost.
+//! Slow and full disks cost no replica, so any server may have one. A failing disk and a turned bit
+//! do: both happen only to the one server of the run that the plan calls weak, and only where no
+//! write is acknowledged on fewer than two replicas. So at most one copy of anything is lost.
 
 use crate::cluster::nemesis::{Targets, trouble};
 use crate::options::DiskFaults;

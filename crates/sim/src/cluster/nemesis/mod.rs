@@ -1,13 +1,14 @@
 //! Makes things go wrong, within what the cluster promises to survive.
 //!
 //! Processes die but their disks stay, and all of them come back: no replica is ever destroyed.
-//! Where writes are only buffered, at most one server loses power, and only where others have all that is
-//! acknowledged. What is cut heals, what stands still goes on.
+//! Where writes are only buffered, at most one server loses power, and only where others have all
+//! that is acknowledged. What is cut heals, what stands still goes on.
 //!
 //! Invariants
 //! - NEM-1: each event draws from a stream of its own, named by its number, so that leaving out one
 //!   changes what the others do only through what they meet.
-//! - NEM-2: after [`Nemesis::stop`] nothing of what it did goes on, but for processes that are down.
+//! - NEM-2: after [`Nemesis::stop`] nothing of what it did goes on, but for processes that are
+//!   down.
 
 mod cuts;
 mod disks;

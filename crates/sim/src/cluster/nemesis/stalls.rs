@@ -66,7 +66,8 @@ impl Stalls {
             if runs || !stays {
                 sim.resume(stall.process);
             } else {
-                // Also when it has been started again meanwhile: the machine is slow, whatever runs on it.
+                // Also when it has been started again meanwhile: the machine is slow, whatever runs
+                // on it.
                 sim.pause(stall.process);
             }
             stays

@@ -99,7 +99,8 @@ impl Worker {
         Some(contents)
     }
 
-    /// What is in tables that are not the run's, such as those of clients that died while they used one.
+    /// What is in tables that are not the run's, such as those of clients that died while they used
+    /// one.
     pub(in crate::cluster) async fn contents_of_others(&self) -> Result<Contents, ClientError> {
         let mut contents = Contents::default();
         for info in self.client.list_tables().await? {

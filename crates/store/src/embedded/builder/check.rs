@@ -1,5 +1,5 @@
-//! What the options of an embedded store may be, also together: the bounds of each, how many heads the memory has room for,
-//! and how a refusal is told by the name that the caller knows.
+//! What the options of an embedded store may be, also together: the bounds of each, how many heads
+//! the memory has room for, and how a refusal is told by the name that the caller knows.
 
 use crate::embedded::builder::{EpochKind, StoreBuilder, UpdatePolicy};
 use crate::embedded::error::BuildError;
@@ -145,8 +145,8 @@ fn check_epochs(kind: EpochKind, is_available: bool) -> Result<(), BuildError> {
     })
 }
 
-/// The builder's method that an option of the log comes from. All are checked before the log sees them; what it would refuse
-/// all the same is told by the name that the caller knows.
+/// The builder's method that an option of the log comes from. All are checked before the log sees
+/// them; what it would refuse all the same is told by the name that the caller knows.
 fn option_of(of_log: &'static str) -> &'static str {
     match of_log {
         "logs" => "heads",

@@ -1,10 +1,12 @@
 //! One server of a real cluster is filled, killed with SIGKILL, and recovered by the others.
 //!
-//! The clock is this process's: from the signal to the server list in which the server is marked as crashed
-//! (detection), to the first and the last of some lost objects that clients read again, and to the server list in which it is
-//! gone, because all of its tablets are served. What happens between is what the coordinator reports: *planning* (the log is
-//! proven complete and cut into partitions), and of the recovery master that reported last *reading* (it had nothing
-//! to replay), *replay* and *re-replication*; the rest, *hand-over*, is waiting for leases to end, and giving the tablets away.
+//! The clock is this process's: from the signal to the server list in which the server is marked as
+//! crashed (detection), to the first and the last of some lost objects that clients read again, and
+//! to the server list in which it is gone, because all of its tablets are served. What happens
+//! between is what the coordinator reports: *planning* (the log is proven complete and cut into
+//! partitions), and of the recovery master that reported last *reading* (it had nothing to replay),
+//! *replay* and *re-replication*; the rest, *hand-over*, is waiting for leases to end, and giving
+//! the tablets away.
 
 use crate::args::LogFormat;
 use crate::failure::Failure;

@@ -108,7 +108,8 @@ fn anything() -> impl Strategy<Value = ReplicaInfo> {
 }
 
 proptest! {
-    /// Whatever backups answer: if that is a log, each segment is named once, with backups that offered it.
+    /// Whatever backups answer: if that is a log, each segment is named once, with backups that
+    /// offered it.
     #[test]
     fn no_answer_is_too_odd(
         answers in proptest::collection::vec(proptest::collection::vec(anything(), 0..8), 0..4),

@@ -232,7 +232,8 @@ proptest! {
         if stop > 0 {
             model.roll(stop);
         }
-        // The master crashes, perhaps with backups that nobody replaces, of which one may lose power.
+        // The master crashes, perhaps with backups that nobody replaces, of which one may lose
+        // power.
         for lost in [lost, more_lost] {
             if lost < 4 {
                 model.lose(lost, false);
