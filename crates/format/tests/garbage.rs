@@ -6,8 +6,8 @@
 
 use pluvio_format::{
     Check, Completion, Encoded, Entry, EntryHead, FORMAT_VERSION, FRAME_SLOT_BYTES, FrameHeader,
-    GraveList, Graves, LastWrite, LogDigest, Object, Outcome, Parsed, SegmentHeader, SegmentIter,
-    SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
+    GraveList, Graves, LastWrite, LogDigest, Object, Outcome, Output, Parsed, SegmentHeader,
+    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
 };
 use pluvio_units::{
     ClientId, ClusterId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
@@ -131,9 +131,10 @@ fn entry(random: &mut Random, group_continues: bool) -> Vec<u8> {
             retry_s: timestamp_s,
             table,
             hash: KeyHash(random.number()),
-            outcome: Outcome::Added {
+            outcome: Outcome::Written {
                 version,
-                sum: random.number() as i64,
+                replaced: version,
+                output: Output::Integer(random.number() as i64),
             },
         }),
     };
