@@ -247,6 +247,24 @@ impl Change<'_> {
         }
     }
 
+    /// Whether this is an outcome that the change may have. A retry whose kept outcome is another
+    /// one's was numbered wrongly.
+    #[must_use]
+    pub fn gives(&self, outcome: &Outcome) -> bool {
+        match (self, outcome) {
+            (_, Outcome::Rejected { .. })
+            | (Self::Put(_), Outcome::Written { .. })
+            | (Self::Delete, Outcome::Deleted { .. })
+            | (Self::Add(_), Outcome::Written { .. } | Outcome::Refused(_))
+            | (
+                Self::Append(_) | Self::SetRange { .. } | Self::Bits(_),
+                Outcome::Written { .. } | Outcome::Unchanged { .. } | Outcome::Refused(_),
+            ) => true,
+            (Self::Put(_) | Self::Delete | Self::Add(_), _)
+            | (Self::Append(_) | Self::SetRange { .. } | Self::Bits(_), _) => false,
+        }
+    }
+
     /// Bytes of the change that are bulk: about what it takes beside its key.
     #[must_use]
     pub fn bulk_len(&self) -> usize {

@@ -49,7 +49,7 @@ mod writer;
 pub use append::{AppendClass, EntryRefs, OpenHead};
 pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
 pub use dead::{Burial, DeadIn, Tombstones};
-pub use durable::{Appended, Durability, Durable};
+pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };

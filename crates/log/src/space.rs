@@ -12,7 +12,7 @@ mod segments;
 pub(crate) use segments::OnTheirWay;
 
 use crate::cleaner::CleanerCounters;
-use crate::durable::{Appended, Durability, Durable};
+use crate::durable::{Appended, Durability, Durable, PendingMarks};
 use crate::error::{CorruptionHook, OpenError};
 use crate::log_state::{Hook, LogState};
 use crate::memory::LogMemory;
@@ -69,6 +69,7 @@ pub struct LogSpace {
     /// By so much the clock was set back, in all.
     clock_behind_s: AtomicU32,
     table_stats: OnceLock<TableStatsSource>,
+    marks_given: AtomicBool,
     seglet_gate: OnceLock<SegletGate>,
     pub(crate) corruption_hook: OnceLock<CorruptionHook>,
     /// For so many seglets more that other appends take, memory is kept free for those that make
@@ -116,6 +117,7 @@ impl LogSpace {
             newest_s: AtomicU32::new(options.now_s),
             clock_behind_s: AtomicU32::new(0),
             table_stats: OnceLock::new(),
+            marks_given: AtomicBool::new(false),
             seglet_gate: OnceLock::new(),
             corruption_hook: OnceLock::new(),
             growth_seglets: AtomicUsize::new(0),
@@ -323,12 +325,23 @@ impl LogSpace {
         self.log(log).durable.get()
     }
 
+    /// The right to say what pending marks mean, for the owner of the index over this space; `None`
+    /// when it was given away before (DURABLE-1).
+    #[must_use]
+    pub fn pending_marks(&self) -> Option<PendingMarks> {
+        let given = self.marks_given.swap(true, Ordering::Relaxed);
+        (!given).then(PendingMarks::new)
+    }
+
     /// The proof that `appended` is durable.
     ///
     /// # Errors
     /// Gives `appended` back when it is not durable yet: try again after the durable hook.
     pub fn confirm<T>(&self, appended: Appended<T>) -> Result<Durable<T>, Appended<T>> {
-        if self.is_durable(appended.log(), appended.position()) {
+        if appended
+            .waits()
+            .all(|(log, position)| self.is_durable(log, position))
+        {
             Ok(appended.into_durable())
         } else {
             Err(appended)

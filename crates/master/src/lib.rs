@@ -28,7 +28,6 @@ mod attempts;
 mod joining;
 mod master;
 mod migrate;
-mod number;
 mod ops;
 mod recover;
 mod service;
@@ -37,5 +36,6 @@ mod told;
 mod wanted;
 
 pub use master::{Master, MasterParts};
+pub use ops::Replies;
 pub use recover::{AddressBook, RecoveryOptions};
-pub use tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
+pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase};

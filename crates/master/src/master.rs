@@ -3,13 +3,12 @@
 use crate::attempts::Attempts;
 use crate::migrate::{Arrivals, Leavings};
 use crate::recover::{AddressBook, RecoveryOptions};
-use crate::tablets::{LocalTable, OLD_MAPS_PAUSE, Tablet, TabletMap, TabletPhase};
+use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
 use crate::told::Told;
-use arc_swap::Guard;
 use pluvio_env::{Env, Moment, timeout};
-use pluvio_log::{Appended, Durability, Durable};
+use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_replication::Replication;
-use pluvio_store::{Engine, EngineTable, Pending};
+use pluvio_store::{Engine, EngineTable};
 use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
@@ -87,6 +86,13 @@ impl NotAdded {
             }
         }
     }
+}
+
+/// A key that is served here.
+pub(crate) struct Served<'s> {
+    pub(crate) table: &'s Arc<EngineTable>,
+    pub(crate) hash: KeyHash,
+    pub(crate) phase: TabletPhase,
 }
 
 /// See the crate's text.
@@ -311,20 +317,31 @@ impl Master {
         Ok(())
     }
 
-    /// The table and the phase of its tablet, if the tablet of `key` is served here (MASTER-1).
-    pub(crate) fn serving_table<'s>(
+    /// The hash of a key: as it came along, or computed now. `None` when the table is not here.
+    #[inline]
+    pub(crate) fn hash_of(
         &self,
-        snapshot: &'s Guard<Arc<BTreeMap<TableId, LocalTable>>>,
-        header: &Header,
+        snapshot: &Snapshot,
         table: TableId,
         key: &[u8],
-    ) -> Result<(&'s Arc<EngineTable>, TabletPhase), Refusal> {
-        self.check_target(header)?;
+        known: Option<KeyHash>,
+    ) -> Option<KeyHash> {
+        known.or_else(|| Some(snapshot.get(&table)?.table.hash(key)))
+    }
+
+    /// The table and the phase of its tablet, if the tablet of the hash is served here (MASTER-1).
+    pub(crate) fn serving<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        table: TableId,
+        hash: Option<KeyHash>,
+    ) -> Result<Served<'s>, Refusal> {
         let local = snapshot.get(&table).ok_or(Refusal::Refresh)?;
-        let hash: KeyHash = local.table.hash(key);
+        let hash = hash.ok_or(Refusal::Refresh)?;
         let phase = local.tablet_of(hash).ok_or(Refusal::Refresh)?.phase;
         Self::must_serve(phase)?;
-        Ok((&local.table, phase))
+        let table = &local.table;
+        Ok(Served { table, hash, phase })
     }
 
     /// What to say of a tablet in this phase, unless it is served.
@@ -386,9 +403,9 @@ impl Master {
     /// Waits until something appended is durable.
     pub(crate) async fn durable<T>(&self, mut appended: Appended<T>) -> Durable<T> {
         loop {
-            self.replication
-                .synced(appended.log(), appended.position())
-                .await;
+            for (log, position) in appended.waits() {
+                self.replication.synced(log, position).await;
+            }
             match self.store.space().confirm(appended) {
                 Ok(durable) => return durable,
                 Err(not_yet) => appended = not_yet,
@@ -396,23 +413,18 @@ impl Master {
         }
     }
 
-    pub(crate) async fn wait_durable(&self, wait: Pending) {
-        self.replication.synced(wait.log, wait.position).await;
-    }
-
-    /// An answer that rests on what somebody else appended (MASTER-2, EO-3).
-    pub(crate) fn answer_when_durable<T: Send + 'static>(
+    /// An answer that rests on what others appended (MASTER-2, EO-3).
+    pub(crate) fn answer_awaited<T: Send + 'static>(
         self: &Arc<Self>,
-        pending: Option<Pending>,
-        result: Result<T, Refusal>,
+        awaited: Awaited<T>,
     ) -> Answer<T> {
-        let Some(wait) = pending else {
-            return Answer::Now(result);
+        let appended = match awaited {
+            Awaited::Now(durable) => return Answer::Now(Ok(durable.into_value())),
+            Awaited::Later(appended) => appended,
         };
         let master = Arc::clone(self);
         Answer::Later(Box::pin(async move {
-            master.wait_durable(wait).await;
-            result
+            Ok(master.durable(appended).await.into_value())
         }))
     }
 }

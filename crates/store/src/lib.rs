@@ -34,8 +34,8 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
-mod bury;
 mod completions;
+mod compute;
 mod embedded;
 mod engine;
 mod flip;
@@ -43,7 +43,6 @@ mod in_place;
 mod indexes;
 mod leave;
 mod liveness;
-mod once;
 mod options;
 mod overwrite;
 mod read;
@@ -56,21 +55,20 @@ pub use completions::{
     OPERATIONS_MAX, RESULTS_MAX, kept_for,
 };
 pub use embedded::{
-    Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, HugePages, IncrementError,
-    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
-    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Borrowed, BuildError, Cleaning, EpochKind, HeadChoice, HugePages, IncrementError, Iter, Kept,
+    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
+    StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{Change, Current, Engine, EngineError, EngineStats, Settle, Update, Updated};
+pub use engine::{Applied, Engine, EngineError, EngineStats, Site};
 pub use leave::Copied;
-pub use once::{Effect, Once};
 pub use options::EngineOptions;
+pub use pluvio_format::RejectRules;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkPace, SinkWrite, Tombstones,
 };
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
-pub use read::{Found, Pending};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
 pub use table::EngineTable;

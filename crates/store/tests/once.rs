@@ -3,14 +3,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/ops.rs"]
+mod ops;
 mod support;
 
 use core::time::Duration;
-use pluvio_format::{Completion, Encoded, Entry, Outcome};
-use pluvio_log::{CleanerOptions, Cleaning, Durability, LogOptions};
+use pluvio_format::{Change, Completion, Encoded, Entry, Mutation, Outcome, Output, RejectRules};
+use pluvio_log::{Awaited, CleanerOptions, Cleaning, Durability, LogOptions};
 use pluvio_store::{
-    Admission, CLIENTS_MAX, Change, Effect, Engine, EngineError, EngineOptions, EngineTable,
-    Execution, OPERATIONS_MAX, Once, RESULTS_MAX, Replay, Update, kept_for,
+    Admission, Applied, CLIENTS_MAX, Engine, EngineError, EngineOptions, EngineTable, Execution,
+    OPERATIONS_MAX, RESULTS_MAX, Replay, kept_for,
 };
 use pluvio_units::{
     BATCH_UNDER_WAY_MAX, ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId,
@@ -53,7 +55,7 @@ fn admit(
     now: Duration,
 ) -> Admission {
     let place = (table.id(), table.hash(key));
-    store.completions().admit(id, place, now)
+    store.admit(id, place, now)
 }
 
 fn execution(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -> Execution {
@@ -65,18 +67,9 @@ fn execution(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -
 
 fn answer(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -> Option<Outcome> {
     match admit(store, table, id, key, NOW) {
-        Admission::Answer { outcome, .. } => Some(outcome),
+        Admission::Answer(outcome) => Some(outcome.into_pending()),
         _ => None,
     }
-}
-
-/// What the master keeps of each effect; an error is a reject rule.
-fn outcome(effect: Effect<'_, ObjectVersion>) -> Option<Outcome> {
-    Some(match effect {
-        Effect::Put { version, replaced } => Outcome::Written { version, replaced },
-        Effect::Deleted { version } | Effect::Unchanged { version } => Outcome::Deleted { version },
-        Effect::Refused(version) => Outcome::Rejected { version: *version },
-    })
 }
 
 /// Executes an operation: a write of `Some`, a delete; rejected when the object has not this
@@ -89,25 +82,24 @@ fn execute(
     key: &[u8],
     value: Option<&[u8]>,
     only_if: Option<ObjectVersion>,
-) -> Result<Update<ObjectVersion>, EngineError> {
-    let once = Once {
-        execution: execution(store, table, id, key),
-        outcome: &outcome,
+) -> Result<Awaited<Applied>, EngineError> {
+    let rules = RejectRules {
+        version_not_equal: only_if,
+        ..RejectRules::NONE
     };
-    store.update_once(log, table, key, 1, Some(once), |current| {
-        let version = current.map_or(ObjectVersion(0), |c| c.version);
-        match (only_if, value) {
-            (Some(wanted), _) if wanted != version => Err(version),
-            (_, Some(value)) => Ok(Change::Put(value.into())),
-            (_, None) => Ok(Change::Delete),
-        }
-    })
+    let change = value.map_or(Change::Delete, |value| Change::Put(value.into()));
+    let mutation = Mutation {
+        rules,
+        ..Mutation::new(table.id(), key, change)
+    };
+    let execution = execution(store, table, id, key);
+    ops::apply(store, log, &mutation, table, Some(execution))
 }
 
 /// An unconditional write in log 0.
 fn write(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) {
-    let update = execute(store, table, LogId(0), id, key, Some(b"value"), None);
-    assert!(matches!(update, Ok(Update::Done(_))), "{update:?}");
+    let applied = execute(store, table, LogId(0), id, key, Some(b"value"), None).unwrap();
+    assert!(ops::written(&applied) > ObjectVersion(0));
 }
 
 #[test]
@@ -133,23 +125,18 @@ fn conditional_results_stay_what_they_were() {
     write(&store, &table, id(1, 1, 0), b"k");
     let wrong = Some(ObjectVersion(99));
     let rejected = execute(&store, &table, LogId(0), id(1, 2, 0), b"k", None, wrong).unwrap();
-    assert!(matches!(
-        rejected,
-        Update::Unchanged {
-            refused: Some(_),
-            ..
-        }
-    ));
+    let rejected = rejected.into_pending();
+    assert!(matches!(rejected.outcome(), Outcome::Rejected { .. }));
     let nothing = execute(&store, &table, LogId(0), id(1, 3, 0), b"other", None, None).unwrap();
-    assert!(matches!(nothing, Update::Unchanged { refused: None, .. }));
+    assert_eq!(ops::deleted(&nothing), ObjectVersion(0));
     for (sequence, key) in [(4, b"k".as_slice()), (5, b"other")] {
         write(&store, &table, id(1, sequence, 0), key);
     }
     let again = answer(&store, &table, id(1, 2, 0), b"k");
     assert!(matches!(again, Some(Outcome::Rejected { .. })), "{again:?}");
     let again = answer(&store, &table, id(1, 3, 0), b"other");
-    let version = ObjectVersion(0);
-    assert_eq!(again, Some(Outcome::Deleted { version }));
+    let (version, output) = (ObjectVersion(0), Output::Nothing);
+    assert_eq!(again, Some(Outcome::Deleted { version, output }));
 }
 
 #[test]
@@ -256,7 +243,8 @@ fn replay_records(
     let version = ObjectVersion(1);
     let mut bytes = Vec::new();
     for operation in operations {
-        let outcome = Outcome::Deleted { version };
+        let output = Output::Nothing;
+        let outcome = Outcome::Deleted { version, output };
         let record = Completion::new(&operation, table.id(), table.hash(b"k"), outcome);
         let entry = Entry::Completion(record);
         bytes.extend(Encoded::new(&entry, false).unwrap().to_vec());
@@ -335,9 +323,9 @@ fn a_client_is_forgotten_only_when_it_must_have_given_up() {
 fn what_rests_on_a_pending_entry_is_appended_behind_it() {
     let (store, table) = open(Durability::Replicated, 2);
     let mut replicas = Replicas::default();
-    let log_of = |update: Result<Update<ObjectVersion>, EngineError>| match update.unwrap() {
-        Update::Done(appended) => appended.log(),
-        Update::Unchanged { pending, .. } => pending.unwrap().log,
+    let log_of = |applied: Result<Awaited<Applied>, EngineError>| match applied.unwrap() {
+        Awaited::Later(appended) => appended.log(),
+        Awaited::Now(durable) => panic!("no replica has it: {durable:?}"),
     };
     let value = Some(b"v".as_slice());
     let on = |log, sequence, value, only_if| {
@@ -448,10 +436,8 @@ fn work(
             .is_multiple_of(8)
             .then_some(ObjectVersion(99));
         match execute(store, table, log, id, &key, value, only_if) {
-            Ok(update) => {
-                if let Update::Done(done) = update {
-                    appended.push(done);
-                }
+            Ok(applied) => {
+                appended.push(applied);
                 let outcome = answer(store, table, id, &key).expect("it was executed");
                 waiting.results.insert(sequence, (key, outcome));
             }
@@ -469,12 +455,9 @@ fn work(
         }
         if step % 7 == 0 {
             replicas.sync(store);
-            let settle = |done| store.space().confirm(done);
-            let waits = std::mem::take(&mut appended);
-            for durable in waits.into_iter().map(settle) {
-                match durable {
-                    Ok(durable) => store.settle(table, &durable),
-                    Err(not_yet) => appended.push(not_yet),
+            for applied in std::mem::take(&mut appended) {
+                if let Err(not_yet) = store.confirm(table, applied) {
+                    appended.push(not_yet.into());
                 }
             }
         }

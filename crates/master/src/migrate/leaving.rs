@@ -48,11 +48,15 @@ impl Leaving {
     }
 
     /// A change has taken effect.
-    pub(crate) fn note<E>(&self, key: &[u8], effect: &Effect<'_, E>) {
-        let deleted = match effect {
-            Effect::Deleted { version } => Some(*version),
-            Effect::Put { .. } => None,
-            Effect::Unchanged { .. } | Effect::Refused(_) => return,
+    pub(crate) fn note(&self, key: &[u8], outcome: &Outcome) {
+        let deleted = match outcome {
+            Outcome::Deleted {
+                version: ObjectVersion(0),
+                ..
+            } => return,
+            Outcome::Deleted { version, .. } => Some(*version),
+            Outcome::Written { .. } => None,
+            Outcome::Unchanged { .. } | Outcome::Rejected { .. } | Outcome::Refused(_) => return,
         };
         self.notes().add(key, deleted);
     }
@@ -110,10 +114,10 @@ impl Leavings {
         &self,
         phase: TabletPhase,
         table: &EngineTable,
-        key: &[u8],
+        hash: KeyHash,
     ) -> Result<Option<Arc<Leaving>>, Refusal> {
         match phase {
-            TabletPhase::Copying => self.copying(table, key),
+            TabletPhase::Copying => self.copying(table, hash),
             TabletPhase::Serving
             | TabletPhase::Recovering
             | TabletPhase::Frozen
@@ -121,8 +125,7 @@ impl Leavings {
         }
     }
 
-    fn copying(&self, table: &EngineTable, key: &[u8]) -> Result<Option<Arc<Leaving>>, Refusal> {
-        let hash = table.hash(key);
+    fn copying(&self, table: &EngineTable, hash: KeyHash) -> Result<Option<Arc<Leaving>>, Refusal> {
         let inner = self.inner();
         let leaving = inner.moves.values().map(|m| &m.leaving);
         let mut leaving = leaving.filter(|l| l.table.id() == table.id() && l.range.contains(hash));
