@@ -5,9 +5,9 @@
 //! `PLUVIO_STEPS` says how many images (`cargo xtask long-tests`).
 
 use pluvio_format::{
-    Check, Completion, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION, FRAME_SLOT_BYTES, FrameHeader,
-    GraveList, Graves, LastWrite, LogDigest, Object, Outcome, Output, Parsed, SegmentHeader,
-    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
+    Check, Completion, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION, FRAME_SLOT_BYTES,
+    FrameHeader, GraveList, Graves, LastWrite, LogDigest, Object, Outcome, Output, Parsed,
+    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
 };
 use pluvio_units::{
     ClientId, ClusterId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,

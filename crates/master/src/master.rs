@@ -14,7 +14,6 @@ use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
     TabletSpec, TakeTablets,
 };
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

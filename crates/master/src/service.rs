@@ -15,7 +15,10 @@ impl Master {
         match op {
             DataOp::Get => {
                 let get = decode_get(frame);
-                objects(Opcode::Get, get.map(|(header, gets)| self.get(&header, gets.iter())))
+                objects(
+                    Opcode::Get,
+                    get.map(|(header, gets)| self.get(&header, gets.iter())),
+                )
             }
             DataOp::Mutate => {
                 let mutate = decode_mutate(frame).map(|(header, mutations)| {

@@ -99,9 +99,7 @@ fn numbers_are_text_and_do_not_wrap() {
     assert_eq!(table.get(b"n").unwrap(), b"-2");
     assert_eq!(
         table.increment(b"n", i64::MIN),
-        Err(IncrementError::Overflow {
-            by: i64::MIN
-        })
+        Err(IncrementError::Overflow { by: i64::MIN })
     );
     table.put(b"word", b"ten").unwrap();
     assert_eq!(table.increment(b"word", 1), Err(IncrementError::NotANumber));

@@ -27,7 +27,6 @@ mod opcode;
 mod recovery;
 mod refusal;
 mod replication;
-mod results;
 
 pub use codec::{Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply};
 pub use control::*;
@@ -50,7 +49,6 @@ pub use pluvio_format::{
 pub use recovery::*;
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
-pub use results::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
 pub const PROTOCOL_VERSION: u16 = 3;

@@ -5,8 +5,9 @@ use super::notes::Notes;
 use crate::master::Master;
 use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
-use pluvio_store::{Effect, Engine, EngineTable, LeavingResults};
-use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, TableId};
+use pluvio_format::Outcome;
+use pluvio_store::{Engine, EngineTable, LeavingResults};
+use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, TableId};
 use pluvio_wire::{
     EndMigration, FatalKind, GetTabletData, GetTabletDataReply, Refusal, RetryReason, TabletPart,
 };

@@ -70,7 +70,8 @@ impl Master {
         mutation: &Mutation<'_>,
         replies: &mut Replies,
     ) -> Result<(), Refusal> {
-        let Served { table, hash, phase } = self.serving(snapshot, mutation.table, mutation.hash)?;
+        let Served { table, hash, phase } =
+            self.serving(snapshot, mutation.table, mutation.hash)?;
         let copying = self.leaving.of(phase, table, hash)?;
         let execution = match self.admit(mutation, (table.id(), hash)) {
             None => None,
