@@ -36,6 +36,7 @@
 
 mod bury;
 mod completions;
+mod compute;
 mod embedded;
 mod engine;
 mod flip;
