@@ -11,7 +11,7 @@
 //! - COMPUTE-3: a result depends on the arguments alone: neither on time nor on chance. So an
 //!   owner that computes a change again, after a recovery, computes the same.
 //!
-//! COMPUTE-1 and COMPUTE-2 are shown by `any_change_of_any_value_gives_a_result`.
+//! What shows COMPUTE-1, COMPUTE-2 and COMPUTE-3: `any_change_of_any_value_gives_a_result`.
 //!
 //! Pure functions; any thread.
 //!
