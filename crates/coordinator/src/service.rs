@@ -10,11 +10,11 @@ use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
-    Answer, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader, GetLeaderReply,
-    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, HintServerCrashed,
-    ListTables, ListTablesReply, MigrateTablet, Opcode, Ping, PingReply, RecoveryMasterFinished,
-    Refusal, Request, RetryReason, ServerStatus, SetReplicationEpoch, SplitTablet,
-    StartRecoveryReply, TabletReceived, decode, handled, reply,
+    Answer, CoordinatorOp, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader,
+    GetLeaderReply, GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable,
+    HintServerCrashed, ListTables, ListTablesReply, MigrateTablet, Opcode, Ping, PingReply,
+    RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
+    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -322,9 +322,19 @@ impl Service for Coordinator {
         if !self.shared.tenure.leads() && opcode != Opcode::GetLeader {
             return refuse_as_not_leader(request.opcode);
         }
+        match opcode.by_role() {
+            RoleOp::Coordinator(op) => self.coordinator_op(op, &request),
+            RoleOp::Any(op) => self.server_op(op, &request),
+            RoleOp::Data(_) | RoleOp::Master(_) | RoleOp::Backup(_) => unsupported(request.opcode),
+        }
+    }
+}
+
+impl Coordinator {
+    fn coordinator_op(&self, op: CoordinatorOp, request: &Frame) -> Handled {
         let state = || self.shared.state();
-        match opcode {
-            Opcode::GetLeader => Self::now::<GetLeader>(&request, |_| {
+        match op {
+            CoordinatorOp::GetLeader => Self::now::<GetLeader>(request, |_| {
                 Ok(GetLeaderReply {
                     candidate: self.candidate,
                     leads: self.shared.tenure.leads(),
@@ -333,8 +343,61 @@ impl Service for Coordinator {
                     ..GetLeaderReply::default()
                 })
             }),
-            Opcode::Ping => Self::now::<Ping>(&request, |ping| {
+            CoordinatorOp::GetServerList => Self::now::<GetServerList>(request, |_| {
                 let state = state();
+                Ok(GetServerListReply {
+                    cluster: state.globals.cluster,
+                    list: state.list(),
+                })
+            }),
+            CoordinatorOp::GetTable => Self::now::<GetTable>(request, |get| {
+                let state = state();
+                Ok(state.info(state.find(&get.table)?))
+            }),
+            CoordinatorOp::ListTables => Self::now::<ListTables>(request, |_| {
+                Ok(ListTablesReply {
+                    tables: state().infos(),
+                })
+            }),
+            CoordinatorOp::HintServerCrashed => Self::now::<HintServerCrashed>(request, |hint| {
+                self.shared.suspect(hint.suspect);
+                Ok(())
+            }),
+            CoordinatorOp::Enlist => self.later::<Enlist, _>(request, Shared::enlist),
+            CoordinatorOp::SetReplicationEpoch => self
+                .later::<SetReplicationEpoch, _>(request, |shared, set| async move {
+                    shared.change(move |state| state.set_epoch(&set)).await
+                }),
+            CoordinatorOp::CreateTable => {
+                self.later::<CreateTable, _>(request, Shared::create_table)
+            }
+            CoordinatorOp::DropTable => self.later::<DropTable, _>(request, Shared::drop_table),
+            CoordinatorOp::SplitTablet => {
+                self.later::<SplitTablet, _>(request, Shared::split_tablet)
+            }
+            CoordinatorOp::MigrateTablet => {
+                self.later::<MigrateTablet, _>(request, Shared::migrate_tablet)
+            }
+            CoordinatorOp::GetMigration => {
+                Self::now::<GetMigration>(request, |get| Ok(self.shared.migration(get.migration)))
+            }
+            CoordinatorOp::TabletReceived => {
+                self.later::<TabletReceived, _>(request, Shared::tablet_received)
+            }
+            CoordinatorOp::GetClusterStatus => {
+                self.later::<GetClusterStatus, _>(request, |shared, _| shared.cluster_status())
+            }
+            CoordinatorOp::RecoveryMasterFinished => {
+                self.later::<RecoveryMasterFinished, _>(request, Shared::finished)
+            }
+        }
+    }
+
+    /// What every process answers.
+    fn server_op(&self, op: ServerOp, request: &Frame) -> Handled {
+        match op {
+            ServerOp::Ping => Self::now::<Ping>(request, |ping| {
+                let state = self.shared.state();
                 Ok(PingReply {
                     server: ServerId(0),
                     server_list: state.globals.list_version,
@@ -342,78 +405,13 @@ impl Service for Coordinator {
                     cluster: state.globals.cluster,
                 })
             }),
-            Opcode::GetServerStatus => Self::now::<GetServerStatus>(&request, |_| {
+            ServerOp::GetServerStatus => Self::now::<GetServerStatus>(request, |_| {
                 Ok(ServerStatus {
                     requests: self.requests.load(Ordering::Relaxed),
                     ..ServerStatus::default()
                 })
             }),
-            Opcode::GetServerList => Self::now::<GetServerList>(&request, |_| {
-                let state = state();
-                Ok(GetServerListReply {
-                    cluster: state.globals.cluster,
-                    list: state.list(),
-                })
-            }),
-            Opcode::GetTable => Self::now::<GetTable>(&request, |get| {
-                let state = state();
-                Ok(state.info(state.find(&get.table)?))
-            }),
-            Opcode::ListTables => Self::now::<ListTables>(&request, |_| {
-                Ok(ListTablesReply {
-                    tables: state().infos(),
-                })
-            }),
-            Opcode::HintServerCrashed => Self::now::<HintServerCrashed>(&request, |hint| {
-                self.shared.suspect(hint.suspect);
-                Ok(())
-            }),
-            Opcode::Enlist => self.later::<Enlist, _>(&request, Shared::enlist),
-            Opcode::SetReplicationEpoch => self
-                .later::<SetReplicationEpoch, _>(&request, |shared, set| async move {
-                    shared.change(move |state| state.set_epoch(&set)).await
-                }),
-            Opcode::CreateTable => self.later::<CreateTable, _>(&request, Shared::create_table),
-            Opcode::DropTable => self.later::<DropTable, _>(&request, Shared::drop_table),
-            Opcode::SplitTablet => self.later::<SplitTablet, _>(&request, Shared::split_tablet),
-            Opcode::MigrateTablet => {
-                self.later::<MigrateTablet, _>(&request, Shared::migrate_tablet)
-            }
-            Opcode::GetMigration => {
-                Self::now::<GetMigration>(&request, |get| Ok(self.shared.migration(get.migration)))
-            }
-            Opcode::TabletReceived => {
-                self.later::<TabletReceived, _>(&request, Shared::tablet_received)
-            }
-            Opcode::GetClusterStatus => {
-                self.later::<GetClusterStatus, _>(&request, |shared, _| shared.cluster_status())
-            }
-            Opcode::RecoveryMasterFinished => {
-                self.later::<RecoveryMasterFinished, _>(&request, Shared::finished)
-            }
-            Opcode::Read
-            | Opcode::Write
-            | Opcode::Delete
-            | Opcode::Increment
-            | Opcode::MultiRead
-            | Opcode::MultiWrite
-            | Opcode::MultiDelete
-            | Opcode::Enumerate
-            | Opcode::CountObjects
-            | Opcode::WriteReplica
-            | Opcode::FreeReplica
-            | Opcode::IsReplicaNeeded
-            | Opcode::StartRecovery
-            | Opcode::SetPartitions
-            | Opcode::GetRecoveryData
-            | Opcode::Recover
-            | Opcode::ReceiveTablet
-            | Opcode::GetTabletData
-            | Opcode::EndMigration
-            | Opcode::UpdateServerList
-            | Opcode::TakeTablets
-            | Opcode::DropTablets
-            | Opcode::SplitTabletLocal => unsupported(request.opcode),
+            ServerOp::UpdateServerList => unsupported(request.opcode),
         }
     }
 }

@@ -40,9 +40,18 @@ impl Master {
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let mut replies = Replies::default();
+        // A single one may have its identity from the header.
+        let alone = (mutations.len() == 1).then_some(header.operation);
         let mut mutations = mutations.map(|mutation| {
             let hash = self.hash_of(&snapshot, mutation.table, mutation.key, mutation.hash);
-            Mutation { hash, ..mutation }
+            let id = alone
+                .filter(|_| !mutation.id.is_some())
+                .unwrap_or(mutation.id);
+            Mutation {
+                id,
+                hash,
+                ..mutation
+            }
         });
         loop {
             let group: SmallVec<[Mutation<'m>; 1]> = mutations.by_ref().take(GROUP).collect();
