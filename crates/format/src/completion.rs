@@ -22,9 +22,9 @@
 //!
 //! What can be written without output is written so: each outcome has one encoding (FORMAT-2).
 
-use crate::mutation::{Outcome, Output, Unfit};
 use crate::varint::{Fields, put_varint};
 use bytes::Bytes;
+use pluvio_mutation::{Outcome, Output, Unfit};
 use pluvio_units::{
     ClientId, KeyHash, ObjectVersion, OperationId, SequenceNumber, TableId, VALUE_MAX,
 };

@@ -28,7 +28,6 @@ mod entry;
 mod frame;
 mod graves;
 mod kind;
-mod mutation;
 mod plain;
 mod segment;
 mod stats;
@@ -46,10 +45,6 @@ pub use frame::{
 };
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
-pub use mutation::{
-    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Outcome, Output,
-    Payload, Projection, RejectRules, Span, Unfit,
-};
 pub use plain::{PlainFront, PlainLayout};
 pub use segment::{Group, GroupEntries, SegmentIter, check_piece};
 pub use stats::{TableStat, TableStats};

@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use pluvio_format::{
     Check, Completion, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION,
-    GraveList, Graves, LogDigest, Object, Outcome, Output, ParseError, ParseErrorKind, Parsed,
-    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, Unfit, check_piece,
+    GraveList, Graves, LogDigest, Object, ParseError, ParseErrorKind, Parsed, SegmentHeader,
+    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, check_piece,
 };
+use pluvio_mutation::{Outcome, Output, Unfit};
 use pluvio_units::{
     ClientId, ClusterId, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId, SequenceNumber,
     ServerId, TableId, VALUE_MAX, crc32c,

@@ -6,9 +6,10 @@
 
 use pluvio_format::{
     Check, Completion, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION, FRAME_SLOT_BYTES,
-    FrameHeader, GraveList, Graves, LastWrite, LogDigest, Object, Outcome, Output, Parsed,
-    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
+    FrameHeader, GraveList, Graves, LastWrite, LogDigest, Object, Parsed, SegmentHeader,
+    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
 };
+use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{
     ClientId, ClusterId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
     SequenceNumber, ServerId, TableId, crc32c,

@@ -25,11 +25,12 @@
 // A measurement needs the real clock and real threads.
 #![allow(clippy::disallowed_methods)]
 
-use pluvio_format::{Change, Mutation, SegmentKind};
+use pluvio_format::SegmentKind;
 use pluvio_log::{
     Cleaner, CleanerOptions, CleanerPace, Cleaning, Durability, LogOptions, LogSpace, LogStats,
     Segment, Tombstones,
 };
+use pluvio_mutation::{Change, Mutation};
 use pluvio_store::{Engine, EngineError, EngineOptions, EngineTable, Site};
 use pluvio_units::{HashRange, LogId, LogPosition, Size, TableId};
 use std::collections::BTreeMap;

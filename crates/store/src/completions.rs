@@ -49,9 +49,10 @@
 use crate::engine::EngineError;
 use crate::read::Pending;
 use core::time::Duration;
-use pluvio_format::{Completion, Entry, Outcome};
+use pluvio_format::{Completion, Entry};
 use pluvio_log::{Awaited, LogSpace, PendingMarks};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::Outcome;
 use pluvio_units::{
     Acknowledged, BATCH_UNDER_WAY_MAX, ClientId, EntryRef, FixedMap, HashRange, KeyHash,
     OperationId, SequenceNumber, TableId,

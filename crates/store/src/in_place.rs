@@ -21,10 +21,11 @@ use crate::engine::{Applied, Engine, EngineError, Write};
 use crate::read::{PREFETCH_LINES, Seen};
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
-use pluvio_format::{EntryKind, Object, Outcome, Output, ParseErrorKind};
+use pluvio_format::{EntryKind, Object, ParseErrorKind};
 use pluvio_index::{Approach, BucketGuard};
 use pluvio_log::{Awaited, Corruption, EntryView, Fatal, MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.

@@ -35,7 +35,6 @@
 //! Not here: which tablets this server has, replication, clients.
 
 mod completions;
-mod compute;
 mod embedded;
 mod engine;
 mod flip;
@@ -62,12 +61,12 @@ pub use embedded::{
 pub use engine::{Applied, Engine, EngineError, EngineStats, Site};
 pub use leave::Copied;
 pub use options::EngineOptions;
-pub use pluvio_format::RejectRules;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkPace, SinkWrite, Tombstones,
 };
+pub use pluvio_mutation::RejectRules;
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};

@@ -1,13 +1,13 @@
 //! Reads of single objects and of batches.
 
-use crate::compute;
 use crate::engine::{Engine, StoreKind, unreachable_kind};
 use crate::in_place::{ValueHead, with_buffer};
 use crate::table::EngineTable;
-use pluvio_format::{Entry, Get, Object, Outcome, Output};
+use pluvio_format::{Entry, Object};
 use pluvio_index::{Index, Slot};
 use pluvio_log::{Awaited, EntryView};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Current, Get, Outcome, look};
 use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition, ObjectVersion};
 
 /// The end of an entry that is not known to be durable.
@@ -31,19 +31,6 @@ pub(crate) const BATCH: usize = 16;
 /// Cache lines of an entry that a read asks for before it looks at the first: objects of some
 /// hundred bytes lie in these.
 pub(crate) const PREFETCH_LINES: u64 = 3;
-
-/// What a read gives of an object.
-fn see(get: &Get<'_>, found: Option<(ObjectVersion, &[u8])>) -> Outcome {
-    let version = found.map_or(ObjectVersion(0), |(version, _)| version);
-    if get.rules.reject(found.map(|(version, _)| version)) {
-        let output = Output::Nothing;
-        return Outcome::Rejected { version, output };
-    }
-    let output = found.map_or(Output::Nothing, |(_, value)| {
-        compute::project(&get.projection, value)
-    });
-    Outcome::Unchanged { version, output }
-}
 
 /// What an index slot refers to.
 pub(crate) enum Seen<'g> {
@@ -94,10 +81,14 @@ impl Engine {
         let index = table.indexes.of(hash);
         let found = index.and_then(|index| self.lookup(&index, hash, get.key, &guard));
         let Some((slot, seen)) = found else {
-            return Awaited::Now(self.marks.unmarked(see(get, None)));
+            return Awaited::Now(self.marks.unmarked(look(get, None)));
         };
         let object = seen.object();
-        let outcome = see(get, object.as_ref().map(|o| (o.version, o.value)));
+        let current = object.as_ref().map(|object| Current {
+            version: object.version,
+            value: object.value,
+        });
+        let outcome = look(get, current);
         if !slot.pending {
             return Awaited::Now(self.marks.unmarked(outcome));
         }
@@ -108,7 +99,8 @@ impl Engine {
     fn get_in_place(&self, table: &EngineTable, get: &Get<'_>) -> Awaited<Outcome> {
         let outcome = with_buffer(|value| {
             let version = self.copy_in_place(table, get.key, value);
-            see(get, version.map(|version| (version, &value[..])))
+            let current = version.map(|version| Current { version, value });
+            look(get, current)
         });
         Awaited::Now(self.marks.unmarked(outcome))
     }

@@ -7,8 +7,9 @@ mod ops;
 mod support;
 
 use ops::{delete, put};
-use pluvio_format::{Entry, Outcome};
+use pluvio_format::Entry;
 use pluvio_log::{Awaited, CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
+use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, ObjectVersion, Size, TableId};
 use proptest::prelude::*;

@@ -8,8 +8,9 @@ mod ops;
 mod support;
 
 use core::time::Duration;
-use pluvio_format::{Change, Completion, Encoded, Entry, Mutation, Outcome, Output, RejectRules};
+use pluvio_format::{Completion, Encoded, Entry};
 use pluvio_log::{Awaited, CleanerOptions, Cleaning, Durability, LogOptions};
+use pluvio_mutation::{Change, Mutation, Outcome, Output, RejectRules};
 use pluvio_store::{
     Admission, Applied, CLIENTS_MAX, Engine, EngineError, EngineOptions, EngineTable, Execution,
     OPERATIONS_MAX, RESULTS_MAX, Replay, kept_for,

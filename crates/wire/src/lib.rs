@@ -42,7 +42,7 @@ pub use objects::{
 pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
 };
-pub use pluvio_format::{
+pub use pluvio_mutation::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Outcome, Output,
     Payload, Projection, RejectRules, Span, Unfit,
 };

@@ -5,7 +5,7 @@ use super::notes::Notes;
 use crate::master::Master;
 use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
-use pluvio_format::Outcome;
+use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineTable, LeavingResults};
 use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, TableId};
 use pluvio_wire::{

@@ -2,7 +2,7 @@
 
 use super::Replies;
 use crate::master::{Master, Served};
-use pluvio_format::Get;
+use pluvio_mutation::Get;
 use pluvio_units::{KeyHash, TableId};
 use pluvio_wire::{Answer, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
 use smallvec::SmallVec;

@@ -9,7 +9,7 @@ use super::Replies;
 use super::get::GROUP;
 use crate::master::{Master, Served};
 use crate::tablets::Snapshot;
-use pluvio_format::Mutation;
+use pluvio_mutation::Mutation;
 use pluvio_store::{Admission, EngineError, Execution, Site};
 use pluvio_units::{KeyHash, LogId, TableId};
 use pluvio_wire::{Answer, FatalKind, Header, Refusal, Results, RetryReason};

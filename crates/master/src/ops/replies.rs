@@ -4,7 +4,7 @@
 //!   met a pending entry, for a retry, and for a change that changed nothing.
 //!
 //! ```compile_fail,E0308
-//! use pluvio_format::{Outcome, Unfit};
+//! use pluvio_mutation::{Outcome, Unfit};
 //! # let mut replies = pluvio_master::Replies::default();
 //! // What only came out of a computation is no answer yet.
 //! replies.done(Outcome::Refused(Unfit::Overflow));
@@ -13,8 +13,8 @@
 //! Used by the event loop that executes a request, and by the future that waits for its items.
 
 use crate::master::Master;
-use pluvio_format::Outcome;
 use pluvio_log::{Appended, Awaited, Durable};
+use pluvio_mutation::Outcome;
 use pluvio_store::{Applied, EngineTable};
 use pluvio_wire::{Answer, Refusal, Results};
 use std::sync::Arc;

@@ -8,8 +8,9 @@ use crate::overwrite::NewValue;
 use crate::read::{BATCH, Seen};
 use crate::table::EngineTable;
 use core::ops::Deref;
-use pluvio_format::{Addend, Change, Mutation, Object, Outcome, Output, RejectRules, Unfit};
+use pluvio_format::Object;
 use pluvio_log::Awaited;
+use pluvio_mutation::{Addend, Change, Mutation, Outcome, Output, RejectRules, Unfit};
 use pluvio_units::{KeyHash, ObjectVersion, TableId};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Applying a mutation: the one way of every change of one object.
 //!
 //! 1. Lock the bucket of the key, and look at what its slot refers to.
-//! 2. Judge: the rules, and what the change makes of the value ([`compute`](crate::compute)).
+//! 2. Judge: the rules, and what the change makes of the value ([`judge`]).
 //! 3. Make room for the outcome, if it is kept for retries and holds a value (COMP-7).
 //! 4. Append the new entry and the record of the operation in one group, and let the slot point to
 //!    the entry. Each kind of store has its own way: [`replicated`](super::replicated),
@@ -13,13 +13,13 @@
 
 use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
-use crate::compute::{self, Step};
 use crate::read::{Pending, Seen};
 use crate::table::{EngineTable, Growth};
-use pluvio_format::{Entry, Graves, Mutation, Outcome, Output};
+use pluvio_format::{Entry, Graves};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Current, Mutation, Outcome, Output, Verdict, judge};
 use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion, VALUE_MAX};
 
 /// Where a mutation is applied.
@@ -56,20 +56,6 @@ pub(crate) struct MarkedSlot {
     pub(crate) hash: KeyHash,
     pub(crate) entry: EntryRef,
     pub(crate) is_tombstone: bool,
-}
-
-/// The object as a mutation sees it, under the lock of its bucket.
-#[derive(Clone, Copy)]
-pub(crate) struct Current<'a> {
-    pub(crate) version: ObjectVersion,
-    pub(crate) value: &'a [u8],
-}
-
-/// What a mutation asks for, now that the object is known.
-enum Verdict<'m> {
-    Put(compute::NewValue<'m>, Output),
-    Delete(Output),
-    Keep(Outcome),
 }
 
 /// The entry that a mutation replaces.
@@ -382,37 +368,6 @@ impl Engine {
                 Ok(self.settle(table, durable))
             }
         }
-    }
-}
-
-/// Decides what is to be done, and what it gives.
-fn judge<'m>(mutation: &Mutation<'m>, current: Option<Current<'_>>) -> Verdict<'m> {
-    let version = current.map_or(ObjectVersion(0), |current| current.version);
-    let old = || match current {
-        Some(current) if mutation.returns_old => Output::Bytes(current.value.to_vec().into()),
-        Some(_) | None => Output::Nothing,
-    };
-    let is_other = |value: &[u8]| current.is_none_or(|current| current.value != value);
-    if mutation
-        .rules
-        .reject(current.map(|current| current.version))
-        || mutation.value_is.is_some_and(is_other)
-    {
-        let output = old();
-        return Verdict::Keep(Outcome::Rejected { version, output });
-    }
-    match compute::change(&mutation.change, current.map(|current| current.value)) {
-        Ok(Step::Put(value, output)) => match mutation.returns_old {
-            true => Verdict::Put(value, old()),
-            false => Verdict::Put(value, output),
-        },
-        Ok(Step::Delete) if current.is_none() => Verdict::Keep(Outcome::Deleted {
-            version,
-            output: Output::Nothing,
-        }),
-        Ok(Step::Delete) => Verdict::Delete(old()),
-        Ok(Step::Keep(output)) => Verdict::Keep(Outcome::Unchanged { version, output }),
-        Err(unfit) => Verdict::Keep(Outcome::Refused(unfit)),
     }
 }
 

@@ -8,8 +8,9 @@ use super::apply::{Applied, Old, Write};
 use super::{Engine, EngineError};
 use crate::completions::Execution;
 use crate::read::Pending;
-use pluvio_format::{Encoded, Entry, Graves, Object, Outcome, Output, Tombstone};
+use pluvio_format::{Encoded, Entry, Graves, Object, Tombstone};
 use pluvio_log::{AppendClass, Appended, Awaited, Burial, DeadIn};
+use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{EntryRef, ObjectVersion, SegmentId};
 
 /// An operation with its outcome, to be kept.

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::replay::{Replay, ReplayError};
-use pluvio_format::{Change, Encoded, Get, Graves, Mutation, Object, Outcome, Tombstone};
+use pluvio_format::{Encoded, Graves, Object, Tombstone};
 use pluvio_log::{Awaited, LogOptions};
+use pluvio_mutation::{Change, Get, Mutation, Outcome};
 use pluvio_units::{ObjectVersion, SegmentId, Size};
 
 /// An index of two blocks, whose chains share what its memory is rounded up by: a thousand lines.

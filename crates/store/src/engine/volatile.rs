@@ -5,8 +5,9 @@ use super::apply::{Applied, Write};
 use super::{Engine, EngineError};
 use crate::completions::Execution;
 use crate::table::Growth;
-use pluvio_format::{Encoded, Graves, Object, Outcome, Output};
+use pluvio_format::{Encoded, Graves, Object};
 use pluvio_log::{AppendClass, Awaited};
+use pluvio_mutation::{Outcome, Output};
 use pluvio_units::ObjectVersion;
 
 impl Engine {

@@ -2,8 +2,8 @@
 
 #![allow(dead_code)] // Each test uses some of it.
 
-use pluvio_format::{Change, Get, Mutation, Outcome, Output};
 use pluvio_log::Awaited;
+use pluvio_mutation::{Change, Get, Mutation, Outcome, Output};
 use pluvio_store::{Applied, Engine, EngineError, EngineTable, Execution, Site};
 use pluvio_units::{LogId, ObjectVersion};
 

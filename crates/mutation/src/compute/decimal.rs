@@ -14,8 +14,8 @@
 //! 10^-64 because its text is short. So it matters only on which side of a rounding boundary it
 //! moves the other number, and a single digit says that as well.
 
+use crate::value::Unfit;
 use num_bigint::{BigInt, BigUint, Sign};
-use pluvio_format::Unfit;
 use pluvio_units::VALUE_MAX;
 
 /// Digits after the point that sums keep, as many as Redis prints.

@@ -1,5 +1,5 @@
-//! Fields of bits inside a value: [`Change::Bits`](pluvio_format::Change::Bits) and
-//! [`Projection::Bits`](pluvio_format::Projection::Bits), as Redis's BITFIELD computes
+//! Fields of bits inside a value: [`Change::Bits`](crate::Change::Bits) and
+//! [`Projection::Bits`](crate::Projection::Bits), as Redis's BITFIELD computes
 //! them.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! there can.
 
 use super::{NewValue, Step, grown};
-use pluvio_format::{BitAction, BitOverflow, BitStep, Output, Unfit};
+use crate::value::{BitAction, BitOverflow, BitStep, Output, Unfit};
 use pluvio_units::VALUE_MAX;
 
 /// Takes all steps in their order. A value that ends before the last field of a `Set` or `Add`

@@ -1,14 +1,4 @@
-//! A mutation as a value: what a client wants done to one object, and what came of it.
-//!
-//! A [`Mutation`] names an object, the conditions under which it is refused, and one [`Change`].
-//! The owner of the object judges and computes it under the lock of the object's bucket. The
-//! [`Outcome`] is what a completion record holds, and what every reply is made from: the first one
-//! and those to retries. A read is answered by an `Outcome` too: one that changed nothing.
-//!
-//! Adding a change means adding a variant of [`Change`]; `docs/how-to/add-data-operation.md` lists
-//! the places that the compiler then names.
-//!
-//! Plain values; any thread.
+//! The values: mutations, reads, outcomes, and what they are made of.
 
 use bytes::Bytes;
 use pluvio_units::{KeyHash, ObjectVersion, OperationId, TableId};

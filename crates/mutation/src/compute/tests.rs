@@ -1,7 +1,7 @@
 //! Changes and reads as the engine asks for them.
 
 use super::*;
-use pluvio_format::{BitAction, BitOverflow, BitStep, Payload, Span};
+use crate::value::{BitAction, BitOverflow, BitStep, Payload, Span};
 use proptest::prelude::*;
 
 fn built(value: &[u8], output: Output) -> Result<Step<'static>, Unfit> {

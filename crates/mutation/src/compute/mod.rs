@@ -21,14 +21,14 @@ mod bits;
 mod decimal;
 mod span;
 
+use crate::value::{Addend, Change, Output, Projection, Unfit};
 use bytes::Bytes;
 use core::ops::Deref;
-use pluvio_format::{Addend, Change, Output, Projection, Unfit};
 use pluvio_units::VALUE_MAX;
 
 /// What a change makes of a value.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Step<'m> {
+pub enum Step<'m> {
     /// This is the value from now on.
     Put(NewValue<'m>, Output),
     /// There is no object any more.
@@ -39,7 +39,7 @@ pub(crate) enum Step<'m> {
 
 /// The bytes of a new value.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum NewValue<'m> {
+pub enum NewValue<'m> {
     /// They are those of the request.
     Given(&'m [u8]),
     /// They were computed.
@@ -62,7 +62,7 @@ impl Deref for NewValue<'_> {
 /// # Errors
 /// The value does not allow the change.
 #[inline]
-pub(crate) fn change<'m>(change: &Change<'m>, current: Option<&[u8]>) -> Result<Step<'m>, Unfit> {
+pub fn change<'m>(change: &Change<'m>, current: Option<&[u8]>) -> Result<Step<'m>, Unfit> {
     match *change {
         Change::Put(bytes) => put(bytes.bytes(), Output::Nothing),
         Change::Delete => Ok(Step::Delete),
@@ -75,7 +75,7 @@ pub(crate) fn change<'m>(change: &Change<'m>, current: Option<&[u8]>) -> Result<
 }
 
 /// What `projection` wants of `value`.
-pub(crate) fn project(projection: &Projection<'_>, value: &[u8]) -> Output {
+pub fn project(projection: &Projection<'_>, value: &[u8]) -> Output {
     match *projection {
         Projection::Value => Output::Bytes(Bytes::copy_from_slice(value)),
         Projection::Nothing => Output::Nothing,

@@ -1,7 +1,7 @@
 //! Parts of a value, by bytes or bits, and what is in them: as Redis's GETRANGE, BITCOUNT and
 //! BITPOS cut and look.
 
-use pluvio_format::Span;
+use crate::value::Span;
 
 /// The bytes of `value` in `span`; whether places are bits does not matter.
 pub(super) fn range(span: Span, value: &[u8]) -> &[u8] {
