@@ -85,7 +85,7 @@ impl<T> Answer<T> {
     }
 }
 
-const STATUS_OK: u8 = 0;
+pub(crate) const STATUS_OK: u8 = 0;
 const STATUS_REFUSED: u8 = 1;
 
 /// For fields that are left out when they say nothing.

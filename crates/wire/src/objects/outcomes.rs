@@ -1,11 +1,12 @@
 //! The reply to reads and mutations. `objects.rs` draws the layout.
 
 use super::cursor::{BulkWriter, Reader, bulk_end, bulk_too_short};
-use crate::codec::{Body, pack, unpack};
+use crate::codec::{Body, STATUS_OK, pack, unpack};
 use crate::limits::check_value;
 use crate::refusal::Refusal;
 use crate::{BIT_STEPS_MAX, MULTI_ITEMS_MAX, Outcome, Output, Unfit};
 use bytes::Bytes;
+use pluvio_env::Frame;
 use pluvio_units::ObjectVersion;
 use smallvec::SmallVec;
 
@@ -42,6 +43,14 @@ const INTEGERS: u8 = 3;
 const ITEM_BYTES_MIN: usize = 2;
 
 impl Outcomes {
+    /// The outcomes in a reply, for one who watches the network; `None` in one that refuses the
+    /// request as a whole.
+    #[must_use]
+    pub fn of_reply(reply: &Frame) -> Option<Self> {
+        let fields = reply.meta.strip_prefix(&[STATUS_OK])?;
+        Self::decode(fields, reply.payload.clone()).ok()
+    }
+
     /// Bytes of `meta`; a guess where something was refused.
     pub(super) fn meta_len(&self) -> usize {
         2 + self.items.iter().map(item_len).sum::<usize>()
