@@ -383,7 +383,7 @@ fn the_last_handle_frees_the_memory() {
     let store = open(Durability::Replicated, 2, Size::mib(64));
     let table = table(&store);
     let cleaner = store.cleaner(CleanerOptions::default());
-    put(&store, &table, LogId(1), b"k", b"v").unwrap();
+    let _ = put(&store, &table, LogId(1), b"k", b"v").unwrap();
     let space = Arc::downgrade(store.space());
     drop((table, store));
     assert!(space.upgrade().is_some(), "the cleaner works on it");

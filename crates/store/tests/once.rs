@@ -498,7 +498,7 @@ fn assert_answered(store: &Engine, table: &EngineTable, clients: &BTreeMap<u64, 
             let again = answer(store, table, id, key);
             assert_eq!(
                 again,
-                Some(*outcome),
+                Some(outcome.clone()),
                 "operation {sequence} of client {client}"
             );
         }
