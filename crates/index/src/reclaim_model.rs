@@ -333,6 +333,7 @@ fn append_while_head_is_cleaned(mistake: Mistake) {
     });
 }
 
+// shows: LOG-5, LOG-15
 #[test]
 fn reader_writer_and_cleaner_go_together() {
     all_together(Mistake::None, 3, 1);
