@@ -133,7 +133,7 @@ fn tables_that_nobody_recovers_are_left_out() {
     }
 }
 
-/// The tablet came back to the crashed master when segment 5 was to be its next one (e8).
+/// The tablet came back to the crashed master when segment 5 was to be its next one.
 // shows: MIG-6
 #[test]
 fn entries_of_an_earlier_stay_are_left_out() {

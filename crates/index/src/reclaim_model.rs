@@ -85,7 +85,7 @@ enum Mistake {
     ReaderPinsLate,
     /// A segment is cleaned as soon as it is closed (CLEAN-1).
     NotSettled,
-    /// A writer drops its guard between its append and the index (engine facts 3.8).
+    /// A writer drops its guard between its append and the index.
     WriterUnpinsEarly,
     /// A writer marks the entry that it has replaced as dead behind its guard (LOG-15).
     MarkedLate,

@@ -565,7 +565,7 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
     }
 }
 
-/// Nobody reads what a crash could take back (e5): a write that no backup has is in its master's
+/// Nobody reads what a crash could take back: a write that no backup has is in its master's
 /// memory, and a reader of it waits.
 // shows: EO-3, STORE-2
 #[test]

@@ -221,7 +221,7 @@ fn what_was_durable_is_recovered_in_any_order() {
         let side = recover(&third, images, &run.model, &mut run.rng);
         let _ = side.commit().expect("a volatile side log is durable");
         assert_same(&third, &table(&third), &run.model);
-        // A key that was deleted gets a higher version wherever it is made again (e1).
+        // A key that was deleted gets a higher version wherever it is made again.
         assert!(run.deleted > ObjectVersion(1));
         for store in [&run.store, &other, &third] {
             assert!(store.space().safe_version() > run.deleted);

@@ -126,6 +126,7 @@ fn a_slot_whose_guard_was_leaked_is_not_given_away() {
     assert!(!epochs.is_quiesced(stamp), "blocked for ever, never unsafe");
 }
 
+// shows: T1
 #[test]
 fn one_thread_can_use_many_tables_one_after_the_other() {
     for _ in 0..300 {

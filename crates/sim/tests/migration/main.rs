@@ -226,7 +226,7 @@ impl Halved {
     }
 }
 
-/// Versions never repeat (e1): whether a key is deleted and made again, its tablet moves, or its
+/// Versions never repeat: whether a key is deleted and made again, its tablet moves, or its
 /// server crashes, and although nothing is left of the entry that had the highest one.
 // shows: MIG-5, STORE-1
 #[test]
@@ -248,7 +248,7 @@ fn versions_grow_over_deletes_moves_and_crashes() {
     }
 }
 
-/// Entries of an earlier ownership never come back (e8): the log of the server that had the tablet
+/// Entries of an earlier ownership never come back: the log of the server that had the tablet
 /// before has objects that were deleted elsewhere, and nothing in it says so.
 // shows: MIG-6
 #[test]

@@ -6,8 +6,8 @@
 //! they like.
 
 use super::Report;
+use super::tree::Tree;
 use crate::cargo::Metadata;
-use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = "ARCHITECTURE.md";

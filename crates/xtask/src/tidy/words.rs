@@ -2,8 +2,8 @@
 //! of one machine.
 
 use super::Report;
-use crate::lex::{is_word, line_of};
-use crate::tree::{File, Tree};
+use super::lex::{is_word, line_of};
+use super::tree::{File, Tree};
 
 /// Marks of unfinished work.
 const UNFINISHED: [&str; 6] = [
@@ -116,7 +116,7 @@ fn machine_paths(file: &File, report: &mut Report) {
 
 /// Where `phrase` stands in `text` between word borders.
 fn places<'a>(text: &'a str, phrase: &'a str) -> impl Iterator<Item = usize> + 'a {
-    crate::lex::word_positions(text, phrase)
+    super::lex::word_positions(text, phrase)
 }
 
 /// Markdown with code spans and fenced blocks blanked.

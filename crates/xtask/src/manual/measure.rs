@@ -1,10 +1,9 @@
 //! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes some
-//! two hours on two processors, written to `docs/measurements/`: of each a picture, its rows and a
-//! page with its tables. What they mean is written by hand, in `DATE-engine.md`, which this leaves
-//! alone.
+//! two hours on two processors. Each leaves a picture, its rows and a page with its tables in
+//! `docs/measurements/`. A person writes in `DATE-engine.md` what they mean; this leaves it alone.
 //!
 //! The machine should be quiet. An experiment that fails is told of and left out; the others go on.
-//! What they cannot compare with (`cargo xtask setup --peers`) they leave out themselves.
+//! They leave out themselves the peers that are missing (`cargo xtask setup --peers`).
 
 use crate::cargo::{Metadata, program};
 use crate::process::{now, succeeds};

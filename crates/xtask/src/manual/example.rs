@@ -1,7 +1,7 @@
 //! `cargo xtask soak` and `cargo xtask beside-redis`: programs that need real clusters for minutes.
 //!
 //! The work is done by examples of the binary's crate, which use the client library or the helpers
-//! of its tests: building them here would make `cargo xtask` slow to start. This builds binary and
+//! of its tests. Building them here would make `cargo xtask` slow to start. This builds binary and
 //! example with the release profile and hands the flags on; the exit code is the example's.
 
 use crate::cargo::{Metadata, program};
