@@ -16,7 +16,7 @@ use pluvio_env::{Env, Moment};
 use pluvio_load::{Progress, Target, Workload, key, load};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
 use pluvio_units::{CoreId, ServerId, Size};
-use pluvio_wire::{RecoveryStatus, ServerState};
+use pluvio_wire::{RecoveryStatus, ReplayStats, ServerState};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,27 @@ impl Seen {
     /// Milliseconds from the kill until everything was served.
     pub fn total_ms(&self) -> f64 {
         self.total
+    }
+
+    /// What the coordinator reports, and what is left of `total` milliseconds, `detected` of which
+    /// were over when it began.
+    fn stages(detected: f64, total: f64, planning_us: u64, last: ReplayStats) -> Self {
+        let stage = |us: u64| us as f64 / 1e3;
+        let (planning, waiting) = (stage(planning_us), stage(last.waiting_us));
+        Self {
+            detection: detected,
+            first_read: 0.0,
+            last_read: 0.0,
+            total,
+            planning,
+            reading: waiting,
+            replay: stage(last.replay_us) - waiting,
+            re_replication: stage(last.total_us.saturating_sub(last.replay_us)),
+            hand_over: (total - detected - planning - stage(last.total_us)).max(0.0),
+            attempts: 0.0,
+            mb: 0.0,
+            cpu_ms: 0.0,
+        }
     }
 
     /// All numbers of a row.
@@ -158,22 +179,13 @@ async fn disaster(env: &Env, cluster: &mut LocalCluster, scene: &Scene) -> Resul
             scene.objects
         )));
     }
-    let last = status.last_partition;
-    let stage = |us: u64| us as f64 / 1e3;
-    let (planning, waiting) = (stage(status.planning_us), stage(last.waiting_us));
     Ok(Seen {
-        detection: detected,
         first_read,
         last_read,
-        total,
-        planning,
-        reading: waiting,
-        replay: stage(last.replay_us) - waiting,
-        re_replication: stage(last.total_us.saturating_sub(last.replay_us)),
-        hand_over: (total - detected - planning - stage(last.total_us)).max(0.0),
         attempts: f64::from(status.attempts),
         mb: status.bytes as f64 / 1e6,
         cpu_ms,
+        ..Seen::stages(detected, total, status.planning_us, status.last_partition)
     })
 }
 
@@ -330,6 +342,26 @@ fn cpu_ms(pids: &[u32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_stages_of_a_recovery_add_up_to_its_time() {
+        let last = ReplayStats {
+            waiting_us: 5_000,
+            replay_us: 35_000,
+            total_us: 75_000,
+            ..ReplayStats::default()
+        };
+        let seen = Seen::stages(100.0, 300.0, 20_000, last);
+        let stages = [
+            seen.planning,
+            seen.reading,
+            seen.replay,
+            seen.re_replication,
+        ];
+        assert_eq!(stages, [20.0, 5.0, 30.0, 40.0]);
+        let sum: f64 = stages.iter().sum();
+        assert_eq!(seen.detection + sum + seen.hand_over, seen.total);
+    }
 
     #[test]
     fn processor_time_of_this_process_grows() {
