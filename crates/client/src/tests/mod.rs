@@ -1,6 +1,7 @@
 //! Tests of the client against the cluster in memory.
 
 mod batch;
+mod checks;
 mod model;
 mod mutations;
 mod order;

@@ -55,8 +55,8 @@ fn runs(table: &Table, keys: &[Vec<u8>], counts: impl Fn(ServerId) -> bool) -> u
     owners.into_iter().filter(|owner| counts(*owner)).count()
 }
 
-/// Keys of the first server whose tablets the caller of this can tell apart: the middle one lies on
-/// the second server, but `client` does not know.
+/// Three keys that the first server had when `table` was looked up. The one in the middle has moved
+/// to the second server since.
 fn moved_behind_its_back(cluster: &FakeCluster, table: &Table) -> [Vec<u8>; 3] {
     let first = key_of(table, ServerId(1));
     let moved = (0u32..)

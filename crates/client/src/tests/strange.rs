@@ -2,7 +2,11 @@
 
 use super::cluster;
 use crate::testing::FakeCluster;
-use crate::{Change, Client, ClientError, ErrorKind, Get, LocalMaster, Mutation, Outcome, Output};
+use crate::{
+    Change, Client, ClientError, ErrorKind, Get, LocalMaster, Mutation, Outcome, Output,
+    RetryReason,
+};
+use core::time::Duration;
 use pluvio_units::{CoreId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Header, Refusal, Results,
@@ -85,11 +89,13 @@ fn another_number_of_results_than_was_asked_for_is_an_error() {
 #[test]
 fn what_is_answered_behind_a_refusal_of_an_ordered_batch_is_no_result() {
     let (cluster, _, table) = cluster(1);
-    let fatal = Err(Refusal::malformed("no"));
-    let client = asking(&cluster, &[unchanged(), fatal, unchanged()]);
+    let busy = Err(Refusal::retry(Duration::ZERO, RetryReason::Busy));
+    let client = asking(&cluster, &[unchanged(), busy, unchanged()]);
     let items = [(&table, append()), (&table, append()), (&table, append())];
-    let (done, _) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
+    // Then it answers three of two.
+    let (done, error) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
     assert_eq!(done.len(), 1);
+    assert_eq!(error.kind(), ErrorKind::Protocol);
 }
 
 #[test]
