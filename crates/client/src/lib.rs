@@ -51,6 +51,7 @@
 
 mod batch;
 pub mod blocking;
+mod check;
 mod client;
 mod control;
 mod enumerate;
