@@ -181,6 +181,13 @@ struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
+    /// The first `count` items have their results.
+    fn finished(&mut self, count: usize) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.finished(count);
+        }
+    }
+
     /// The number of an item; 0 when none has one.
     fn number(&self, index: usize) -> SequenceNumber {
         let number = |ticket: &Ticket<'_>| ticket.number(index - self.items.start);
@@ -379,6 +386,7 @@ impl Client {
             };
             if done.len() > first {
                 attempts.progressed();
+                numbers.finished(done.len());
             }
             if let Some(again) = again {
                 let table = items.table(done.len());
@@ -485,6 +493,8 @@ impl Client {
             pending = rest.pending;
             if pending.len() < before {
                 attempts.progressed();
+                let oldest = pending.iter().copied().min().unwrap_or(numbers.items.end);
+                numbers.finished(oldest - numbers.items.start);
             }
             if pending.is_empty() {
                 break;
