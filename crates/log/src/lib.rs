@@ -22,45 +22,33 @@
 
 mod append;
 mod cleaner;
-mod dead;
-mod dead_bits;
+mod clock;
 mod durable;
 mod error;
-mod faults;
-#[allow(unsafe_code)] // reads what lies before a value
-mod in_place;
-mod log_state;
-#[allow(unsafe_code)] // all access to the bytes of log memory goes through here
+mod geometry;
 mod memory;
 mod options;
-mod presence;
-mod roll;
 #[allow(unsafe_code)] // copies bytes out of log memory
-mod segment;
-mod side_log;
+mod segments;
 mod sink;
 mod space;
 mod stats;
-#[allow(unsafe_code)] // reads entries in log memory
-mod view;
-#[allow(unsafe_code)] // writes entries to log memory
-mod writer;
 
-pub use append::{AppendClass, EntryRefs, OpenHead};
+pub use append::graves::{Burial, DeadIn, Tombstones};
+pub use append::{
+    AppendClass, CommitRefused, EntryRefs, Hook, OpenHead, SideLog, TableStatsSource,
+};
 pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
-pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };
-pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
-pub use log_state::Hook;
+pub use geometry::Geometry;
+pub use memory::{EntryView, MutableObject, VALUE_HEAD_BYTES};
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
-pub use segment::Segment;
-pub use side_log::{CommitRefused, SideLog};
+pub use segments::{SegletGate, Segment};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
-pub use space::{LogSpace, SegletGate, TableStatsSource};
+pub use space::LogSpace;
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
-pub use view::EntryView;
 
 pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, SegletClass};

@@ -48,19 +48,21 @@ mod compact;
 mod entries;
 mod lists;
 mod pages;
+mod shared;
 
 use crate::error::Corruption;
 use crate::space::LogSpace;
 use crate::stats::CleanerStats;
-use choose::Barren;
+use choose::{Barren, Choice, WASTE_PERCENT_MIN};
 use combine::Pass;
-use compact::Compaction;
+use compact::{Compaction, Finished};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use lists::Lists;
-use pages::{GivenBack, PagePolicy};
+use pages::{PagePolicy, PagesGivenBack};
 use pluvio_format::Completion;
 use pluvio_memory::PartIndex;
 use pluvio_units::{EntryRef, KeyHash, TableId};
+use shared::Shared;
 use std::sync::{Arc, Mutex, TryLockError};
 
 /// What the cleaner asks the owner of the indexes and of the table of results. Called under a
@@ -156,6 +158,19 @@ impl Default for CleanerOptions {
     }
 }
 
+/// What a pass is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goal {
+    /// It frees seglets.
+    Memory,
+    /// It makes the log on disk shorter, so that tombstones die, and takes no more seglets than it
+    /// frees.
+    Disk,
+    /// It takes fewer segments than it frees, also with the head of its digest, and no more
+    /// seglets.
+    Slots,
+}
+
 /// What the driver should do after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -189,8 +204,8 @@ struct State {
     /// The part of memory whose logs it cleans (004 §4.4). Nothing where there is one part, or
     /// where not every part gets one.
     home: Option<PartIndex>,
-    /// Compactions that wait for all logs to be durable; they hold memory, so they are few.
-    finished: Vec<Compaction>,
+    /// Compactions that wait for all logs to be durable.
+    finished: Finished,
     /// Combined cleaning was last; compaction is next when both are due.
     combined_last: bool,
     barren: Barren,
@@ -202,7 +217,7 @@ impl State {
         Self {
             stage: Stage::Choose,
             home,
-            finished: Vec::new(),
+            finished: Finished::default(),
             combined_last: false,
             barren: Barren::default(),
             pages: PagePolicy::default(),
@@ -210,43 +225,38 @@ impl State {
     }
 }
 
-/// Compactions that may wait to be durable while the next one runs: with one, a cleaner would
-/// idle for a round trip to the backups after each; more would only hold memory.
-const FINISHED_MAX: usize = 3;
-
 /// See the module. One for a log space, to be kept as long as that: a pass cannot be taken up by
 /// another one. Any number of threads may step it; as many passes go on at once as
 /// [`LogOptions::cleaners`](crate::LogOptions::cleaners) says.
 pub struct Cleaner {
-    space: Arc<LogSpace>,
-    liveness: Arc<dyn Liveness>,
-    options: CleanerOptions,
+    shared: Shared,
     /// One for each pass that may go on at once; locked for a step.
     states: Box<[Mutex<State>]>,
     /// Whether each pass has a part of memory that it cleans first.
     has_homes: bool,
     /// Which state is stepped next, so that none is left in the middle of a pass.
     next: AtomicUsize,
-    given_back: Mutex<GivenBack>,
-    lists: Lists,
 }
 
 impl Cleaner {
     /// A cleaner that has nothing to do yet.
     #[must_use]
     pub fn new(space: Arc<LogSpace>, liveness: Arc<dyn Liveness>, options: CleanerOptions) -> Self {
-        let (count, parts) = (space.options.cleaners, space.options.parts.len() as u16);
+        let log_options = &space.storage().options;
+        let (count, parts) = (log_options.cleaners, log_options.parts.len() as u16);
         let has_homes = (2..=count).contains(&parts);
         let state = |number| State::new(has_homes.then(|| PartIndex(number % parts)));
         Self {
             states: (0..count).map(|number| Mutex::new(state(number))).collect(),
             has_homes,
             next: AtomicUsize::new(0),
-            given_back: Mutex::default(),
-            lists: Lists::new(usize::from(count)),
-            space,
-            liveness,
-            options,
+            shared: Shared {
+                given_back: PagesGivenBack::default(),
+                lists: Lists::new(usize::from(count)),
+                space,
+                liveness,
+                options,
+            },
         }
     }
 
@@ -276,9 +286,9 @@ impl Cleaner {
     }
 
     fn step_from(&self, first: usize, now_s: u32) -> Result<CleanerPace, Corruption> {
-        self.space.follow_clock(now_s);
+        self.shared.storage().clock.follow(now_s);
         let mut pace = CleanerPace::Idle;
-        if self.space.reclaim() > 0 {
+        if self.shared.storage().reclaim() > 0 {
             pace = CleanerPace::Again;
         }
         for turn in 0..self.states.len() {
@@ -298,29 +308,70 @@ impl Cleaner {
     }
 
     fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
-        state.pages.note_step(self.space.newest_s());
-        let exchanged = self.exchange_finished(&mut state.finished);
+        let shared = &self.shared;
+        state.pages.note_step(shared.storage().clock.now_s());
+        let exchanged = state.finished.exchange_ready(shared);
         let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
             Stage::Choose => self.choose(state),
-            Stage::Scan(pass) => self.scan(pass, &mut state.barren)?,
-            Stage::Relocate(pass) => self.relocate(pass)?,
-            Stage::AwaitDurable(pass) => self.await_durable(pass)?,
-            Stage::CompactScan(compaction) => self.compact_scan(compaction)?,
-            Stage::CompactCopy(compaction) => self.compact_copy(compaction, &mut state.finished)?,
+            Stage::Scan(pass) => pass.scan(shared, &mut state.barren)?,
+            Stage::Relocate(pass) => pass.relocate(shared)?,
+            Stage::AwaitDurable(pass) => pass.await_durable(shared)?,
+            Stage::CompactScan(compaction) => compaction.scan(shared)?,
+            Stage::CompactCopy(compaction) => compaction.copy(shared, &mut state.finished)?,
         };
         state.stage = next;
         Ok(if exchanged { CleanerPace::Again } else { pace })
     }
 
-    fn add(&self, counter: impl FnOnce(&CleanerCounters) -> &AtomicU64, by: u64) {
-        counter(&self.space.cleaner_counters).fetch_add(by, Ordering::Relaxed);
+    /// The first stage of a pass.
+    fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
+        let shared = &self.shared;
+        let balance = shared.balance();
+        shared.given_back.look_at_growth(shared.storage());
+        let wanted = shared.space.heads.admission.take_wanted();
+        let way = shared.space.heads.on_their_way();
+        let waiting = way.seglets;
+        if waiting > 0 && (wanted || balance.waits_for_digests()) {
+            // Appends that are refused write no digest. Neither do passes: one after the other
+            // would copy what lives, and nothing would leave the disk.
+            shared.publish();
+        }
+        let Some(pressure) = balance.pressure(wanted, &way) else {
+            state.pages.look_at_waste(shared);
+            if waiting > 0 && balance.memory_low(0) {
+                shared.publish();
+            } else if state.pages.is_shrinking(shared.storage().clock.now_s()) {
+                if let Some(stage) =
+                    Choice::new(shared).combine(Goal::Memory, WASTE_PERCENT_MIN, state)
+                {
+                    state.pages.found_waste();
+                    return (stage, CleanerPace::Again);
+                }
+                shared.publish();
+                state.pages.look_for_waste_in_heads(shared);
+            }
+            return (Stage::Choose, CleanerPace::Idle);
+        };
+        if let Some(stage) = Choice::new(shared).begin(pressure, wanted, state) {
+            return (stage, CleanerPace::Again);
+        }
+        // What others took away, or what was refused memory, is wanted still.
+        if wanted {
+            shared.space.heads.admission.want_cleaning();
+        }
+        if waiting > 0 {
+            shared.publish();
+        } else if wanted && state.finished.is_empty() {
+            shared.close_emptiest_head(0);
+        }
+        (Stage::Choose, CleanerPace::Idle)
     }
 }
 
 impl core::fmt::Debug for Cleaner {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Cleaner")
-            .field("options", &self.options)
+            .field("options", &self.shared.options)
             .finish_non_exhaustive()
     }
 }
@@ -337,8 +388,6 @@ pub(crate) struct CleanerCounters {
     pub survivors: AtomicU64,
     pub bytes_moved: AtomicU64,
     pub bytes_compacted: AtomicU64,
-    pub forced_digests: AtomicU64,
-    pub emergency_heads: AtomicU64,
     pub bytes_given_back: AtomicU64,
 }
 
@@ -355,9 +404,9 @@ impl CleanerCounters {
             survivors: read(&self.survivors),
             bytes_moved: read(&self.bytes_moved),
             bytes_compacted: read(&self.bytes_compacted),
-            forced_digests: read(&self.forced_digests),
-            emergency_heads: read(&self.emergency_heads),
             bytes_given_back: read(&self.bytes_given_back),
+            // Heads count their own.
+            ..CleanerStats::default()
         }
     }
 }

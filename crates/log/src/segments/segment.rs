@@ -1,94 +1,52 @@
 //! One segment as replication, cleaner and side logs see it.
 //!
 //! A segment is opened, appended to by its one writer, closed, and later dropped from the log and
-//! freed. Its seglets are taken one by one while it grows, so that a head that is closed early or
+//! freed: [`state`](super::state) has the table of its states and of what has it. Its seglets are taken one by one while it grows, so that a head that is closed early or
 //! a survivor that is not full wastes less than one seglet.
 //!
 //! Compaction exchanges the bytes of a closed segment for fewer: the same segment to recovery, for
-//! which either is a valid replica. Who copies a segment in several pieces holds its bytes
+//! which either is a valid replica. A party that copies a segment in several pieces holds its bytes
 //! meanwhile ([`Segment::hold_bytes`]).
 
+use super::state::{Departure, Life, SegmentState, Use, Uses};
+use super::tombstones::{TombstoneTargets, Tombstones};
 use crate::durable::Durability;
 use crate::error::Corruption;
-use crate::memory::LogMemory;
+use crate::memory::{LogBytes, LogMemory};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use pluvio_format::{ParseErrorKind, SegmentKind, check_piece};
 use pluvio_memory::ReclaimStamp;
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-
-/// Tombstones of a segment are counted exactly for up to this many segments that they name; what
-/// names others is estimated to be alive in the same share. 4 KiB for each segment.
-const TARGETS_MAX: usize = 256;
-
-/// How many bytes of tombstones name which segment that is on disk: so the cleaner knows, without
-/// reading them, how many died when that segment left the log.
-#[derive(Default, Debug)]
-pub(crate) struct TombstoneTargets {
-    /// Ascending by segment.
-    exact: Vec<(SegmentId, u32)>,
-    /// What `exact` ever counted.
-    exact_ever: u64,
-    /// What it counts.
-    exact_live: u64,
-    other: u64,
-}
-
-impl TombstoneTargets {
-    pub(crate) fn add(&mut self, target: SegmentId, bytes: u32) {
-        let Err(at) = self.exact.binary_search_by_key(&target, |t| t.0).map(|at| {
-            self.exact[at].1 += bytes;
-        }) else {
-            self.count(bytes);
-            return;
-        };
-        if self.exact.len() < TARGETS_MAX {
-            self.exact.insert(at, (target, bytes));
-            self.count(bytes);
-        } else {
-            self.other += u64::from(bytes);
-        }
-    }
-
-    fn count(&mut self, bytes: u32) {
-        self.exact_ever += u64::from(bytes);
-        self.exact_live += u64::from(bytes);
-    }
-
-    /// Segment `target` has left the disk.
-    pub(crate) fn forget(&mut self, target: SegmentId) {
-        if let Ok(at) = self.exact.binary_search_by_key(&target, |t| t.0) {
-            let (_, bytes) = self.exact.remove(at);
-            self.exact_live -= u64::from(bytes);
-        }
-    }
-
-    /// Forgets what names segments that are not there.
-    pub(crate) fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool) {
-        self.exact.retain(|(target, _)| is_there(*target));
-        self.exact_live = self.exact.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
-    }
-
-    /// Bytes of tombstones whose segment is there, partly estimated.
-    pub(crate) fn live_bytes(&self) -> u64 {
-        if self.exact_ever == 0 {
-            return self.other;
-        }
-        let share = u128::from(self.other) * u128::from(self.exact_live);
-        self.exact_live + (share / u128::from(self.exact_ever)) as u64
-    }
-}
-
-/// Bits of [`Segment::uses`]: a cleaner has the segment in a pass.
-const CLAIMED: u8 = 1;
-/// That pass will exchange its bytes.
-const COMPACTING: u8 = 2;
-/// Replication needs the bytes as they are.
-const BYTES_HELD: u8 = 4;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Bytes that are compared with their checksums at once.
 const COMPARED_BYTES: u32 = 256 << 10;
+
+/// What a segment is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// To hold entries.
+    Entries,
+    /// Only to publish a digest: it takes no entries and leaves with the next head (LOG-10).
+    Digest,
+}
+
+/// With how many live bytes cleaning a segment alone gained nothing.
+struct Barren(AtomicU32);
+
+impl Barren {
+    const NEVER: u32 = u32::MAX;
+
+    fn note(&self, live_bytes: u64) {
+        let live_bytes = u32::try_from(live_bytes).unwrap_or(Self::NEVER);
+        self.0.store(live_bytes, Ordering::Relaxed);
+    }
+
+    fn covers(&self, live_bytes: u64) -> bool {
+        live_bytes >= u64::from(self.0.load(Ordering::Relaxed))
+    }
+}
 
 /// See the module. Shared; the log owns its state. Heads of two cores share no cache line.
 #[repr(align(64))]
@@ -97,29 +55,22 @@ pub struct Segment {
     log: LogId,
     kind: SegmentKind,
     created_s: u32,
-    /// Opened only to publish a digest: takes no entries and leaves with the next head.
-    emergency: bool,
+    purpose: Purpose,
     slot: u32,
     memory: Arc<LogMemory>,
     seglets: RwLock<Vec<u32>>,
     appended: AtomicU32,
     opening: AtomicU32,
-    closed: AtomicBool,
-    durable: AtomicBool,
-    leaving: AtomicBool,
-    held: AtomicBool,
-    freed: AtomicBool,
-    /// Every live entry was moved elsewhere: nothing may be counted as live when it is freed.
-    cleaned: AtomicBool,
-    settled: OnceLock<ReclaimStamp>,
-    tombstones: Mutex<TombstoneTargets>,
-    /// Who works on it: `CLAIMED`, `COMPACTING`, `BYTES_HELD`.
-    uses: AtomicU8,
+    life: Life,
+    uses: Uses,
+    /// Once every guard from before this stamp is gone, no writer is between append and index
+    /// update in this segment. Set when it is closed.
+    settling: OnceLock<ReclaimStamp>,
+    tombstones: Tombstones,
     /// Bytes of a replica that was never exchanged for a shorter one: what the log on disk is
     /// charged with.
     disk_len: AtomicU32,
-    /// A compaction found that it would gain nothing with so many live bytes.
-    barren_at: AtomicU32,
+    barren: Barren,
 }
 
 /// What a segment is made from.
@@ -128,7 +79,7 @@ pub(crate) struct NewSegment {
     pub log: LogId,
     pub kind: SegmentKind,
     pub created_s: u32,
-    pub emergency: bool,
+    pub purpose: Purpose,
     pub slot: u32,
     pub durability: Durability,
     /// What the log on disk is charged with until the segment is closed.
@@ -137,32 +88,27 @@ pub(crate) struct NewSegment {
 
 impl Segment {
     pub(crate) fn new(memory: Arc<LogMemory>, new: NewSegment) -> Self {
-        let uses = match new.durability {
-            Durability::Volatile => 0,
-            Durability::Replicated => BYTES_HELD,
+        let bytes_copied = match new.durability {
+            Durability::Volatile => false,
+            Durability::Replicated => true,
         };
         Self {
             id: new.id,
             log: new.log,
             kind: new.kind,
             created_s: new.created_s,
-            emergency: new.emergency,
+            purpose: new.purpose,
             slot: new.slot,
             memory,
             seglets: RwLock::new(Vec::new()),
             appended: AtomicU32::new(0),
             opening: AtomicU32::new(0),
-            closed: AtomicBool::new(false),
-            durable: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            held: AtomicBool::new(false),
-            freed: AtomicBool::new(false),
-            cleaned: AtomicBool::new(false),
-            settled: OnceLock::new(),
-            tombstones: Mutex::default(),
-            uses: AtomicU8::new(uses),
+            life: Life::new(),
+            uses: Uses::new(bytes_copied),
+            settling: OnceLock::new(),
+            tombstones: Tombstones::default(),
             disk_len: AtomicU32::new(new.disk_len),
-            barren_at: AtomicU32::new(u32::MAX),
+            barren: Barren(AtomicU32::new(Barren::NEVER)),
         }
     }
 
@@ -220,8 +166,8 @@ impl Segment {
     /// the bytes are held.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        // Acquire: pairs with `close`; the last appended length is visible.
-        self.closed.load(Ordering::Acquire)
+        // Whoever sees the state sees the last appended length.
+        self.life.get() != SegmentState::Open
     }
 
     /// Bytes of memory it takes, in whole seglets.
@@ -232,14 +178,11 @@ impl Segment {
 
     /// Replication: this side segment is closed and every replica has all of it. Nothing for heads,
     /// whose progress is [`LogSpace::advance_durable`](crate::LogSpace::advance_durable).
+    ///
+    /// # Panics
+    /// When the segment is open.
     pub fn mark_durable(&self) {
-        assert!(
-            self.is_closed(),
-            "LOG-11: segment {} became durable while open",
-            self.id
-        );
-        // Release: pairs with `is_marked_durable`.
-        self.durable.store(true, Ordering::Release);
+        self.life.make_durable();
     }
 
     /// Replication: keeps the bytes as they are until [`Self::release_bytes`], because they are
@@ -247,18 +190,13 @@ impl Segment {
     /// replicated log is born with its bytes held. To be called by one party only.
     #[must_use]
     pub fn hold_bytes(&self) -> bool {
-        // Acquire: pairs with the release of `end_pass`, so that the holder sees the new bytes.
-        self.uses
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |uses| {
-                (uses & COMPACTING == 0).then_some(uses | BYTES_HELD)
-            })
-            .is_ok()
+        self.uses.hold_bytes()
     }
 
     /// Replication: every replica there should be is there and closed; the bytes may be exchanged
     /// for fewer in memory.
     pub fn release_bytes(&self) {
-        self.uses.fetch_and(!BYTES_HELD, Ordering::AcqRel);
+        self.uses.release_bytes();
     }
 
     /// Copies bytes out for a backup. `None` when the segment was freed meanwhile: then nobody
@@ -280,9 +218,9 @@ impl Segment {
     #[must_use]
     pub fn copy_into(&self, range: Range<u32>, into: &mut Vec<u8>) -> bool {
         let guard = self.memory.epochs().pin();
-        // SeqCst: the flag was set before the epoch was retired; a guard that does not see it was
-        // taken before, so the memory stays while the guard lives.
-        if self.freed.load(Ordering::SeqCst) {
+        // A guard that does not see it freed was taken before the epoch was retired, so the memory
+        // stays while the guard lives (see `Life`).
+        if self.is_freed() {
             return false;
         }
         let seglets = self.seglets_locked();
@@ -299,6 +237,7 @@ impl Segment {
             // SAFETY: below the appended length, not freed when the guard was taken.
             let bytes = unsafe {
                 self.memory
+                    .raw()
                     .bytes(seglets[at / SEGLET_BYTES], within, len, &guard)
             };
             into.extend_from_slice(bytes);
@@ -381,7 +320,7 @@ impl Segment {
         let seglets = self.seglets_locked();
         // Freed meanwhile: the process stops all the same.
         let seglet = seglets.get(offset as usize / SEGLET_BYTES);
-        let base = seglet.map_or(0, |seglet| LogMemory::base(*seglet));
+        let base = seglet.map_or(0, |seglet| LogBytes::base(*seglet));
         Corruption {
             entry: EntryRef::new(base + u64::from(offset) % SEGLET_BYTES as u64),
             segment: self.id,
@@ -390,12 +329,26 @@ impl Segment {
         }
     }
 
-    pub(crate) fn is_marked_durable(&self) -> bool {
-        self.durable.load(Ordering::Acquire)
+    /// Where it stands.
+    pub(crate) fn state(&self) -> SegmentState {
+        self.life.get()
     }
 
+    /// Whether replication has said that all of it is on all replicas; asked of side segments.
+    pub(crate) fn is_marked_durable(&self) -> bool {
+        match self.life.get() {
+            SegmentState::Open | SegmentState::Closed => false,
+            // What left the log had become durable before it joined it.
+            SegmentState::Durable | SegmentState::Leaving(_) | SegmentState::Freed(_) => true,
+        }
+    }
+
+    #[inline]
     pub(crate) fn is_emergency(&self) -> bool {
-        self.emergency
+        match self.purpose {
+            Purpose::Entries => false,
+            Purpose::Digest => true,
+        }
     }
 
     pub(crate) fn slot(&self) -> u32 {
@@ -435,57 +388,44 @@ impl Segment {
         self.opening.store(len, Ordering::Relaxed);
     }
 
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+    /// Nothing more is appended. `stamp` is asked for the epoch after which all that was appended
+    /// has reached the index, or never will.
+    pub(crate) fn close(&self, stamp: impl FnOnce() -> ReclaimStamp) {
+        self.life.close();
+        let is_first = self.settling.set(stamp()).is_ok();
+        assert!(is_first, "LOG-2: segment {} is closed twice", self.id);
     }
 
     /// The next digest will not list it.
-    pub(crate) fn set_leaving(&self) {
-        self.leaving.store(true, Ordering::Release);
+    pub(crate) fn leave(&self, why: Departure) {
+        self.life.leave(why);
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
+        match self.life.get() {
+            SegmentState::Open | SegmentState::Closed | SegmentState::Durable => false,
+            SegmentState::Leaving(_) | SegmentState::Freed(_) => true,
+        }
     }
 
-    /// The cleaner must leave it alone, or no longer.
-    pub(crate) fn set_held(&self, held: bool) {
-        // Set before the segment becomes a member, so whoever finds it among them sees it.
-        self.held.store(held, Ordering::Release);
+    /// It is gone from disk.
+    pub(crate) fn free(&self) {
+        self.life.free();
     }
 
-    pub(crate) fn is_held(&self) -> bool {
-        self.held.load(Ordering::Acquire)
+    pub(crate) fn is_freed(&self) -> bool {
+        match self.life.get() {
+            SegmentState::Open
+            | SegmentState::Closed
+            | SegmentState::Durable
+            | SegmentState::Leaving(_) => false,
+            SegmentState::Freed(_) => true,
+        }
     }
 
-    /// Takes the segment for a pass of a cleaner, which others then leave alone. A pass that
-    /// exchanges its bytes in place needs them not to be held.
-    pub(crate) fn claim(&self, compact: bool) -> bool {
-        let (refuse, set) = if compact {
-            (CLAIMED | BYTES_HELD, CLAIMED | COMPACTING)
-        } else {
-            (CLAIMED, CLAIMED)
-        };
-        self.uses
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |uses| {
-                (uses & refuse == 0).then_some(uses | set)
-            })
-            .is_ok()
-    }
-
-    /// The pass is over, or goes on without the segment.
-    pub(crate) fn end_pass(&self) {
-        self.uses
-            .fetch_and(!(CLAIMED | COMPACTING), Ordering::AcqRel);
-    }
-
-    pub(crate) fn can_be_claimed(&self, compact: bool) -> bool {
-        let refuse = if compact {
-            CLAIMED | BYTES_HELD
-        } else {
-            CLAIMED
-        };
-        self.uses.load(Ordering::Acquire) & refuse == 0
+    /// Which parties have it.
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
     }
 
     /// Bytes the log on disk is charged with for it.
@@ -497,13 +437,14 @@ impl Segment {
         self.disk_len.store(len, Ordering::Relaxed);
     }
 
-    /// Live bytes with which cleaning it alone gained nothing.
-    pub(crate) fn barren_at(&self) -> u32 {
-        self.barren_at.load(Ordering::Relaxed)
+    /// Cleaning it alone gains nothing with so many live bytes.
+    pub(crate) fn note_barren(&self, live_bytes: u64) {
+        self.barren.note(live_bytes);
     }
 
-    pub(crate) fn set_barren_at(&self, live_bytes: u32) {
-        self.barren_at.store(live_bytes, Ordering::Relaxed);
+    /// Whether cleaning it alone gained nothing, and nothing in it has died since.
+    pub(crate) fn is_barren(&self, live_bytes: u64) -> bool {
+        self.barren.covers(live_bytes)
     }
 
     /// Exchanges the bytes for those a compaction wrote: fewer seglets, the same live entries.
@@ -520,11 +461,11 @@ impl Segment {
             self.id
         );
         assert!(
-            self.uses.load(Ordering::Acquire) & (COMPACTING | BYTES_HELD) == COMPACTING,
+            self.uses.get() == Use::Compacting && !self.uses.are_bytes_copied(),
             "CLEAN-8: the bytes of segment {} are exchanged while they are held",
             self.id
         );
-        *self.tombstones() = tombstones;
+        self.tombstones.replace(tombstones);
         let mut list = self.seglets.write().unwrap_or_else(PoisonError::into_inner);
         // Under the list's lock, so that `copy_into` finds a length and a list that belong
         // together.
@@ -537,47 +478,20 @@ impl Segment {
         core::mem::replace(&mut *list, seglets)
     }
 
-    pub(crate) fn set_cleaned(&self) {
-        self.cleaned.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_cleaned(&self) -> bool {
-        self.cleaned.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_freed(&self) {
-        self.freed.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_freed(&self) -> bool {
-        self.freed.load(Ordering::SeqCst)
-    }
-
     /// The seglets, in their order.
     pub(crate) fn seglet_list(&self) -> Vec<u32> {
         self.seglets_locked().clone()
     }
 
-    pub(crate) fn tombstones(&self) -> MutexGuard<'_, TombstoneTargets> {
-        self.tombstones
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn tombstones(&self) -> &Tombstones {
+        &self.tombstones
     }
 
-    /// The epoch after which no writer can be between append and index update in this segment.
-    /// The first call, after the segment was closed, asks `stamp` for it.
-    pub(crate) fn settled(&self, stamp: impl FnOnce() -> ReclaimStamp) -> ReclaimStamp {
-        *self.settled.get_or_init(stamp)
-    }
-
-    /// Whether it was asked for its settling epoch: only then can it be known to be over.
-    pub(crate) fn has_settled_epoch(&self) -> bool {
-        self.settled.get().is_some()
-    }
-
-    /// Whether a pass of a cleaner has it.
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.uses.load(Ordering::Acquire) & CLAIMED != 0
+    /// The epoch after which no writer can be between append and index update in this segment;
+    /// `None` while it is open.
+    pub(crate) fn settled(&self) -> Option<ReclaimStamp> {
+        self.settling.get().copied()
     }
 }
 
@@ -588,32 +502,8 @@ impl core::fmt::Debug for Segment {
             .field("log", &self.log)
             .field("kind", &self.kind)
             .field("appended", &self.appended_len())
-            .field("closed", &self.is_closed())
+            .field("state", &self.life.get())
+            .field("use", &self.uses.get())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tombstones_die_with_the_segment_they_name() {
-        let mut targets = TombstoneTargets::default();
-        for id in 1..=300u64 {
-            targets.add(SegmentId(id), 100);
-            targets.add(SegmentId(id), 20);
-        }
-        assert_eq!(targets.live_bytes(), 300 * 120);
-        for id in (1..=300u64).step_by(2) {
-            targets.forget(SegmentId(id));
-        }
-        assert_eq!(
-            targets.live_bytes(),
-            150 * 120,
-            "those beyond the limit are estimated by the others"
-        );
-        targets.keep(|_| false);
-        assert_eq!(targets.live_bytes(), 0);
     }
 }

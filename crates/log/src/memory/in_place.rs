@@ -12,9 +12,8 @@
 //! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the
 //!   bucket's version; so does who points the index to a copy, after having taken the value again.
 
-use crate::memory::LogMemory;
-use crate::space::LogSpace;
-use crate::view::is_same_key;
+use super::LogMemory;
+use super::view::{Entries, is_same_key};
 use core::ops::Range;
 use pluvio_format::{Object, ObjectFront};
 use pluvio_memory::{EpochGuard, RacingBytes};
@@ -126,12 +125,12 @@ fn may_change(total_len: usize, left: usize) -> bool {
     total_len <= SMALL_ENTRY_MAX && total_len <= left
 }
 
-impl LogMemory {
+impl<'g> Entries<'g> {
     /// The object at `entry`, without its value; `None` when it is none, or one whose value never
     /// changes.
     #[inline]
-    pub(crate) fn mutable_object<'g>(
-        &'g self,
+    pub(crate) fn mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
@@ -143,12 +142,12 @@ impl LogMemory {
 
     /// [`Self::mutable_object`] for one that is laid out as nearly all are.
     #[inline(always)]
-    fn plain_mutable_object<'g>(
-        &'g self,
+    pub(crate) fn plain_mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
         let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
@@ -159,21 +158,21 @@ impl LogMemory {
         }
         // SAFETY: below the appended length and under the guard, as in `view`; and what lies before
         // the value never changes (LOG-12).
-        let before = unsafe { self.piece(entry, value_at, guard) };
-        let bytes = self.racing(entry, front.total_len);
+        let before = unsafe { self.0.raw().piece(entry, value_at, guard) };
+        let bytes = self.0.racing(entry, front.total_len);
         MutableObject::new(front.version, before.get(key_at..)?, bytes, value_at)
     }
 
     #[inline(never)]
-    fn other_mutable_object<'g>(
-        &'g self,
+    fn other_mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         let left = SEGLET_BYTES - within;
         let mut len = ObjectFront::BYTES_MIN;
         let front = loop {
@@ -182,7 +181,7 @@ impl LogMemory {
             }
             // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes,
             // no more than there are before the value, never change (LOG-12).
-            let bytes = unsafe { self.bytes(seglet, within, len, guard) };
+            let bytes = unsafe { self.0.raw().bytes(seglet, within, len, guard) };
             match Object::front(bytes) {
                 Ok(front) => break front,
                 Err(Some(more)) => len = more,
@@ -192,63 +191,32 @@ impl LogMemory {
         if !may_change(front.total_len, left) {
             return None;
         }
-        let bytes = self.racing(entry, front.total_len);
+        let bytes = self.0.racing(entry, front.total_len);
         MutableObject::new(front.version, front.key, bytes, front.value_at)
     }
 
     /// A copy of the whole object: its value by atomic loads.
-    pub(crate) fn copy_mutable(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn copy_mutable(
+        self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<Vec<u8>> {
         let object = self.mutable_object(entry, guard)?;
         let total_len = object.total_len as usize;
         let value_at = total_len - VALUE_HEAD_BYTES - object.room();
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         // SAFETY: what lies before the value never changes (LOG-12).
-        let mut copy = unsafe { self.bytes(seglet, within, value_at, guard) }.to_vec();
+        let mut copy = unsafe { self.0.raw().bytes(seglet, within, value_at, guard) }.to_vec();
         copy.extend_from_slice(&object.load_head());
         copy.resize(total_len, 0);
         object.rest.load(&mut copy[value_at + VALUE_HEAD_BYTES..]);
         Some(copy)
     }
-}
-
-impl LogSpace {
-    /// The object at `entry`, which was found or appended under `guard`, if its value may be
-    /// overwritten.
-    #[must_use]
-    #[inline]
-    pub fn mutable_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<MutableObject<'g>> {
-        self.memory.mutable_object(entry, guard)
-    }
-
-    /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None`
-    /// says nothing of others.
-    #[must_use]
-    #[inline(always)]
-    pub fn plain_mutable_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        key: &[u8],
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<MutableObject<'g>> {
-        let object = self.memory.plain_mutable_object(entry, guard)?;
-        object.has_key(key).then_some(object)
-    }
-
-    /// Whether values may be overwritten.
-    #[must_use]
-    #[inline]
-    pub fn is_in_place(&self) -> bool {
-        self.memory.is_in_place()
-    }
 
     /// Takes the value of `old` once more into its copy `new`, which the index does not point to
     /// yet. The caller has the lock of the object's bucket (LOG-13). Does nothing where values do
     /// not change.
-    pub fn copy_value_again(&self, old: EntryRef, new: EntryRef, guard: &EpochGuard<'_>) {
+    pub(crate) fn copy_value_again(self, old: EntryRef, new: EntryRef, guard: &'g EpochGuard<'_>) {
         let pair = self
             .mutable_object(old, guard)
             .zip(self.mutable_object(new, guard));

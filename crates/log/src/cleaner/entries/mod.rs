@@ -8,18 +8,18 @@
 
 mod moving;
 
-pub(super) use moving::{Moved, Place};
+pub(super) use moving::{Moved, Mover, Place};
 
-use super::{Cleaner, Liveness, TableLiveness};
+use super::{Liveness, TableLiveness};
 use crate::error::Corruption;
-use crate::memory::LogMemory;
-use crate::segment::Segment;
-use crate::view::{EntryView, Identity};
+use crate::memory::{EntryView, Identity, LogBytes, LogMemory};
+use crate::segments::{Segment, SegmentTable};
+
 use pluvio_format::{Check, Entry, EntryHead, EntryKind, ParseErrorKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Entries that are asked for together before they are moved: twice as many are under way at most,
 /// with what the index has of them, and these stay in the first cache.
@@ -75,8 +75,7 @@ impl Source {
 
     /// Notes that cleaning it alone gains nothing until something in it dies.
     pub(super) fn set_barren(&self) {
-        let live_bytes = u32::try_from(self.live_bytes).unwrap_or(u32::MAX);
-        self.segment.set_barren_at(live_bytes);
+        self.segment.note_barren(self.live_bytes);
     }
 }
 
@@ -138,6 +137,19 @@ impl Dropped {
             self.last = Some(entry.named);
         }
     }
+
+    /// The segments that left tombstones named are gone from disk; or they go with the next digest
+    /// of the pass's log, which `leave_with_it` tells.
+    pub(super) fn check(&self, table: &SegmentTable, leave_with_it: impl Fn(&Segment) -> bool) {
+        let on_disk = table.read();
+        for named in self.named.iter().filter_map(|id| on_disk.get(id)) {
+            assert!(
+                leave_with_it(named),
+                "CLEAN-5: tombstones that name segment {} were dropped, and it stays on disk",
+                named.id()
+            );
+        }
+    }
 }
 
 /// The indexes that a pass has met.
@@ -181,7 +193,18 @@ pub(super) struct Scan<'s> {
     pub(super) needed_for: &'s dyn Fn(SegmentId) -> bool,
 }
 
-impl Cleaner {
+/// Reads segments and finds what lives in them.
+#[derive(Clone, Copy)]
+pub(super) struct Scanner<'c> {
+    memory: &'c LogMemory,
+    liveness: &'c dyn Liveness,
+}
+
+impl<'c> Scanner<'c> {
+    pub(super) fn new(memory: &'c LogMemory, liveness: &'c dyn Liveness) -> Self {
+        Self { memory, liveness }
+    }
+
     /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the
     /// slice are left over. An object that is not known to be dead is taken for one that lives;
     /// whether the index points to it is found out when it is moved. What is left behind is
@@ -195,8 +218,8 @@ impl Cleaner {
         dropped: &mut Dropped,
         scan: &Scan<'_>,
     ) -> Result<usize, Corruption> {
-        let guard = self.space.pin();
-        let memory = &*self.space.memory;
+        let guard = self.memory.epochs().pin();
+        let memory = self.memory;
         let start = source.scanned;
         let mut at = start;
         let first = live.len();
@@ -204,16 +227,16 @@ impl Cleaner {
         while at < source.end && ((at - start) as usize) < scan.bytes {
             let seglet = source.seglets[at as usize / SEGLET_BYTES];
             let within = at as usize % SEGLET_BYTES;
-            if memory.is_padding(seglet, within, &guard) {
-                if !memory.is_blank(seglet, within, &guard) {
+            if memory.entries().is_padding(seglet, within, &guard) {
+                if !memory.entries().is_blank(seglet, within, &guard) {
                     return Err(source.segment.corruption(at, ParseErrorKind::BadPadding));
                 }
                 at += (SEGLET_BYTES - within) as u32;
                 continue;
             }
-            let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
+            let entry = EntryRef::new(LogBytes::base(seglet) + within as u64);
             // Most entries are objects in one piece.
-            let (len, found) = match memory.identity(entry, &guard) {
+            let (len, found) = match memory.entries().identity(entry, &guard) {
                 Some(object) => {
                     let len = object.total_len;
                     let found = self.look_at_object(entry, &object, tables);
@@ -223,17 +246,17 @@ impl Cleaner {
                     (len, found)
                 }
                 None => {
-                    let view = memory.view(entry, Check::Structure, &guard)?;
+                    let view = memory.entries().view(entry, Check::Structure, &guard)?;
                     let found = self.look_at(&view, entry, tables);
                     if found.is_none() || view.kind() != EntryKind::Object {
                         // What is no object is small, and what it says decides what is left behind.
-                        memory.view(entry, Check::Checksum, &guard)?;
+                        memory.entries().view(entry, Check::Checksum, &guard)?;
                     }
                     (view.total_len(), found)
                 }
             };
             let ahead = entry.offset() + u64::from(ENTRIES_AHEAD * len);
-            memory.prefetch(EntryRef::new(ahead), 1);
+            memory.raw().prefetch(EntryRef::new(ahead), 1);
             if let Some(mut found) = found {
                 (found.source, found.offset, found.len) = (scan.number, at, len);
                 tombstones |= found.kind == Kind::Tombstone;
@@ -259,9 +282,9 @@ impl Cleaner {
         object: &Identity<'_>,
         tables: &mut TableCache,
     ) -> Option<Survivor> {
-        let number = tables.number(object.table, &*self.liveness);
+        let number = tables.number(object.table, self.liveness);
         let table = tables.get(number)?;
-        if self.space.memory.is_dead(entry) {
+        if self.memory.is_dead(entry) {
             debug_assert!(
                 !table.points_to(table.hash(object.key), entry),
                 "LOG-15: the index points to {entry:?}, which is known to be dead"
@@ -285,14 +308,14 @@ impl Cleaner {
         tables: &TableCache,
         sources: &[Source],
     ) -> Result<bool, Corruption> {
-        let memory = &self.space.memory;
-        let counted = |source: &Source| memory.live_of_slot(source.segment.slot());
+        let memory = self.memory;
+        let counted = |source: &Source| memory.live().of_slot(source.segment.slot());
         let counted = sources.iter().map(counted).sum();
         let objects = live.iter().filter(|found| found.kind != Kind::Tombstone);
         if objects.map(|found| u64::from(found.len)).sum::<u64>() <= counted {
             return Ok(false);
         }
-        let guard = self.space.pin();
+        let guard = self.memory.epochs().pin();
         let mut wrong = None;
         let before = live.len();
         live.retain(|found| {
@@ -317,14 +340,17 @@ impl Cleaner {
         len: u32,
         guard: &EpochGuard<'_>,
     ) -> Result<(), Corruption> {
-        let memory = &self.space.memory;
+        let memory = self.memory;
         let intact = match memory.possible(Check::Checksum) {
             Check::Structure => true,
-            Check::Checksum => memory.whole_entry(entry, len, guard).is_some_and(is_intact),
+            Check::Checksum => memory
+                .entries()
+                .whole_entry(entry, len, guard)
+                .is_some_and(is_intact),
         };
         if !intact {
             // What is wrong with it.
-            memory.view(entry, Check::Checksum, guard)?;
+            memory.entries().view(entry, Check::Checksum, guard)?;
         }
         Ok(())
     }
@@ -347,7 +373,7 @@ impl Cleaner {
                 self.look_at_object(entry, &identity, tables)
             }
             Entry::Tombstone(tombstone) => {
-                let table = tables.number(tombstone.table, &*self.liveness);
+                let table = tables.number(tombstone.table, self.liveness);
                 let hash_of = |table: &dyn TableLiveness| table.hash(tombstone.key);
                 Some(Survivor {
                     named: tombstone.segment,
@@ -366,24 +392,6 @@ impl Cleaner {
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_) => None,
-        }
-    }
-
-    /// The segments that left tombstones named are gone from disk; or they go with the next digest
-    /// of the pass's log, which `leave_with_it` tells.
-    pub(super) fn check_dropped(
-        &self,
-        dropped: &Dropped,
-        leave_with_it: impl Fn(&Segment) -> bool,
-    ) {
-        let on_disk = self.space.on_disk.read();
-        let on_disk = on_disk.unwrap_or_else(PoisonError::into_inner);
-        for named in dropped.named.iter().filter_map(|id| on_disk.get(id)) {
-            assert!(
-                leave_with_it(named),
-                "CLEAN-5: tombstones that name segment {} were dropped, and it stays on disk",
-                named.id()
-            );
         }
     }
 }
@@ -449,7 +457,7 @@ fn prefetch_each(entries: &[Survivor], tables: &TableCache) {
 fn overrun(source: &Source, offset: u32) -> Corruption {
     let seglet = source.seglets[offset as usize / SEGLET_BYTES];
     Corruption {
-        entry: EntryRef::new(LogMemory::base(seglet) + u64::from(offset) % SEGLET_BYTES as u64),
+        entry: EntryRef::new(LogBytes::base(seglet) + u64::from(offset) % SEGLET_BYTES as u64),
         segment: source.segment.id(),
         offset,
         what: ParseErrorKind::Truncated,
