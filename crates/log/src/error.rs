@@ -54,7 +54,7 @@ impl core::fmt::Display for FullReason {
 }
 
 /// Log memory does not hold what was written to it. The process must stop: its replicas are right
-/// and another server recovers from them (003 §6, failure promotion).
+/// and another server recovers from them [RAMCloud §6] (failure promotion).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "log memory is corrupt: entry at region offset {:#x} (segment {segment}, offset {offset}): {what}",

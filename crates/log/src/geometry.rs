@@ -23,7 +23,8 @@ const CLEANER_RESERVE_SEGMENTS: usize = 1;
 pub(crate) const HEAD_DEAD_SEGLETS: usize = 3;
 /// Seglets of 2 MiB.
 const SEGLETS_PER_HUGE_PAGE: usize = (2 << 20) / SEGLET_BYTES;
-/// Largest share of live objects in percent: 2 % is the least that is left for dead data (000 §7).
+/// Largest share of live objects in percent: 2 % is the least that is left for dead data [LSM-DRAM
+/// §7].
 const LIVE_PERCENT_LIMIT: u32 = 98;
 
 /// Largest disk expansion factor in percent: a table has a row for each segment that there may be.
@@ -39,13 +40,13 @@ pub struct Geometry {
     /// Only for survivors and compactions: a segment for each cleaner, so that from no memory at
     /// all each can clean a segment (CLEAN-4).
     pub(crate) cleaner_reserve: usize,
-    /// Only for heads that publish a digest: two for each log (000 §7).
+    /// Only for heads that publish a digest: two for each log [LSM-DRAM §7].
     pub(crate) emergency_reserve: usize,
     /// Left over by objects for tombstones, so that deletes work when objects are refused.
     pub(crate) delete_reserve: usize,
     /// Left over by what makes the live data more, beside `delete_reserve`: room for dead data,
     /// without which nothing could be overwritten, because no segment would have a seglet to give
-    /// (000 §7: 2 %).
+    /// (2 %, as [LSM-DRAM §7] has it).
     pub(crate) overwrite_reserve: usize,
     /// Most segments, in the log or on their way in or out.
     pub(crate) slots: usize,

@@ -7,6 +7,8 @@
 //!
 //! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-15 and
 //! CLEAN-1 to CLEAN-10, which `docs/log.md` and `docs/cleaning.md` list, with what asserts each.
+//! A folder is a room: `append` (heads, side logs), `segments` (what they are made of), `memory`
+//! (bytes), `cleaner`, `sink`, and `space`, the facade over them.
 //! Those that no single place sees are shown by tests: LOG-5, LOG-13 and LOG-15 by the loom models
 //! of crate `index` (`reader_writer_and_cleaner_go_together`,
 //! `a_stable_lookup_takes_a_change_in_place_as_a_whole`), LOG-7 by

@@ -39,9 +39,9 @@ pub struct LogOptions {
     pub live_percent_max: u32,
     /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,
-    /// The disk expansion factor (000 §5.2) in percent: the log on disk may take this many times
-    /// the log memory. 100 to 10 000. More makes combined cleaning cheaper, and recovery read more.
-    /// Means nothing without replicas.
+    /// The disk expansion factor [LSM-DRAM §5.2] in percent: the log on disk may take this many
+    /// times the log memory. 100 to 10 000. More makes combined cleaning cheaper, and recovery read
+    /// more. Means nothing without replicas.
     pub disk_expansion_percent: u32,
     /// What keeps overwritten objects dead on disk. Means nothing without replicas.
     pub tombstones: Tombstones,

@@ -10,7 +10,7 @@ use pluvio_units::SegmentId;
 /// What keeps an overwritten object dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Tombstones {
-    /// A tombstone for every overwrite, as for every delete (000 §4).
+    /// A tombstone for every overwrite, as for every delete [LSM-DRAM §4].
     Every,
     /// The object that overwrites it: its version is higher, and its graves name the segments that
     /// need tombstones when it is deleted.

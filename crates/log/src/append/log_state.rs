@@ -1,8 +1,9 @@
 //! The state of one log: head, members, what replication has and has not done.
 //!
-//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the segment table, then
-//! the tombstones of one segment at a time. The list of what is retired comes before a segment's
-//! list of seglets. Under that list, `free_slots` and the lock of the seglet pool no other is taken.
+//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the segment table,
+//! then the tombstones of one segment at a time. The list of what is retired comes before a
+//! segment's list of seglets. Under that list, `free_slots` and the lock of the seglet pool no
+//! other is taken.
 
 use super::writer::SegmentWriter;
 use crate::durable::{AtomicPosition, Durability};

@@ -2,8 +2,9 @@
 //!
 //! [`Heads`] owns the logs, each with a lock for its head, and says what each consists of: it
 //! appends (`heads`), opens heads (`roll`), and takes side logs up (`side_log`). [`admission`] says
-//! which appends a full memory still takes, `first_group` what every head begins with, and [`writer::SegmentWriter`] puts bytes into one
-//! segment. Which segments need tombstones is in `graves`.
+//! which appends a full memory still takes, `first_group` what every head begins with, and
+//! [`writer::SegmentWriter`] puts bytes into one segment. Which segments need tombstones is in
+//! `graves`.
 
 mod admission;
 mod first_group;

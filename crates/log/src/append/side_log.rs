@@ -1,7 +1,7 @@
 //! Side logs: segments that are written apart from the head and join the log all at once.
 //!
 //! Recovery and migration replay into a side log: replicas can be lost, the recovery can be given
-//! up, and nothing of it was ever part of the log (003 §7.8).
+//! up, and nothing of it was ever part of the log [RAMCloud §7.8].
 //!
 //! - LOG-11: a side log's segments are listed by a digest only when each of them is durable.
 

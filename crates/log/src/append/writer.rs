@@ -1,5 +1,5 @@
-//! Puts entries into one segment. Owned by the party that owns the segment's end: a log's head lock,
-//! a side log, the cleaner.
+//! Puts entries into one segment. Owned by the party that owns the segment's end: a log's head
+//! lock, a side log, the cleaner.
 
 use super::EntryRefs;
 use crate::memory::{LogBytes, LogMemory, Place};

@@ -1,4 +1,4 @@
-//! The balancer: what there is too little of (000 §5.2).
+//! The balancer: what there is too little of [LSM-DRAM §5.2].
 
 use super::{Cleaning, Goal, Shared};
 use crate::durable::Durability;

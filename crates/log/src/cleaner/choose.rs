@@ -8,6 +8,7 @@ use super::{Goal, Shared, Stage, State};
 use crate::append::LogState;
 use crate::durable::Durability;
 use crate::segments::{Claim, Segment, Storage, Use};
+use core::cell::OnceCell;
 use pluvio_format::SegmentKind;
 use pluvio_memory::{FreeSeglets, PartIndex, ReclaimFrontier};
 use pluvio_units::SEGLET_BYTES;
@@ -31,8 +32,8 @@ const TOMBSTONE_PERCENT: u64 = 40;
 /// more is copied for that.
 const POOREST_PREFERENCE: f64 = 2.0;
 
-/// A pass stays with its own part of memory (004 §4.4) until another one has less than its own
-/// share of free seglets divided by this; then it helps there (004 §12.1.1).
+/// A pass stays with its own part of memory [Nibble §4.4] until another one has less than its own
+/// share of free seglets divided by this; then it helps there [Nibble §12.1.1].
 const HELPED_BELOW: u64 = 2;
 
 /// Whose segments a choice looks at.
@@ -152,7 +153,7 @@ pub(super) struct Choice<'c> {
     shared: &'c Shared,
     balance: Balance<'c>,
     /// What was closed before this has no writer between append and index.
-    frontier: ReclaimFrontier,
+    frontier: OnceCell<ReclaimFrontier>,
 }
 
 impl<'c> Choice<'c> {
@@ -160,7 +161,7 @@ impl<'c> Choice<'c> {
         Self {
             shared,
             balance: shared.balance(),
-            frontier: shared.memory().epochs().frontier(),
+            frontier: OnceCell::new(),
         }
     }
 
@@ -168,8 +169,8 @@ impl<'c> Choice<'c> {
         self.shared.storage()
     }
 
-    /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that
-    /// hardly gain anything are tried only when an append was refused.
+    /// Which level comes first [LSM-DRAM §5.2], and what is tried when it finds nothing. Passes
+    /// that hardly gain anything are tried only when an append was refused.
     pub(super) fn begin(
         &self,
         pressure: Pressure,
@@ -380,7 +381,7 @@ impl<'c> Choice<'c> {
             if segment.is_emergency()
                 || segment.uses().get() == Use::SideLog
                 || !self.is_durable(log, &segment)
-                || !segment.settled().is_some_and(|s| self.frontier.covers(s))
+                || !self.is_settled(&segment)
             {
                 continue;
             }
@@ -396,6 +397,15 @@ impl<'c> Choice<'c> {
             candidates.push(candidate);
         }
         candidates
+    }
+
+    /// Whether no writer is between append and index update in a closed segment (CLEAN-1).
+    fn is_settled(&self, segment: &Segment) -> bool {
+        let look = || self.shared.memory().epochs().frontier();
+        let frontier = *self.frontier.get_or_init(look);
+        segment
+            .settled()
+            .is_some_and(|stamp| frontier.covers(stamp))
     }
 
     /// A segment that was claimed for a pass may be cleaned.
@@ -423,7 +433,7 @@ impl<'c> Choice<'c> {
         }
     }
 
-    /// Cost-benefit with the age of the segment (002): `(1 - u) * age / u`. For memory, `u` is the
+    /// Cost-benefit with the age of the segment [LFS]: `(1 - u) * age / u`. For memory, `u` is the
     /// live share of the memory the segment takes; for disk, that of its replica; for slots, that
     /// of a full segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {

@@ -1,5 +1,5 @@
 //! Combined cleaning: one pass scans several segments of a log, relocates what lives, and exchanges
-//! the segments for survivors (000 §3).
+//! the segments for survivors [LSM-DRAM §3].
 
 use super::choose::{Barren, Fingerprint, Reach};
 use super::entries::{Dropped, Moved, Place, Scan, Source, Survivor, TableCache};

@@ -1,4 +1,5 @@
-//! Compaction: what lives in one segment is copied to fewer seglets of the same segment (000 §5).
+//! Compaction: what lives in one segment is copied to fewer seglets of the same segment [LSM-DRAM
+//! §5].
 //!
 //! The segment keeps its id, its place in the digests and its replicas, which keep what died. So no
 //! network and no disk is needed, and a tombstone that names it stays needed. What is dropped from

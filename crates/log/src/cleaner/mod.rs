@@ -1,5 +1,5 @@
 //! The cleaner: compaction of single segments in memory, and combined cleaning of several in memory
-//! and on disk (000 §3, §5, §6), as state machines.
+//! and on disk [LSM-DRAM §3, §5, §6], as state machines.
 //!
 //! `balance` decides what there is too little of and `choose` which segments to clean for it. A
 //! combined pass (`combine`) *scans* its segments for live entries, *relocates* them to survivor
@@ -102,8 +102,8 @@ pub trait TableLiveness: Send + Sync {
 /// How memory is cleaned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cleaning {
-    /// Memory by compaction, disk by combined passes (000 §5). Without replicas there is no disk to
-    /// spare, and combined passes do everything.
+    /// Memory by compaction, disk by combined passes [LSM-DRAM §5]. Without replicas there is no
+    /// disk to spare, and combined passes do everything.
     #[default]
     TwoLevel,
     /// Combined passes only.
@@ -115,21 +115,23 @@ pub enum Cleaning {
 pub struct CleanerOptions {
     /// One or two levels.
     pub cleaning: Cleaning,
-    /// Cleaning of memory begins when less than this share of it is free (000 §5.2), in percent; or
-    /// less than a part of what live objects leave, if that is less ([`Self::idle_percent`]).
+    /// Cleaning of memory begins when less than this share of it is free [LSM-DRAM §5.2], in
+    /// percent; or less than a part of what live objects leave, if that is less
+    /// ([`Self::idle_percent`]).
     pub compact_free_percent: u32,
-    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2) when
-    /// there are many tombstones, in percent; half of what compaction begins at, if that is less.
+    /// Below this share of free memory, combined passes alternate with compactions [LSM-DRAM §5.2]
+    /// when there are many tombstones, in percent; half of what compaction begins at, if that is
+    /// less.
     pub combine_free_percent: u32,
-    /// Combined passes begin when the log on disk is within this share of its limit (000 §5.2), in
-    /// percent of the limit.
+    /// Combined passes begin when the log on disk is within this share of its limit [LSM-DRAM
+    /// §5.2], in percent of the limit.
     pub disk_slack_percent: u32,
     /// Of the memory that live objects leave, so much may lie idle before it is cleaned, in
     /// percent. The more lies idle, the less dead data there is, and the more is copied for each
     /// byte gained.
     pub idle_percent: u32,
     /// A segment with less dead data than this, in percent, is cleaned only when nothing else can
-    /// be (000 §7): the copy costs more than it gains.
+    /// be [LSM-DRAM §7]: the copy costs more than it gains.
     pub dead_percent_min: u32,
     /// About as many bytes are scanned or copied by one step: 256 KiB are some 50 µs.
     pub slice_bytes: usize,
@@ -201,7 +203,7 @@ enum Stage {
 /// What one of the passes that may go on at once is at.
 struct State {
     stage: Stage,
-    /// The part of memory whose logs it cleans (004 §4.4). Nothing where there is one part, or
+    /// The part of memory whose logs it cleans [Nibble §4.4]. Nothing where there is one part, or
     /// where not every part gets one.
     home: Option<PartIndex>,
     /// Compactions that wait for all logs to be durable.
@@ -273,7 +275,7 @@ impl Cleaner {
     /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and there
     /// is a thread at least for each part, the thread goes on with a pass of its own, over segments
     /// of logs of part `thread % parts`; it sees to others when there is nothing to do for that
-    /// one, or when another part has much less free (004 §4.4, §12.1.1).
+    /// one, or when another part has much less free [Nibble §4.4, §12.1.1].
     ///
     /// # Errors
     /// As [`Self::step`].

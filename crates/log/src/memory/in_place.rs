@@ -1,4 +1,5 @@
-//! Objects whose values are overwritten where they lie (004 ch. 6), in log spaces without replicas.
+//! Objects whose values are overwritten where they lie [Nibble ch. 6], in log spaces without
+//! replicas.
 //!
 //! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of a small object
 //! (`SMALL_ENTRY_MAX`) may change as long as the index points to it; everything before the value,

@@ -5,8 +5,8 @@
 //!
 //! - LOG-1: bytes below a segment's appended length are never written until the segment was freed
 //!   and every guard that could see it is gone. So readers need no lock.
-//! - LOG-2: only the one [`SegmentWriter`](crate::append::writer::SegmentWriter) of a segment writes
-//!   at or above its appended length.
+//! - LOG-2: only the one [`SegmentWriter`](crate::append::writer::SegmentWriter) of a segment
+//!   writes at or above its appended length.
 
 use crate::options::LogOptions;
 use crate::stats::MemoryBinding;

@@ -105,8 +105,8 @@ impl LogMemory {
         u32::try_from(seglet).expect("seglets are counted in 32 bits")
     }
 
-    /// A seglet that was just taken from the pool belongs to `place`; `previous` is the seglet before
-    /// it in the segment. Nothing in it is dead.
+    /// A seglet that was just taken from the pool belongs to `place`; `previous` is the seglet
+    /// before it in the segment. Nothing in it is dead.
     pub(crate) fn assign(&self, seglet: u32, place: Place, previous: Option<u32>) {
         self.dead.clear(LogBytes::base(seglet));
         self.table.assign(seglet, place, previous);

@@ -47,8 +47,8 @@ impl SegletTable {
             .word((u64::from(seglet) * WORDS_PER_SEGLET + word) * 8)
     }
 
-    /// Writes the row of a seglet that was just taken from the pool; `previous` is the seglet before
-    /// it in the segment.
+    /// Writes the row of a seglet that was just taken from the pool; `previous` is the seglet
+    /// before it in the segment.
     pub(crate) fn assign(&self, seglet: u32, place: Place, previous: Option<u32>) {
         let packed = u64::from(place.slot) << PLACE_SLOT_SHIFT
             | u64::from(place.log.0) << 16

@@ -1,8 +1,9 @@
 //! One segment as replication, cleaner and side logs see it.
 //!
 //! A segment is opened, appended to by its one writer, closed, and later dropped from the log and
-//! freed: [`state`](super::state) has the table of its states and of what has it. Its seglets are taken one by one while it grows, so that a head that is closed early or
-//! a survivor that is not full wastes less than one seglet.
+//! freed: [`state`](super::state) has the table of its states and of what has it. Its seglets are
+//! taken one by one while it grows, so that a head that is closed early or a survivor that is not
+//! full wastes less than one seglet.
 //!
 //! Compaction exchanges the bytes of a closed segment for fewer: the same segment to recovery, for
 //! which either is a valid replica. A party that copies a segment in several pieces holds its bytes
@@ -88,7 +89,7 @@ pub(crate) struct NewSegment {
 
 impl Segment {
     pub(crate) fn new(memory: Arc<LogMemory>, new: NewSegment) -> Self {
-        let bytes_copied = match new.durability {
+        let bytes_held = match new.durability {
             Durability::Volatile => false,
             Durability::Replicated => true,
         };
@@ -104,7 +105,7 @@ impl Segment {
             appended: AtomicU32::new(0),
             opening: AtomicU32::new(0),
             life: Life::new(),
-            uses: Uses::new(bytes_copied),
+            uses: Uses::new(bytes_held),
             settling: OnceLock::new(),
             tombstones: Tombstones::default(),
             disk_len: AtomicU32::new(new.disk_len),
@@ -461,7 +462,7 @@ impl Segment {
             self.id
         );
         assert!(
-            self.uses.get() == Use::Compacting && !self.uses.are_bytes_copied(),
+            self.uses.get() == Use::Compacting && !self.uses.are_bytes_held(),
             "CLEAN-8: the bytes of segment {} are exchanged while they are held",
             self.id
         );

@@ -4,36 +4,37 @@
 //! [`Life`]; it asserts that the state before is one of those in its first column.
 //!
 //! ```text
-//! before           │ after            │ method       │ called by, when
-//! ─────────────────┼──────────────────┼──────────────┼──────────────────────────────────────────
-//! -                │ Open             │ new          │ Heads::open_segment
-//! Open             │ Closed           │ close        │ Storage::close_segment: nothing more is appended
-//! Closed           │ Durable          │ make_durable │ Segment::mark_durable: every replica of a side
-//!                  │                  │              │   segment has all of it (heads stay Closed: the
-//!                  │                  │              │   log's durable position says how far they are)
-//! Closed, Durable  │ Leaving(Dropped) │ leave        │ the next digest does not list it: an emergency
-//!                  │                  │              │   head, a side log that was aborted or taken back
-//! Closed, Durable  │ Leaving(Cleaned) │ leave        │ the same, after a combined pass moved what lives
-//! Leaving(why)     │ Freed(why)       │ free         │ Heads::drop_segment: a digest without it is
-//!                  │                  │              │   durable; its memory is used again later (LOG-5)
+//! before          │ after            │ method       │ when
+//! ────────────────┼──────────────────┼──────────────┼────────────────────────────────────────
+//! -               │ Open             │ new          │ a head, side segment or survivor is opened
+//! Open            │ Closed           │ close        │ nothing more is appended
+//! Closed          │ Durable          │ make_durable │ every replica of a side segment has all of
+//!                 │                  │              │ it (heads stay Closed: the log's durable
+//!                 │                  │              │ position says how far they are)
+//! Closed, Durable │ Leaving(Dropped) │ leave        │ the next digest does not list it: an
+//!                 │                  │              │ emergency head, or a side log given up
+//! Closed, Durable │ Leaving(Cleaned) │ leave        │ the same, once a combined pass has moved
+//!                 │                  │              │ what lives
+//! Leaving(why)    │ Freed(why)       │ free         │ a digest without it is durable (LOG-4); its
+//!                 │                  │              │ memory is used again later (LOG-5)
 //! ```
 //!
 //! Which party has a segment is another question, since a cleaner may read what replication copies.
 //! Each row is one method of [`Uses`].
 //!
 //! ```text
-//! before                        │ after       │ method        │ called by, when
-//! ──────────────────────────────┼─────────────┼───────────────┼────────────────────────────────────
-//! use Free                      │ Scanning    │ claim         │ a combined pass chooses the segment
-//! use Free, bytes not copied    │ Compacting  │ claim         │ a compaction chooses it
-//! use Scanning, Compacting      │ Free        │ end_pass      │ the pass is over, or goes on without it
-//! use Free, SideLog             │ SideLog     │ hold          │ a side log joins the log
-//! use SideLog                   │ Free        │ release       │ it is clear that the side log stays
-//! any use but Compacting        │ bytes copied│ hold_bytes    │ replication copies it out in pieces
-//! bytes copied                  │ not copied  │ release_bytes │ every replica is there and closed
+//! before               │ after        │ method        │ when
+//! ─────────────────────┼──────────────┼───────────────┼───────────────────────────────────────
+//! Free                 │ Scanning     │ claim         │ a combined pass chooses the segment
+//! Free, bytes not held │ Compacting   │ claim         │ a compaction chooses it
+//! Scanning, Compacting │ Free         │ end_pass      │ the pass is over, or goes on without it
+//! Free, SideLog        │ SideLog      │ hold          │ a side log joins the log
+//! SideLog              │ Free         │ release       │ it is clear that the side log stays
+//! any but Compacting   │ + bytes held │ hold_bytes    │ replication copies it out in pieces
+//! bytes held           │ - bytes held │ release_bytes │ every replica is there and closed
 //! ```
 //!
-//! A segment of a replicated log is born with its bytes copied.
+//! A segment of a replicated log is born with its bytes held.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -213,7 +214,7 @@ pub(crate) enum Claim {
 /// The bits of [`Uses`] that hold the [`Use`].
 const USE: u8 = 3;
 /// Replication copies the bytes out, and needs them as they are.
-const BYTES_COPIED: u8 = 4;
+const BYTES_HELD: u8 = 4;
 
 impl Use {
     const ALL: [Self; 4] = [Self::Free, Self::Scanning, Self::Compacting, Self::SideLog];
@@ -236,9 +237,9 @@ impl Use {
 pub(crate) struct Uses(AtomicU8);
 
 impl Uses {
-    pub(crate) fn new(bytes_copied: bool) -> Self {
-        Self(AtomicU8::new(match bytes_copied {
-            true => BYTES_COPIED,
+    pub(crate) fn new(bytes_held: bool) -> Self {
+        Self(AtomicU8::new(match bytes_held {
+            true => BYTES_HELD,
             false => 0,
         }))
     }
@@ -249,8 +250,8 @@ impl Uses {
     }
 
     /// Whether replication needs the bytes as they are.
-    pub(crate) fn are_bytes_copied(&self) -> bool {
-        self.0.load(Ordering::Acquire) & BYTES_COPIED != 0
+    pub(crate) fn are_bytes_held(&self) -> bool {
+        self.0.load(Ordering::Acquire) & BYTES_HELD != 0
     }
 
     /// Acquire and release: a party that takes a segment sees what the one before did to it.
@@ -258,34 +259,34 @@ impl Uses {
         let changed = self
             .0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |bits| {
-                let (now, copied) = next(Use::of(bits), bits & BYTES_COPIED != 0)?;
-                Some(now.code() | if copied { BYTES_COPIED } else { 0 })
+                let (now, held) = next(Use::of(bits), bits & BYTES_HELD != 0)?;
+                Some(now.code() | if held { BYTES_HELD } else { 0 })
             });
         changed.map(Use::of).map_err(Use::of)
     }
 
-    fn claimed(claim: Claim, now: Use, copied: bool) -> Option<Use> {
+    fn claimed(claim: Claim, now: Use, held: bool) -> Option<Use> {
         match (now, claim) {
             (Use::Free, Claim::Scan) => Some(Use::Scanning),
-            (Use::Free, Claim::Compact) => (!copied).then_some(Use::Compacting),
+            (Use::Free, Claim::Compact) => (!held).then_some(Use::Compacting),
             (Use::Scanning | Use::Compacting | Use::SideLog, _) => None,
         }
     }
 
     pub(crate) fn can_be_claimed(&self, claim: Claim) -> bool {
-        Self::claimed(claim, self.get(), self.are_bytes_copied()).is_some()
+        Self::claimed(claim, self.get(), self.are_bytes_held()).is_some()
     }
 
     /// Takes the segment for a pass of a cleaner, which others then leave alone.
     pub(crate) fn claim(&self, claim: Claim) -> bool {
-        self.step(|now, copied| Some((Self::claimed(claim, now, copied)?, copied)))
+        self.step(|now, held| Some((Self::claimed(claim, now, held)?, held)))
             .is_ok()
     }
 
     /// The pass is over, or goes on without the segment.
     pub(crate) fn end_pass(&self) {
-        let before = self.step(|now, copied| match now {
-            Use::Scanning | Use::Compacting => Some((Use::Free, copied)),
+        let before = self.step(|now, held| match now {
+            Use::Scanning | Use::Compacting => Some((Use::Free, held)),
             Use::Free | Use::SideLog => None,
         });
         assert!(
@@ -296,8 +297,8 @@ impl Uses {
 
     /// Cleaners must leave it alone.
     pub(crate) fn hold(&self) {
-        let before = self.step(|now, copied| match now {
-            Use::Free | Use::SideLog => Some((Use::SideLog, copied)),
+        let before = self.step(|now, held| match now {
+            Use::Free | Use::SideLog => Some((Use::SideLog, held)),
             Use::Scanning | Use::Compacting => None,
         });
         assert!(
@@ -308,8 +309,8 @@ impl Uses {
 
     /// Cleaners may have it again. Nothing changes where no side log holds it.
     pub(crate) fn release(&self) {
-        let _was_not_held = self.step(|now, copied| match now {
-            Use::SideLog => Some((Use::Free, copied)),
+        let _was_not_held = self.step(|now, held| match now {
+            Use::SideLog => Some((Use::Free, held)),
             Use::Free | Use::Scanning | Use::Compacting => None,
         });
     }
@@ -394,7 +395,7 @@ mod tests {
         uses.hold();
         assert!(!uses.claim(Claim::Scan) && uses.hold_bytes());
         uses.release();
-        assert!(uses.are_bytes_copied() && uses.claim(Claim::Scan));
+        assert!(uses.are_bytes_held() && uses.claim(Claim::Scan));
         uses.release();
         assert_eq!(uses.get(), Use::Scanning, "no side log held it");
     }

@@ -186,8 +186,8 @@ impl Stream {
         }
     }
 
-    /// The order of heads (003 §7.4): the next one's first group, the rest of this one and its end,
-    /// then the next one.
+    /// The order of heads [RAMCloud §7.4]: the next one's first group, the rest of this one and its
+    /// end, then the next one.
     fn step_heads(
         &mut self,
         space: &LogSpace,

@@ -24,8 +24,8 @@ impl LogSpace {
         self.memory().entries().view(entry, Check::Structure, guard)
     }
 
-    /// [`Self::entry`] for a caller that writes what it reads elsewhere, with a checksum of its own:
-    /// compares the checksum too, where entries have one (not without replicas).
+    /// [`Self::entry`] for a caller that writes what it reads elsewhere, with a checksum of its
+    /// own: compares the checksum too, where entries have one (not without replicas).
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.

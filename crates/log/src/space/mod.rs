@@ -118,10 +118,10 @@ impl LogSpace {
         self.heads.first_group.set_table_stats_source(source);
     }
 
-    /// Sets a gate that may refuse seglets to appends, heads and the cleaner as if there were none; only
-    /// the first call counts. For tests: memory can run out at any moment, and with a gate it does
-    /// so at a chosen one. The gate is called while a head or the members of a log are locked: it
-    /// must not call the log.
+    /// Sets a gate that may refuse seglets to appends, heads and the cleaner as if there were none;
+    /// only the first call counts. For tests: memory can run out at any moment, and with a gate it
+    /// does so at a chosen one. The gate is called while a head or the members of a log are locked:
+    /// it must not call the log.
     pub fn set_seglet_gate(&self, gate: SegletGate) {
         self.storage().seglets.set_gate(gate);
     }
@@ -161,8 +161,8 @@ impl LogSpace {
     /// a new head when the group does not fit the old one. Never waits.
     ///
     /// `guard` must be held until the index points to the entries: before that, only the guard
-    /// keeps the cleaner from taking them for dead. It cleans no segment before every guard from the
-    /// time when that was closed is gone.
+    /// keeps the cleaner from taking them for dead. It cleans no segment before every guard from
+    /// the time when that was closed is gone.
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was appended. Drop the guard before trying again: while it is

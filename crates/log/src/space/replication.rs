@@ -1,5 +1,5 @@
-//! What replication takes from the log, and what it reports back; and the segments of side logs that
-//! were committed.
+//! What replication takes from the log, and what it reports back; and the segments of side logs
+//! that were committed.
 
 use super::LogSpace;
 use crate::append::LogState;
