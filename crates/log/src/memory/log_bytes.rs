@@ -10,7 +10,6 @@
 
 use crate::options::LogOptions;
 use crate::stats::MemoryBinding;
-use core::sync::atomic::Ordering;
 use pluvio_memory::{
     CopyMethod, EpochGuard, REGION_GRANULE_BYTES, RacingBytes, Region, RegionError,
 };
@@ -45,6 +44,7 @@ impl LogBytes {
     }
 
     /// Seglets.
+    #[cfg(any(test, feature = "fault-injection"))]
     pub(crate) fn seglets(&self) -> u32 {
         (self.region.len() / SEGLET_BYTES as u64 - 1) as u32
     }
@@ -146,12 +146,16 @@ impl LogBytes {
 
     /// Turns a bit over, counted from the first byte of an entry on. Nobody has a view of the
     /// entry.
+    #[cfg(any(test, feature = "fault-injection"))]
     pub(crate) fn flip_bit(&self, entry: EntryRef, bit: u32) {
         let at = entry.offset() + u64::from(bit / 8);
         let mut mask = [0; 8];
         mask[(at % 8) as usize] = 1 << (bit % 8);
         let word = self.region.word(at - at % 8);
-        word.fetch_xor(u64::from_ne_bytes(mask), Ordering::Relaxed);
+        word.fetch_xor(
+            u64::from_ne_bytes(mask),
+            core::sync::atomic::Ordering::Relaxed,
+        );
     }
 
     /// Gives the pages of a seglet back to the system, which nobody has: it was taken from the pool

@@ -133,6 +133,7 @@ impl LogMemory {
     }
 
     /// Loses the bits of all that is known to be dead.
+    #[cfg(any(test, feature = "fault-injection"))]
     pub(crate) fn lose_dead(&self) {
         for seglet in 0..self.raw.seglets() {
             self.dead.clear(LogBytes::base(seglet));

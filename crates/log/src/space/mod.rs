@@ -4,10 +4,11 @@
 //! segments), and the cleaner's counters. `entries` has what callers do with entries that they
 //! found or appended, `replication` what they report about durability, and `corruption` what is
 //! done when memory does not hold what was written to it. `fault_injection` breaks memory, for
-//! tests and simulations.
+//! tests and simulations; the feature of its name compiles it.
 
 mod corruption;
 mod entries;
+#[cfg(any(test, feature = "fault-injection"))]
 mod fault_injection;
 mod replication;
 
