@@ -5,10 +5,11 @@
 //! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
 //! [`Cleaner`] collects dead entries, step by step.
 //!
+//! Each folder is a room: `append` (heads, side logs), `segments` (what they are made of), `memory`
+//! (bytes), `cleaner`, `sink`, and `space`, the facade over them.
+//!
 //! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-15 and
 //! CLEAN-1 to CLEAN-10, which `docs/log.md` and `docs/cleaning.md` list, with what asserts each.
-//! A folder is a room: `append` (heads, side logs), `segments` (what they are made of), `memory`
-//! (bytes), `cleaner`, `sink`, and `space`, the facade over them.
 //! Those that no single place sees are shown by tests: LOG-5, LOG-13 and LOG-15 by the loom models
 //! of crate `index` (`reader_writer_and_cleaner_go_together`,
 //! `a_stable_lookup_takes_a_change_in_place_as_a_whole`), LOG-7 by
@@ -30,7 +31,6 @@ mod error;
 mod geometry;
 mod memory;
 mod options;
-#[allow(unsafe_code)] // copies bytes out of log memory
 mod segments;
 mod sink;
 mod space;

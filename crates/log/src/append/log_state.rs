@@ -70,7 +70,7 @@ impl Members {
     pub(crate) fn add_to(&self, way: &mut OnTheirWay) {
         let dropped = self.dropped_by.iter().flat_map(|(_, segments)| segments);
         for segment in self.leaving.iter().chain(dropped) {
-            way.seglets += segment.seglet_count();
+            way.seglets += segment.contents().seglets();
             way.slots += 1;
             way.disk_bytes += u64::from(segment.disk_len());
         }

@@ -168,7 +168,7 @@ impl Heads {
                 };
                 for side in members.in_log.values().filter(joined) {
                     assert!(
-                        side.is_marked_durable(),
+                        side.state().is_durable(),
                         "LOG-11, CLEAN-3: a digest is to list segment {}, which is not durable",
                         side.id()
                     );

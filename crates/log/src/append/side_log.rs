@@ -13,7 +13,7 @@ use super::writer::SegmentWriter;
 use super::{AppendClass, EntryRefs, with_encoded};
 use crate::durable::{Appended, Durability};
 use crate::error::{AppendError, CommitError, Corruption, FullReason};
-use crate::segments::{Departure, Purpose, Segment};
+use crate::segments::{Departure, Purpose, Segment, compare_checksums};
 use crate::space::LogSpace;
 use core::time::Duration;
 use pluvio_format::{Check, Encoded, Entry, SegmentKind};
@@ -134,7 +134,7 @@ impl SideLog {
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
     pub fn compare_durable(&mut self) -> Result<(), Corruption> {
-        self.compare(Segment::is_marked_durable)
+        self.compare(|segment| segment.state().is_durable())
     }
 
     /// Compares with its checksums what was not compared yet. To be done when the replicas have it
@@ -156,7 +156,7 @@ impl SideLog {
             return Ok(());
         }
         while let Some(segment) = self.closed.get(self.compared).filter(|s| is_due(s)) {
-            segment.compare_checksums()?;
+            compare_checksums(segment)?;
             self.compared += 1;
         }
         Ok(())
@@ -234,7 +234,7 @@ impl SideLog {
         match self.space.durability() {
             Durability::Volatile => None,
             Durability::Replicated => {
-                let waiting = self.closed.iter().find(|s| !s.is_marked_durable());
+                let waiting = self.closed.iter().find(|s| !s.state().is_durable());
                 waiting.map(|segment| segment.id())
             }
         }
@@ -312,7 +312,7 @@ impl Heads {
 mod tests {
     use super::*;
     use crate::options::LogOptions;
-    use crate::segments::Use;
+    use crate::segments::{Use, compare_piece};
     use core::sync::atomic::{AtomicBool, Ordering};
     use pluvio_units::Size;
 
@@ -346,7 +346,7 @@ mod tests {
         assert!(side.compare_durable().is_ok(), "nothing is durable yet");
         let segment = Arc::clone(&side.segments()[0]);
         let (mut from, mut pieces) = (0, vec![0]);
-        while let Some(next) = segment.compare_piece(from).expect("memory is right") {
+        while let Some(next) = compare_piece(&segment, from).expect("memory is right") {
             pieces.push(next);
             from = next;
         }

@@ -88,7 +88,7 @@ impl SegmentWriter {
                 .assign(seglet, place, self.seglets.last().copied());
             self.seglets.push(seglet);
             if !self.rewrites {
-                self.segment.push_seglet(seglet);
+                self.segment.contents().push(seglet);
             }
         }
     }

@@ -387,7 +387,7 @@ impl<'c> Choice<'c> {
             }
             let mut candidate = Candidate {
                 live_bytes: self.shared.live_bytes(&segment),
-                seglets: segment.seglet_count(),
+                seglets: segment.contents().seglets(),
                 disk_bytes: u64::from(segment.disk_len()),
                 full_bytes: u64::from(self.storage().geometry.segment_bytes()),
                 segment,
@@ -428,14 +428,14 @@ impl<'c> Choice<'c> {
             Durability::Volatile => true,
             Durability::Replicated => match segment.kind() {
                 SegmentKind::Head => log.durable.covers(segment.end()),
-                SegmentKind::Side => segment.is_marked_durable(),
+                SegmentKind::Side => segment.state().is_durable(),
             },
         }
     }
 
-    /// Cost-benefit with the age of the segment [LFS]: `(1 - u) * age / u`. For memory, `u` is the
-    /// live share of the memory the segment takes; for disk, that of its replica; for slots, that
-    /// of a full segment.
+    /// Cost-benefit with the age of the segment [LSM-DRAM §3]: `(1 - u) * age / u`. For memory, `u`
+    /// is the live share of the memory the segment takes; for disk, that of its replica; for slots,
+    /// that of a full segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
         let mut dead = candidate.dead_bytes(goal) as f64;
         if goal == Goal::Disk {

@@ -8,7 +8,7 @@ use crate::append::{LogState, SIDE_HEADER_BYTES, SegmentWriter};
 use crate::durable::Durability;
 use crate::error::Corruption;
 use crate::memory::Packing;
-use crate::segments::{Departure, OnDisk, Segment};
+use crate::segments::{Departure, OnDisk, Segment, compare_piece};
 use pluvio_format::Check;
 use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
@@ -154,7 +154,7 @@ impl Pass {
 
     /// Seglets of its survivors so far.
     fn taken(&self) -> usize {
-        self.survivors.iter().map(|s| s.seglet_count()).sum()
+        self.survivors.iter().map(|s| s.contents().seglets()).sum()
     }
 
     /// Whether the exchange would bring the pass nearer to its goal (CLEAN-4).
@@ -224,7 +224,7 @@ impl Layout {
 fn may_outlive_pass(on_disk: &OnDisk, log: LogId, id: SegmentId) -> bool {
     on_disk
         .get(&id)
-        .is_some_and(|named| !(named.log() == log && named.is_leaving()))
+        .is_some_and(|named| !(named.log() == log && named.state().is_leaving()))
 }
 
 impl Pass {
@@ -463,7 +463,7 @@ impl Pass {
         let Some(survivor) = self.survivors.get(number) else {
             return Ok(false);
         };
-        self.compared = match survivor.compare_piece(from)? {
+        self.compared = match compare_piece(survivor, from)? {
             Some(next) => (number, next),
             None => (number + 1, 0),
         };
@@ -478,7 +478,7 @@ impl Pass {
     ) -> Result<(Stage, CleanerPace), Corruption> {
         let survivors_are_durable = || match shared.storage().options.durability {
             Durability::Volatile => true,
-            Durability::Replicated => self.survivors.iter().all(|s| s.is_marked_durable()),
+            Durability::Replicated => self.survivors.iter().all(|s| s.state().is_durable()),
         };
         if !survivors_are_durable() || !shared.are_durable(&self.await_positions) {
             return Ok((Stage::AwaitDurable(self), CleanerPace::Idle));
@@ -499,11 +499,11 @@ impl Pass {
         let mut members = shared.space.heads.log(self.log).members();
         self.dropped.check(&shared.storage().table, |named| {
             let is_victim = self.victims.iter().any(|v| v.segment.id() == named.id());
-            named.log() == self.log && (is_victim || named.is_leaving())
+            named.log() == self.log && (is_victim || named.state().is_leaving())
         });
         for survivor in self.survivors {
             assert!(
-                survivor.is_closed() && !survivor.is_leaving(),
+                survivor.is_closed() && !survivor.state().is_leaving(),
                 "CLEAN-3: {survivor:?} joins the log as a whole"
             );
             members.in_log.insert(survivor.id(), survivor);

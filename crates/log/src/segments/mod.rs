@@ -6,6 +6,9 @@
 //! may still see). Logs open and close their segments through it (`append`), and the cleaner takes
 //! survivors from it. It knows no log: which segments a log consists of is in `append`.
 
+mod compare;
+#[allow(unsafe_code)] // copies bytes out of log memory
+mod contents;
 mod disk_filter;
 mod retired;
 mod seglets;
@@ -14,6 +17,7 @@ pub(crate) mod state;
 mod table;
 mod tombstones;
 
+pub(crate) use compare::{compare_checksums, compare_piece};
 pub(crate) use retired::Retired;
 pub use seglets::SegletGate;
 pub(crate) use seglets::Seglets;
@@ -182,7 +186,7 @@ impl Storage {
             segment.id()
         );
         self.table.give_back_slots([segment.slot()]);
-        segment.take_seglets()
+        segment.contents().take()
     }
 
     /// What is out of the log and out of every digest, but not free yet.

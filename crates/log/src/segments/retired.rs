@@ -45,7 +45,7 @@ impl RetiredList {
         for (_, retired) in self.locked().iter() {
             match retired {
                 Retired::Segment(segment) => {
-                    way.seglets += segment.seglet_count();
+                    way.seglets += segment.contents().seglets();
                     way.slots += 1;
                 }
                 Retired::Seglets(seglets) => way.seglets += seglets.len(),

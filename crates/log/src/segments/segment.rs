@@ -9,20 +9,18 @@
 //! which either is a valid replica. A party that copies a segment in several pieces holds its bytes
 //! meanwhile ([`Segment::hold_bytes`]).
 
+use super::contents::Contents;
 use super::state::{Departure, Life, SegmentState, Use, Uses};
 use super::tombstones::{TombstoneTargets, Tombstones};
 use crate::durable::Durability;
 use crate::error::Corruption;
-use crate::memory::{LogBytes, LogMemory};
+use crate::memory::LogMemory;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use pluvio_format::{ParseErrorKind, SegmentKind, check_piece};
 use pluvio_memory::ReclaimStamp;
-use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-
-/// Bytes that are compared with their checksums at once.
-const COMPARED_BYTES: u32 = 256 << 10;
+use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
+use std::sync::{Arc, OnceLock};
 
 /// What a segment is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,9 +56,7 @@ pub struct Segment {
     created_s: u32,
     purpose: Purpose,
     slot: u32,
-    memory: Arc<LogMemory>,
-    seglets: RwLock<Vec<u32>>,
-    appended: AtomicU32,
+    contents: Contents,
     opening: AtomicU32,
     life: Life,
     uses: Uses,
@@ -100,9 +96,7 @@ impl Segment {
             created_s: new.created_s,
             purpose: new.purpose,
             slot: new.slot,
-            memory,
-            seglets: RwLock::new(Vec::new()),
-            appended: AtomicU32::new(0),
+            contents: Contents::new(memory),
             opening: AtomicU32::new(0),
             life: Life::new(),
             uses: Uses::new(bytes_held),
@@ -142,8 +136,7 @@ impl Segment {
     /// the new length and bytes are those of an equally valid replica.
     #[must_use]
     pub fn appended_len(&self) -> u32 {
-        // Acquire: pairs with `set_appended`; the bytes below are there.
-        self.appended.load(Ordering::Acquire)
+        self.contents.len()
     }
 
     /// Bytes of the first group: for a head its header, digest, statistics and safe version. Until
@@ -168,13 +161,13 @@ impl Segment {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         // Whoever sees the state sees the last appended length.
-        self.life.get() != SegmentState::Open
+        self.state().is_closed()
     }
 
     /// Bytes of memory it takes, in whole seglets.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        (self.seglet_count() * SEGLET_BYTES) as u64
+        (self.contents.seglets() * SEGLET_BYTES) as u64
     }
 
     /// Replication: this side segment is closed and every replica has all of it. Nothing for heads,
@@ -218,33 +211,8 @@ impl Segment {
     /// When the range is not below [`Self::appended_len`].
     #[must_use]
     pub fn copy_into(&self, range: Range<u32>, into: &mut Vec<u8>) -> bool {
-        let guard = self.memory.epochs().pin();
-        // A guard that does not see it freed was taken before the epoch was retired, so the memory
-        // stays while the guard lives (see `Life`).
-        if self.is_freed() {
-            return false;
-        }
-        let seglets = self.seglets_locked();
-        assert!(
-            range.start <= range.end && range.end <= self.appended_len(),
-            "{range:?} of segment {} is not appended yet",
-            self.id
-        );
-        into.reserve((range.end - range.start) as usize);
-        let mut at = range.start as usize;
-        while at < range.end as usize {
-            let within = at % SEGLET_BYTES;
-            let len = (SEGLET_BYTES - within).min(range.end as usize - at);
-            // SAFETY: below the appended length, not freed when the guard was taken.
-            let bytes = unsafe {
-                self.memory
-                    .raw()
-                    .bytes(seglets[at / SEGLET_BYTES], within, len, &guard)
-            };
-            into.extend_from_slice(bytes);
-            at += len;
-        }
-        true
+        self.contents
+            .copy_into(range, into, || self.state().is_freed())
     }
 
     /// [`Self::copy_out`] for a replica that is written anew, of what others may have had for long:
@@ -274,74 +242,26 @@ impl Segment {
         })
     }
 
-    /// Compares all entries of a closed segment, whose replicas have what it has now, with their
-    /// checksums.
-    ///
-    /// # Errors
-    /// [`Corruption`]: log memory is broken, and replicas may have been made of it; the process must stop.
-    pub(crate) fn compare_checksums(&self) -> Result<(), Corruption> {
-        let mut next = Some(0);
-        while let Some(from) = next {
-            next = self.compare_piece(from)?;
-        }
-        Ok(())
-    }
-
-    /// A piece of [`Self::compare_checksums`]: what begins at `from`, 256 KiB or one entry. Gives
-    /// where the next piece begins, if there is one.
-    ///
-    /// # Errors
-    /// As of [`Self::compare_checksums`].
-    pub(crate) fn compare_piece(&self, from: u32) -> Result<Option<u32>, Corruption> {
-        let (len, mut piece) = (self.appended_len(), COMPARED_BYTES);
-        if from >= len {
-            return Ok(None);
-        }
-        loop {
-            let end = len.min(from.saturating_add(piece));
-            let Some(checked) = self.copy_checked(from, from..end) else {
-                // It was freed: nobody needs it any more.
-                return Ok(None);
-            };
-            let (_, next) = checked?;
-            if next > from {
-                return Ok((next < len).then_some(next));
-            }
-            if end == len {
-                return Err(self.corruption(from, ParseErrorKind::Truncated));
-            }
-            // One entry is longer.
-            piece = piece.saturating_mul(2);
-        }
-    }
-
     /// That the entry at `offset` is broken.
     #[must_use]
     pub fn corruption(&self, offset: u32, what: ParseErrorKind) -> Corruption {
-        let seglets = self.seglets_locked();
-        // Freed meanwhile: the process stops all the same.
-        let seglet = seglets.get(offset as usize / SEGLET_BYTES);
-        let base = seglet.map_or(0, |seglet| LogBytes::base(*seglet));
         Corruption {
-            entry: EntryRef::new(base + u64::from(offset) % SEGLET_BYTES as u64),
+            entry: self.contents.entry_at(offset),
             segment: self.id,
             offset,
             what,
         }
     }
 
+    /// Its bytes and the seglets they lie in.
+    #[inline]
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
     /// Where it stands.
     pub(crate) fn state(&self) -> SegmentState {
         self.life.get()
-    }
-
-    /// Whether replication has said that all of it is on all replicas; asked of side segments.
-    pub(crate) fn is_marked_durable(&self) -> bool {
-        match self.life.get() {
-            SegmentState::Open | SegmentState::Closed => false,
-            // What left the log had become durable before it joined it.
-            SegmentState::Durable | SegmentState::Leaving(_) | SegmentState::Freed(_) => true,
-        }
     }
 
     #[inline]
@@ -356,33 +276,12 @@ impl Segment {
         self.slot
     }
 
-    fn seglets_locked(&self) -> std::sync::RwLockReadGuard<'_, Vec<u32>> {
-        // The list is only pushed to: after a panic elsewhere it is still right.
-        self.seglets.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn seglet_count(&self) -> usize {
-        self.seglets_locked().len()
-    }
-
-    pub(crate) fn push_seglet(&self, seglet: u32) {
-        self.seglets
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(seglet);
-    }
-
-    /// Takes the seglets away, when nobody can see the segment's memory any more.
-    pub(crate) fn take_seglets(&self) -> Vec<u32> {
-        core::mem::take(&mut *self.seglets.write().unwrap_or_else(PoisonError::into_inner))
-    }
-
     pub(crate) fn set_appended(&self, len: u32) {
         debug_assert!(
             len >= self.appended_len() && !self.is_closed(),
             "LOG-1: {self:?} does not end at {len}"
         );
-        self.appended.store(len, Ordering::Release);
+        self.contents.set_len(len);
     }
 
     pub(crate) fn set_opening(&self, len: u32) {
@@ -402,26 +301,9 @@ impl Segment {
         self.life.leave(why);
     }
 
-    pub(crate) fn is_leaving(&self) -> bool {
-        match self.life.get() {
-            SegmentState::Open | SegmentState::Closed | SegmentState::Durable => false,
-            SegmentState::Leaving(_) | SegmentState::Freed(_) => true,
-        }
-    }
-
     /// It is gone from disk.
     pub(crate) fn free(&self) {
         self.life.free();
-    }
-
-    pub(crate) fn is_freed(&self) -> bool {
-        match self.life.get() {
-            SegmentState::Open
-            | SegmentState::Closed
-            | SegmentState::Durable
-            | SegmentState::Leaving(_) => false,
-            SegmentState::Freed(_) => true,
-        }
     }
 
     /// Which parties have it.
@@ -467,21 +349,7 @@ impl Segment {
             self.id
         );
         self.tombstones.replace(tombstones);
-        let mut list = self.seglets.write().unwrap_or_else(PoisonError::into_inner);
-        // Under the list's lock, so that `copy_into` finds a length and a list that belong
-        // together.
-        self.appended.store(appended, Ordering::Release);
-        debug_assert!(
-            seglets.iter().all(|seglet| !list.contains(seglet)),
-            "LOG-5: a compaction of segment {} wrote to seglets that it has",
-            self.id
-        );
-        core::mem::replace(&mut *list, seglets)
-    }
-
-    /// The seglets, in their order.
-    pub(crate) fn seglet_list(&self) -> Vec<u32> {
-        self.seglets_locked().clone()
+        self.contents.exchange(seglets, appended)
     }
 
     #[inline]

@@ -73,6 +73,39 @@ impl SegmentState {
         Self::Freed(Departure::Cleaned),
     ];
 
+    /// Whether nothing more is appended.
+    pub(crate) const fn is_closed(self) -> bool {
+        match self {
+            Self::Open => false,
+            Self::Closed | Self::Durable | Self::Leaving(_) | Self::Freed(_) => true,
+        }
+    }
+
+    /// Whether replication has said that all of it is on all replicas; asked of side segments in
+    /// the log. What left the log had become durable before it joined it.
+    pub(crate) const fn is_durable(self) -> bool {
+        match self {
+            Self::Open | Self::Closed => false,
+            Self::Durable | Self::Leaving(_) | Self::Freed(_) => true,
+        }
+    }
+
+    /// Whether the next digest does not list it.
+    pub(crate) const fn is_leaving(self) -> bool {
+        match self {
+            Self::Open | Self::Closed | Self::Durable => false,
+            Self::Leaving(_) | Self::Freed(_) => true,
+        }
+    }
+
+    /// Whether it is gone from disk.
+    pub(crate) const fn is_freed(self) -> bool {
+        match self {
+            Self::Open | Self::Closed | Self::Durable | Self::Leaving(_) => false,
+            Self::Freed(_) => true,
+        }
+    }
+
     const fn code(self) -> u8 {
         match self {
             Self::Open => 0,

@@ -108,7 +108,7 @@ struct Stream {
     to_free: Vec<SegmentId>,
 }
 
-/// Steps the streams of a log space; see [`sink`](super).
+/// Steps the streams of a log space: hands their pieces to a sink and tells the log what that has.
 pub struct SinkDriver {
     space: Arc<LogSpace>,
     sink: Box<dyn ReplicaSink>,

@@ -57,7 +57,7 @@ impl LogSpace {
     #[must_use]
     pub fn take_new_segments(&self, log: LogId) -> Vec<Arc<Segment>> {
         let mut queue = self.heads.log(log).queue();
-        queue.drain(..).filter(|s| !s.is_freed()).collect()
+        queue.drain(..).filter(|s| !s.state().is_freed()).collect()
     }
 
     /// Replication: segments that left `log` for good since the last call; their replicas are to be

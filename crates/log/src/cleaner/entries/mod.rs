@@ -62,7 +62,7 @@ impl Source {
     pub(super) fn new(segment: Arc<Segment>, live_bytes: u64) -> Self {
         Self {
             live_bytes,
-            seglets: segment.seglet_list(),
+            seglets: segment.contents().list(),
             end: segment.appended_len(),
             segment,
             scanned: 0,
