@@ -1,7 +1,10 @@
 //! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes some
-//! two hours on two processors, written to `docs/measurements/`: of each a picture, its rows and a
-//! page with its tables. What they mean is written by hand, in `DATE-engine.md`, which this leaves
-//! alone.
+//! two hours on two processors, written to `docs/measurements/` over the numbers of the last time.
+//!
+//! Each experiment owns its rows (`NAME.csv`), its picture (`NAME.svg`) and its block in the page of
+//! its subject, between `<!-- measured: NAME -->` and the end mark: command, commit, day and machine.
+//! The rest of a page is written by hand, from the tables that a run leaves in the build folder
+//! (`measured/NAME.md`).
 //!
 //! The machine should be quiet. An experiment that fails is told of and left out; the others go on.
 //! What they cannot compare with (`cargo xtask setup --peers`) they leave out themselves.
@@ -9,11 +12,13 @@
 use crate::cargo::{Metadata, program};
 use crate::process::{now, succeeds};
 use anyhow::{Context, Result, bail};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An experiment: the name of its files, and the arguments of `pluvio`.
+/// An experiment: the page it belongs to, the name of its files, and the arguments of `pluvio`.
 struct Experiment {
+    page: &'static str,
     name: &'static str,
     arguments: &'static str,
     /// A file that it works on, seen from the repository: no public one. Where it is missing the
@@ -22,8 +27,9 @@ struct Experiment {
 }
 
 impl Experiment {
-    const fn new(name: &'static str, arguments: &'static str) -> Self {
+    const fn new(page: &'static str, name: &'static str, arguments: &'static str) -> Self {
         Self {
+            page,
             name,
             arguments,
             file: None,
@@ -41,76 +47,103 @@ impl Experiment {
 /// Rounds are so short that all of them take some two hours. The simulated cleaner is not among
 /// them: its page does not depend on the machine.
 const EXPERIMENTS: [Experiment; 18] = [
-    Experiment::new("store", "bench store --seconds 0.5 --rounds 5"),
+    Experiment::new("store", "store", "bench store --seconds 0.5 --rounds 5"),
     Experiment::new(
+        "store",
         "store-zipfian",
         "bench store --distribution zipfian --threads 2 --get-percent 95,50 --batch 1 --seconds 0.25 --rounds 3",
     ),
     Experiment::new(
+        "store",
         "store-utilization",
         "bench store --utilization 50,70,80,90 --get-percent 50,0 --threads 2 --batch 1 --peer dashmap@mimalloc,slab-lru --seconds 0.5 --rounds 3",
     ),
     Experiment::new(
         "cleaner",
+        "cleaner",
         "bench cleaner --utilization 30,80,90,98 --distribution uniform,hot-cold,zipfian --seconds 0.5 --rounds 2",
     ),
     Experiment::new(
+        "cleaner",
         "cleaner-ample",
         "bench cleaner --utilization 30,80,90 --value-size 100,1000,10000 --distribution uniform --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
     ),
     Experiment::new(
+        "cleaner",
         "cleaner-ample-two",
         "bench cleaner --cleaner-threads 2 --utilization 30,80,90 --value-size 100,1000,10000 --distribution uniform --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
     ),
     Experiment::new(
         "tombstones",
+        "tombstones",
         "bench cleaner --utilization 80,90 --value-size 100 --distribution uniform --level two,one --tombstones deletes,every --disk-bandwidth unlimited --seconds 0.5 --rounds 3",
     ),
     Experiment::new(
         "cleaner-disk",
+        "cleaner-disk",
         "bench cleaner --utilization 50,80,90 --distribution uniform --level two,one --disk-bandwidth 233 --seconds 0.5 --rounds 2",
     ),
-    Experiment::new("latency-cdf", "bench latency-cdf --seconds 1 --rounds 5"),
     Experiment::new(
-        "pauses",
+        "latency",
+        "latency",
+        "bench latency-cdf --seconds 1 --rounds 5",
+    ),
+    Experiment::new(
+        "latency",
+        "latency-pauses",
         "bench latency-cdf --utilization 90 --get-percent 50 --seconds 600 --rounds 1 --cleaner-only",
     ),
     Experiment::new(
         "fragmentation",
+        "fragmentation",
         "bench fragmentation --performance --peer glibc,jemalloc,tcmalloc,mimalloc,redis,memcached",
     ),
     Experiment::new(
+        "fragmentation",
         "fragmentation-large",
         "bench fragmentation --live 512MiB --workload W7,P2,P3,P4,P5,P6 --peer none",
     ),
     Experiment::new(
-        "breakdown",
+        "store",
+        "store-breakdown",
         "bench breakdown --get-percent 100,0 --seconds 0.25 --rounds 3",
     ),
-    Experiment::new("postmark", "bench postmark --rounds 3"),
+    Experiment::new("traces", "traces-postmark", "bench postmark --rounds 3"),
     Experiment::new(
-        "trace-twitter",
+        "traces",
+        "traces-twitter-14",
         "bench trace --profile twitter:14 --keys 100000 --operations 500000 --rounds 3",
     ),
     Experiment::new(
-        "trace-twitter-15",
+        "traces",
+        "traces-twitter-15",
         "bench trace --profile twitter:15 --keys 100000 --operations 500000 --rounds 3",
     ),
     Experiment::new(
-        "trace-twitter-37",
+        "traces",
+        "traces-twitter-37",
         "bench trace --profile twitter:37 --keys 20000 --operations 50000 --rounds 1",
     ),
     Experiment {
         file: Some("../shared/data/cloudPhysicsIO.csv"),
-        ..Experiment::new("trace-blocks", "bench trace --repeat 3 --rounds 1")
+        ..Experiment::new(
+            "traces",
+            "traces-blocks",
+            "bench trace --repeat 3 --rounds 1",
+        )
     },
 ];
+
+/// The end of an experiment's block in a page.
+const END: &str = "<!-- /measured -->";
 
 /// What was asked for.
 struct Asked {
     /// Names of experiments; none means all.
     only: Vec<String>,
     folder: PathBuf,
+    /// Where whole tables go.
+    tables: PathBuf,
     /// A program that is built already.
     binary: Option<PathBuf>,
 }
@@ -120,14 +153,17 @@ struct Asked {
 /// # Errors
 /// The flags are wrong, the binary cannot be built, or a file cannot be written.
 pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
-    let asked = asked(root, flags)?;
+    let mut asked = asked(root, flags)?;
+    asked.tables = Metadata::load(root)?.target.join("measured");
     let binary = match &asked.binary {
         Some(binary) => binary.clone(),
         None => build(root)?,
     };
     std::fs::create_dir_all(&asked.folder)?;
+    std::fs::create_dir_all(&asked.tables)?;
     let failed = measure(root, &asked, &binary, &date()?, &commit(root)?)?;
     println!("pages: {}", asked.folder.display());
+    println!("tables: {}", asked.tables.display());
     for name in &failed {
         println!("FAILED: {name}");
     }
@@ -161,7 +197,7 @@ fn measure(
         let mut command = Command::new(binary);
         command.args(experiment.arguments.split_whitespace());
         command.args(file);
-        if !conduct(command, &asked.folder, date, commit, &experiment)? {
+        if !conduct(command, asked, date, commit, &experiment)? {
             failed.push(experiment.name);
         }
         let took = begin.elapsed().as_secs_f64();
@@ -174,6 +210,7 @@ fn asked(root: &Path, mut flags: &[&str]) -> Result<Asked> {
     let mut asked = Asked {
         only: Vec::new(),
         folder: root.join("docs/measurements"),
+        tables: std::env::temp_dir(),
         binary: None,
     };
     while let [flag, rest @ ..] = flags {
@@ -218,37 +255,79 @@ fn build(root: &Path) -> Result<PathBuf> {
 /// Runs an experiment and writes its files; gives whether it succeeded.
 fn conduct(
     mut command: Command,
-    folder: &Path,
+    asked: &Asked,
     date: &str,
     commit: &str,
     experiment: &Experiment,
 ) -> Result<bool> {
-    let name = experiment.name;
-    let file = |end: &str| format!("{date}-engine-{name}.{end}");
-    let table = std::env::temp_dir().join(format!("{}-{}", std::process::id(), file("md")));
-    command.arg("--csv").arg(folder.join(file("csv")));
-    command.arg("--plot").arg(folder.join(file("svg")));
+    let Experiment { page, name, .. } = experiment;
+    let table = asked.tables.join(format!("{name}.md"));
+    command
+        .arg("--csv")
+        .arg(asked.folder.join(format!("{name}.csv")));
+    command
+        .arg("--plot")
+        .arg(asked.folder.join(format!("{name}.svg")));
     command.arg("--markdown").arg(&table);
-    // The table on standard output is the one on the page.
+    // The table on standard output is the one in the file.
     command.stdout(std::process::Stdio::null());
     if !succeeds(&mut command) {
         return Ok(false);
     }
     let text = std::fs::read_to_string(&table).context("an experiment wrote no table")?;
-    std::fs::remove_file(&table).context("cannot remove a file of our own")?;
-    let body = text.split_once('\n').map_or("", |(_, body)| body);
-    let page = format!(
-        "# Engine: {name}, {date}\n\n\
-         Written by `cargo xtask measure-engine --only {name}` at commit {commit}. What it means: [the engine measured]({date}-engine.md);\n\
-         what the columns are: [benchmarks](../benchmarks.md). A cell with three numbers is the median of the rounds, with the least and the most.\n\n\
-         `{}`; all rows: [csv]({})\n\n![{name}]({})\n{body}",
-        experiment.line(),
-        file("csv"),
-        file("svg"),
+    let line = experiment.line();
+    let said = format!(
+        "`{line}` at {commit}, {date} ([rows]({name}.csv)): {}",
+        machine(&text)
     );
-    let path = folder.join(file("md"));
-    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    let block = format!("{}\n![{name}]({name}.svg)\n", wrapped(&said));
+    let path = asked.folder.join(format!("{page}.md"));
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => format!("# {page}\n"),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        }
+    };
+    let text = with_block(&text, name, &block)
+        .with_context(|| format!("the block of {name} in {} has no end", path.display()))?;
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(true)
+}
+
+/// Words in lines of at most 100 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        if length > 0 && length + 1 + word.len() > 100 {
+            lines.push('\n');
+            length = 0;
+        } else if length > 0 {
+            lines.push(' ');
+            length += 1;
+        }
+        lines.push_str(word);
+        length += word.len();
+    }
+    lines
+}
+
+/// The machine that a table names: what its first paragraph says behind the parameters.
+fn machine(table: &str) -> &str {
+    let first = table.split("\n\n").nth(1).unwrap_or_default().trim();
+    first.split_once(". ").map_or(first, |(_, machine)| machine)
+}
+
+/// A page with the block of an experiment replaced, or appended where there is none; nothing where
+/// the block has no end.
+fn with_block(page: &str, name: &str, block: &str) -> Option<String> {
+    let begin = format!("<!-- measured: {name} -->\n");
+    let Some((before, rest)) = page.split_once(&begin) else {
+        return Some(format!("{page}\n{begin}{block}{END}\n"));
+    };
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{begin}{block}{END}{after}"))
 }
 
 /// The commit that is checked out, and whether files differ from it.
@@ -317,8 +396,9 @@ mod tests {
         std::fs::create_dir(&root).expect("a folder in it");
         let (date, commit) = ("a day", "a commit");
         let asked = Asked {
-            only: vec!["trace-blocks".into()],
+            only: vec!["traces-blocks".into()],
             folder: folder.path().join("pages"),
+            tables: folder.path().join("tables"),
             binary: None,
         };
         // A program that fails whatever it is given.
@@ -328,7 +408,46 @@ mod tests {
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
         std::fs::write(&file, "time,operation,key,size\n").expect("a file");
         std::fs::create_dir_all(folder.path().join("pages")).expect("a folder");
-        assert_eq!(run(), ["trace-blocks"]);
+        assert_eq!(run(), ["traces-blocks"]);
+    }
+
+    #[test]
+    fn a_block_is_replaced_and_what_is_written_by_hand_stays() {
+        let page =
+            "# store\n\nBy hand.\n\n<!-- measured: store -->\nold\n<!-- /measured -->\n\nToo.\n";
+        let new = with_block(page, "store", "new\n").expect("it has an end");
+        assert_eq!(new, page.replace("old", "new"));
+        let more = with_block(&new, "store-zipfian", "other\n").expect("it is appended");
+        assert_eq!(
+            more,
+            format!("{new}\n<!-- measured: store-zipfian -->\nother\n<!-- /measured -->\n")
+        );
+        assert!(with_block("<!-- measured: store -->\nold\n", "store", "new\n").is_none());
+    }
+
+    #[test]
+    fn the_machine_is_told_without_the_parameters() {
+        let table = "# store\n\nobjects 2, seconds 0.5, seed 1. Some CPU, 2 processors, Linux 6.\n\n| a |\n";
+        assert_eq!(machine(table), "Some CPU, 2 processors, Linux 6.");
+        let long = wrapped(&"word ".repeat(30));
+        assert!(long.lines().count() == 2 && long.lines().all(|line| line.len() <= 100));
+    }
+
+    #[test]
+    fn each_experiment_has_its_files_and_its_block_in_the_page() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements");
+        for Experiment { page, name, .. } in EXPERIMENTS {
+            let text = std::fs::read_to_string(folder.join(format!("{page}.md"))).expect(page);
+            assert!(
+                text.contains(&format!("<!-- measured: {name} -->\n")),
+                "{name} in {page}"
+            );
+            for end in ["csv", "svg"] {
+                let file = format!("{name}.{end}");
+                assert!(text.contains(&format!("({file})")), "{file} in {page}");
+                assert!(folder.join(&file).exists(), "{file}");
+            }
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ enum Part {
 /// What things cost. The defaults of sorting, replaying, sending and storing add up, for two
 /// replicas, to the processor time a megabyte that was measured for a whole recovery of 1 GiB, 12.6
 /// to 14.5 ms. Replaying and storing were measured alone; how the rest is divided between sorting
-/// and sending is assumed (`docs/measurements/2026-11-22-recovery.md`).
+/// and sending is assumed (`docs/measurements/recovery.md`).
 #[derive(Args, Clone, Copy, Debug)]
 struct Prices {
     /// From the first ping that the dead server does not answer to its being declared crashed (a
