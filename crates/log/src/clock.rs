@@ -4,15 +4,15 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// By so many seconds entries of other servers, whose clocks differ, may be ahead of ours. What is
-/// further ahead is a clock that was set back.
+/// Entries of other servers, whose clocks differ, may be this many seconds ahead of ours. A time
+/// further ahead means that our clock was set back.
 const AHEAD_MAX_S: u32 = 60;
 
 /// See the module.
 pub(crate) struct LogClock {
     /// The newest time seen.
     newest_s: AtomicU32,
-    /// By so much the clock of the machine was set back, in all.
+    /// Seconds by which the clock of the machine was set back, in all.
     behind_s: AtomicU32,
 }
 

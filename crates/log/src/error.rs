@@ -71,7 +71,7 @@ pub struct Corruption {
     pub what: ParseErrorKind,
 }
 
-/// What is done when memory does not hold what was written to it, in the place of
+/// Called when memory does not hold what was written to it, in the place of
 /// [`Fatal::corrupt`]: see [`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook).
 pub type CorruptionHook = Box<dyn Fn(&Corruption) + Send + Sync>;
 
@@ -79,8 +79,8 @@ pub type CorruptionHook = Box<dyn Fn(&Corruption) + Send + Sync>;
 pub struct Fatal;
 
 impl Fatal {
-    /// Stops the process with a message that says where: through the panic hook, which whoever
-    /// embeds the store may have set, and then for good, also where panics unwind. A thread that
+    /// Stops the process with a message that says where: through the panic hook, which the
+    /// embedding program may have set, and then for good, also where panics unwind. A thread that
     /// ended alone would leave others to serve what is corrupt.
     pub fn corrupt(corruption: &Corruption) -> ! {
         let _no_further = StopsProcess;

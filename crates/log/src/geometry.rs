@@ -16,10 +16,10 @@ const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
 /// segment) and what its passes hold stay small against the whole: memory that is missing for dead
 /// data makes every copy dearer. More segments would make digests and the choice among them longer.
 const SEGMENTS_WANTED: usize = 256;
-/// Segments' worth of memory kept for each cleaner. One is enough for progress; what is kept back
+/// Segments' worth of memory kept for each cleaner. One is enough for progress. Memory kept back
 /// here is missing for dead data, which costs more copying than larger passes save.
 const CLEANER_RESERVE_SEGMENTS: usize = 1;
-/// A head with so many seglets of dead data is closed when nothing else can be cleaned.
+/// A head with this many seglets of dead data is closed when nothing else can be cleaned.
 pub(crate) const HEAD_DEAD_SEGLETS: usize = 3;
 /// Seglets of 2 MiB.
 const SEGLETS_PER_HUGE_PAGE: usize = (2 << 20) / SEGLET_BYTES;
@@ -59,8 +59,8 @@ pub struct Geometry {
     pub(crate) disk_bytes_max: u64,
     /// Most bytes of live objects.
     pub(crate) live_bytes_max: u64,
-    /// Most bytes of them when it is graves that make them more: what there are seglets for beside
-    /// the reserves.
+    /// Limit on live bytes when an overwrite grows only by its graves: all seglets beside the
+    /// reserves.
     pub(crate) live_bytes_with_graves_max: u64,
     /// Epoch slots.
     pub(crate) epoch_slots: u32,
@@ -169,7 +169,7 @@ impl Geometry {
         (self.segment_seglets * SEGLET_BYTES) as u32
     }
 
-    /// What appends that make live data more leave free.
+    /// The seglets that appends leave free when they make live data more.
     pub(crate) fn reserves_of_growth(&self) -> usize {
         self.delete_reserve + self.overwrite_reserve
     }
@@ -193,7 +193,7 @@ pub(crate) fn head_seglets(slots: usize) -> usize {
 }
 
 /// Seglets of dead data with which some segment, or some that fit the cleaners' reserve together,
-/// have a seglet to give, however the dead data is spread; so many `full` segments fit the memory
+/// have a seglet to give, however the dead data is spread; the memory holds `full` segments
 /// (`docs/cleaning.md`, "No deadlock").
 fn overwrite_seglets(options: &LogOptions, full: usize) -> usize {
     let of_segments = match options.durability {

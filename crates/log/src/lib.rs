@@ -17,11 +17,11 @@
 //! `a_full_memory_takes_deletes_and_then_writes`.
 //!
 //! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
-//! thread but for short locks. What a caller found in the index or appended it must use under an
-//! epoch guard ([`LogSpace::pin`]).
+//! thread but for short locks. A caller must use entries that it found in the index or appended
+//! under an epoch guard ([`LogSpace::pin`]).
 //!
 //! What it does not do: no I/O, no async, no clock (seconds come in), no index, and it does not
-//! know who replicates.
+//! know the replicator.
 
 mod append;
 mod cleaner;

@@ -1,6 +1,6 @@
 //! Which appends a full memory still takes.
 //!
-//! - LOG-7: an append never waits. What does not fit is refused with a delay.
+//! - LOG-7: an append never waits. A group that does not fit is refused with a delay.
 //! - LOG-8: objects leave the last seglets to tombstones, so a delete works when objects are
 //!   refused.
 
@@ -68,7 +68,7 @@ impl Admission {
         if growth == 0 || live + growth <= limit {
             return Ok(());
         }
-        // What is left in dropped segments (an aborted side log's) counts until they are freed.
+        // The bytes of dropped segments (an aborted side log's) count until these are freed.
         if storage.reclaim() > 0 && storage.live_bytes() + growth <= limit {
             return Ok(());
         }

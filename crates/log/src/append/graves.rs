@@ -25,7 +25,7 @@ pub struct DeadIn {
     len: usize,
 }
 
-/// What must be written so that dead objects stay dead.
+/// The tombstones and graves to be written so that dead objects stay dead.
 #[derive(Clone, Copy, Debug)]
 pub struct Burial {
     dead: DeadIn,

@@ -271,7 +271,7 @@ impl Heads {
         self.storage.free_segment(segment);
     }
 
-    /// What is out of the log but not free yet.
+    /// The memory, slots and disk that are out of the log but not free yet.
     pub(crate) fn on_their_way(&self) -> OnTheirWay {
         let mut way = self.storage.retired();
         for log in &self.logs {

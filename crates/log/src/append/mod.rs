@@ -31,7 +31,7 @@ use core::ops::Deref;
 use pluvio_format::{Encoded, Entry, GROUP_MAX};
 use pluvio_units::EntryRef;
 
-/// What an append is for; decides by which limit it may be refused.
+/// The purpose of an append; it decides by which limit it may be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AppendClass {
     /// New objects: live objects must stay below their limit.
@@ -42,9 +42,9 @@ pub enum AppendClass {
         /// Bytes of the objects replaced, as they would be with the versions of the new ones
         /// (`Encoded::object_len_at`): what grows by its version alone is not refused.
         old_bytes: u32,
-        /// Bytes of the graves of the new ones. What grows by these alone may go beyond the limit,
-        /// as far as there is memory beside the reserves, and leaves others no more than what does
-        /// not grow.
+        /// Bytes of the graves of the new ones. An object that grows by these alone may go beyond
+        /// the limit, as far as there is memory beside the reserves. It leaves others as much as
+        /// one that does not grow.
         graves_bytes: u32,
     },
     /// Objects of a crashed master's log of which it is known that they live: as replacements that
@@ -52,7 +52,7 @@ pub enum AppendClass {
     Replay,
     /// Tombstones without objects: may use seglets that objects may not.
     Delete,
-    /// What the master itself needs (completion records, ...): as `Delete`.
+    /// Records of the master itself (completion records, ...): as `Delete`.
     Internal,
 }
 

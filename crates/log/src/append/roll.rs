@@ -77,9 +77,9 @@ impl Heads {
         log: &LogState,
         head: &mut Option<SegmentWriter>,
     ) -> Result<(), FullReason> {
-        // What leaves with the digest gives back at least the slot that its head takes. A digest
-        // that nothing leaves with has to keep away from the slots of those, and from the one that
-        // each cleaner needs to make segments fewer.
+        // A segment that leaves with the digest gives back at least the slot that its head takes. A
+        // digest that nothing leaves with keeps away from the slots of those that do, and from the
+        // one that each cleaner needs to make segments fewer.
         let frees = current(head).segment().is_emergency() || !log.members().leaving.is_empty();
         let storage = &self.storage;
         let geometry = &storage.geometry;
@@ -157,7 +157,7 @@ impl Heads {
         Ok(())
     }
 
-    /// What joined the log beside its heads is durable.
+    /// Side segments that joined the log are durable.
     fn check_listed(&self, members: &Members) {
         match self.storage.options.durability {
             Durability::Volatile => {}

@@ -29,7 +29,7 @@ pub struct SideLog {
     space: Arc<LogSpace>,
     log: LogId,
     closed: Vec<Arc<Segment>>,
-    /// So many of the closed segments, from the first on, have been compared with their checksums.
+    /// The number of closed segments, from the first on, that were compared with their checksums.
     compared: usize,
     open: Option<SegmentWriter>,
     /// The cleaner is to be kept away also after the commit.
@@ -169,8 +169,8 @@ impl SideLog {
         self.held = true;
     }
 
-    /// Makes the segments part of the log: a new head is opened whose digest lists them. What was
-    /// appended is durable once the position returned is. The ids are for
+    /// Makes the segments part of the log: a new head is opened whose digest lists them. The
+    /// entries are durable once the position returned is. The ids are for
     /// [`LogSpace::drop_committed`].
     ///
     /// The segments are among the log's while the head is opened, which may fail. The cleaner is

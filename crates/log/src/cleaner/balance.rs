@@ -1,4 +1,4 @@
-//! The balancer: what there is too little of [LSM-DRAM §5.2].
+//! The balancer: which of slots, disk and memory is short [LSM-DRAM §5.2].
 
 use super::{Cleaning, Goal, Shared};
 use crate::durable::Durability;
@@ -10,7 +10,7 @@ use pluvio_units::SEGLET_BYTES;
 /// that were closed early take slots and digest space beyond their bytes.
 const SLOTS_PERCENT: usize = 90;
 
-/// What there is too little of.
+/// The resource that is short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pressure {
     /// There are nearly as many segments as there may be.
@@ -131,9 +131,8 @@ impl<'c> Balance<'c> {
                 .is_some_and(|growth| growth.free(self, coming) < growth.start)
     }
 
-    /// What there has to be for appends that make live data more, if there were any of late. They
-    /// leave the reserves of deletes and overwrites alone, so to them memory is out when that much
-    /// is free.
+    /// The needs of appends that make live data more, if there were any of late. They leave the
+    /// reserves of deletes and overwrites alone, so for them memory is out when that much is free.
     fn growth(&self) -> Option<Growth> {
         if !self.storage().seglets.is_growing() {
             return None;
@@ -145,8 +144,8 @@ impl<'c> Balance<'c> {
         let room = usable.saturating_sub(reserves as u64 + live);
         let idle = room * u64::from(self.shared.options.idle_percent.min(100)) / 100;
         let most = usable * u64::from(self.shared.options.compact_free_percent.min(100)) / 100;
-        // What is written while a few seglets are gained; where there is no room for that, as much
-        // of it as leaves most of it to dead data.
+        // Room for the writes while a few seglets are gained; with little room, a quarter of it, so
+        // that most is left to dead data.
         let ahead = (geometry.segment_seglets as u64 / 4).min(room / 4);
         Some(Growth {
             reserves,
@@ -168,7 +167,7 @@ impl<'c> Balance<'c> {
                 .is_some_and(|(_, free)| free < start_permille / 2)
     }
 
-    /// Below so many thousandths free, cleaning begins.
+    /// The free share, in thousandths, below which cleaning begins.
     fn start_permille(&self) -> u64 {
         let usable = (self.storage().geometry.usable() * SEGLET_BYTES) as u64;
         let dead = 1000 - (self.storage().live_bytes() * 1000 / usable).min(1000);

@@ -99,7 +99,7 @@ impl Candidate {
         (self.seglets * SEGLET_BYTES) as u64
     }
 
-    /// What it takes that is of no use, for this goal.
+    /// The bytes it takes that are of no use, for this goal.
     fn dead_bytes(&self, goal: Goal) -> u64 {
         let all = match goal {
             Goal::Memory => self.memory_bytes(),
@@ -152,7 +152,7 @@ impl Fingerprint {
 pub(super) struct Choice<'c> {
     shared: &'c Shared,
     balance: Balance<'c>,
-    /// What was closed before this has no writer between append and index.
+    /// A segment that was closed before this has no writer between append and index.
     frontier: OnceCell<ReclaimFrontier>,
 }
 
@@ -373,7 +373,7 @@ impl<'c> Choice<'c> {
         }
     }
 
-    /// What of a log could be cleaned, with its score.
+    /// The segments of a log that could be cleaned, with their scores.
     fn candidates(&self, log: &LogState, score: impl Fn(&Candidate) -> f64) -> Vec<Candidate> {
         let members: Vec<_> = log.members().in_log.values().cloned().collect();
         let mut candidates = Vec::new();
@@ -473,8 +473,8 @@ impl<'c> Choice<'c> {
         self.seem_to_gain(&by_dead, goal).then_some(by_dead)
     }
 
-    /// The candidate that frees most memory alone, if that is for passes. What lives may not fit
-    /// where its bytes would, so each that gains nothing is remembered, and another one is next.
+    /// The candidate that frees most memory alone, if that is for passes. Padding may eat up the
+    /// gain, so each that gains nothing is remembered, and another one is next.
     fn best_alone<'s>(
         &self,
         candidates: &'s [Candidate],

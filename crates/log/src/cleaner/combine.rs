@@ -14,7 +14,7 @@ use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
 use std::sync::Arc;
 
-/// What a pass is for, and among whose segments it was chosen.
+/// The goal of a pass, and the logs among whose segments it was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Aim {
     pub goal: Goal,
@@ -66,8 +66,8 @@ impl Pass {
         on_disk: OnDisk,
         live: Vec<Survivor>,
     ) -> Self {
-        // What a closed segment's tombstones name was opened before that segment was closed, so
-        // it is in `on_disk` unless it is gone for good.
+        // A segment that tombstones of a closed segment name was opened before that one was closed.
+        // So it is in `on_disk` unless it is gone for good.
         Self {
             log,
             aim,
@@ -309,7 +309,7 @@ impl Pass {
             self.drop_fullest(capacity);
         }
         shared.add(|c| &c.barren_passes, 1);
-        // What would gain, and got no memory, is not in vain another time.
+        // A pass that would gain, and got no memory, may gain another time.
         if !is_refused {
             let Aim { goal, reach } = self.aim;
             barren.note(Fingerprint::of(shared, goal, reach));

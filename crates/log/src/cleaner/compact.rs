@@ -2,9 +2,9 @@
 //! §5].
 //!
 //! The segment keeps its id, its place in the digests and its replicas, which keep what died. So no
-//! network and no disk is needed, and a tombstone that names it stays needed. What is dropped from
-//! memory must be dead for good before the old bytes go: replication copies a replica that was lost
-//! from the new ones (CLEAN-8).
+//! network and no disk is needed, and a tombstone that names it stays needed. Entries dropped from
+//! memory must be dead for good before the old bytes go: replication copies a lost replica from the
+//! new ones (CLEAN-8).
 
 use super::entries::{Dropped, Place, Scan, Source, Survivor, TableCache};
 use super::{CleanerPace, Shared, Stage};
@@ -100,7 +100,8 @@ impl Compaction {
                 source.set_barren();
                 shared.add(|c| &c.barren_passes, 1);
             } else {
-                // Survivors have taken the reserve; what they replace comes back with a digest.
+                // Survivors have taken the reserve; the segments they replace come back with a
+                // digest.
                 shared.publish();
             }
             source.segment.uses().end_pass();

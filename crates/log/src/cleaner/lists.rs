@@ -4,9 +4,9 @@
 use super::entries::Survivor;
 use std::sync::{Mutex, PoisonError};
 
-/// A new list has room for so many bytes of entries. An allocator gives a block of that size pages
-/// of its own, which cost nothing before they are written, and hands them back when the block is
-/// freed: glibc does so from 32 MiB on, whatever was freed before. Smaller ones it keeps.
+/// A new list has room for this many bytes of entries. An allocator gives a block of that size
+/// pages of its own, which cost nothing before they are written, and hands them back when the block
+/// is freed: glibc does so from 32 MiB on, whatever was freed before. Smaller ones it keeps.
 const FIRST_BYTES: usize = 32 << 20;
 
 /// Lists that no pass has, at most one for each pass that may go on at once.
@@ -16,7 +16,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// For so many passes at once.
+    /// For `most` passes at once.
     pub(super) fn new(most: usize) -> Self {
         Self {
             idle: Mutex::default(),

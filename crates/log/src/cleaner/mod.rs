@@ -1,7 +1,7 @@
 //! The cleaner: compaction of single segments in memory, and combined cleaning of several in memory
 //! and on disk [LSM-DRAM §3, §5, §6], as state machines.
 //!
-//! `balance` decides what there is too little of and `choose` which segments to clean for it. A
+//! `balance` finds which resource is short, and `choose` the segments to clean for it. A
 //! combined pass (`combine`) *scans* its segments for live entries, *relocates* them to survivor
 //! segments in the order of their age, waits until survivors and everything that made the other
 //! entries dead are *durable*, and exchanges the old segments for the new ones with one digest. A
@@ -65,8 +65,8 @@ use pluvio_units::{EntryRef, KeyHash, TableId};
 use shared::Shared;
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// What the cleaner asks the owner of the indexes and of the table of results. Called under a
-/// guard, never with a lock of the log.
+/// The questions of the cleaner to the owner of the indexes and of the table of results. Called
+/// under a guard, never with a lock of the log.
 pub trait Liveness: Send + Sync {
     /// The index of a table, for the length of a pass. `None` when nothing of the table lives here.
     fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>>;
@@ -79,7 +79,8 @@ pub trait Liveness: Send + Sync {
     fn relocate_completion(&self, record: &Completion, old: EntryRef, new: EntryRef) -> bool;
 }
 
-/// What the cleaner asks the index of a table. Called under a guard, never with a lock of the log.
+/// The questions of the cleaner to the index of a table. Called under a guard, never with a lock of
+/// the log.
 pub trait TableLiveness: Send + Sync {
     /// The hash of a key.
     fn hash(&self, key: &[u8]) -> KeyHash;
@@ -200,7 +201,7 @@ enum Stage {
     CompactCopy(Compaction),
 }
 
-/// What one of the passes that may go on at once is at.
+/// One of the passes that may go on at once.
 struct State {
     stage: Stage,
     /// The part of memory whose logs it cleans [Nibble §4.4]. Nothing where there is one part, or
@@ -357,7 +358,7 @@ impl Cleaner {
         if let Some(stage) = Choice::new(shared).begin(pressure, wanted, state) {
             return (stage, CleanerPace::Again);
         }
-        // What others took away, or what was refused memory, is wanted still.
+        // Cleaning is wanted still: others took the segments, or memory was refused.
         if wanted {
             shared.space.heads.admission.want_cleaning();
         }

@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most seglets given back by one step: 4 MiB take some 100 µs.
 const SEGLETS_PER_STEP: usize = 64;
-/// Most seglets of the reserve given back by one step: so many fewer others of several cleaners
-/// find for a moment.
+/// Most seglets of the reserve given back by one step: other cleaners find that many fewer for a
+/// moment.
 const RESERVE_SEGLETS_PER_STEP: usize = 8;
 /// How long the store is watched before its load is judged, in seconds.
 const WINDOW_S: u32 = 2;
@@ -25,8 +25,8 @@ const STEPS_APART_MAX_S: u32 = 1;
 /// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much
 /// where five sixths live the cleaner copies 20 MiB, which takes it some hundredth of the time.
 const LIGHT_BYTES: u64 = SEGMENT_BYTES as u64;
-/// After so many looks in vain, which are some milliseconds apart, waste is looked for once in a
-/// window: until then what was just closed may wait for guards or replicas.
+/// After this many looks without a find, some milliseconds apart, waste is looked for once in a
+/// window. Until then, segments that were just closed may wait for guards or replicas.
 const LOOKS_IN_VAIN: u32 = 8;
 
 /// How much the store is written.
@@ -41,7 +41,7 @@ enum Load {
     Still,
 }
 
-/// What a cleaner remembers about how busy the store is.
+/// The memory of a cleaner about how busy the store is.
 #[derive(Default)]
 pub(super) struct PagePolicy {
     /// When the cleaner did its last step, if it did one.
@@ -79,7 +79,7 @@ impl PagePolicy {
     }
 }
 
-/// What went back of the memory and is not in use again.
+/// Memory that went back to the system and is not in use again.
 #[derive(Default)]
 struct GivenBack {
     /// Seglets that went back since huge pages were asked for last, without those that were taken
@@ -99,7 +99,7 @@ impl GivenBack {
         self.blank = blank;
     }
 
-    /// So many seglets went back, after which `blank` have no pages.
+    /// `seglets` went back, after which `blank` have no pages.
     fn add(&mut self, seglets: u64, blank: u64) {
         self.count_taken(blank.saturating_sub(seglets));
         self.seglets += seglets;
@@ -214,7 +214,7 @@ impl PagePolicy {
     }
 }
 
-/// What went back to the system, of all passes.
+/// Memory that went back to the system, counted over all passes.
 #[derive(Default)]
 pub(super) struct PagesGivenBack(Mutex<GivenBack>);
 

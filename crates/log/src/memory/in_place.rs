@@ -10,8 +10,9 @@
 //!
 //! - LOG-12: the value of such an object is stored and read by accesses that may race only, from
 //!   its publication until its memory is free. Nobody takes a slice of it.
-//! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the
-//!   bucket's version; so does who points the index to a copy, after having taken the value again.
+//! - LOG-13: a thread that overwrites a value holds the lock of its bucket and lets readers know by
+//!   the bucket's version. So does one that points the index to a copy, after it took the value
+//!   again.
 
 use super::LogMemory;
 use super::view::{Entries, is_same_key};
@@ -95,7 +96,7 @@ impl<'g> MutableObject<'g> {
     /// Lets `into` hold the first `len` bytes of what follows the head; see [`Self::load_head`].
     ///
     /// # Panics
-    /// When there is no room for so many.
+    /// When the room is smaller.
     #[inline(always)]
     pub fn load_rest(&self, len: usize, into: &mut Vec<u8>) {
         self.rest.load_vec(len, into);
@@ -118,8 +119,8 @@ impl<'g> MutableObject<'g> {
     }
 }
 
-/// Whether the value of an entry of so many bytes may change where it lies, with `left` bytes of
-/// its seglet from its beginning on: a small entry never crosses a seglet border, wherever the
+/// Whether the value of an entry of `total_len` bytes may change where it lies, with `left` bytes
+/// of its seglet from its beginning on: a small entry never crosses a seglet border, wherever the
 /// cleaner copies it to; a large one might, and then a change during the copy would be lost.
 #[inline(always)]
 fn may_change(total_len: usize, left: usize) -> bool {

@@ -3,10 +3,10 @@
 use core::sync::atomic::{AtomicI64, Ordering};
 use pluvio_units::LogId;
 
-/// Live object bytes as counted by those who append to one log: each core has counters of its own,
-/// so that no line of them bounces between cores. Only sums mean something: what one core appended,
-/// another one may count as dead. Signed: the dead may be counted before the living when threads
-/// race.
+/// Live object bytes as counted by the threads that append to one log: each core has counters of
+/// its own, so that no line of them bounces between cores. Only sums mean something: what one core
+/// appended, another one may count as dead. Signed: the dead may be counted before the living when
+/// threads race.
 #[repr(align(64))]
 struct Counts {
     total: AtomicI64,
@@ -39,7 +39,7 @@ impl LiveCounts {
     #[inline]
     pub(crate) fn add(&self, slot: u32, by: LogId, bytes: i64) {
         let counts = &self.counts[usize::from(by.0)];
-        // Relaxed: statistics; whoever decides by them tolerates being a little behind.
+        // Relaxed: statistics; decisions by them tolerate being a little behind.
         counts.of_slot[slot as usize].fetch_add(bytes, Ordering::Relaxed);
         counts.total.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -190,8 +190,8 @@ impl LogBytes {
     }
 }
 
-/// Has the pages of each part come from its node. What is refused works as well, with pages from
-/// elsewhere.
+/// Has the pages of each part come from its node. A part that is refused works as well, with pages
+/// from elsewhere.
 fn bind(region: &Region, options: &LogOptions, parts: &[u32]) -> MemoryBinding {
     let mut binding = MemoryBinding::NoNodes;
     let mut first = 0;

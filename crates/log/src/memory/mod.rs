@@ -203,7 +203,7 @@ impl LogMemory {
         self.dead.prefetch(entry);
     }
 
-    /// Bytes the tables take beside the log itself, of which so many seglets are resident.
+    /// Bytes the tables take beside the log itself, of which `resident_seglets` are resident.
     pub(crate) fn table_bytes(&self, resident_seglets: usize) -> u64 {
         self.table.bytes() + self.live.bytes() + DeadBits::bytes_of(resident_seglets)
     }

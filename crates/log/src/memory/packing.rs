@@ -5,7 +5,7 @@ use pluvio_units::{SEGLET_BYTES, SMALL_ENTRY_MAX, WHOLE_ENTRY_MAX};
 /// How entries are laid into seglets: the same for all segments of a log space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {
-    /// Entries up to so many bytes lie in one seglet.
+    /// Entries up to this many bytes lie in one seglet.
     whole_max: usize,
 }
 

@@ -54,7 +54,7 @@ impl SegletTable {
             | u64::from(place.log.0) << 16
             | u64::from(place.index);
         // Relaxed: a reader comes here with an EntryRef that was published after these stores,
-        // by a lock or a release store of whoever published it.
+        // by a lock or a release store of the thread that published it.
         self.word(seglet, SEGMENT_WORD)
             .store(place.segment.0, Ordering::Relaxed);
         self.word(seglet, PLACE_WORD)

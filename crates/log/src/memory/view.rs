@@ -24,8 +24,8 @@ enum Content<'g> {
 }
 
 impl EntryView<'_> {
-    /// A tombstone of no table with an empty key and version 0: what is seen in the place of a
-    /// corrupt entry, by who goes on because its process only seems to run
+    /// A tombstone of no table with an empty key and version 0: seen in the place of a corrupt
+    /// entry, by a caller that goes on because its process only seems to run
     /// ([`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook)).
     #[must_use]
     pub fn nothing() -> Self {
@@ -131,8 +131,8 @@ pub(crate) fn is_same_key(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The entries of log memory, to be read. What is read of them lives as long as the guard that the
-/// caller has.
+/// The entries of log memory, to be read. Views of them live as long as the guard that the caller
+/// has.
 #[derive(Clone, Copy)]
 pub(crate) struct Entries<'g>(pub(super) &'g LogMemory);
 
@@ -153,8 +153,8 @@ impl<'g> Entries<'g> {
     /// Whether all bytes from there to the end of the seglet are zero, and as few as padding has;
     /// as [`Self::is_padding`].
     pub(crate) fn is_blank(self, seglet: u32, within: usize, guard: &'g EpochGuard<'_>) -> bool {
-        // SAFETY: as in `is_padding`; what is behind an entry in a closed segment is padding or
-        // other entries, up to the border.
+        // SAFETY: as in `is_padding`; behind an entry in a closed segment lie padding or other
+        // entries, up to the border.
         let bytes = unsafe {
             self.0
                 .raw()
@@ -285,7 +285,7 @@ impl<'g> Entries<'g> {
         })
     }
 
-    /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece;
+    /// Table, time and key of the object at `entry`, if it is an object in one piece;
     /// [`Self::view`] reads what is not.
     #[inline]
     pub(crate) fn identity(

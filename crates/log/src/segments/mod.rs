@@ -1,5 +1,4 @@
-//! What segments are made of and what becomes of them: memory, seglets, slots, and the map of those
-//! that exist.
+//! The material of segments and their end: memory, seglets, slots, and the map of those that exist.
 //!
 //! [`Storage`] joins the owners, each with its lock inside: [`SegmentTable`] (ids, slots, segments
 //! on disk), [`Seglets`] (free memory and its reserves) and [`RetiredList`] (memory that readers
@@ -38,7 +37,7 @@ use pluvio_units::{LogId, SegmentId};
 use retired::RetiredList;
 use std::sync::Arc;
 
-/// What segments that are out of the log take until they are gone for good.
+/// The room that segments out of the log take until they are gone for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OnTheirWay {
     pub seglets: usize,
@@ -189,7 +188,7 @@ impl Storage {
         segment.contents().take()
     }
 
-    /// What is out of the log and out of every digest, but not free yet.
+    /// The room of segments that are out of every digest, but not free yet.
     pub(crate) fn retired(&self) -> OnTheirWay {
         let mut way = OnTheirWay::default();
         self.retired.add_to(&mut way);

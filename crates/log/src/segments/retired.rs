@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) enum Retired {
     /// All of a segment.
     Segment(Arc<Segment>),
-    /// What a segment was made of before it was compacted.
+    /// The seglets that a compaction replaced.
     Seglets(Vec<u32>),
 }
 
-/// What was retired and is not free yet, each with the epoch that must be over.
+/// Retired memory that is not free yet, each piece with the epoch that must be over.
 #[derive(Default)]
 pub(crate) struct RetiredList(Mutex<Vec<(ReclaimStamp, Retired)>>);
 

@@ -89,7 +89,7 @@ impl Seglets {
         self.growth.load(Ordering::Relaxed) > 0
     }
 
-    /// A pass will free so many seglets beyond those it takes.
+    /// A pass will free this many seglets beyond those it takes.
     pub(crate) fn expect_gain(&self, seglets: usize) {
         self.gains.fetch_add(seglets, Ordering::Relaxed);
     }

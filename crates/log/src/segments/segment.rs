@@ -79,7 +79,7 @@ pub(crate) struct NewSegment {
     pub purpose: Purpose,
     pub slot: u32,
     pub durability: Durability,
-    /// What the log on disk is charged with until the segment is closed.
+    /// The bytes that the log on disk is charged with until the segment is closed.
     pub disk_len: u32,
 }
 
@@ -160,7 +160,7 @@ impl Segment {
     /// the bytes are held.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        // Whoever sees the state sees the last appended length.
+        // A thread that sees the state sees the last appended length.
         self.state().is_closed()
     }
 
@@ -320,7 +320,7 @@ impl Segment {
         self.disk_len.store(len, Ordering::Relaxed);
     }
 
-    /// Cleaning it alone gains nothing with so many live bytes.
+    /// Cleaning it alone gains nothing with this many live bytes.
     pub(crate) fn note_barren(&self, live_bytes: u64) {
         self.barren.note(live_bytes);
     }

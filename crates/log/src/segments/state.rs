@@ -82,7 +82,7 @@ impl SegmentState {
     }
 
     /// Whether replication has said that all of it is on all replicas; asked of side segments in
-    /// the log. What left the log had become durable before it joined it.
+    /// the log. A segment that left the log had become durable before it joined it.
     pub(crate) const fn is_durable(self) -> bool {
         match self {
             Self::Open | Self::Closed => false,
@@ -137,7 +137,8 @@ impl core::fmt::Display for SegmentState {
 ///
 /// All accesses are `SeqCst`. A segment is freed before its reclaim epoch is retired, and a reader
 /// asks under a guard: one that does not see `Freed` took its guard before, so the memory stays
-/// while it reads. Whoever sees a state sees what was written before the segment came to it.
+/// while it reads. A thread that sees a state sees all that was written before the segment came to
+/// it.
 pub(crate) struct Life(AtomicU8);
 
 impl Life {
@@ -235,7 +236,7 @@ pub(crate) enum Use {
     SideLog,
 }
 
-/// What a pass of a cleaner wants a segment for.
+/// The use that a pass of a cleaner has for a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
     /// A combined pass, which leaves the bytes as they are.

@@ -25,7 +25,7 @@ pub(crate) struct SegmentTable {
     on_disk: RwLock<OnDisk>,
     /// The ids of `on_disk`, for those that have no time for its lock.
     filter: DiskFilter,
-    /// What `on_disk` takes on disk, open segments counted as full.
+    /// Bytes that `on_disk` takes on disk, open segments counted as full.
     disk_bytes: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl SegmentTable {
     pub(crate) fn take_slots(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
         let mut free = self.free_slots();
         let keep = free.len().checked_sub(count)?;
-        // A caller that needs none leaves what there is.
+        // A caller that needs none takes none.
         (count == 0 || keep >= leave).then(|| free.split_off(keep))
     }
 

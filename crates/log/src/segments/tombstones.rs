@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::SegmentId;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tombstones of a segment are counted exactly for up to this many segments that they name; what
-/// names others is estimated to be alive in the same share. 4 KiB for each segment.
+/// Tombstones of a segment are counted exactly for up to this many segments that they name; those
+/// that name others are estimated to be alive in the same share. 4 KiB for each segment.
 const TARGETS_MAX: usize = 256;
 
 /// How many bytes of tombstones name which segment that is on disk.

@@ -141,7 +141,7 @@ impl SinkDriver {
     /// Hands at most a piece of a head and one of a side segment of each log to the sink.
     ///
     /// # Errors
-    /// The sink failed. What it took before is accounted for; the next step tries again.
+    /// The sink failed. Pieces it took before are accounted for; the next step tries again.
     pub fn step(&mut self) -> Result<SinkPace, SinkError> {
         let (space, sink) = (&*self.space, &mut *self.sink);
         let mut pace = SinkPace::Idle;

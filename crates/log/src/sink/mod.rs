@@ -40,8 +40,8 @@ pub struct SinkWrite<'a> {
     pub offset: u32,
     /// The bytes, at least one.
     pub bytes: &'a [u8],
-    /// Whether the segment is whole up to the end of these bytes. What follows the last certified
-    /// end is to be forgotten when the segment is read back.
+    /// Whether the segment is whole up to the end of these bytes. Bytes behind the last certified
+    /// end are to be forgotten when the segment is read back.
     pub certified: bool,
 }
 

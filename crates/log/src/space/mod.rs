@@ -148,7 +148,7 @@ impl LogSpace {
     }
 
     /// Has the system fetch all of the log memory now, and not page by page as it is used first.
-    /// What is never used stays counted as not resident, and is not given back.
+    /// Memory that is never used stays counted as not resident, and is not given back.
     ///
     /// # Errors
     /// It refuses: too little memory, or Linux older than 5.14. The log works without.

@@ -1,5 +1,4 @@
-//! What replication takes from the log, and what it reports back; and the segments of side logs
-//! that were committed.
+//! The side of replication: segments for it, its reports, and the segments of committed side logs.
 
 use super::LogSpace;
 use crate::append::LogState;
@@ -89,7 +88,7 @@ impl LogSpace {
     /// not point into them any more. They are freed after the next digest; [`LogSpace::roll`]
     /// hurries it. Returns the ids that are not in the log.
     ///
-    /// What the cleaner has copied, or is copying, out of the segments stays on disk in survivors:
+    /// Copies that the cleaner has made, or makes, of their entries stay on disk in survivors:
     /// hold them ([`SideLog::hold`](crate::SideLog::hold)) until it is clear that they stay.
     pub fn drop_committed(&self, log: LogId, segments: &[SegmentId]) -> Vec<SegmentId> {
         self.heads.log(log).drop_committed(segments)

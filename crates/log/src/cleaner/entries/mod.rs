@@ -24,10 +24,10 @@ use std::sync::Arc;
 /// Entries that are asked for together before they are moved: twice as many are under way at most,
 /// with what the index has of them, and these stay in the first cache.
 const GROUP: usize = 8;
-/// The buckets of tombstones are asked for when they are so many entries ahead: a few misses in
-/// flight where neighbours are alike.
+/// The buckets of tombstones are asked for this many entries ahead: a few misses in flight where
+/// neighbours are alike.
 const TOMBSTONES_AHEAD: usize = 16;
-/// Entries are prefetched so many lengths of the current one ahead: right when neighbours are
+/// Entries are prefetched this many lengths of the current one ahead: right when neighbours are
 /// alike, harmless otherwise.
 const ENTRIES_AHEAD: u32 = 6;
 
@@ -50,7 +50,7 @@ enum Kind {
 /// A segment being read.
 pub(super) struct Source {
     pub(super) segment: Arc<Segment>,
-    /// What was counted as live when it was chosen.
+    /// The bytes that counted as live when it was chosen.
     pub(super) live_bytes: u64,
     pub(super) seglets: Vec<u32>,
     pub(super) end: u32,
@@ -207,9 +207,9 @@ impl<'c> Scanner<'c> {
 
     /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the
     /// slice are left over. An object that is not known to be dead is taken for one that lives;
-    /// whether the index points to it is found out when it is moved. What is left behind is
-    /// compared with its checksum: a length that had changed would lead past entries that live
-    /// (CLEAN-9). What lives is compared when it is copied.
+    /// whether the index points to it is found out when it is moved. An entry left behind is
+    /// compared with its checksum: a changed length would lead past entries that live (CLEAN-9). An
+    /// entry that lives is compared when it is copied.
     pub(super) fn scan_slice(
         &self,
         source: &mut Source,
@@ -249,7 +249,7 @@ impl<'c> Scanner<'c> {
                     let view = memory.entries().view(entry, Check::Structure, &guard)?;
                     let found = self.look_at(&view, entry, tables);
                     if found.is_none() || view.kind() != EntryKind::Object {
-                        // What is no object is small, and what it says decides what is left behind.
+                        // All but objects are small, and their content decides what is left behind.
                         memory.entries().view(entry, Check::Checksum, &guard)?;
                     }
                     (view.total_len(), found)

@@ -29,7 +29,7 @@ impl<'c> Mover<'c> {
 
     /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time: to
     /// be called before each entry of `live`, of which those from `begun` on are moved one after
-    /// the other. What is found only by following what came is asked for later.
+    /// the other. Lines that are found only by following these are asked for later.
     #[inline]
     pub(in crate::cleaner) fn prefetch_ahead(
         &self,
@@ -60,7 +60,7 @@ impl<'c> Mover<'c> {
     }
 
     /// Compares one entry with its checksum, copies it behind `writer`, which has room for it, and
-    /// swings the index to it. What died since the scan leaves nothing behind (CLEAN-6).
+    /// swings the index to it. An entry that died since the scan leaves nothing behind (CLEAN-6).
     pub(in crate::cleaner) fn move_entry(
         &self,
         survivor: &Survivor,
