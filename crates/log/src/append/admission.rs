@@ -45,7 +45,7 @@ impl Admission {
     }
 
     /// Live objects are looked at only when a seglet is taken, or when they were at the limit at
-    /// the last look: the limit holds to 64 KiB a log, and the usual append does not read every
+    /// the last look. So the limit holds to 64 KiB a log, and the usual append does not read every
     /// log's counter.
     pub(crate) fn check_live_limit(
         &self,

@@ -1,7 +1,7 @@
 //! Where dead versions of an object lie, and how the log keeps them dead (`docs/tombstones.md`).
 //!
-//! - LOG-14: an object that is dead on disk has a tombstone that names its segment, or a newer
-//!   object of its key that lives, or is not cleaned yet, names it among its graves.
+//! - LOG-14: an object that is dead on disk has a tombstone that names its segment. Or a newer
+//!   object of its key, which lives or is not cleaned yet, names the segment among its graves.
 
 use core::ops::Deref;
 use pluvio_format::{GraveList, Graves};
@@ -34,7 +34,7 @@ pub struct Burial {
     list: GraveList,
 }
 
-/// Objects with longer keys have tombstones, and no graves: all tombstones of a delete together
+/// Objects with longer keys have tombstones, and no graves. All tombstones of a delete together
 /// must be small, since a delete has to work when only its reserve is left.
 pub(crate) const KEY_WITH_GRAVES_MAX: usize = 1024;
 

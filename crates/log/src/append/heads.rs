@@ -76,8 +76,8 @@ impl Heads {
     /// a new head when the group does not fit the old one. Never waits.
     ///
     /// `guard` must be held until the index points to the entries: before that, only the guard
-    /// keeps the cleaner from taking them for dead: it cleans no segment before every guard from
-    /// the time of its writing is gone.
+    /// keeps the cleaner from taking them for dead. It cleans no segment before every guard from
+    /// the time when that was closed is gone.
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was appended. Drop the guard before trying again: while it is

@@ -97,9 +97,8 @@ pub(crate) struct LogState {
     pub durable_hook: OnceLock<Hook>,
 }
 
-/// How often a waiter spins before it gives its processor away: an append takes less than a
-/// microsecond, unless the thread that does it was preempted, or opens a head, and then spinning is
-/// in the way.
+/// How often a waiter spins before it gives its processor away. An append takes less than a
+/// microsecond, unless its thread was preempted or opens a head; then spinning is in the way.
 const SPINS: u32 = 100;
 
 /// See [`LogState::head`].
@@ -154,9 +153,8 @@ impl LogState {
     /// The head, for this thread alone: any other that wants it spins, and then yields.
     ///
     /// A lock that waiters sleep in would have to be given back by a locked instruction, to learn
-    /// of them; that one waits for the stores of the entry, and the cache misses of the next
-    /// operation would not overlap with those of this one. A core's head is rarely wanted by two
-    /// threads at once.
+    /// of them. That instruction waits for the stores of the entry, so the cache misses of two
+    /// operations would not overlap. A core's head is rarely wanted by two threads at once.
     ///
     /// # Panics
     /// When a thread panicked while it had the head.

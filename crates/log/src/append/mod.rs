@@ -1,10 +1,9 @@
 //! Appending: groups of entries at the heads of logs, and the heads themselves.
 //!
-//! [`Heads`] owns the logs, each with a lock for its head, and says what each consists of: it
-//! appends (`heads`), opens heads (`roll`), and takes side logs up (`side_log`). [`admission`] says
-//! which appends a full memory still takes, `first_group` what every head begins with, and
-//! [`writer::SegmentWriter`] puts bytes into one segment. Which segments need tombstones is in
-//! `graves`.
+//! [`Heads`] owns the logs, each with a lock for its head. It appends (`heads`), opens heads
+//! (`roll`), and takes side logs up (`side_log`). [`admission`] says which appends a full memory
+//! still takes, `first_group` what every head begins with, and [`writer::SegmentWriter`] puts bytes
+//! into one segment. Which segments need tombstones is in `graves`.
 
 mod admission;
 mod first_group;

@@ -30,9 +30,9 @@ impl<'a> OpenHead<'a> {
         }
     }
 
-    /// Appends one object that takes the place of the one at `old` of so many bytes, if that needs
-    /// no seglet, and counts the new one as live and the old one as dead; gives the new one with
-    /// its length in the log. Once nothing points to the old one,
+    /// Appends one object that takes the place of the one at `old`, given with its length, if that
+    /// needs no seglet. Counts the new one as live and the old one as dead, and gives the new one
+    /// with its length in the log. Once nothing points to the old one,
     /// [`LogSpace::mark_overwritten`](crate::LogSpace::mark_overwritten) is to be called for it.
     /// `None`, and nothing has changed, when it needs
     /// [`LogSpace::append_object`](crate::LogSpace::append_object). `guard`: as for that; `old` was

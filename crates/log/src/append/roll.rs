@@ -2,7 +2,7 @@
 //!
 //! Every head begins with one group: segment header, log digest, table statistics, safe version.
 //!
-//! - LOG-9: there is a head at all times, and its digest lists every segment of the log: a new head
+//! - LOG-9: there is a head at all times, and its digest lists every segment of the log. A new head
 //!   is written before the old one is closed.
 //! - LOG-10: an emergency head holds nothing but its first group, so it needs no cleaning: the next
 //!   head's digest does not list it.
@@ -78,8 +78,8 @@ impl Heads {
         head: &mut Option<SegmentWriter>,
     ) -> Result<(), FullReason> {
         // A segment that leaves with the digest gives back at least the slot that its head takes. A
-        // digest that nothing leaves with keeps away from the slots of those that do, and from the
-        // one that each cleaner needs to make segments fewer.
+        // digest that nothing leaves with keeps away from the slots of those that do, and from one
+        // for each cleaner.
         let frees = current(head).segment().is_emergency() || !log.members().leaving.is_empty();
         let storage = &self.storage;
         let geometry = &storage.geometry;

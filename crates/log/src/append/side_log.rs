@@ -1,6 +1,6 @@
 //! Side logs: segments that are written apart from the head and join the log all at once.
 //!
-//! Recovery and migration replay into a side log: replicas can be lost, the recovery can be given
+//! Recovery and migration replay into a side log. Replicas can be lost, the recovery can be given
 //! up, and nothing of it was ever part of the log [RAMCloud §7.8].
 //!
 //! - LOG-11: a side log's segments are listed by a digest only when each of them is durable.
@@ -138,8 +138,8 @@ impl SideLog {
     }
 
     /// Compares with its checksums what was not compared yet. To be done when the replicas have it
-    /// and before the commit: those that were made of memory in which a bit had turned over would
-    /// be all there is, once what was replayed is freed.
+    /// and before the commit. Once the replayed segments are freed, replicas made of broken memory
+    /// would be the only ones.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.

@@ -147,8 +147,8 @@ impl SegmentWriter {
         }
     }
 
-    /// [`Self::put`] for an entry that fits what is left of the seglet the segment ends in; `None`,
-    /// and nothing was written, when it does not, or when the segment takes no entries.
+    /// [`Self::put`] for an entry that fits the rest of the seglet the segment ends in. `None`, and
+    /// nothing was written, when it does not, or when the segment takes no entries.
     #[inline]
     pub(crate) fn put_within(&mut self, parts: &[&[u8]; 3]) -> Option<EntryRef> {
         self.check_end();

@@ -6,7 +6,7 @@ use crate::geometry::head_seglets;
 use crate::segments::{OnTheirWay, Storage};
 use pluvio_units::SEGLET_BYTES;
 
-/// Combined passes also begin when this share of the segment slots is in use, in percent: segments
+/// Combined passes also begin when this share of the segment slots is in use, in percent. Segments
 /// that were closed early take slots and digest space beyond their bytes.
 const SLOTS_PERCENT: usize = 90;
 
@@ -156,8 +156,8 @@ impl<'c> Balance<'c> {
 
     /// Whether the seglets of one memory node run out, and cleaning that would be due soon in any
     /// case should begin, so that its logs need not take those of others. Never with twice as much
-    /// free as it begins at otherwise: a node that just holds more live data than others would keep
-    /// the cleaner busy for ever.
+    /// free as it begins at otherwise. A node with more live data than others would keep the
+    /// cleaner busy for ever.
     fn part_low(&self, free_permille: u64, start_permille: u64) -> bool {
         free_permille < 2 * start_permille
             && self
@@ -187,9 +187,9 @@ impl<'c> Balance<'c> {
     }
 
     /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond what
-    /// appends leave to others. Where dead data has little room these are refused in any case: then
-    /// half of what is free beyond what deletes need, since together segments gain what each alone
-    /// does not.
+    /// appends leave to others. Where dead data has little room these are refused in any case. Then
+    /// it is half of the seglets beyond those of deletes, since together segments gain more than
+    /// each alone.
     pub(super) fn survivor_budget(&self) -> usize {
         let pool = self.storage().seglets.free();
         let free = pool.default as usize;

@@ -17,10 +17,9 @@ use std::sync::Arc;
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
 pub(super) const WASTE_PERCENT_MIN: u32 = 15;
 
-/// How much more than a dead byte on disk one in memory counts when a pass for disk chooses: what
-/// lives in its victims has to be copied, and all the memory that frees is memory that no
-/// compaction has to free. From 10 on the choice is that by memory, among segments with much dead
-/// on disk.
+/// The weight of a dead byte in memory against one on disk, when a pass for disk chooses. Its
+/// survivors have to be copied, and memory that this frees need not be freed by a compaction. From
+/// 10 on the choice is that by memory, among segments with much dead on disk.
 const MEMORY_WEIGHT: f64 = 10.0;
 
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
@@ -28,12 +27,12 @@ const MEMORY_WEIGHT: f64 = 10.0;
 const TOMBSTONE_PERCENT: u64 = 40;
 
 /// Segments of the part of memory with the least free are chosen when they score more than the
-/// others divided by this: so that its logs need not take seglets of other memory nodes, and hardly
-/// more is copied for that.
+/// others divided by this. So its logs need not take seglets of other memory nodes, and hardly more
+/// is copied.
 const POOREST_PREFERENCE: f64 = 2.0;
 
-/// A pass stays with its own part of memory [Nibble §4.4] until another one has less than its own
-/// share of free seglets divided by this; then it helps there [Nibble §12.1.1].
+/// A pass stays with its own part of memory [Nibble §4.4] until another one has less free than its
+/// own share divided by this. Then it helps there [Nibble §12.1.1].
 const HELPED_BELOW: u64 = 2;
 
 /// Whose segments a choice looks at.
@@ -54,8 +53,8 @@ impl Reach {
     }
 }
 
-/// The store as it was when combined passes gained nothing, the last one for each goal and reach:
-/// no use in another one before something has changed.
+/// The store as it was when combined passes gained nothing, the last one for each goal and reach.
+/// Another one is of no use before something has changed.
 #[derive(Default)]
 pub(super) struct Barren([[Option<Fingerprint>; 2]; 3]);
 

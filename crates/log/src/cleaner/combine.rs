@@ -219,8 +219,8 @@ impl Layout {
     }
 }
 
-/// Whether a tombstone that names `id` may be needed when a pass over `log` is through: unless that
-/// segment is gone, or goes with the next digest of this log (CLEAN-5).
+/// Whether a tombstone that names `id` may be needed when a pass over `log` is through. It is not
+/// if that segment is gone, or goes with the next digest of this log (CLEAN-5).
 fn may_outlive_pass(on_disk: &OnDisk, log: LogId, id: SegmentId) -> bool {
     on_disk
         .get(&id)

@@ -17,8 +17,8 @@ use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES};
 use std::sync::Arc;
 
-/// Compactions that may wait to be durable while the next one runs: with one, a cleaner would
-/// idle for a round trip to the backups after each; more would only hold memory.
+/// Compactions that may wait to be durable while the next one runs. With one, a cleaner would idle
+/// for a round trip to the backups after each; more would only hold memory.
 const FINISHED_MAX: usize = 3;
 
 /// The state of a compaction.

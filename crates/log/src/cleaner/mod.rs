@@ -1,27 +1,27 @@
 //! The cleaner: compaction of single segments in memory, and combined cleaning of several in memory
 //! and on disk [LSM-DRAM §3, §5, §6], as state machines.
 //!
-//! `balance` finds which resource is short, and `choose` the segments to clean for it. A
-//! combined pass (`combine`) *scans* its segments for live entries, *relocates* them to survivor
-//! segments in the order of their age, waits until survivors and everything that made the other
-//! entries dead are *durable*, and exchanges the old segments for the new ones with one digest. A
-//! compaction (`compact`) does the same to one segment, into fewer seglets of the same segment, and
-//! no digest. Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads
-//! drive it in production, the simulator one step at a time. Several passes may go on at once: a
-//! segment is claimed by one of them.
+//! `balance` finds which resource is short, and `choose` the segments to clean for it. A combined
+//! pass (`combine`) *scans* its segments for live entries and *relocates* them to survivor segments
+//! in the order of their age. It waits until survivors, and everything that made the other entries
+//! dead, are *durable*. Then one digest exchanges the old segments for the new ones. A compaction
+//! (`compact`) does the same to one segment, into fewer seglets of the same segment, and no digest.
+//! Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads drive it
+//! in production, the simulator one step at a time. Several passes may go on at once: a segment is
+//! claimed by one of them.
 //!
 //! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held
 //!   when they were closed is gone. So each of their entries has reached the index, or never will.
-//! - CLEAN-2: an entry that is not copied stays dead on disk: before a digest drops its segment,
-//!   and before a segment's bytes become shorter, each log is durable up to where it was when the
-//!   pass looked for the last time at what is dead.
+//! - CLEAN-2: an entry that is not copied stays dead on disk. Before a digest drops its segment, or
+//!   the segment's bytes become shorter, each log is durable up to where it was at the pass's last
+//!   look for dead entries.
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
 //!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest
 //!   takes. Of segment slots it leaves those of the digests by which cleaned segments leave.
-//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a
-//!   combined pass also when that segment goes with the same digest or an earlier one of the same
+//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk. A combined
+//!   pass also drops it when that segment goes with the same digest or an earlier one of the same
 //!   log.
 //! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy
 //!   would be dead on disk without a tombstone that names the survivor, and would come back to life
@@ -30,11 +30,11 @@
 //! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in
 //!   the place of any replica, recovery finds the same.
 //! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared
-//!   with its checksum, where entries have one: a bit that turned over in a length leads past
+//!   with its checksum, where entries have one. A bit that turned over in a length leads past
 //!   entries that live, and their replicas would be freed.
 //! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed,
-//!   before the digest that lists them drops the victims: replicas that were made of memory in
-//!   which a bit had turned over would be all there is.
+//!   before the digest that lists them drops the victims. Replicas made of memory in which a bit
+//!   had turned over would be the only ones.
 //!
 //! CLEAN-5 is shown by `a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names`
 //! (`tests/two_levels.rs`), CLEAN-9 by `corrupt_memory_stops_the_process_and_says_where` (crate

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicI64, Ordering};
 use pluvio_units::LogId;
 
-/// Live object bytes as counted by the threads that append to one log: each core has counters of
+/// Live object bytes as counted by the threads that append to one log. Each core has counters of
 /// its own, so that no line of them bounces between cores. Only sums mean something: what one core
 /// appended, another one may count as dead. Signed: the dead may be counted before the living when
 /// threads race.
@@ -45,8 +45,8 @@ impl LiveCounts {
     }
 
     /// Counts `new` bytes more in one slot and `old` bytes fewer in another. The caller has the
-    /// lock of the head of `by`, and nobody can clear the slots: the one is open, and a guard of
-    /// the caller's is older than the other one's end.
+    /// lock of the head of `by`. Nobody can clear the slots: one is open, and a guard of the caller
+    /// is older than the end of the other.
     #[inline(always)]
     pub(crate) fn exchange_locked(&self, by: LogId, new: (u32, u32), old: (u32, u32)) {
         let counts = &self.counts[self.logs + usize::from(by.0)];

@@ -1,7 +1,7 @@
 //! The region with the bytes of all seglets.
 //!
-//! Seglet *i* lies at offset `(i + 1) * SEGLET_BYTES`: the first seglet's worth of addresses stays
-//! unused, so that no entry ever has offset 0, which means "empty" in the index.
+//! Seglet *i* lies at offset `(i + 1) * SEGLET_BYTES`. The first seglet's worth of addresses stays
+//! unused: offset 0 means "empty" in the index.
 //!
 //! - LOG-1: bytes below a segment's appended length are never written until the segment was freed
 //!   and every guard that could see it is gone. So readers need no lock.
@@ -158,8 +158,8 @@ impl LogBytes {
         );
     }
 
-    /// Gives the pages of a seglet back to the system, which nobody has: it was taken from the pool
-    /// for this, and no guard that could see what it held is left (LOG-5).
+    /// Gives the pages of a seglet back to the system. It was taken from the pool for this, and no
+    /// guard is left that could see its former entries (LOG-5).
     pub(crate) fn discard(&self, seglet: u32) {
         // SAFETY: the caller alone has the seglet, and readers of its former entries are gone.
         let done = unsafe { self.region.discard(Self::base(seglet), SEGLET_BYTES as u64) };

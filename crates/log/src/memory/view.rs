@@ -182,7 +182,7 @@ impl<'g> Entries<'g> {
     }
 
     /// The object at `entry`, a reference that was found or appended under `guard`, and its length
-    /// in the log, if it is an object in one piece; [`Self::view`] reads what is not.
+    /// in the log, if it is an object in one piece. [`Self::view`] reads others.
     #[inline]
     pub(crate) fn object(
         self,
@@ -212,8 +212,8 @@ impl<'g> Entries<'g> {
     }
 
     /// Version and value of the object at `entry`, a reference that was found or appended under
-    /// `guard`, and its length in the log, if it has this key, lies in one piece and has no graves;
-    /// [`Self::view`] reads what does not.
+    /// `guard`, and its length in the log, if it has this key, lies in one piece and has no graves.
+    /// [`Self::view`] reads others.
     #[inline(always)]
     pub(crate) fn value_of(
         self,

@@ -39,8 +39,8 @@ impl DiskFilter {
     /// `id` is on disk. Under the map's lock.
     pub(crate) fn add(&self, id: SegmentId) {
         let cell = &self.cells[self.number(id)];
-        // Relaxed here and below: see the module; a reader finds no value older than the one its id
-        // was registered with, because the object that names it was published after that.
+        // Relaxed here and below: see the module. A reader finds no value older than the one its id
+        // was registered with: the object that names the id was published after that.
         let alone = cell.load(Ordering::Relaxed) == 0;
         cell.store(if alone { id.0 } else { SEVERAL }, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! The material of segments and their end: memory, seglets, slots, and the map of those that exist.
 //!
-//! [`Storage`] joins the owners, each with its lock inside: [`SegmentTable`] (ids, slots, segments
-//! on disk), [`Seglets`] (free memory and its reserves) and [`RetiredList`] (memory that readers
-//! may still see). Logs open and close their segments through it (`append`), and the cleaner takes
+//! [`Storage`] joins the owners, each with its lock inside. [`SegmentTable`] has ids, slots and the
+//! segments on disk, [`Seglets`] free memory and its reserves, [`RetiredList`] memory that readers
+//! may still see. Logs open and close their segments through it (`append`), and the cleaner takes
 //! survivors from it. It knows no log: which segments a log consists of is in `append`.
 
 mod compare;

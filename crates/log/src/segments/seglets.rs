@@ -1,8 +1,8 @@
 //! Free seglets: taking them for segments, giving them back, and giving pages of free ones back to
 //! the system.
 //!
-//! Owns the pool with its reserves, and what is known of the near future: whether appends make live
-//! data more, and what passes under way will free.
+//! Owns the pool with its reserves, and two forecasts: whether appends make live data more, and how
+//! much passes under way will free.
 
 use crate::geometry::Geometry;
 use crate::memory::{DeadBits, LogMemory};
@@ -84,7 +84,7 @@ impl Seglets {
     }
 
     /// Whether some of the last seglets, as many as a segment has, were wanted by appends that make
-    /// live data more: they have to leave the overwrite reserve alone.
+    /// live data more. These have to leave the overwrite reserve alone.
     pub(crate) fn is_growing(&self) -> bool {
         self.growth.load(Ordering::Relaxed) > 0
     }

@@ -1,9 +1,9 @@
 //! One segment as replication, cleaner and side logs see it.
 //!
 //! A segment is opened, appended to by its one writer, closed, and later dropped from the log and
-//! freed: [`state`](super::state) has the table of its states and of what has it. Its seglets are
-//! taken one by one while it grows, so that a head that is closed early or a survivor that is not
-//! full wastes less than one seglet.
+//! freed. `state` has the table of its states and of the parties that have it. Its seglets are
+//! taken one by one while it grows: a head that is closed early, or a short survivor, wastes less
+//! than one.
 //!
 //! Compaction exchanges the bytes of a closed segment for fewer: the same segment to recovery, for
 //! which either is a valid replica. A party that copies a segment in several pieces holds its bytes
@@ -217,9 +217,8 @@ impl Segment {
 
     /// [`Self::copy_out`] for a replica that is written anew, of what others may have had for long:
     /// the checksum of every entry is compared. `from`, not behind the range, is where an entry or
-    /// padding begins. Gives the bytes, and where the next copy has to begin to look: an entry that
-    /// the range cuts off is compared by the next copy, and one that was cut off by the last by
-    /// this.
+    /// padding begins. Gives the bytes, and where the next copy has to begin to look. An entry that
+    /// the range cuts off is compared by the next copy, as this one compares that of the last.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop. Nothing of the copy may be used.

@@ -136,9 +136,9 @@ impl core::fmt::Display for SegmentState {
 /// The state of a segment, in one atomic.
 ///
 /// All accesses are `SeqCst`. A segment is freed before its reclaim epoch is retired, and a reader
-/// asks under a guard: one that does not see `Freed` took its guard before, so the memory stays
-/// while it reads. A thread that sees a state sees all that was written before the segment came to
-/// it.
+/// asks under a guard. A reader that does not see `Freed` took its guard before, so the memory
+/// stays while it reads. A thread that sees a state sees all that was written before the segment
+/// came to it.
 pub(crate) struct Life(AtomicU8);
 
 impl Life {

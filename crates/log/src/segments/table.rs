@@ -4,9 +4,8 @@
 //! none of them, `free_slots`.
 //!
 //! - LOG-3: segment ids ascend over all logs of the master and are never used twice.
-//! - LOG-4: a segment exists on disk from its opening until a digest that does not list it is
-//!   durable and all older heads are durably closed; only then are its replicas and its memory
-//!   freed.
+//! - LOG-4: a segment exists on disk from its opening until a digest without it is durable and all
+//!   older heads are durably closed. Only then are its replicas and its memory freed.
 
 use super::disk_filter::DiskFilter;
 use super::segment::Segment;
@@ -51,7 +50,7 @@ impl SegmentTable {
     pub(crate) fn take_slots(&self, count: usize, leave: usize) -> Option<Vec<u32>> {
         let mut free = self.free_slots();
         let keep = free.len().checked_sub(count)?;
-        // A caller that needs none takes none.
+        // Nothing is left over by a call that takes nothing.
         (count == 0 || keep >= leave).then(|| free.split_off(keep))
     }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::SegmentId;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tombstones of a segment are counted exactly for up to this many segments that they name; those
+/// Tombstones of a segment are counted exactly for up to this many segments that they name. Those
 /// that name others are estimated to be alive in the same share. 4 KiB for each segment.
 const TARGETS_MAX: usize = 256;
 
@@ -67,7 +67,7 @@ impl TombstoneTargets {
     }
 }
 
-/// The tombstones of a segment: changed under a lock, and their live bytes read without it, since
+/// The tombstones of a segment, changed under a lock. Their live bytes are read without it, since
 /// each choice of the cleaner reads those of all segments.
 #[derive(Default, Debug)]
 pub(crate) struct Tombstones {

@@ -2,10 +2,10 @@
 //!
 //! A stream is what one log appends: its heads one after the other, and beside them the side
 //! segments that the cleaner writes survivors to. [`SinkDriver::step`] hands a bounded piece of
-//! each to a [`ReplicaSink`], and tells the log space what the sink has: positions become durable,
-//! cleaned segments are freed. It keeps the order of `docs/log.md`: the next head begins before the
-//! last one is closed, a digest counts when the head before it is closed, and the log learns of
-//! nothing earlier than the sink.
+//! each to a [`ReplicaSink`], and tells the log space of it: positions become durable, cleaned
+//! segments are freed. It keeps the order of `docs/log.md`: the next head begins before the last
+//! one is closed, a digest counts when the head before it is closed, and the log learns of nothing
+//! earlier than the sink.
 //!
 //! - SINK-1: at any moment, what the sink holds of each segment up to its last certified end, with
 //!   the digest of the oldest open head of each log, is a state that the log space was in, no older
@@ -70,8 +70,8 @@ pub trait ReplicaSink: Send {
     /// The sink does not have it; it will be asked again.
     fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError>;
 
-    /// Nothing more will come for this segment: which head is the oldest open one depends on it, so
-    /// it is to be as safe as the bytes.
+    /// Nothing more will come for this segment. The oldest open head depends on it, so it is to be
+    /// as safe as the bytes.
     ///
     /// # Errors
     /// As of [`Self::write`].

@@ -37,8 +37,8 @@ impl LogSpace {
         self.memory().entries().view(entry, Check::Checksum, guard)
     }
 
-    /// The object at `entry`, which was found or appended under `guard`, and its length in the log:
-    /// the fast path for an object in one piece. [`Self::entry`] tells what anything else is.
+    /// The object at `entry`, which was found or appended under `guard`, and its length in the log.
+    /// The fast path for an object in one piece. [`Self::entry`] tells what anything else is.
     #[must_use]
     #[inline]
     pub fn object<'g>(

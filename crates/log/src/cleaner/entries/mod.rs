@@ -21,8 +21,8 @@ use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Entries that are asked for together before they are moved: twice as many are under way at most,
-/// with what the index has of them, and these stay in the first cache.
+/// Entries that are asked for together before they are moved. Twice as many are under way at most,
+/// with their index lines, and these stay in the first cache.
 const GROUP: usize = 8;
 /// The buckets of tombstones are asked for this many entries ahead: a few misses in flight where
 /// neighbours are alike.
@@ -35,7 +35,7 @@ const ENTRIES_AHEAD: u32 = 6;
 const NO_SEGMENT: SegmentId = SegmentId(0);
 /// No table is here for the entry.
 const NO_TABLE: u32 = u32::MAX;
-/// Completion records are the youngest of all survivors: they die within seconds or minutes,
+/// Completion records are the youngest of all survivors. They die within seconds or minutes,
 /// whatever the age of the objects beside them, so they belong where most will die soon.
 const COMPLETIONS_AGE_S: u32 = u32::MAX;
 
@@ -206,10 +206,10 @@ impl<'c> Scanner<'c> {
     }
 
     /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the
-    /// slice are left over. An object that is not known to be dead is taken for one that lives;
-    /// whether the index points to it is found out when it is moved. An entry left behind is
-    /// compared with its checksum: a changed length would lead past entries that live (CLEAN-9). An
-    /// entry that lives is compared when it is copied.
+    /// slice are left over. An object that is not known to be dead is taken for one that lives. The
+    /// move finds out whether the index points to it. An entry left behind is compared with its
+    /// checksum: a changed length would lead past entries that live (CLEAN-9). An entry that lives
+    /// is compared when it is copied.
     pub(super) fn scan_slice(
         &self,
         source: &mut Source,
@@ -298,10 +298,10 @@ impl<'c> Scanner<'c> {
         })
     }
 
-    /// Asks the index about all objects that were taken for living, if that is more than is counted
-    /// as living in their segments, and forgets those that it does not point to: their bits were
-    /// lost, or are about to be set (LOG-15). Gives whether there were any. Looks at a whole pass
-    /// at once: to be called only when nothing would be gained otherwise.
+    /// Forgets objects that were taken for living and that the index does not point to: their bits
+    /// were lost, or are about to be set (LOG-15). Asks only if more was taken for living than
+    /// counts as living in their segments. Gives whether there were any. Looks at a whole pass at
+    /// once: to be called only when nothing would be gained otherwise.
     pub(super) fn forget_dead(
         &self,
         live: &mut Vec<Survivor>,

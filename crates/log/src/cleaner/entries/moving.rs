@@ -27,9 +27,9 @@ impl<'c> Mover<'c> {
         Self { memory, liveness }
     }
 
-    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time: to
-    /// be called before each entry of `live`, of which those from `begun` on are moved one after
-    /// the other. Lines that are found only by following these are asked for later.
+    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time. To
+    /// be called before each entry of `live`; those from `begun` on are moved one after the other.
+    /// Lines that are found only by following these are asked for later.
     #[inline]
     pub(in crate::cleaner) fn prefetch_ahead(
         &self,
