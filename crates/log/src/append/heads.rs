@@ -290,6 +290,7 @@ fn part_of(options: &LogOptions, log: LogId) -> PartIndex {
     PartIndex(part.unwrap_or(0) as u16)
 }
 
+/// The writer of a head.
 #[inline]
 pub(crate) fn current(head: &mut Option<SegmentWriter>) -> &mut SegmentWriter {
     head.as_mut()
