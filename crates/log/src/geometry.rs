@@ -30,40 +30,107 @@ const LIVE_PERCENT_LIMIT: u32 = 98;
 /// Largest disk expansion factor in percent: a table has a row for each segment that there may be.
 const DISK_EXPANSION_LIMIT: u32 = 10_000;
 
-/// Numbers that follow from the options. Pools are counted in seglets.
+/// Numbers that follow from the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// All seglets.
     pub(crate) seglets: usize,
     /// Seglets of a full segment.
     pub(crate) segment_seglets: usize,
+    pub(crate) reserves: SegletReserves,
+    pub(crate) slots: Slots,
+    pub(crate) limits: Limits,
+}
+
+/// Seglets that not every append may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SegletReserves {
     /// Only for survivors and compactions: a segment for each cleaner, so that from no memory at
     /// all each can clean a segment (CLEAN-4).
-    pub(crate) cleaner_reserve: usize,
+    pub cleaner: usize,
     /// Only for heads that publish a digest: two for each log [LSM-DRAM §7].
-    pub(crate) emergency_reserve: usize,
+    pub emergency: usize,
     /// Left over by objects for tombstones, so that deletes work when objects are refused.
-    pub(crate) delete_reserve: usize,
-    /// Left over by what makes the live data more, beside `delete_reserve`: room for dead data,
-    /// without which nothing could be overwritten, because no segment would have a seglet to give
-    /// (2 %, as [LSM-DRAM §7] has it).
-    pub(crate) overwrite_reserve: usize,
+    pub delete: usize,
+    /// Left over by appends that make the live data more, beside `delete`: room for dead data (2 %,
+    /// as [LSM-DRAM §7] has it). Without it no segment would have a seglet to give, and nothing
+    /// could be overwritten.
+    pub overwrite: usize,
+}
+
+/// How many segments there may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slots {
     /// Most segments, in the log or on their way in or out.
-    pub(crate) slots: usize,
+    pub all: usize,
     /// Of these, not for heads opened by appends: for survivors and emergency heads.
-    pub(crate) slots_reserve: usize,
+    pub reserve: usize,
     /// Of the reserve, not for survivors either: for the heads of the digests by which segments
     /// leave and give their slots back, two for each log.
-    pub(crate) slots_of_digests: usize,
-    /// Most bytes of the log on disk before appends are refused; `u64::MAX` when there is no disk.
-    pub(crate) disk_bytes_max: u64,
+    pub digests: usize,
+}
+
+/// Bytes above which appends are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// Most bytes of the log on disk; `u64::MAX` when there is no disk.
+    pub disk_bytes: u64,
     /// Most bytes of live objects.
-    pub(crate) live_bytes_max: u64,
+    pub live_bytes: u64,
     /// Limit on live bytes when an overwrite grows only by its graves: all seglets beside the
     /// reserves.
-    pub(crate) live_bytes_with_graves_max: u64,
-    /// Epoch slots.
-    pub(crate) epoch_slots: u32,
+    pub live_bytes_with_graves: u64,
+}
+
+impl Slots {
+    /// For a memory of `full` segments.
+    fn of(options: &LogOptions, full: usize) -> Self {
+        let digests = 2 * usize::from(options.logs);
+        let reserve = 16 * usize::from(options.cleaners) + digests;
+        let on_disk = full as u64 * u64::from(options.disk_expansion_percent) / 100;
+        // Half as many again, because segments that were closed early are not full.
+        let all = (on_disk * 3 / 2) as usize + reserve + 2 * usize::from(options.logs);
+        Self {
+            all,
+            reserve,
+            digests,
+        }
+    }
+}
+
+impl SegletReserves {
+    fn of(options: &LogOptions, seglets: usize, segment_seglets: usize, slots: &Slots) -> Self {
+        let emergency = 2 * usize::from(options.logs) * head_seglets(slots.all);
+        let cleaner =
+            CLEANER_RESERVE_SEGMENTS * usize::from(options.cleaners) * segment_seglets + 2;
+        let usable = seglets.saturating_sub(emergency + cleaner);
+        Self {
+            cleaner,
+            emergency,
+            delete: (usable / 200).clamp(2, 32),
+            overwrite: (usable / 50).max(overwrite_seglets(options, usable / segment_seglets)),
+        }
+    }
+}
+
+impl Limits {
+    /// `live_seglets`: those beside all reserves.
+    fn of(options: &LogOptions, live_seglets: usize) -> Self {
+        let memory = options.memory.bytes();
+        let live_bytes_with_graves = (live_seglets * SEGLET_BYTES) as u64;
+        let share = memory / 100 * u64::from(options.live_percent_max);
+        Self {
+            disk_bytes: match options.durability {
+                Durability::Volatile => u64::MAX,
+                Durability::Replicated => {
+                    let factor = u128::from(options.disk_expansion_percent);
+                    u64::try_from(u128::from(memory) * factor / 100).unwrap_or(u64::MAX)
+                }
+            },
+            live_bytes: share.min(live_bytes_with_graves),
+            live_bytes_with_graves,
+        }
+    }
 }
 
 /// Seglets of each part of the memory: by its number of logs, and so that a huge page, if there are
@@ -110,26 +177,14 @@ impl Geometry {
         let segment_seglets = options
             .segment_seglets
             .unwrap_or((seglets / SEGMENTS_WANTED).clamp(SEGMENT_SEGLETS_MIN, SEGLETS_PER_SEGMENT));
-        let logs = usize::from(options.logs);
-        let full = (seglets / segment_seglets) as u64;
-        let cleaners = usize::from(options.cleaners);
-        let slots_of_digests = 2 * logs;
-        let slots_reserve = 16 * cleaners + slots_of_digests;
-        let expansion = u64::from(options.disk_expansion_percent);
-        // Half as many again, because segments that were closed early are not full.
-        let slots = (full * expansion / 100 * 3 / 2) as usize + slots_reserve + 2 * logs;
-        let emergency_reserve = 2 * logs * head_seglets(slots);
-        let cleaner_reserve = CLEANER_RESERVE_SEGMENTS * cleaners * segment_seglets + 2;
-        let usable = seglets.saturating_sub(emergency_reserve + cleaner_reserve);
-        let delete_reserve = (usable / 200).clamp(2, 32);
-        let overwrite_reserve =
-            (usable / 50).max(overwrite_seglets(options, usable / segment_seglets));
+        let slots = Slots::of(options, seglets / segment_seglets);
+        let reserves = SegletReserves::of(options, seglets, segment_seglets, &slots);
         // Beside the reserves: room for the heads and for as much again as the cleaner's reserve.
-        let minimum = emergency_reserve
-            + 2 * cleaner_reserve
-            + delete_reserve
+        let minimum = reserves.emergency
+            + 2 * reserves.cleaner
+            + reserves.delete
             + segment_seglets / 4
-            + 8 * logs
+            + 8 * usize::from(options.logs)
             + 8 * segment_seglets;
         if seglets < minimum {
             return Err(OpenError::TooSmall {
@@ -139,28 +194,14 @@ impl Geometry {
                 segment_bytes: (segment_seglets * SEGLET_BYTES) as u32,
             });
         }
-        let live_seglets = usable - delete_reserve - overwrite_reserve;
+        let unreserved = seglets - reserves.cleaner - reserves.emergency;
+        let live_seglets = unreserved - reserves.delete - reserves.overwrite;
         Ok(Self {
             seglets,
             segment_seglets,
-            cleaner_reserve,
-            emergency_reserve,
-            delete_reserve,
-            overwrite_reserve,
+            reserves,
             slots,
-            slots_reserve,
-            slots_of_digests,
-            disk_bytes_max: match options.durability {
-                Durability::Volatile => u64::MAX,
-                Durability::Replicated => {
-                    let factor = u128::from(options.disk_expansion_percent);
-                    let bytes = u128::from(options.memory.bytes()) * factor / 100;
-                    u64::try_from(bytes).unwrap_or(u64::MAX)
-                }
-            },
-            live_bytes_max: live_bytes_max(options, live_seglets),
-            live_bytes_with_graves_max: (live_seglets * SEGLET_BYTES) as u64,
-            epoch_slots: options.epoch_slots,
+            limits: Limits::of(options, live_seglets),
         })
     }
 
@@ -171,19 +212,13 @@ impl Geometry {
 
     /// The seglets that appends leave free when they make live data more.
     pub(crate) fn reserves_of_growth(&self) -> usize {
-        self.delete_reserve + self.overwrite_reserve
+        self.reserves.delete + self.reserves.overwrite
     }
 
     /// Seglets that are no reserve.
     pub(crate) fn usable(&self) -> usize {
-        self.seglets - self.cleaner_reserve - self.emergency_reserve
+        self.seglets - self.reserves.cleaner - self.reserves.emergency
     }
-}
-
-/// The share that was asked for, or what there are seglets for beside the reserves.
-fn live_bytes_max(options: &LogOptions, seglets: usize) -> u64 {
-    let share = options.memory.bytes() / 100 * u64::from(options.live_percent_max);
-    share.min((seglets * SEGLET_BYTES) as u64)
 }
 
 /// Seglets of a head with nothing but its own entries: statistics take less than 8 KiB, a digest

@@ -54,16 +54,16 @@ impl Admission {
         encoded: &[Encoded<'_>],
     ) -> Result<(), AppendError> {
         let live = storage.live_bytes();
-        let at_limit = live >= storage.geometry.live_bytes_max;
+        let at_limit = live >= storage.geometry.limits.live_bytes;
         // The load keeps the line shared.
         if self.at_live_limit.load(Ordering::Relaxed) != at_limit {
             self.at_live_limit.store(at_limit, Ordering::Relaxed);
         }
         let growth = growth(class, encoded);
         let limit = if growth <= u64::from(class.graves_bytes()) {
-            storage.geometry.live_bytes_with_graves_max
+            storage.geometry.limits.live_bytes_with_graves
         } else {
-            storage.geometry.live_bytes_max
+            storage.geometry.limits.live_bytes
         };
         if growth == 0 || live + growth <= limit {
             return Ok(());
@@ -99,7 +99,7 @@ pub(crate) fn seglets_left_by(
         AppendClass::Replace { .. } if growth(class, encoded) > u64::from(class.graves_bytes()) => {
             geometry.reserves_of_growth()
         }
-        AppendClass::Replace { .. } | AppendClass::Replay => geometry.delete_reserve,
+        AppendClass::Replace { .. } | AppendClass::Replay => geometry.reserves.delete,
         AppendClass::Delete | AppendClass::Internal => 0,
     }
 }

@@ -86,12 +86,12 @@ impl Heads {
         let leave = if frees {
             0
         } else {
-            geometry.slots_of_digests + usize::from(storage.options.cleaners)
+            geometry.slots.digests + usize::from(storage.options.cleaners)
         };
         let slots = storage.table.take_slots(1, leave);
         let slot = slots.ok_or(FullReason::Segments)?[0];
         self.roll_with(log, head, slot, |count| {
-            let ordinary = storage.take_default(log.part, count, geometry.delete_reserve);
+            let ordinary = storage.take_default(log.part, count, geometry.reserves.delete);
             let emergency = || storage.take_reserved(log.part, SegletClass::Emergency, count);
             match ordinary {
                 Some(seglets) => Some((seglets, Purpose::Entries)),
@@ -309,8 +309,8 @@ mod tests {
         appended.expect("there is room");
         let committed = side.commit().expect("a volatile side log is durable");
         while space.roll(log).is_ok() {}
-        let left = space.storage().geometry.slots_of_digests
-            + usize::from(space.storage().options.cleaners);
+        let left =
+            space.storage().geometry.slots.digests + usize::from(space.storage().options.cleaners);
         assert_eq!(space.storage().table.free_slot_count(), left);
         let unknown = space.drop_committed(log, committed.pending());
         assert!(unknown.is_empty());

@@ -105,23 +105,23 @@ impl<'c> Balance<'c> {
     /// Whether slots are low, with `coming` taken as free.
     fn slots_low(&self, coming: usize) -> bool {
         let geometry = &self.storage().geometry;
-        let slots = geometry.slots - geometry.slots_reserve;
+        let slots = geometry.slots.all - geometry.slots.reserve;
         let free = self.storage().table.free_slot_count() + coming;
-        let usable = free.saturating_sub(geometry.slots_reserve);
+        let usable = free.saturating_sub(geometry.slots.reserve);
         usable * 100 < slots * (100 - SLOTS_PERCENT)
     }
 
     /// Whether the log on disk is too long, with `leaving` bytes of it taken as gone.
     fn disk_low(&self, leaving: u64) -> bool {
         let slack = u64::from(self.shared.options.disk_slack_percent.min(100));
-        let max = self.storage().geometry.disk_bytes_max;
+        let max = self.storage().geometry.limits.disk_bytes;
         self.storage().table.disk_bytes().saturating_sub(leaving) > max - max / 100 * slack
     }
 
     /// Whether memory is low, with `coming` seglets taken as free.
     pub(super) fn memory_low(&self, coming: usize) -> bool {
         let geometry = &self.storage().geometry;
-        let floor = (geometry.delete_reserve + geometry.segment_seglets / 4) as u64;
+        let floor = (geometry.reserves.delete + geometry.segment_seglets / 4) as u64;
         let (free, start) = (self.free_permille(coming), self.start_permille());
         free < start
             || self.free_seglets(coming) < floor
@@ -183,7 +183,7 @@ impl<'c> Balance<'c> {
     fn free_seglets(&self, coming: usize) -> u64 {
         let free = self.storage().seglets.free();
         let free = (free.default + free.cleaner) as usize + coming;
-        free.saturating_sub(self.storage().geometry.cleaner_reserve) as u64
+        free.saturating_sub(self.storage().geometry.reserves.cleaner) as u64
     }
 
     /// Seglets that survivors may take now: the cleaners' own, and half of what is free beyond what
@@ -199,7 +199,7 @@ impl<'c> Balance<'c> {
         };
         let kept = match self.growth().filter(has_room) {
             Some(growth) => growth.reserves,
-            None => self.storage().geometry.delete_reserve,
+            None => self.storage().geometry.reserves.delete,
         };
         pool.cleaner as usize + free.saturating_sub(kept) / 2
     }
@@ -210,7 +210,9 @@ impl<'c> Balance<'c> {
     pub(super) fn least_gain(&self, goal: Goal) -> usize {
         match (self.storage().options.durability, goal) {
             (Durability::Volatile, Goal::Memory | Goal::Disk | Goal::Slots) => 1,
-            (Durability::Replicated, Goal::Disk) => 1 + head_seglets(self.storage().geometry.slots),
+            (Durability::Replicated, Goal::Disk) => {
+                1 + head_seglets(self.storage().geometry.slots.all)
+            }
             (Durability::Replicated, Goal::Memory | Goal::Slots) => 2,
         }
     }

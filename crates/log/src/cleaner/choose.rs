@@ -327,7 +327,7 @@ impl<'c> Choice<'c> {
         // Others hold what there was until they are durable: a segment would be read through in
         // vain.
         let free = self.storage().seglets.free();
-        let spare = (free.default as usize).saturating_sub(self.storage().geometry.delete_reserve);
+        let spare = (free.default as usize).saturating_sub(self.storage().geometry.reserves.delete);
         let free = free.cleaner as usize + spare;
         let poorest = self.storage().seglets.poorest();
         let of_log = |log| {

@@ -330,11 +330,11 @@ impl Pass {
         // than the victims take slots for good, as appends do. Passes that make segments no fewer
         // leave the slots with which others do that.
         let leave = if count > self.victims.len() {
-            geometry.slots_reserve
+            geometry.slots.reserve
         } else if count + heads > self.victims.len() {
-            geometry.slots_of_digests + usize::from(shared.storage().options.cleaners)
+            geometry.slots.digests + usize::from(shared.storage().options.cleaners)
         } else {
-            geometry.slots_of_digests
+            geometry.slots.digests
         };
         let Some(slots) = shared.storage().table.take_slots(count, leave) else {
             return false;

@@ -57,8 +57,8 @@ impl LogMemory {
             dead: DeadBits::new(raw.len(), options.huge_pages)?,
             raw,
             table: SegletTable::new(geometry.seglets)?,
-            epochs: ReclaimEpochs::with_clock(geometry.epoch_slots, options.epoch_clock)?,
-            live: LiveCounts::new(options.logs, geometry.slots),
+            epochs: ReclaimEpochs::with_clock(options.epoch_slots, options.epoch_clock)?,
+            live: LiveCounts::new(options.logs, geometry.slots.all),
             check: match options.durability {
                 Durability::Volatile => Check::Structure,
                 Durability::Replicated => Check::Checksum,

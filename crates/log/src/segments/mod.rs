@@ -66,7 +66,7 @@ impl Storage {
             memory: Arc::new(memory),
             clock: LogClock::new(options.now_s),
             seglets: Seglets::new(&geometry, &parts),
-            table: SegmentTable::new(geometry.slots),
+            table: SegmentTable::new(geometry.slots.all),
             retired: RetiredList::default(),
             geometry,
             options,
@@ -98,7 +98,7 @@ impl Storage {
         count: usize,
     ) -> Option<Vec<u32>> {
         let leave = match class {
-            SegletClass::Cleaner => self.geometry.delete_reserve,
+            SegletClass::Cleaner => self.geometry.reserves.delete,
             SegletClass::Default | SegletClass::Emergency => 0,
         };
         self.seglets.take(class, count, leave, part)
@@ -109,10 +109,10 @@ impl Storage {
     /// again.
     pub(crate) fn slot_for_appends(&self) -> Option<u32> {
         let with_it = self.table.disk_bytes() + u64::from(self.geometry.segment_bytes());
-        if with_it > self.geometry.disk_bytes_max {
+        if with_it > self.geometry.limits.disk_bytes {
             return None;
         }
-        let slot = self.table.take_slots(1, self.geometry.slots_reserve);
+        let slot = self.table.take_slots(1, self.geometry.slots.reserve);
         slot.map(|slots| slots[0])
     }
 
@@ -227,8 +227,8 @@ mod tests {
         let storage = Storage::new(options).expect("enough memory");
         let part = PartIndex(0);
         let (own, kept) = (
-            storage.geometry.cleaner_reserve,
-            storage.geometry.delete_reserve,
+            storage.geometry.reserves.cleaner,
+            storage.geometry.reserves.delete,
         );
         let free = storage.seglets.free().default as usize;
         assert!(storage.take_default(part, free - kept, kept).is_some());

@@ -32,14 +32,14 @@ impl Seglets {
     pub(crate) fn new(geometry: &Geometry, parts: &[u32]) -> Self {
         let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
         let reserves = Reserves {
-            cleaner: count(geometry.cleaner_reserve),
-            emergency: count(geometry.emergency_reserve),
+            cleaner: count(geometry.reserves.cleaner),
+            emergency: count(geometry.reserves.emergency),
         };
         Self {
             pool: SegletPool::divided(parts, reserves)
                 .expect("the geometry leaves seglets beside the reserves"),
             gate: OnceLock::new(),
-            delete_reserve: geometry.delete_reserve,
+            delete_reserve: geometry.reserves.delete,
             segment_seglets: geometry.segment_seglets,
             growth: AtomicUsize::new(0),
             gains: AtomicUsize::new(0),
