@@ -16,12 +16,9 @@ const SERVERS: u64 = 4;
 
 fn some_fault(rng: &FakeCluster) -> (Opcode, Fault) {
     let opcodes = [
-        Opcode::Read,
-        Opcode::Write,
-        Opcode::Delete,
-        Opcode::Increment,
-        Opcode::MultiRead,
-        Opcode::MultiWrite,
+        Opcode::Get,
+        Opcode::Mutate,
+        Opcode::Mutate,
         Opcode::Enumerate,
         Opcode::GetTable,
     ];
