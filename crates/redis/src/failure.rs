@@ -4,9 +4,7 @@
 //! and what to do.
 
 use crate::reply::Failure;
-use pluvio_client::{
-    Addend, Change, ClientError, ErrorKind, FatalKind, RetryReason, Unfit,
-};
+use pluvio_client::{Addend, Change, ClientError, ErrorKind, FatalKind, RetryReason, Unfit};
 use pluvio_units::VALUE_MAX;
 
 pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
@@ -29,8 +27,7 @@ pub(crate) const NO_CLUSTER: Failure =
 pub(crate) const BAD_BIT: Failure = Failure::fixed("ERR bit is not an integer or out of range");
 pub(crate) const BAD_BIT_OFFSET: Failure =
     Failure::fixed("ERR bit offset is not an integer or out of range");
-pub(crate) const BIT_IS_NEITHER: Failure =
-    Failure::fixed("ERR The bit argument must be 1 or 0.");
+pub(crate) const BIT_IS_NEITHER: Failure = Failure::fixed("ERR The bit argument must be 1 or 0.");
 pub(crate) const BAD_FIELD: Failure = Failure::fixed(
     "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
 );
