@@ -9,8 +9,7 @@ use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
-use pluvio_client::{BitAction, BitOverflow, BitStep, Change, Projection, Span};
-use pluvio_mutation::BIT_STEPS_MAX;
+use pluvio_client::{BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Projection, Span};
 
 /// Bits that a value of Redis can have: offsets are below, also where values are shorter here.
 const BIT_OFFSETS: i64 = 1 << 32;

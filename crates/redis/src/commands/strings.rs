@@ -8,7 +8,7 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
-use pluvio_client::{Addend, Change, Mutation, Projection, RejectRules, Span};
+use pluvio_client::{Addend, Change, DECIMAL_BYTES_MAX, Mutation, Projection, RejectRules, Span};
 
 /// Makes a change; what it gives is the reply.
 pub(super) async fn change(
@@ -259,8 +259,10 @@ pub(super) async fn increment_by_float(
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
+    let by = Some(command.get(2)).filter(|by| by.len() <= DECIMAL_BYTES_MAX);
     // The owner tells whether this text is a number.
-    let by = core::str::from_utf8(command.get(2)).map_err(|_| failure::NOT_FLOAT)?;
+    let by = by.and_then(|by| core::str::from_utf8(by).ok());
+    let by = by.ok_or(failure::NOT_FLOAT)?;
     change(core, db, command, Change::Add(Addend::Decimal(by))).await
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // everything here is test code
 
 mod bench;
+mod bits;
 mod docs;
 mod faults;
 mod needs_redis_server;
@@ -10,3 +11,4 @@ mod parser;
 mod pipeline;
 mod real_server;
 mod session;
+mod updates;
