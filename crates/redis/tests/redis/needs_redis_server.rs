@@ -63,6 +63,90 @@ const FLOATS: [&str; 10] = [
 ];
 const SMALL: [&str; 8] = ["0", "1", "3", "-1", "-3", "7", "20", "x"];
 
+const BIT_TYPES: [&str; 12] = [
+    "u1", "u4", "u8", "u63", "i1", "i5", "i8", "i64", "u64", "i65", "u0", "x",
+];
+const BIT_OFFSETS: [&str; 10] = [
+    "0",
+    "3",
+    "7",
+    "64",
+    "#0",
+    "#1",
+    "#2",
+    "-1",
+    "#x",
+    "4294967296",
+];
+/// Ends of spans. Where a key does not exist, Redis 7.0 does not look at wrong ones.
+const PLACES: [&str; 10] = [
+    "0",
+    "1",
+    "-1",
+    "2",
+    "-2",
+    "9",
+    "-9",
+    "100",
+    "-100",
+    "9223372036854775807",
+];
+
+/// BITFIELD or BITFIELD_RO of a key.
+fn fields(dice: &mut Dice, key: &[u8]) -> Parts {
+    let name = dice.one(&["BITFIELD", "BITFIELD", "BITFIELD", "BITFIELD_RO"]);
+    let mut parts = vec![name.as_bytes().to_vec(), key.to_vec()];
+    for _ in 0..=dice.below(3) {
+        let operation = dice.one(&["GET", "SET", "INCRBY", "incrby", "OVERFLOW", "overflow"]);
+        let mut words = vec![operation];
+        if operation.eq_ignore_ascii_case("overflow") {
+            words.push(dice.one(&["WRAP", "sat", "FAIL", "SAT", "fail", "FOO"]));
+        } else {
+            // Mostly of types and at offsets that there can be.
+            let limit = if dice.below(4) == 0 { 0 } else { 4 };
+            words.push(dice.one(&BIT_TYPES[..BIT_TYPES.len() - limit]));
+            words.push(dice.one(&BIT_OFFSETS[..BIT_OFFSETS.len() - limit * 3 / 4]));
+            if operation != "GET" {
+                words.push(dice.one(&INTEGERS[..INTEGERS.len() - limit]));
+            }
+        }
+        parts.extend(words.iter().map(|word| word.as_bytes().to_vec()));
+    }
+    parts
+}
+
+/// A command on bits.
+fn on_bits(dice: &mut Dice, key: Vec<u8>) -> Parts {
+    let name = |text: &str| text.as_bytes().to_vec();
+    let (bit, offset) = (dice.one(&["0", "1"]), dice.one(&BIT_OFFSETS));
+    let mut parts = match dice.below(6) {
+        0 => {
+            return vec![
+                name("SETBIT"),
+                key,
+                name(offset),
+                name(dice.one(&["0", "1", "2"])),
+            ];
+        }
+        1 => return vec![name("GETBIT"), key, name(offset)],
+        2 => vec![name("BITCOUNT"), key],
+        3 => vec![name("BITPOS"), key, name(bit)],
+        _ => return fields(dice, &key),
+    };
+    match dice.below(4) {
+        0 => {}
+        1 if parts[0] == b"BITPOS" => parts.push(name(dice.one(&PLACES))),
+        more => {
+            let (start, end) = (dice.one(&PLACES), dice.one(&PLACES));
+            parts.extend([name(start), name(end)]);
+            if more == 3 {
+                parts.push(name(dice.one(&["BIT", "bit", "BYTE"])));
+            }
+        }
+    }
+    parts
+}
+
 /// A command, often right, sometimes wrong.
 fn command(dice: &mut Dice) -> Parts {
     let key = dice.one(&KEYS).as_bytes().to_vec();
@@ -73,7 +157,7 @@ fn command(dice: &mut Dice) -> Parts {
     let second = dice.one(&SMALL).as_bytes().to_vec();
     let float = dice.one(&FLOATS).as_bytes().to_vec();
     let name = |text: &str| text.as_bytes().to_vec();
-    let mut parts = match dice.below(38) {
+    let mut parts = match dice.below(46) {
         0..4 => vec![name("SET"), key, value],
         4 => {
             let option = ["NX", "XX", "GET", "KEEPTTL", "nx", "FOO", "EX"];
@@ -119,6 +203,7 @@ fn command(dice: &mut Dice) -> Parts {
             key,
             value,
         ],
+        37..43 => return on_bits(dice, key),
         _ => vec![name("GET"), key],
     };
     // Sometimes the number of arguments is wrong.
@@ -348,6 +433,50 @@ const FIXED: &[&str] = &[
     "msetnx a",
     "msetnx a 1 b",
     "mset a 1 b",
+    "setbit a -1 1",
+    "setbit a x 2",
+    "setbit a #1 1",
+    "setbit a 0 2",
+    "setbit a 0 x",
+    "setbit a 4294967296 0",
+    "setbit a 1",
+    "getbit a x",
+    "getbit a 4294967295",
+    "getbit a 4294967296",
+    "bitcount",
+    "bitcount a",
+    "bitpos a",
+    "bitpos a x",
+    "bitpos a 2",
+    "bitpos a 0",
+    "bitpos a 1",
+    "bitpos a 0 5 6 bit",
+    "bitfield",
+    "bitfield a",
+    "bitfield a foo",
+    "bitfield a get u8",
+    "bitfield a get u64 0",
+    "bitfield a get u8 0 1",
+    "bitfield a get U8 0",
+    "bitfield a get u8 #536870911",
+    "bitfield a get u8 #536870912",
+    "bitfield a set u64 x x",
+    "bitfield a set u8 x x",
+    "bitfield a set u8 0 x",
+    "bitfield a overflow",
+    "bitfield a overflow foo",
+    "bitfield a overflow sat",
+    "bitfield_ro a",
+    "bitfield_ro a get u8 0 get i64 #1",
+    "bitfield_ro a get u8 0 overflow fail",
+    "bitfield_ro a set u8 0 1",
+    "bitfield_ro a set u8 0 x",
+    "incrbyfloat a x",
+    "incrbyfloat a nan",
+    "incrbyfloat a inf",
+    "incrbyfloat a 1x",
+    "setrange a -1 ",
+    "setrange a 5 ",
     "setrange a -1 x",
     "setrange a x x",
     "setrange a 0",
