@@ -9,7 +9,7 @@
 //!   operation on it, which then looks the name up again and repeats itself, at most [`TRIES_MAX`]
 //!   times.
 //! - DB-4: conditions of a change are on existence and on values, which mean the same in every
-//!   table. Versions of different tables cannot be compared, so none leaves this module.
+//!   table. Versions of different tables cannot be compared, so no condition names one.
 //! - DB-5: a change that leaves an absent object absent does not create the table.
 //!
 //! Threads: used by the event loop of its core; locks are never held over an await point, but for

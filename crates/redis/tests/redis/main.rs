@@ -9,6 +9,7 @@ mod faults;
 mod needs_redis_server;
 mod parser;
 mod pipeline;
+mod random;
 mod real_server;
 mod session;
 mod updates;
