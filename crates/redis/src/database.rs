@@ -80,7 +80,7 @@ fn reading<'a>(key: &'a [u8], projection: Projection<'a>) -> Get<'a> {
     }
 }
 
-/// What a change comes to when there is no object and it makes none.
+/// The outcome of a change that meets no object and makes none.
 fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
     match judge(mutation, None) {
         Verdict::Keep(outcome) => Some(outcome),

@@ -1,5 +1,5 @@
-//! Commands on bits of one value. What they ask for is read as Redis reads it; the owner of the key
-//! does it (crate `mutation`).
+//! Commands on bits of one value. Their arguments are read as Redis reads them. The owner of the
+//! key computes (crate `mutation`).
 
 use super::CommandResult;
 use super::strings::{change, read};

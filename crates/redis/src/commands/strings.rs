@@ -1,4 +1,5 @@
-//! Commands on one value: each is one read or one change at the owner of its key, in one round trip.
+//! Commands on one value. Each is one read or one change at the owner of its key, in one round
+//! trip.
 
 use super::{CommandResult, is_rejected};
 use crate::database::{DatabaseId, mutation};
@@ -10,7 +11,7 @@ use crate::shared::Core;
 use bytes::Bytes;
 use pluvio_client::{Addend, Change, DECIMAL_BYTES_MAX, Mutation, Projection, RejectRules, Span};
 
-/// Makes a change; what it gives is the reply.
+/// Makes a change and replies with its output.
 pub(super) async fn change(
     core: &Core,
     db: DatabaseId,
@@ -21,7 +22,7 @@ pub(super) async fn change(
     Ok(outcome.await?.into_output().into())
 }
 
-/// Reads a value or a part of it; that is the reply.
+/// Reads a value or a part of it, and replies with that.
 pub(super) async fn read(
     core: &Core,
     db: DatabaseId,

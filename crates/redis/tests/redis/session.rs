@@ -84,6 +84,7 @@ fn what_is_not_supported_says_so() {
     assert_eq!(c.say("CLIENT TRACKING on"), tracking);
 }
 
+// shows: DB-1
 #[test]
 fn databases_are_tables_that_only_writing_creates() {
     let mut bench = Bench::new();
@@ -117,6 +118,7 @@ fn databases_are_tables_that_only_writing_creates() {
     assert!(names(&bench).is_empty());
 }
 
+// shows: DB-3
 #[test]
 fn a_flush_elsewhere_is_found_out() {
     let mut bench = Bench::new();
@@ -136,6 +138,7 @@ fn a_flush_elsewhere_is_found_out() {
     }
 }
 
+// shows: DB-3, DB-4
 #[test]
 fn a_change_that_meets_a_flush_is_made_in_the_new_table() {
     for (command, reply, left) in [
@@ -165,6 +168,7 @@ fn a_change_that_meets_a_flush_is_made_in_the_new_table() {
     }
 }
 
+// shows: DB-2
 #[test]
 fn a_missing_database_is_looked_for_again_by_every_read() {
     let mut bench = Bench::new();

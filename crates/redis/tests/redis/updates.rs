@@ -333,6 +333,7 @@ fn a_hundred_clients_change_one_key_a_hundred_times_each() {
     assert_eq!(bench.service.totals().errors.len(), 0);
 }
 
+// shows: DB-1, DB-5
 #[test]
 fn what_makes_no_object_makes_no_table() {
     for command in [
