@@ -221,7 +221,7 @@ fn slowest_write_beside_a_slow_disk(seed: u64) -> Option<Duration> {
 fn what_fits_only_without_dead_objects_is_recovered() {
     const LIVE: u32 = 200;
     const CHANGED: u32 = 180;
-    const OTHERS: u32 = 180;
+    const OTHERS: u32 = 200;
     let _marks = pluvio_units::Marks::to_reach(&["recovery-memory-full"]);
     let mut rig = Rig::of(11, 2, 1);
     rig.all_started();
