@@ -3,11 +3,11 @@
 //!
 //! It answers requests all the time. While it does not lead, it refuses them and says who does.
 
-use crate::lead::{Campaign, End};
+use crate::lead::{Campaign, End, Outlook, Tenure};
 use crate::options::CoordinatorOptions;
 use crate::service::{Coordinator, CoordinatorError, refuse_as_not_leader};
-use crate::shared::LOOP;
 use crate::store::{MetadataStore, StoreError};
+use crate::tasks::LOOP;
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service, watch};
 use pluvio_units::ClusterId;
@@ -33,6 +33,16 @@ pub enum Standing {
     Waiting(String),
     /// It leads.
     Leading(Arc<Coordinator>),
+}
+
+impl From<Outlook> for Standing {
+    fn from(outlook: Outlook) -> Self {
+        match outlook {
+            Outlook::Looking => Self::Looking,
+            Outlook::Deciding => Self::Deciding,
+            Outlook::Waiting(leader) => Self::Waiting(leader),
+        }
+    }
 }
 
 /// One of several coordinators. Answers requests as a [`Service`]; give it to `Network::listen`,
@@ -116,7 +126,7 @@ impl Candidate {
         };
         let mut seen = None;
         loop {
-            let tell = |now| self.stands(now);
+            let tell = |now: Outlook| self.stands(now.into());
             let trouble = |error: Option<&StoreError>| self.note_trouble(error);
             let won = campaign.run(&mut seen, tell, trouble).await;
             let known = campaign.known;
@@ -153,7 +163,7 @@ impl Candidate {
     /// Reads the state; tries again while the store fails.
     async fn take_office(
         &self,
-        tenure: &Arc<crate::lead::Tenure>,
+        tenure: &Arc<Tenure>,
         known: Option<ClusterId>,
     ) -> Result<Arc<Coordinator>, CoordinatorError> {
         loop {

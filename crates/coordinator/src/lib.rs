@@ -7,9 +7,9 @@
 //!
 //! Invariants
 //! - COORD-1: a state is published (to requests, servers, other tasks) only after the store has
-//!   it, and changes are stored one after the other. See `shared::Shared::change`.
+//!   it, and changes are stored one after the other. See `ledger`.
 //! - COORD-2: unfinished work is found by looking at the state, in operation as at start: a crash
-//!   between any two stored changes loses no work. See `supervise`.
+//!   between any two stored changes loses no work. See `work`.
 //! - COORD-3: whatever is told to other servers may be told again.
 //! - COORD-4: a server id that was declared crashed is never up again, and a server is removed
 //!   from the list only when it has no tablets.
@@ -22,7 +22,7 @@
 //!   copied its owner is up and serves it, and the receiver is up: whatever ends one of these ends
 //!   the migration in the same change.
 //! - COORD-8: an open head is not taken for the end of its log when anything on any backup shows
-//!   that it was durably closed. See `recovery::plan`.
+//!   that it was durably closed. See `work::recover`.
 //! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or
 //!   others makes the log incomplete, never another one.
 //! - COORD-10: a log does not end with a head of which every replica found was on a machine that
@@ -39,27 +39,22 @@
 //!
 //! Not here: reading replicas (backups), replaying (masters), placing replicas (masters).
 
-mod assign;
 mod candidate;
-mod cut;
-mod detect;
-mod drop_table;
+mod context;
 mod lead;
-mod migrate;
+mod ledger;
+mod members;
 mod options;
-mod push;
-mod recovery;
-mod server_list;
+mod refusals;
 mod service;
-mod set_back;
-mod shared;
 mod state;
 mod status;
 mod store;
-mod supervise;
-mod tables;
+mod suspicion;
+mod tasks;
 #[cfg(test)]
 mod testing;
+mod work;
 
 pub use candidate::{Candidate, Standing};
 pub use options::CoordinatorOptions;

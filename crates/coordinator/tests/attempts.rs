@@ -80,12 +80,12 @@ fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
             cluster.server(index).behaviour.on_recover = vec![OnRecover::Fail; 99];
         }
         cluster.crash(0);
-        let mut phase = String::new();
+        let mut stage = String::new();
         for _ in 0..200 {
             cluster.sim.run_for(SECOND / 20);
             let latest = cluster.status().recoveries.pop();
-            phase = latest.map_or_else(String::new, |recovery| recovery.phase);
-            if phase.contains("failed") {
+            stage = latest.map_or_else(String::new, |recovery| recovery.stage.to_string());
+            if stage.contains("failed") {
                 break;
             }
         }
@@ -93,7 +93,7 @@ fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
         let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
         let failed = failed.join(", ");
         let why = format!("; failed on server {failed} (a failure was asked for)");
-        assert!(phase.ends_with(&why), "seed {seed}: {phase}");
+        assert!(stage.ends_with(&why), "seed {seed}: {stage}");
         let status = cluster.calm_down();
         let recovery = &status.recoveries[0];
         assert_eq!(recovery.attempts, 2, "seed {seed}: {recovery:?}");

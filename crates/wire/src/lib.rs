@@ -22,6 +22,7 @@ mod limits;
 mod migration;
 mod opcode;
 mod recovery;
+mod recovery_stage;
 mod refusal;
 mod replication;
 
@@ -34,6 +35,7 @@ pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;
 pub use opcode::{Class, Opcode, Role};
 pub use recovery::*;
+pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 

@@ -12,10 +12,9 @@ use super::{
     CHALLENGE, Challenge, LEADER, LeaderRecord, STORE_LIMIT, STORE_RETRY, TAKEOVER, Tenure, decode,
     encode,
 };
-use crate::candidate::Standing;
-use crate::detect::{Sign, Suspicion, Verdict, who_is_there};
 use crate::state::{LoadError, State};
 use crate::store::{Change, Condition, MetadataStore, Outcome, StoreError};
+use crate::suspicion::{Sign, Suspicion, Verdict, who_is_there};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;
@@ -42,7 +41,18 @@ const ASKED: usize = 8;
 /// How long a store is asked that has never answered yet: it may be starting as well.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
-/// Who stands for election.
+/// What a candidate does while it does not lead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outlook {
+    /// It does not know which coordinator leads: the store fails.
+    Looking,
+    /// The leader does not answer. It takes over, or hears from the leader, within seconds.
+    Deciding,
+    /// Another one leads, at this address.
+    Waiting(String),
+}
+
+/// A candidate that stands for election.
 pub(crate) struct Campaign {
     pub(crate) env: Env,
     pub(crate) store: Arc<dyn MetadataStore>,
@@ -79,7 +89,7 @@ impl Campaign {
     pub(crate) async fn run(
         &self,
         seen: &mut Option<u64>,
-        tell: impl Fn(Standing),
+        tell: impl Fn(Outlook),
         trouble: impl Fn(Option<&StoreError>),
     ) -> Result<Arc<Tenure>, CampaignError> {
         let clock = &self.env.clock;
@@ -107,7 +117,7 @@ impl Campaign {
                         reported = true;
                     }
                     trouble(Some(&error));
-                    tell(Standing::Looking);
+                    tell(Outlook::Looking);
                     clock.sleep(STORE_RETRY).await;
                 }
             }
@@ -122,7 +132,7 @@ impl Campaign {
     async fn round(
         &self,
         seen: &mut Option<u64>,
-        tell: &impl Fn(Standing),
+        tell: &impl Fn(Outlook),
     ) -> Result<Option<Arc<Tenure>>, Trouble> {
         let Some(found) = self.get(LEADER).await? else {
             if seen.is_some() {
@@ -144,12 +154,12 @@ impl Campaign {
         }
         let reaches_servers = match self.look_after(&record).await {
             Health::Leads => {
-                tell(Standing::Waiting(record.address));
+                tell(Outlook::Waiting(record.address));
                 self.env.clock.sleep(WATCH).await;
                 return Ok(None);
             }
             Health::LeadsNobody if !self.reaches_servers().await => {
-                tell(Standing::Waiting(record.address));
+                tell(Outlook::Waiting(record.address));
                 self.env.clock.sleep(ANSWERED_PAUSE).await;
                 return Ok(None);
             }
@@ -169,7 +179,7 @@ impl Campaign {
             }
         };
         self.check_cluster().await?;
-        tell(Standing::Deciding);
+        tell(Outlook::Deciding);
         if self.challenge(&found, reaches_servers).await? {
             pluvio_units::mark("coordinator-takes-over");
             return self.take_over(Some((found, record))).await;
@@ -180,7 +190,7 @@ impl Campaign {
         let now: LeaderRecord = decode(LEADER, &found)?;
         if now.candidate == record.candidate && !now.released {
             tracing::info!(leader = record.address, "it answered through the store");
-            tell(Standing::Waiting(record.address));
+            tell(Outlook::Waiting(record.address));
             self.env.clock.sleep(ANSWERED_PAUSE).await;
         }
         Ok(None)

@@ -1,5 +1,5 @@
 //! Which of several coordinators on one store leads, and why no other one can change anything
-//! (003 §9).
+//! [RAMCloud §9].
 //!
 //! ```text
 //! leader       LeaderRecord: term, candidate, address, number of the last batch
@@ -37,7 +37,7 @@ mod campaign;
 mod contact;
 mod tenure;
 
-pub(crate) use campaign::{Campaign, CampaignError};
+pub(crate) use campaign::{Campaign, CampaignError, Outlook};
 pub(crate) use tenure::{End, Tenure};
 
 use crate::store::{Change, StoreError};
