@@ -22,9 +22,9 @@
 //!   it comes back.
 
 mod arriving;
+mod change_notes;
 mod ended;
 mod leaving;
-mod notes;
 
 pub(crate) use arriving::Arrivals;
 pub(crate) use leaving::Leavings;

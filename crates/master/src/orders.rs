@@ -16,13 +16,13 @@ struct Newest {
 
 /// The newest that was said of each table. Whoever does what was said does it under the same lock.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Orders {
     tables: BTreeMap<TableId, Newest>,
     /// Of the tables that are not remembered: nothing newer than this was said of any.
     forgotten: MetadataVersion,
 }
 
-impl Told {
+impl Orders {
     /// Notes that this was said of a table that is there. Of what has no number (0) only that its
     /// table is dropped can be known.
     ///
@@ -91,47 +91,47 @@ mod tests {
 
     #[test]
     fn what_is_older_is_refused_and_what_is_repeated_is_not() {
-        let mut told = Told::default();
-        told.admit(TABLE, version(5)).unwrap();
-        told.admit(TABLE, version(5)).unwrap();
-        told.admit(TABLE, version(7)).unwrap();
-        let late = told.admit(TABLE, version(6)).unwrap_err();
+        let mut orders = Orders::default();
+        orders.admit(TABLE, version(5)).unwrap();
+        orders.admit(TABLE, version(5)).unwrap();
+        orders.admit(TABLE, version(7)).unwrap();
+        let late = orders.admit(TABLE, version(6)).unwrap_err();
         assert_eq!(late.fatal_kind(), Some(FatalKind::Stale));
-        told.admit(TableId(2), version(1)).unwrap();
+        orders.admit(TableId(2), version(1)).unwrap();
     }
 
     #[test]
     fn what_has_no_number_is_never_late_but_for_a_dropped_table() {
-        let mut told = Told::default();
-        told.admit(TABLE, version(5)).unwrap();
-        told.admit(TABLE, version(0)).unwrap();
-        told.admit(TABLE, version(4)).unwrap_err();
-        told.dropped(TABLE, version(0));
-        told.admit(TABLE, version(0)).unwrap_err();
+        let mut orders = Orders::default();
+        orders.admit(TABLE, version(5)).unwrap();
+        orders.admit(TABLE, version(0)).unwrap();
+        orders.admit(TABLE, version(4)).unwrap_err();
+        orders.dropped(TABLE, version(0));
+        orders.admit(TABLE, version(0)).unwrap_err();
     }
 
     #[test]
     fn nothing_is_taken_of_a_dropped_table() {
-        let mut told = Told::default();
-        told.admit(TABLE, version(5)).unwrap();
-        told.dropped(TABLE, version(4));
-        told.admit(TABLE, version(9)).unwrap_err();
+        let mut orders = Orders::default();
+        orders.admit(TABLE, version(5)).unwrap();
+        orders.dropped(TABLE, version(4));
+        orders.admit(TABLE, version(9)).unwrap_err();
         // It was never here.
-        told.dropped(TableId(2), version(3));
-        told.admit(TableId(2), version(9)).unwrap_err();
+        orders.dropped(TableId(2), version(3));
+        orders.admit(TableId(2), version(9)).unwrap_err();
     }
 
     #[test]
     fn of_what_is_forgotten_only_what_is_newer_is_taken() {
-        let mut told = Told::default();
+        let mut orders = Orders::default();
         let tables = TABLES_MAX as u64;
         for id in 1..=tables + 3 {
-            told.dropped(TableId(id), version(100 + id));
+            orders.dropped(TableId(id), version(100 + id));
         }
-        assert_eq!(told.tables.len(), TABLES_MAX);
-        told.admit(TableId(1), version(102)).unwrap_err();
-        told.admit(TableId(tables + 9), version(102)).unwrap_err();
-        told.admit(TableId(tables + 9), version(103)).unwrap();
-        told.admit(TableId(4), version(9)).unwrap_err();
+        assert_eq!(orders.tables.len(), TABLES_MAX);
+        orders.admit(TableId(1), version(102)).unwrap_err();
+        orders.admit(TableId(tables + 9), version(102)).unwrap_err();
+        orders.admit(TableId(tables + 9), version(103)).unwrap();
+        orders.admit(TableId(4), version(9)).unwrap_err();
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// One key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Note {
+pub(crate) struct ChangeNote {
     pub(crate) key: Arc<[u8]>,
     /// The version of the object that the latest change deleted, if it was a delete.
     pub(crate) deleted: Option<ObjectVersion>,
@@ -19,14 +19,14 @@ pub(crate) struct Note {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Notes {
-    by_number: BTreeMap<u64, Note>,
+pub(crate) struct ChangeNotes {
+    by_number: BTreeMap<u64, ChangeNote>,
     numbers: BTreeMap<Arc<[u8]>, u64>,
     last: u64,
     bytes: usize,
 }
 
-impl Notes {
+impl ChangeNotes {
     /// Whether no further key should be changed (MOVE-4).
     pub(crate) fn is_full(&self) -> bool {
         self.by_number.len() >= NOTES_MAX || self.bytes >= NOTES_BYTES_MAX
@@ -50,7 +50,8 @@ impl Notes {
             }
         };
         self.numbers.insert(Arc::clone(&key), self.last);
-        self.by_number.insert(self.last, Note { key, deleted });
+        self.by_number
+            .insert(self.last, ChangeNote { key, deleted });
     }
 
     /// Forgets the notes up to this number.
@@ -65,7 +66,7 @@ impl Notes {
     }
 
     /// The notes behind this number, at most so many.
-    pub(crate) fn behind(&self, after: u64, most: usize) -> Vec<(u64, Note)> {
+    pub(crate) fn behind(&self, after: u64, most: usize) -> Vec<(u64, ChangeNote)> {
         let notes = self.by_number.range(after.saturating_add(1)..);
         notes
             .take(most)
@@ -78,7 +79,7 @@ impl Notes {
 mod tests {
     use super::*;
 
-    fn keys(notes: &Notes, after: u64) -> Vec<(u64, Vec<u8>)> {
+    fn keys(notes: &ChangeNotes, after: u64) -> Vec<(u64, Vec<u8>)> {
         let notes = notes.behind(after, 100);
         notes
             .into_iter()
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_key_has_one_note_with_its_latest_number() {
-        let mut notes = Notes::default();
+        let mut notes = ChangeNotes::default();
         for key in [b"a", b"b", b"a"] {
             notes.add(key, None);
         }
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_is_not_confirmed_can_be_asked_for_again() {
-        let mut notes = Notes::default();
+        let mut notes = ChangeNotes::default();
         notes.add(b"a", Some(ObjectVersion(7)));
         notes.add(b"b", None);
         assert_eq!(keys(&notes, 0).len(), 2);
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn notes_are_bounded_by_number_and_bytes() {
-        let mut notes = Notes::default();
+        let mut notes = ChangeNotes::default();
         let long = vec![1; 64 << 10];
         for n in 0..512_u32 {
             assert!(!notes.is_full());

@@ -1,6 +1,6 @@
 //! The recoveries that this master takes part in.
 
-use crate::wanted::Wanted;
+use crate::cancel::Cancellation;
 use pluvio_units::{RecoveryId, ServerId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,42 +16,42 @@ pub(crate) struct AttemptKey {
 /// The attempts under way here. Each is known from its request until it has left nothing behind or
 /// has been handed over.
 #[derive(Default)]
-pub(crate) struct Attempts(Mutex<BTreeMap<AttemptKey, Arc<Wanted>>>);
+pub(crate) struct Attempts(Mutex<BTreeMap<AttemptKey, Arc<Cancellation>>>);
 
 impl Attempts {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<AttemptKey, Arc<Wanted>>> {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<AttemptKey, Arc<Cancellation>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an attempt and withdraws the earlier ones of the same server: the coordinator has
+    /// Begins an attempt and cancels the earlier ones of the same server: the coordinator has
     /// given them up (REC-5). `None` when it is under way already. `prepare` runs while no other
     /// attempt can begin; on its error nothing has begun.
     pub(crate) fn begin<E>(
         &self,
         key: AttemptKey,
         prepare: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Option<Arc<Wanted>>, E> {
+    ) -> Result<Option<Arc<Cancellation>>, E> {
         let mut map = self.map();
         if map.contains_key(&key) {
             return Ok(None);
         }
-        for (earlier, wanted) in map.iter() {
+        for (earlier, cancellation) in map.iter() {
             if earlier.crashed == key.crashed && earlier.recovery < key.recovery {
-                wanted.withdraw();
+                cancellation.cancel();
             }
         }
         prepare()?;
-        let wanted = Arc::new(Wanted::new("nobody waits for it any longer"));
-        map.insert(key, Arc::clone(&wanted));
-        Ok(Some(wanted))
+        let cancellation = Arc::new(Cancellation::new("nobody waits for it any longer"));
+        map.insert(key, Arc::clone(&cancellation));
+        Ok(Some(cancellation))
     }
 
-    /// Withdraws the attempts for servers that are not `in_list`: what they had is served
+    /// Cancels the attempts for servers that are not `in_list`: what they had is served
     /// elsewhere.
-    pub(crate) fn withdraw_unless(&self, in_list: impl Fn(ServerId) -> bool) {
-        for (key, wanted) in self.map().iter() {
+    pub(crate) fn cancel_unless(&self, in_list: impl Fn(ServerId) -> bool) {
+        for (key, cancellation) in self.map().iter() {
             if !in_list(key.crashed) {
-                wanted.withdraw();
+                cancellation.cancel();
             }
         }
     }
@@ -74,12 +74,12 @@ mod tests {
         }
     }
 
-    fn begin(attempts: &Attempts, key: AttemptKey) -> Option<Arc<Wanted>> {
+    fn begin(attempts: &Attempts, key: AttemptKey) -> Option<Arc<Cancellation>> {
         attempts.begin(key, || Ok::<(), ()>(())).expect("prepared")
     }
 
     #[test]
-    fn a_later_attempt_withdraws_earlier_ones_of_its_server_only() {
+    fn a_later_attempt_cancels_earlier_ones_of_its_server_only() {
         let attempts = Attempts::default();
         let [first, beside, other, later] =
             [key(1, 10, 0), key(1, 10, 1), key(2, 11, 0), key(1, 13, 0)]
@@ -88,13 +88,13 @@ mod tests {
         let new_beside = begin(&attempts, key(1, 12, 1)).expect("new");
         assert!(begin(&attempts, key(1, 12, 1)).is_none(), "known");
         assert!(first.check().is_err() && beside.check().is_err());
-        for wanted in [other, later, new, new_beside] {
-            assert_eq!(wanted.check(), Ok(()));
+        for cancellation in [other, later, new, new_beside] {
+            assert_eq!(cancellation.check(), Ok(()));
         }
     }
 
     #[test]
-    fn what_could_not_be_prepared_withdraws_and_leaves_nothing() {
+    fn what_could_not_be_prepared_cancels_and_leaves_nothing() {
         let attempts = Attempts::default();
         let earlier = begin(&attempts, key(1, 10, 0)).expect("new");
         let refused = attempts.begin(key(1, 11, 0), || Err("occupied"));
@@ -105,11 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn attempts_for_servers_that_left_are_withdrawn() {
+    fn attempts_for_servers_that_left_are_cancelled() {
         let attempts = Attempts::default();
         let of_one_that_left = begin(&attempts, key(1, 10, 0)).expect("new");
         let other = begin(&attempts, key(2, 11, 0)).expect("new");
-        attempts.withdraw_unless(|server| server == ServerId(2));
+        attempts.cancel_unless(|server| server == ServerId(2));
         assert!(of_one_that_left.check().is_err());
         assert_eq!(other.check(), Ok(()));
     }

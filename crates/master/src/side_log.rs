@@ -15,8 +15,8 @@
 //!   appends for it any more; and a copy that the cleaner made of such an object stays only if the
 //!   index pointed to that object until the copy was there, so its segment was opened before.
 
+use crate::cancel::Cancellation;
 use crate::master::Master;
-use crate::wanted::Wanted;
 use bytes::Bytes;
 use pluvio_env::{Moment, timeout};
 use pluvio_log::{CommitError, SideLog};
@@ -68,7 +68,7 @@ impl Master {
     pub(crate) async fn log_of_tablets_begins(
         &self,
         tablets: &[(Arc<EngineTable>, HashRange)],
-        wanted: &Wanted,
+        cancellation: &Cancellation,
     ) -> Result<SegmentId, String> {
         let was_here = |(table, range): &(Arc<EngineTable>, HashRange)| {
             self.leaving.were_here(table.id(), *range)
@@ -81,7 +81,7 @@ impl Master {
         for log in space.logs() {
             let give_up = self.env.clock.now() + self.recovery_options.patience;
             let head = loop {
-                wanted.check()?;
+                cancellation.check()?;
                 match space.roll(log) {
                     Ok(position) => break position.segment,
                     Err(error) if self.env.clock.now() >= give_up => return Err(error.to_string()),
@@ -96,7 +96,7 @@ impl Master {
     /// Replays entries outside the event loop: that takes longer than other requests should wait.
     pub(crate) async fn replay_slice(
         &self,
-        wanted: &Wanted,
+        cancellation: &Cancellation,
         replay: &SharedReplay,
         data: Bytes,
         patience: Duration,
@@ -104,7 +104,7 @@ impl Master {
     ) -> Result<(), ReplayFailure> {
         let give_up = self.env.clock.now() + patience;
         loop {
-            wanted.check().map_err(ReplayFailure::Other)?;
+            cancellation.check().map_err(ReplayFailure::Other)?;
             let (work, data) = (Arc::clone(replay), data.clone());
             let (now, space) = (self.monotonic(), Arc::clone(self.store().space()));
             let outcome = self
@@ -150,7 +150,7 @@ impl Master {
         log: LogId,
         replay: Replay,
         tablets: &[(Arc<EngineTable>, HashRange)],
-        wanted: &Wanted,
+        cancellation: &Cancellation,
         limit: Option<Duration>,
     ) -> Result<Joined, String> {
         let side = self.close(log, replay).await?;
@@ -165,13 +165,13 @@ impl Master {
                 .await
                 .map_err(|_| format!("it has not enough replicas after {limit:?}"))
         };
-        let durable = wanted.unless_withdrawn(durable).await.flatten();
+        let durable = cancellation.unless_cancelled(durable).await.flatten();
         if let Err(why) = durable {
             self.abort(side, tablets).await;
             return Err(why);
         }
         let side = self.compare(side).await?;
-        self.commit(side, tablets, wanted, give_up).await
+        self.commit(side, tablets, cancellation, give_up).await
     }
 
     /// Leaves nothing of what was replayed and is in no digest.
@@ -222,7 +222,7 @@ impl Master {
         &self,
         mut side: SideLog,
         tablets: &[(Arc<EngineTable>, HashRange)],
-        wanted: &Wanted,
+        cancellation: &Cancellation,
         give_up: Option<Moment>,
     ) -> Result<Joined, String> {
         let log = side.log();
@@ -243,7 +243,11 @@ impl Master {
                 error @ CommitError::NotDurable(_) => (MEMORY_PAUSE, error.to_string()),
             };
             let is_over = give_up.is_some_and(|moment| self.env.clock.now() >= moment);
-            let goes_on = if is_over { Err(why) } else { wanted.check() };
+            let goes_on = if is_over {
+                Err(why)
+            } else {
+                cancellation.check()
+            };
             if let Err(why) = goes_on {
                 self.abort(side, tablets).await;
                 return Err(why);
