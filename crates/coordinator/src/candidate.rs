@@ -1,7 +1,8 @@
 //! A coordinator among several on one store: it waits while another one leads, leads when that one
 //! is gone, and waits again when it was deposed.
 //!
-//! It answers requests all the time. While it does not lead, it refuses them and says who does.
+//! It answers requests all the time. While it does not lead, it refuses them and says which one
+//! does.
 
 use crate::lead::{Campaign, End, Outlook, Tenure};
 use crate::options::CoordinatorOptions;
@@ -24,8 +25,8 @@ const GIVE_WAY: Duration = Duration::from_secs(2);
 /// What a candidate does.
 #[derive(Clone)]
 pub enum Standing {
-    /// It does not know who leads, and does nothing about it: it does not run yet, or the store
-    /// fails.
+    /// It does not know which one leads, and does nothing about it: it does not run yet, or the
+    /// store fails.
     Looking,
     /// The leader does not answer. It takes over, or hears from the leader, within seconds.
     Deciding,
@@ -77,7 +78,7 @@ impl Candidate {
         self.standing.borrow().clone()
     }
 
-    /// Waits until it leads, or knows who does.
+    /// Waits until it leads, or knows which one does.
     pub async fn settled(&self) -> Standing {
         let mut standing = self.standing.subscribe();
         let settled = standing.wait_for(|now| match now {
@@ -111,7 +112,7 @@ impl Candidate {
     /// Waits, leads, waits again, for ever. `address` is where others reach this candidate.
     ///
     /// # Errors
-    /// Nobody can lead on this store: see [`CoordinatorError`].
+    /// No coordinator can lead on this store: see [`CoordinatorError`].
     pub async fn run(
         &self,
         store: Arc<dyn MetadataStore>,

@@ -90,9 +90,9 @@ impl Ledger {
             .await
     }
 
-    /// [`Ledger::change`] for requests of people: while the store takes nothing they are told so,
-    /// and to come again. A change that was begun is stored as soon as it can be, also when nobody
-    /// asks again; behind it none is begun, so that those do not pile up here.
+    /// [`Ledger::change`] for requests of people: while the store takes nothing, they are refused
+    /// and asked to come again. A change that was begun is stored as soon as it can be, also when
+    /// nobody asks again; behind it none is begun, so that those do not pile up here.
     ///
     /// # Errors
     /// Those of [`Ledger::change`]. The store takes nothing: the change waits, or nothing was

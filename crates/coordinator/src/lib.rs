@@ -1,23 +1,22 @@
-//! The coordinator: who is a member, which server has which tablet, and crash recovery.
+//! The coordinator: the members of the cluster, the owners of tablets, and crash recovery.
 //!
-//! It is not on the way of reads and writes. Everything it knows is one state
-//! that is stored in a [`MetadataStore`] before anybody hears of a change; what has to be done
-//! follows from that state alone. `docs/coordinator.md`, `docs/membership.md` and
-//! `docs/recovery.md` tell the whole story.
+//! It is not on the way of reads and writes. Everything it knows is one state, which is stored in a
+//! [`MetadataStore`] before anybody hears of a change. The work to do follows from that state
+//! alone. `docs/coordinator.md`, `docs/membership.md` and `docs/recovery.md` tell the whole story.
 //!
 //! Invariants
 //! - COORD-1: a state is published (to requests, servers, other tasks) only after the store has
 //!   it, and changes are stored one after the other. See `ledger`.
 //! - COORD-2: unfinished work is found by looking at the state, in operation as at start: a crash
 //!   between any two stored changes loses no work. See `work`.
-//! - COORD-3: whatever is told to other servers may be told again.
+//! - COORD-3: every message to a server may be sent again.
 //! - COORD-4: a server id that was declared crashed is never up again, and a server is removed
 //!   from the list only when it has no tablets.
 //! - COORD-5: the tablets of a table that is not being dropped cover every hash exactly once.
 //! - LEAD-1 to LEAD-5: of several coordinators on one store one leads, and only that one changes
 //!   anything. See `lead`.
-//! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
-//!   incarnation of the coordinator, gets the same answer. So does a tablet that moves.
+//! - COORD-6: a recovered partition changes owner once. A question that is repeated, even to
+//!   another incarnation of the coordinator, gets the same answer. So does a tablet that moves.
 //! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is
 //!   copied its owner is up and serves it, and the receiver is up: whatever ends one of these ends
 //!   the migration in the same change.
@@ -27,13 +26,13 @@
 //!   others makes the log incomplete, never another one.
 //! - COORD-10: a log does not end with a head of which every replica found was on a machine that
 //!   lost power since, unless there are as many as an acknowledgement needed.
-//! - COORD-11: a server that is no member is not told that it does not own what it replayed or
-//!   received: it may own it, by an answer that was lost, and its log is what that is recovered
-//!   from.
-//! - COORD-12: each stored change has a number, one more than the one before it, whoever leads.
-//!   What owners are told of a table (to take tablets, to cut one, to drop all) carries that of the
-//!   state it follows from, so that a server knows what came late (MASTER-6). Recoveries,
-//!   migrations, server lists and replication epochs have numbers of their own.
+//! - COORD-11: a server that is no member never hears that it does not own what it replayed or
+//!   received. It may own that, by an answer that was lost, and then its log is recovered.
+//! - COORD-12: each stored change has a number, one more than the one before it, whichever
+//!   coordinator leads. What owners are to do with a table (take tablets, cut one, drop all)
+//!   carries the number of the state it follows from, so that a server knows what came late
+//!   (MASTER-6). Recoveries, migrations, server lists and replication epochs have numbers of their
+//!   own.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -76,7 +76,7 @@ impl CoordinatorError {
             (CampaignError::WentBack(why), _) => Self::WentBack(why),
             (CampaignError::Lost, Some(cluster)) => Self::lost(cluster),
             (CampaignError::Another(found), known) => Self::Lost {
-                // Only who knows a cluster finds another one.
+                // Only a process that knows a cluster finds another one.
                 cluster: known.unwrap_or(found),
                 found: format!("holds cluster {:016x}", found.0),
             },

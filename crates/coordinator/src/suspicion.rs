@@ -13,7 +13,7 @@ pub(super) const PINGS: u32 = 4;
 /// just opens its port.
 const REFUSALS: u32 = 2;
 
-/// Asks who answers at an address; any life will do.
+/// Asks which server answers at an address; any life will do.
 pub(crate) async fn who_is_there(
     network: &dyn Network,
     address: &str,
@@ -31,7 +31,7 @@ pub(crate) enum Sign {
     Alive,
     /// Its port refused the connection, or another life or another cluster's server answered there.
     Gone,
-    /// Nothing came back, or nothing that says who answered.
+    /// Nothing came back, or nothing that says which server answered.
     Silent,
 }
 
@@ -67,9 +67,9 @@ impl Suspicion {
         }
     }
 
-    /// Takes in a silent ping, from `sent` to `now`, while nobody else answered either: it may have
-    /// been this process that was cut off. That time does not count, and pings are counted anew:
-    /// who answers first when contact is back is no witness of what was before.
+    /// Takes in a silent ping, from `sent` to `now`, while no other server answered either: it may
+    /// have been this process that was cut off. That time does not count, and pings are counted
+    /// anew: the first answer after contact is back is no witness of what was before.
     pub(super) fn unwitnessed(&mut self, sent: Moment, now: Moment) -> Verdict {
         self.since = self.since + now.since(sent);
         self.silences = 0;
@@ -95,7 +95,7 @@ impl Suspicion {
             Sign::Silent => {
                 let took = now.since(sent);
                 if took > 2 * limit {
-                    // This process itself stood still: it cannot tell who was silent.
+                    // This process itself stood still: it cannot say which server was silent.
                     pluvio_units::mark("detect-coordinator-stood-still");
                     self.since = self.since + took;
                 } else {

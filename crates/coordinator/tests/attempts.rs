@@ -1,5 +1,5 @@
-//! Who is asked to recover, how finely what could not be recovered is cut, and what people see of
-//! it.
+//! Which masters are asked to recover, how finely what could not be recovered is cut, and what
+//! people see of it.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tracing::Level;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Two servers crash, one after the other. Who recovers the first one has something to do.
+/// Two servers crash, one after the other. The masters of the first one have something to do.
 #[test]
 fn who_recovers_nothing_yet_is_asked_first() {
     for seed in 0..12 {
@@ -69,7 +69,7 @@ fn after_two_attempts_in_vain_each_further_one_has_twice_as_many_partitions() {
 }
 
 /// Three of four fail for as long as they are asked. The last one recovers what the others could
-/// not in its second attempt, whoever got which partition in the first one.
+/// not in its second attempt, whichever partition each got in the first one.
 #[test]
 fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
     for seed in 0..6 {

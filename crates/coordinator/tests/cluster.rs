@@ -90,7 +90,7 @@ fn a_drop_is_answered_when_nobody_serves_the_table_however_often_it_is_asked_for
             cluster.crash_coordinator();
             cluster.restart_coordinator();
         }
-        // The name is free, but whoever hears so must not find the old table served.
+        // The name is free, but a caller that hears so must not find the old table served.
         let again = cluster.ask(DropTable::of(named("t")));
         assert_eq!(fatal(again), FatalKind::NoSuchTable);
         assert!(cluster.server(1).owned.is_empty());
@@ -98,7 +98,7 @@ fn a_drop_is_answered_when_nobody_serves_the_table_however_often_it_is_asked_for
     }
 }
 
-/// Whoever drops the second one must not find the first one served.
+/// A caller that drops the second one must not find the first one served.
 #[test]
 fn a_drop_waits_for_earlier_tables_of_the_name_too() {
     let cluster = cluster(3);

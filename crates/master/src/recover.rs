@@ -10,7 +10,7 @@
 //!   can try elsewhere.
 //! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `side_log`.
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a
-//!   server list without that server, withdraws it, whatever it waits for; only a log that joins
+//!   server list without that server, cancels it, whatever it waits for; only a log that joins
 //!   ours already stays until the coordinator has decided. Until then its tablets are in the way of
 //!   others here.
 //! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted.
@@ -173,7 +173,7 @@ impl Master {
     pub fn server_list_changed(&self, list: &ServerList) {
         self.attempts
             .cancel_unless(|crashed| list.get(crashed).is_some());
-        self.arriving.withdraw_if_gone(list);
+        self.arriving.cancel_if_gone(list);
     }
 
     pub(crate) fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {

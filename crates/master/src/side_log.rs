@@ -143,7 +143,7 @@ impl Master {
 
     /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which
     /// is that the replicas or the memory for a head take longer than the limit, or that the work
-    /// was withdrawn before they were there, nothing is left. What has joined is not taken back
+    /// was cancelled before they were there, nothing is left. What has joined is not taken back
     /// here: for the replicas of its digest there is no limit.
     pub(crate) async fn join(
         &self,

@@ -211,7 +211,7 @@ impl Campaign {
             Ok(Ok(Some(found))) => Err(Trouble::Final(CampaignError::Another(found))),
             Ok(Ok(None)) => Err(Trouble::Final(CampaignError::Lost)),
             Ok(Err(LoadError::Store(error))) => Err(error.into()),
-            // Whoever reads the state says what is wrong with it.
+            // The part that reads the state says what is wrong with it.
             Ok(Err(LoadError::Format(_) | LoadError::Damaged(_))) => Ok(()),
             Err(_) => Err(StoreError(format!("does not answer within {STORE_LIMIT:?}")).into()),
         }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! leader       LeaderRecord: term, candidate, address, number of the last batch
-//! challenge    Challenge: somebody doubts that the leader lives
+//! challenge    Challenge: a candidate doubts that the leader lives
 //! part/<n>     the n-th part of a batch that is too large for the store
 //! ```
 //!
@@ -20,7 +20,7 @@
 //!   its challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped
 //!   by then.
 //! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one
-//!   record that says how many parts there are. Whoever leads next unpacks them first.
+//!   record that says how many parts there are. The next leader unpacks them first.
 //!
 //! - LEAD-5: a leader gives way only to a challenger that reaches more than half of the servers it
 //!   asked, and only if its own pings have reached a quarter of them at most. So nobody gives way
@@ -31,7 +31,7 @@
 //! every renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety
 //! needs no clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
 //!
-//! A store that is exclusive needs no lease: who has it open leads.
+//! A store that is exclusive needs no lease: the process that has it open leads.
 
 mod campaign;
 mod contact;
@@ -63,7 +63,7 @@ pub(crate) const LEADER: &str = "leader";
 pub(crate) const CHALLENGE: &str = "challenge";
 pub(crate) const PARTS: &str = "part/";
 
-/// Who leads.
+/// The record of the coordinator that leads.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct LeaderRecord {
     /// Every takeover adds one.
@@ -93,12 +93,12 @@ impl LeaderRecord {
     }
 }
 
-/// Somebody doubts that the leader lives. Each one is different.
+/// A candidate doubts that the leader lives. Each challenge is different.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Challenge {
     candidate: u64,
     nonce: u64,
-    /// Whoever challenges reaches more than half of the servers that it asked (LEAD-5).
+    /// The challenger reaches more than half of the servers that it asked (LEAD-5).
     #[serde(default)]
     reaches_servers: bool,
 }

@@ -215,7 +215,7 @@ impl Tenure {
             self.extend(asked);
             return Ok(());
         }
-        // Whoever challenged waits for another record.
+        // The challenger waits for another record.
         let mut chain = self.chain.lock().await;
         let gives_way = self.gives_way_to(challenge.as_ref());
         if gives_way {
@@ -239,8 +239,8 @@ impl Tenure {
         better_off && self.contact().is_lost()
     }
 
-    /// Whether the store has this tenure's record; ends the tenure otherwise. For those who have
-    /// read much, piece by piece.
+    /// Whether the store has this tenure's record; ends the tenure otherwise. For callers that
+    /// have read much, piece by piece.
     ///
     /// # Errors
     /// The store does not say.
@@ -347,7 +347,7 @@ impl Tenure {
         }
         self.step(chain, Vec::new(), |record| record.parts = 0)
             .await?;
-        // Whoever dies here leaves parts that mean nothing and are removed by the next leader.
+        // A leader that dies here leaves parts that mean nothing; the next leader removes them.
         let gone = keys.into_iter().map(|key| Change::Delete { key });
         for part in split(gone.collect(), self.room()) {
             self.step(chain, part, |_| ()).await?;

@@ -1,4 +1,4 @@
-//! Who is a member: enlisting, the detection of crashes, and calls to servers.
+//! The members of the cluster: enlisting, the detection of crashes, and calls to servers.
 
 mod calls;
 mod detect;

@@ -1,4 +1,4 @@
-//! The server list: who enlists, who crashed [RAMCloud §7.3].
+//! The server list: servers that enlist, and servers that crashed [RAMCloud §7.3].
 
 use crate::ledger::Ledger;
 use crate::refusals::not_a_member;
@@ -23,7 +23,7 @@ const SERVERS_MAX: usize = 10_000;
 const ADDRESS_PING: Duration = Duration::from_millis(250);
 
 impl State {
-    /// Takes a server in. Its former life, and whoever had its address, are over.
+    /// Takes a server in. Its former life is over, and so is the server that had its address.
     pub(crate) fn enlist(&mut self, request: Enlist) -> Result<Enlisted, Refusal> {
         self.check_enlist(&request)?;
         let known = self.servers.values().find(|s| s.attempt == request.attempt);
@@ -189,9 +189,9 @@ impl Registry {
         Self { network, ledger }
     }
 
-    /// Whoever enlists from the address of a server that is up ends that server. A request that is
+    /// A server that enlists from the address of one that is up ends that one. A request that is
     /// merely late (its process died, and the next one enlisted already) must not: the server that
-    /// answers there is asked first who it is.
+    /// answers there is asked first which one it is.
     ///
     /// # Errors
     /// The server that is listed still answers.
@@ -212,9 +212,9 @@ impl Registry {
         }
     }
 
-    /// Whoever has the data directory of a server that is up ends that server, whose process is
-    /// gone: it held the directory. Unless that is a copy: then the former life answers at its own
-    /// address, and lives on. One that comes back to that address is its own successor.
+    /// A server with the data directory of one that is up ends that one, whose process is gone: it
+    /// held the directory. Unless that is a copy: then the former life answers at its own address,
+    /// and lives on. One that comes back to that address is its own successor.
     ///
     /// # Errors
     /// It answers.
@@ -389,7 +389,7 @@ mod tests {
         );
         assert_eq!(state.globals.last_server, ServerId(2));
         assert!(state.is_up(ServerId(1)) && state.is_up(ServerId(2)));
-        // Who has the last id is no stranger.
+        // A server that had the last id is no stranger.
         assert_eq!(enlist(&mut state, request(5, Some(2))), newest);
     }
 
@@ -408,7 +408,7 @@ mod tests {
         state.globals.last_server = ServerId(9999);
         enlist(&mut state, request(10_000, None));
         let before = state.clone();
-        // Also who comes back is one more, so its former life goes on.
+        // A server that comes back is one more, too, so its former life goes on.
         for replaces in [None, Some(1)] {
             let refused = state.enlist(request(10_001, replaces)).err().unwrap();
             assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Most tablets of one table. Maps of tables travel whole; this is 64 KiB at most.
 pub(crate) const TABLETS_MAX: usize = 1024;
 
-/// What there is one of.
+/// What exists once.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Globals {
     pub(super) format: u16,
@@ -109,9 +109,9 @@ pub(crate) struct MoveRecord {
     pub(crate) id: MigrationId,
     /// The tablet.
     pub(crate) range: HashRange,
-    /// Who had it when the migration began.
+    /// Its owner when the migration began.
     pub(crate) from: ServerId,
-    /// Who is to have it.
+    /// Its owner when the migration has succeeded.
     pub(crate) to: ServerId,
     pub(crate) stage: MoveStage,
 }

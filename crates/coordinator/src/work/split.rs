@@ -72,7 +72,7 @@ impl Splits {
     }
 
     /// Ends when all cuts of the table are confirmed. A cut of a tablet whose owner crashed needs
-    /// none: who recovers it is given the parts.
+    /// none: its recovery masters get the parts.
     pub(super) async fn announce_cuts(&self, table: TableId) {
         loop {
             let state = self.context.state();

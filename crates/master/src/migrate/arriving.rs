@@ -81,7 +81,7 @@ impl Arrivals {
     }
 
     /// Ends migrations whose owners are not up any more.
-    pub(crate) fn withdraw_if_gone(&self, list: &ServerList) {
+    pub(crate) fn cancel_if_gone(&self, list: &ServerList) {
         for arrival in self.inner().under_way.values() {
             if is_gone(list, arrival.request.from) {
                 arrival.cancellation.cancel();

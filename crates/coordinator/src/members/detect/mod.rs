@@ -1,10 +1,10 @@
 //! Failure detection: the coordinator's part [RAMCloud §7.2].
 //!
-//! Servers ping each other and report who does not answer; that is only a hint. The coordinator
-//! pings the suspect itself. A crash is certain when its port refuses connections twice, or another
-//! life answers there. Silence alone must last for `dead_server_timeout`, over several pings, and
-//! twice as long for each server that was convicted for silence lately: on a starved machine many
-//! servers are silent now and then, and each recovery starves it more.
+//! Servers ping each other and report those that do not answer; that is only a hint. The
+//! coordinator pings the suspect itself. A crash is certain when its port refuses connections
+//! twice, or another life answers there. Silence alone must last for `dead_server_timeout`, over
+//! several pings, and twice as long for each server that was convicted for silence lately: on a
+//! starved machine many servers are silent now and then, and each recovery starves it more.
 //!
 //! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this
 //!   process that is cut off, and without servers that answer there is nobody to recover anything.
@@ -14,9 +14,9 @@
 //!   connection does. An answer to any ping ends the silence, so the suspect is no witness against
 //!   itself.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs
-//!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. Who is dead stays
-//!   silent for as long as that takes; who is starved answers before. A cascade of n servers needs
-//!   all of them to stand still for that long.
+//!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. A dead server
+//!   stays silent for as long as that takes; a starved one answers before. A cascade of n servers
+//!   needs all of them to stand still for that long.
 
 use super::store_age::StoreAge;
 use crate::ledger::Ledger;
@@ -263,7 +263,7 @@ impl Detector {
             // Another life has the address, or another cluster's server.
             Ok(reply) if reply.server != ServerId(0) => Sign::Gone,
             Err(RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))) => Sign::Gone,
-            // Somebody who has no id yet: a new life before it enlists, or this very one that has
+            // A process that has no id yet: a new life before it enlists, or this very one that has
             // not received its id yet. Or a broken connection, or no way to that machine: this
             // one's own network may be down. None of them proves anything at once.
             Ok(_) | Err(_) => {

@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Whether a server answers a ping that is sent so long after the first one of all.
 type Script = fn(ServerId, Duration) -> bool;
 
-/// When pings were sent, and to whom.
+/// When pings were sent, and to which server.
 type Noted = Arc<Mutex<Vec<(Duration, ServerId)>>>;
 
 /// Answers pings in place of the network.
@@ -59,7 +59,7 @@ impl Interceptor for Tap {
     }
 }
 
-/// A coordinator that pings nobody unless it is told of a suspect.
+/// A coordinator that pings only suspects that the test names.
 struct Scene {
     sim: Sim,
     process: ProcessId,
@@ -127,7 +127,7 @@ impl Scene {
         });
     }
 
-    /// A server answers so many pings that are none of a check's, one every 400 ms.
+    /// A server answers this many pings that are none of a check's, one every 400 ms.
     fn answers(&self, server: u64, times: u32) {
         let detector = self.detector.clone();
         self.sim.spawn(self.process, "answers", async move {

@@ -6,7 +6,7 @@ use pluvio_units::MigrationId;
 use pluvio_wire::{MigrationProgress, MigrationStatus};
 use std::collections::VecDeque;
 
-/// Ended migrations that are kept: more than somebody who waits for one can miss.
+/// Ended migrations that are kept: more than a caller that waits for one can miss.
 const ENDED_MAX: usize = 64;
 
 /// See the module.

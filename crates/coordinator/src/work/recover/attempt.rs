@@ -1,6 +1,6 @@
 //! One recovery, attempt by attempt; the head of `recover` says what its steps are.
 
-use super::attempts::{Attempts, Partition};
+use super::attempts::{Attempted, Attempts, Partition};
 use super::changes::Prepared;
 use super::experience::Experience;
 use super::history::History;
@@ -8,7 +8,7 @@ use super::inventory::{announce, collect};
 use super::masters::{FailedMasters, Masters};
 use super::partition::partition;
 use super::plan::{Inventory, LogMap, reconstruct};
-use super::replay::{Attempted, Replay};
+use super::replay::Replay;
 use crate::context::Context;
 use core::time::Duration;
 use pluvio_env::{Moment, timeout};

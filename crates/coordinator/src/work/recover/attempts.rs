@@ -1,7 +1,7 @@
 //! Attempts under way: which master recovers which partition, and what became of it.
 //!
-//! An attempt is forgotten when the coordinator crashes. Who owns recovered tablets is decided by
-//! the stored state (see `changes`).
+//! An attempt is forgotten when the coordinator crashes. The owners of recovered tablets
+//! are decided by the stored state (see `changes`).
 
 use pluvio_env::Moment;
 use pluvio_units::{RecoveryId, ServerId};
@@ -38,6 +38,25 @@ pub(super) struct Noted {
     pub(super) crashed: ServerId,
     pub(super) tablets: usize,
     pub(super) result: Result<ReplayStats, String>,
+}
+
+/// How an attempt ended.
+#[derive(Default)]
+pub(super) struct Attempted {
+    /// The masters that recovered their partitions. None: the attempt was in vain.
+    pub(super) recovered: BTreeSet<ServerId>,
+    /// The others.
+    pub(super) failed: BTreeMap<ServerId, Failure>,
+    /// One of the masters crashed, and all the others have reported.
+    pub(super) master_crashed: bool,
+}
+
+/// Why a master did not recover its partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    /// It tried, and reported that it cannot. Others have refused at once, or were not heard of.
+    pub(super) tried: bool,
+    pub(super) why: String,
 }
 
 impl Partition {

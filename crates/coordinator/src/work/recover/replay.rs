@@ -1,14 +1,12 @@
 //! The end of an attempt: recovery masters replay their partitions, and report.
 
-use super::attempts::{Attempt, Attempts, Partition};
+use super::attempts::{Attempt, Attempted, Attempts, Failure, Partition};
 use super::inventory::CALLS_MAX;
-use super::masters::Failure;
 use crate::context::Context;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
 use pluvio_wire::{Recover, RecoverySegment, Refusal, RpcError};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -26,17 +24,6 @@ pub(super) struct Replay<'a> {
     pub(super) fenced: Moment,
     /// Where to read each segment of the log.
     pub(super) segments: Vec<RecoverySegment>,
-}
-
-/// How a replay ended.
-#[derive(Default)]
-pub(super) struct Attempted {
-    /// The masters that recovered their partitions. None: the attempt was in vain.
-    pub(super) recovered: BTreeSet<ServerId>,
-    /// The others.
-    pub(super) failed: BTreeMap<ServerId, Failure>,
-    /// One of the masters crashed, and all the others have reported.
-    pub(super) master_crashed: bool,
 }
 
 impl Replay<'_> {

@@ -1,25 +1,17 @@
 //! Which masters may be asked to recover: what earlier attempts on them failed at, most often for
 //! want of memory.
 
-use super::replay::Attempted;
+use super::attempts::Attempted;
 use pluvio_units::ServerId;
 use pluvio_wire::{RecoveryFailure, RecoveryFailures};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reasons that people are told.
+/// Reasons that the status names.
 const REASONS_MAX: usize = 3;
 /// Servers that are named with each of them.
 const NAMES_MAX: usize = 8;
 /// Characters of each of them.
 const REASON_CHARS_MAX: usize = 160;
-
-/// Why a master did not recover its partition.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Failure {
-    /// It tried, and reported that it cannot. Others have refused at once, or were not heard of.
-    pub(super) tried: bool,
-    pub(super) why: String,
-}
 
 /// The masters that are asked to recover.
 #[derive(Clone, PartialEq, Eq, Debug)]

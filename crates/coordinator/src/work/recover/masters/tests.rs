@@ -1,5 +1,6 @@
 //! Which masters are asked, and what people read of those that failed.
 
+use super::super::attempts::Failure;
 use super::*;
 use pluvio_wire::RecoveryStage;
 
@@ -61,7 +62,7 @@ fn when_all_have_failed_all_are_asked_and_who_failed_least_first() {
     let busy = BTreeSet::from([ServerId(4)]);
     let chosen = masters.choose(servers(&[2, 3, 4]), &busy);
     assert_eq!(chosen.asked, servers(&[4, 3, 2]));
-    // Who recovers a partition has not failed any more.
+    // A master that recovers a partition has not failed any more.
     masters.learn(&attempted(&[2], &[(3, "full"), (4, "full")]));
     let chosen = masters.choose(servers(&[4, 3, 2]), &busy);
     assert_eq!(chosen.asked, servers(&[2]));

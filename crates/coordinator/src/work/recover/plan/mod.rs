@@ -7,7 +7,7 @@
 //! 1. Stale replicas are put aside: open ones whose segment lost a replica later, or that are
 //!    older than such a segment [RAMCloud §8]. A closed replica is complete and never stale.
 //! 2. Open replicas of heads that something shows to have been closed are put aside (COORD-8). A
-//!    backup may take back what it was told: where writes are only buffered, a loss of power can
+//!    backup may lose what it has confirmed: where writes are only buffered, a loss of power can
 //!    turn a closed frame into the open one it was before.
 //! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no
 //!    data yet.
@@ -188,7 +188,7 @@ impl<'a> Heads<'a> {
             || later.any(|(_, replicas)| replicas.values().any(shows))
     }
 
-    /// The one that tells what belongs to the log.
+    /// The head whose digest says what belongs to the log.
     fn last(&self) -> Option<Head<'a>> {
         let mut open = self.open.iter();
         let (segment, replicas) = open.find(|(segment, _)| {
