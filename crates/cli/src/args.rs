@@ -3,7 +3,10 @@
 //! Options that a configuration file may set too are found by their long names; see `config`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pluvio_console::handover::HandedOver;
+use pluvio_console::options::{Global, duration, listen_address};
 use pluvio_coordinator::CoordinatorOptions;
+use pluvio_local::{Durability, MetadataLogin, SERVERS_MAX};
 use pluvio_metadata::Place as MetadataPlace;
 use pluvio_units::Size;
 use std::ffi::OsString;
@@ -11,12 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{
-    bench, demo, export, import, objects, scan, sim, simulate, status, table, torture,
-};
-
-/// Where the coordinator of a cluster on this machine listens, unless it is told otherwise.
-pub const COORDINATOR_PORT: u16 = 7700;
+use crate::cmd::{bench, demo, export, import, objects, scan, status, table};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -35,67 +33,12 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Options of all commands.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Options of all commands")]
-pub struct Global {
-    /// Where the cluster's coordinator listens; several with commas. One that runs is enough to
-    /// find the one that leads
-    #[arg(
-        long,
-        global = true,
-        value_name = "ADDR",
-        env = "PLUVIO_COORDINATOR",
-        default_value = "127.0.0.1:7700",
-        value_parser = addresses
-    )]
-    pub coordinator: String,
-    /// How long an operation may take, all retries included
-    #[arg(long, global = true, value_name = "TIME", env = "PLUVIO_TIMEOUT", default_value = "10s", value_parser = time_limit)]
-    pub timeout: Duration,
-    /// Report as JSON on standard output
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// A configuration file (TOML); the environment and flags win over it
-    #[arg(long, global = true, value_name = "FILE", env = "PLUVIO_CONFIG")]
-    pub config: Option<PathBuf>,
-    /// Print the options in force, as a configuration file, and do nothing
-    #[arg(long, global = true)]
-    pub print_config: bool,
-    /// What to trace on standard error: off, error, warn, info, debug, trace, or a filter such as
-    /// pluvio_net=debug [default: info for server and coordinator, warn for others]
-    #[arg(long, global = true, value_name = "LEVEL", env = "PLUVIO_LOG")]
-    pub log: Option<String>,
-    /// How to write traces
-    #[arg(long, global = true, value_enum, env = "PLUVIO_LOG_FORMAT", default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
-}
-
-/// How traces are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum LogFormat {
-    /// For people
-    Text,
-    /// One JSON object a line
-    Json,
-}
-
-impl LogFormat {
-    /// As it is written on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
-
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a whole cluster on this machine, in the foreground
     Dev(Dev),
-    /// Show what Pluvio is for: real data, a killed server, its recovery
+    /// Show what Pluvio is for: a data set, a killed server, its recovery
     Demo(demo::Demo),
     /// Run one server
     Server(Server),
@@ -119,41 +62,22 @@ pub enum Command {
     Import(import::Import),
     /// Write the objects of a table into a file
     Export(export::Export),
-    /// Measure speed
+    /// Measure the speed of a running cluster, and of parts of it (by pluvio-lab)
     Bench(bench::Bench),
-    /// Run simulated clusters with faults, from a seed
-    Sim(sim::Sim),
-    /// Simulate one mechanism by itself
-    Simulate(simulate::Simulate),
+    /// Run simulated clusters with faults, from a seed (by pluvio-lab)
+    #[command(disable_help_flag = true)]
+    Sim(HandedOver),
+    /// Simulate one mechanism by itself (by pluvio-lab)
+    #[command(disable_help_flag = true)]
+    Simulate(HandedOver),
     /// Torment a cluster of real processes, and check that nothing is lost, doubled or out of order
-    Torture(torture::Torture),
+    /// (by pluvio-lab)
+    #[command(disable_help_flag = true)]
+    Torture(HandedOver),
 }
 
-const NO_ADDRESS: &str = "not an address: write host:port, for example 127.0.0.1:7700";
-/// Most servers of a cluster on one machine.
-pub const SERVERS_MAX: u32 = 64;
 /// Most replicas of a write: far more than anybody wants to pay for.
 const REPLICAS_MAX: i64 = 16;
-
-/// When a write is acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Durability {
-    /// When all replicas are with the operating systems of their servers: survives the death of
-    /// processes, and of all machines but one that have a replica
-    Buffered,
-    /// When all replicas are on their devices: survives a power loss too
-    Synced,
-}
-
-impl Durability {
-    /// As it is written on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Buffered => "buffered",
-            Self::Synced => "synced",
-        }
-    }
-}
 
 /// Whether memory is to be of huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -297,23 +221,6 @@ pub struct Server {
     pub process: Process,
 }
 
-/// The environment variable with the password of `--metadata-user`, unless that is in a file.
-pub const METADATA_PASSWORD: &str = "PLUVIO_METADATA_PASSWORD";
-
-/// Who coordinators are for etcd or ZooKeeper. Passwords are no arguments: everybody on a machine
-/// sees those.
-#[derive(Args, Clone, Debug, Default)]
-pub struct MetadataLogin {
-    /// The user that etcd or ZooKeeper knows coordinators by, with the password of
-    /// --metadata-password-file
-    #[arg(long, value_name = "NAME", env = "PLUVIO_METADATA_USER")]
-    pub metadata_user: Option<String>,
-    /// The file with the password of --metadata-user [default: what the environment variable
-    /// PLUVIO_METADATA_PASSWORD has]
-    #[arg(long, value_name = "FILE", env = "PLUVIO_METADATA_PASSWORD_FILE")]
-    pub metadata_password_file: Option<PathBuf>,
-}
-
 /// `pluvio coordinator`.
 #[derive(Args, Clone, Debug)]
 pub struct Coordinator {
@@ -382,40 +289,6 @@ pub struct Place {
     pub key_hex: bool,
 }
 
-/// A duration as people write it: `500ms`, `10s`, `2m`; a bare number means seconds.
-///
-/// # Errors
-/// Anything else.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor = match unit.trim() {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" | "" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => f64::NAN,
-    };
-    let seconds = number.parse::<f64>().unwrap_or(f64::NAN) * factor;
-    // A year is more than anything here waits for.
-    if !(0.0..=31_536_000.0).contains(&seconds) {
-        return Err("not a time: give a number with us, ms, s, m or h, for example 500ms".into());
-    }
-    Ok(Duration::from_secs_f64(seconds))
-}
-
-/// A time that something can be done in.
-fn time_limit(text: &str) -> Result<Duration, String> {
-    let limit = duration(text)?;
-    if limit.is_zero() {
-        return Err("nothing can be done in no time; give more than 0".into());
-    }
-    Ok(limit)
-}
-
 /// How long a server may be silent: not shorter than it takes to ask it a few times.
 fn silence(text: &str) -> Result<Duration, String> {
     let silence = duration(text)?;
@@ -426,33 +299,6 @@ fn silence(text: &str) -> Result<Duration, String> {
         ));
     }
     Ok(silence)
-}
-
-/// One address or several with commas.
-fn addresses(text: &str) -> Result<String, String> {
-    let all: Result<Vec<String>, String> = text.split(',').map(address).collect();
-    Ok(all?.join(","))
-}
-
-/// An address as it has to look; whether the host exists is found out when it is used.
-fn address(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Err("it is empty; give the address of the cluster's coordinator".into());
-    }
-    match port_of(text) {
-        Some(1..) => Ok(text.to_owned()),
-        Some(0) | None => Err(NO_ADDRESS.into()),
-    }
-}
-
-/// An address to listen at: port 0 is any free one.
-fn listen_address(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    match port_of(text) {
-        Some(_) => Ok(text.to_owned()),
-        None => Err(NO_ADDRESS.into()),
-    }
 }
 
 /// An address to listen at that the whole cluster is told, so it must be one. Names are looked up
@@ -469,12 +315,6 @@ fn own_address(text: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// What follows the colon, when something is before it.
-fn port_of(address: &str) -> Option<u16> {
-    let (host, port) = address.rsplit_once(':')?;
-    port.parse().ok().filter(|_| !host.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -483,20 +323,6 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn addresses_are_host_and_port() {
-        for text in ["127.0.0.1:7000", "[::1]:7000", "host:65535"] {
-            assert_eq!(address(text), Ok(text.to_owned()));
-            assert_eq!(listen_address(text), Ok(text.to_owned()));
-        }
-        assert!(address("host:0").is_err());
-        assert!(listen_address("host:0").is_ok());
-        for text in ["", "host", ":7000", "host:", "host:65536", "host:-1"] {
-            assert!(address(text).is_err(), "{text}");
-            assert!(listen_address(text).is_err(), "{text}");
-        }
     }
 
     #[test]
@@ -518,32 +344,6 @@ mod tests {
             assert!(listen_address(text).is_ok(), "{text}");
             let refused = own_address(text).unwrap_err();
             assert!(refused.contains("the others reach"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn times_are_read_or_refused() {
-        for (text, time) in [
-            ("500ms", Duration::from_millis(500)),
-            ("1.5s", Duration::from_millis(1500)),
-            ("2m", Duration::from_secs(120)),
-            ("7", Duration::from_secs(7)),
-            ("50us", Duration::from_micros(50)),
-            ("0", Duration::ZERO),
-        ] {
-            assert_eq!(duration(text), Ok(time), "{text}");
-        }
-        for text in [
-            "",
-            "ms",
-            "-1s",
-            "1 fortnight",
-            "1e9h",
-            "nan",
-            "inf",
-            "9999999999h",
-        ] {
-            assert!(duration(text).is_err(), "{text}");
         }
     }
 }

@@ -4,14 +4,16 @@
 
 use crate::admin::metrics::Metrics;
 use crate::admin::{Admin, Subject};
-use crate::args::{Coordinator as Arguments, Global, METADATA_PASSWORD, MetadataLogin};
-use crate::failure::Failure;
-use crate::ports;
-use crate::process::{self, Announcement, DISK_PATIENCE, Parts, Role};
+use crate::args::Coordinator as Arguments;
+use crate::process::{self, DISK_PATIENCE, Parts};
 use pluvio_client::{Client, ClientOptions};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::ports;
 use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Standing};
 use pluvio_env::{Address, BoxFuture, DiskError, Env};
 use pluvio_env_os::DiskOpener;
+use pluvio_local::{Announcement, METADATA_PASSWORD, MetadataLogin, Role};
 use pluvio_metadata::{Login, Place};
 use pluvio_net::TcpNetwork;
 use std::convert::Infallible;

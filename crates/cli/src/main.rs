@@ -1,9 +1,10 @@
 //! The binary `pluvio`: all roles of a cluster, and the tools of its users.
 //!
-//! - `args`, `config`: what is asked for; `cmd`: one file for each command.
+//! - `args`: what is asked for; `cmd`: one file for each command.
 //! - `server_process`, `coordinator_process`: a role as a process, with `admin` for metrics and
 //!   health.
-//! - `local`: a cluster of child processes on this machine.
+//!
+//! Experiments, simulations and the torture are those of `pluvio-lab`; their words are handed over.
 //!
 //! CLI-1: whatever goes wrong, the last line on standard error says what happened and what to do,
 //! and the exit code is 1 (2 when the command was used wrongly; what the parser refuses is said in
@@ -13,41 +14,19 @@
 mod admin;
 mod args;
 mod cmd;
-mod config;
 mod coordinator_process;
-mod demo_data;
-mod experiment;
-mod failure;
 mod ingest;
-mod local;
-mod output;
-mod ports;
 mod process;
 mod server_process;
-mod session;
-mod traces;
 
-use crate::args::{Cli, Command, Global};
-use crate::config::Asked;
-use crate::failure::Failure;
+use crate::args::{Cli, Command};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::{handover, traces};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().collect();
-    match config::read(&arguments).and_then(act) {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
-}
-
-fn act(asked: Asked) -> Result<ExitCode, Failure> {
-    match asked {
-        Asked::Do(cli) => run(*cli),
-        Asked::Show(text) => {
-            output::print_line(text.trim_end())?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+    pluvio_console::main(&[], run)
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
@@ -88,8 +67,8 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Import(import) => cmd::import::run(global, &import),
         Command::Export(export) => cmd::export::run(global, &export),
         Command::Bench(bench) => cmd::bench::run(global, &bench),
-        Command::Sim(sim) => cmd::sim::run(global, &sim),
-        Command::Simulate(simulate) => cmd::simulate::run(global, &simulate),
-        Command::Torture(torture) => cmd::torture::run(global, &torture),
+        Command::Sim(_) | Command::Simulate(_) | Command::Torture(_) => {
+            Err(handover::to_laboratory())
+        }
     }
 }

@@ -1,16 +1,16 @@
 //! What the processes of a cluster have in common: event loops, network, data directory, stop
-//! signals, and the line that says "ready".
+//! signals.
 
-use crate::args::{Global, Process};
-use crate::failure::Failure;
-use crate::output::{print_json, print_line};
-use crate::ports;
+use crate::args::Process;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+
+use pluvio_console::ports;
 use pluvio_env::{Clock, Disk, DiskError, Env};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
 use pluvio_net::{TcpNetwork, TcpOptions};
-use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,62 +20,6 @@ use std::time::Duration;
 /// How long the end of a process waits for work that was given to blocking threads: an fsync on a
 /// busy disk.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
-
-/// What a process tells when it is ready, in one line of JSON on standard output. Programs rely
-/// on these names.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Announcement {
-    /// Always true.
-    pub ready: bool,
-    /// `coordinator` or `server`.
-    pub role: String,
-    /// The server's id.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub id: Option<u64>,
-    /// Its process.
-    pub pid: u32,
-    /// Of a coordinator: whether it leads; otherwise it waits while another one does.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub leads: Option<bool>,
-    /// Where it answers requests.
-    pub addr: String,
-    /// Where it speaks the Redis protocol.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub redis: Option<String>,
-    /// Where it answers HTTP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub admin: Option<String>,
-}
-
-impl Announcement {
-    /// Tells it. A process that the cluster relies on by now does not end because nobody can hear
-    /// that.
-    pub fn tell(&self, json: bool) {
-        if let Err(failure) = self.print(json) {
-            let error = match failure.is_silent() {
-                true => "it is closed".to_owned(),
-                false => failure.to_string(),
-            };
-            tracing::warn!(address = %self.addr, %error, "ready, but standard output does not take the line that says so");
-        }
-    }
-
-    fn print(&self, json: bool) -> Result<(), Failure> {
-        if json {
-            return print_json(self);
-        }
-        let mut line = format!("{} ready, requests on {}", self.role, self.addr);
-        if self.leads == Some(false) {
-            line += ", another one leads";
-        }
-        for (what, at) in [("Redis", &self.redis), ("metrics", &self.admin)] {
-            if let Some(at) = at {
-                line += &format!(", {what} on {at}");
-            }
-        }
-        print_line(&line)
-    }
-}
 
 /// Files that a process keeps for other things than connections that come in: the frames of its
 /// backup that are written, and what is always open.
@@ -204,44 +148,6 @@ where
     });
     runtime.shutdown(SHUTDOWN_LIMIT);
     result.map(|()| ExitCode::SUCCESS)
-}
-
-/// Who keeps something in a data directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// The cluster's metadata.
-    Coordinator,
-    /// Replicas of other servers' data.
-    Server,
-}
-
-impl Role {
-    /// What its data directory has, and no other one.
-    fn marks(self) -> &'static [&'static str] {
-        match self {
-            Self::Coordinator => &["metadata.redb"],
-            Self::Server => &["identity.json", "frames"],
-        }
-    }
-
-    /// Makes sure that a data directory is not that of the other role. Looks only.
-    ///
-    /// # Errors
-    /// It is.
-    pub fn check_directory(self, data: &Path) -> Result<(), Failure> {
-        let (own, other, of_other) = match self {
-            Self::Coordinator => ("coordinator", "server", Self::Server),
-            Self::Server => ("server", "coordinator", Self::Coordinator),
-        };
-        let mut marks = of_other.marks().iter();
-        match marks.find(|mark| data.join(mark).symlink_metadata().is_ok()) {
-            None => Ok(()),
-            Some(mark) => Err(Failure::new(format!(
-                "data directory {}: it is that of a {other} ({mark} is there); give this {own} a directory of its own",
-                data.display()
-            ))),
-        }
-    }
 }
 
 /// Whether processes at any of `others` may reach a port of this one at `listen`. One that is open

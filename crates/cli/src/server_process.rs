@@ -2,11 +2,13 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{Durability, Global, HugePages, Server as Arguments, Tombstones};
-use crate::failure::Failure;
-use crate::ports;
-use crate::process::{self, Announcement, Parts, Role};
+use crate::args::{HugePages, Server as Arguments, Tombstones};
+use crate::process::{self, Parts};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture};
+use pluvio_local::{Announcement, Durability, Role};
 use pluvio_net::TcpNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
 use pluvio_units::Size;

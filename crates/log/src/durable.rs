@@ -1,4 +1,4 @@
-//! Durability as a type (STYLE 5): `append` gives an [`Appended`], only
+//! Durability as a type: `append` gives an [`Appended`], only
 //! [`LogSpace::confirm`](crate::LogSpace::confirm) turns it into a [`Durable`], and only a
 //! `Durable` should become a success reply.
 

@@ -65,6 +65,7 @@ where
 
 /// EO-1, COMP-6. The first attempt is sent while the tablet is at its first owner, and is long on
 /// its way. Nothing that lies with the tablet speaks of its client when it arrives.
+// shows: COMP-6, EO-1, EO-6, MIG-4
 #[test]
 fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
     for seed in 0..3 {
@@ -120,6 +121,7 @@ fn is_stale<T>(answer: &Result<T, RpcError>) -> bool {
 
 /// MASTER-6. Nobody would be sent to the tablets that such a server had then, and nobody would ask
 /// it to forget them.
+// shows: COORD-12, MASTER-6
 #[test]
 fn what_is_older_than_what_was_said_of_a_table_is_refused() {
     let rig = Rig::of(4, 3, 2);
@@ -169,6 +171,7 @@ fn what_is_older_than_what_was_said_of_a_table_is_refused() {
 
 /// MIG-7. The owner of a new table's tablet would serve it once more, and empty, beside the one to
 /// which it has moved.
+// shows: MIG-7
 #[test]
 fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
     let rig = Rig::of(3, 3, 2);

@@ -93,6 +93,7 @@ fn zombie_reads(seed: u64) {
     );
 }
 
+// shows: LEASE-1, LEASE-2, SRV-1
 #[test]
 fn a_server_that_was_cut_off_shows_nothing_that_others_have_changed() {
     for seed in 0..8 {
@@ -100,6 +101,7 @@ fn a_server_that_was_cut_off_shows_nothing_that_others_have_changed() {
     }
 }
 
+// shows: LEASE-1
 #[test]
 fn a_server_that_is_still_a_member_serves_through_a_loss_of_the_coordinator() {
     let rig = Rig::of(3, 4, 2);
@@ -128,6 +130,7 @@ fn a_server_that_is_still_a_member_serves_through_a_loss_of_the_coordinator() {
 }
 
 /// It begins a new cluster, whose server list gets ahead of the one that the servers have (MEM-6).
+// shows: MEM-6
 #[test]
 fn a_coordinator_that_lost_its_store_does_not_oust_the_servers() {
     let _marks = Marks::to_reach(&["server-ignores-coordinator"]);
@@ -256,6 +259,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
 }
 
 /// Who has a map of before may be about to write.
+// shows: MIG-6
 #[test]
 fn a_table_is_not_forgotten_while_an_operation_on_it_may_be_under_way() {
     let rig = Rig::of(12, 3, 2);
@@ -358,6 +362,7 @@ fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
 
 /// Another core executes an operation when a copy of it arrives: that one is to come again, and is
 /// executed if the first was not.
+// shows: EO-1
 #[test]
 fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
     let _marks = Marks::to_reach(&["completion-in-progress"]);
@@ -412,6 +417,7 @@ fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
 
 /// REC-5: an attempt that has been withdrawn ends although the backup that it waits for does not
 /// answer.
+// shows: REC-5
 #[test]
 fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
     let rig = Rig::of(7, 3, 1);
@@ -463,6 +469,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
 /// REC-5: an attempt that waits for replicas is withdrawn by the next coordinator's attempt, and is
 /// over before its backups answer: the memory that it had is enough for the next one, and its
 /// frames are freed.
+// shows: REC-5
 #[test]
 fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
     let marks = Marks::to_reach(&["recovery-withdrawn-awaiting-replicas"]);
@@ -538,6 +545,7 @@ fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
 
 /// A backup that comes back asks the master what of the replicas on its disk is still needed. The
 /// master must not take them for those of a backup that it believes to be alive.
+// shows: BACKUP-6
 #[test]
 fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() {
     for seed in 0..6 {
@@ -557,8 +565,9 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
     }
 }
 
-/// Nobody reads what a crash could take back (e5): a write that no backup has is in its master's
+/// Nobody reads what a crash could take back: a write that no backup has is in its master's
 /// memory, and a reader of it waits.
+// shows: EO-3, STORE-2
 #[test]
 fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     for seed in 0..5 {
@@ -624,6 +633,7 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
 /// COORD-8: writes are only buffered, and a loss of power takes back what closed a frame. Its
 /// master crashes before it could say that the frame is of no use. What came after that segment
 /// must not be overlooked.
+// shows: COORD-8
 #[test]
 fn a_backup_whose_frame_is_open_again_does_not_end_the_log() {
     let taken_back = (0..6).filter(|seed| frame_open_again(*seed)).count();

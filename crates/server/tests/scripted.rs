@@ -367,6 +367,7 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
 
 /// Replays of two requests must not meet in one tablet, and a tablet that is being recovered is not
 /// taken as an empty one.
+// shows: REC-1
 #[test]
 fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before() {
     let scene = replayed(16, 1, 10);
@@ -412,6 +413,7 @@ fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_on
 }
 
 /// REC-3: otherwise a recovery of this master would find what was rejected.
+// shows: MIG-6, REC-3, REC-4
 #[test]
 fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     let scene = replayed(11, 1, 10);
@@ -437,6 +439,7 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
 
 /// REC-6: it may have been given the tablets, and not have heard of it. Who recovers its log then
 /// needs what it replayed.
+// shows: COORD-11, REC-6
 #[test]
 fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     let scene = replayed(14, 1, 10);
@@ -461,6 +464,7 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
 /// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of
 /// them either, and the report comes again: from an older coordinator, or one of another cluster
 /// that has the address for a while.
+// shows: COORD-11, REC-6
 #[test]
 fn a_report_that_is_refused_for_another_reason_comes_again() {
     let scene = replayed(15, 1, 10);
@@ -481,6 +485,7 @@ fn a_report_that_is_refused_for_another_reason_comes_again() {
 }
 
 /// Nothing is gained by asking again, and what else is to be recovered waits for it.
+// shows: REC-2
 #[test]
 fn what_all_backups_say_they_cannot_give_is_not_asked_for_again() {
     let scene = replayed(17, 1, 10);
@@ -554,6 +559,7 @@ fn a_segment_that_no_backup_gives_is_given_up_after_ten_seconds() {
 
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they
 /// are.
+// shows: REC-3, REC-4
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
     let scene = replayed(12, 8, 10);

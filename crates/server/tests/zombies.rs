@@ -184,6 +184,7 @@ fn servers_that_reach_only_each_other_mislead_nobody() {
     (0..4).for_each(|seed| scenario(seed, Way::InCompany, 2));
 }
 
+// shows: SRV-1
 #[test]
 fn a_server_that_stood_still_misleads_nobody() {
     let _marks = pluvio_units::Marks::to_reach(&["server-expelled"]);
@@ -191,6 +192,7 @@ fn a_server_that_stood_still_misleads_nobody() {
 }
 
 /// What they have is lost with them, so nothing else needs to hold.
+// shows: LEASE-4, SRV-1
 #[test]
 fn servers_without_replicas_mislead_nobody() {
     for way in [Way::Alone, Way::InCompany, Way::Standstill] {

@@ -150,7 +150,7 @@ impl Engine {
 /// The first and the last entry of a group, and the length of its object.
 type Group = (Appended<(EntryRef, EntryRef)>, u32);
 
-/// The tombstone for what lies dead in a segment (e6): versions up to that of `old`.
+/// The tombstone for what lies dead in a segment: versions up to that of `old`.
 fn tombstone<'k>(at: &Place<'k>, old: Option<&Old<'_>>, segment: SegmentId) -> Entry<'k> {
     Entry::Tombstone(Tombstone {
         table: at.table.id(),

@@ -29,18 +29,6 @@
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
 //!
-//! COMP-1 is asserted when an execution ends, COMP-5 of each record that is counted off. What shows
-//! them: COMP-1 `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2
-//! `what_is_acknowledged_is_never_executed_again`, COMP-3
-//! `a_client_is_forgotten_only_when_it_must_have_given_up`, COMP-4
-//! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`,
-//! `a_batch_that_all_others_wait_for_is_admitted_whole`,
-//! `the_oldest_operations_have_room_of_their_own`,
-//! `what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile` and
-//! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`,
-//! COMP-5 `unacknowledged_results_survive_cleaning_and_two_crashes`, COMP-6
-//! `what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes`.
-//!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
 use crate::read::Pending;

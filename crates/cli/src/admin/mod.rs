@@ -9,12 +9,12 @@ pub mod metrics;
 
 use crate::admin::listener::{Bounded, Bounds};
 use crate::admin::metrics::{Metrics, text};
-use crate::failure::Failure;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use pluvio_console::failure::Failure;
 use pluvio_env::{BoxFuture, Env, TaskHandle};
 use pluvio_units::CoreId;
 use std::sync::Arc;

@@ -1,28 +1,29 @@
-//! `pluvio demo`: what Pluvio is for, shown on real data in real processes.
+//! `pluvio demo`: what Pluvio is for, shown in real processes.
 //!
-//! A cluster of its own is started; a public data set is imported and read back; one server is
+//! A cluster of its own is started; a data set is imported and read back; one server is
 //! killed while clients write and read; the recovery is shown; everything is verified.
 
-use crate::args::Global;
-use crate::demo_data::{CSV, SOURCE};
-use crate::failure::Failure;
 use crate::ingest::records::{Format, Record, read};
 use crate::ingest::write::{Options, write_all};
-use crate::local::{LocalCluster, LocalOptions, temporary};
-use crate::output::{bar, bytes, count, print_json, print_line, spinner, time};
-use crate::session::Session;
 use bytes::Bytes;
 use clap::Args;
+use data::{SOURCE, csv};
 use indicatif::ProgressBar;
 use load::{Load, Seen};
 use pluvio_client::{ClusterStatus, Key, Table};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{bar, bytes, count, print_json, print_line, spinner, time};
+use pluvio_console::session::Session;
 use pluvio_env::Env;
+use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::RecoveryStatus;
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
 
+mod data;
 mod load;
 
 /// Objects that one batch reads back.
@@ -96,7 +97,7 @@ async fn show(env: Env, options: LocalOptions, json: bool) -> Result<ExitCode, F
         facts: Map::new(),
     };
     let (replicas, memory) = (options.replicas, options.memory);
-    let mut cluster = LocalCluster::start(env.clone(), options).await?;
+    let mut cluster = LocalCluster::start(env.clone(), Program::own()?, options).await?;
     let outcome = play(&env, &mut cluster, &mut story, replicas, memory).await;
     cluster.stop().await;
     let lost = outcome?;
@@ -142,17 +143,17 @@ async fn play(
     }
 
     story.tell(&format!("\n1. Import: {SOURCE}"))?;
-    let places = session.client.create_table("places", None).await?;
-    import(&session, &places, story).await?;
+    let weather = session.client.create_table("weather", None).await?;
+    import(&session, &weather, story).await?;
 
     story.tell("\n2. Read everything back")?;
-    let mut lost = verify(&session, &places, story, "read_back").await?;
+    let mut lost = verify(&session, &weather, story, "read_back").await?;
 
     story.tell("\n3. Kill a server under load")?;
-    lost += disaster(env, cluster, &session, &places, story).await?;
+    lost += disaster(env, cluster, &session, &weather, story).await?;
 
     story.tell("\n4. Verify all records")?;
-    lost += verify(&session, &places, story, "verified").await?;
+    lost += verify(&session, &weather, story, "verified").await?;
 
     story.tell("\n5. Memory")?;
     let status = session.client.cluster_status().await?;
@@ -161,18 +162,18 @@ async fn play(
 }
 
 fn records() -> impl Iterator<Item = Result<Record, crate::ingest::records::BadRecord>> + Send {
-    read(Box::new(CSV.as_bytes()), Format::Csv, None)
+    read(Box::new(csv().as_bytes()), Format::Csv, None)
 }
 
-async fn import(session: &Session, places: &Table, story: &mut Story) -> Result<(), Failure> {
-    let progress = bar(CSV.lines().count() as u64 - 1, "importing", false);
+async fn import(session: &Session, weather: &Table, story: &mut Story) -> Result<(), Failure> {
+    let progress = bar(data::records(), "importing", false);
     let shown = progress.clone();
     let start = session.env.clock.now();
     let options = Options {
         workers: 8,
         skip_bad: false,
     };
-    let summary = write_all(session, places, records(), options, move |_| shown.inc(1)).await;
+    let summary = write_all(session, weather, records(), options, move |_| shown.inc(1)).await;
     progress.finish_and_clear();
     let summary = summary?;
     let took = session.env.clock.now().since(start);
@@ -200,11 +201,11 @@ async fn import(session: &Session, places: &Table, story: &mut Story) -> Result<
 /// Reads every record and compares it with the file. Gives how many are missing or differ.
 async fn verify(
     session: &Session,
-    places: &Table,
+    weather: &Table,
     story: &mut Story,
     name: &str,
 ) -> Result<u64, Failure> {
-    let progress = bar(CSV.lines().count() as u64 - 1, "verifying", false);
+    let progress = bar(data::records(), "verifying", false);
     let start = session.env.clock.now();
     let (mut good, mut wrong) = (0, 0);
     let mut batch: Vec<(Vec<u8>, Bytes)> = Vec::with_capacity(READ_BATCH);
@@ -217,7 +218,10 @@ async fn verify(
         if batch.len() < READ_BATCH && !ended {
             continue;
         }
-        let keys: Vec<_> = batch.iter().map(|(key, _)| Key::new(places, key)).collect();
+        let keys: Vec<_> = batch
+            .iter()
+            .map(|(key, _)| Key::new(weather, key))
+            .collect();
         let found = session.client.multi_read(&keys).await;
         for ((_, value), found) in batch.iter().zip(found) {
             match found?.is_some_and(|object| object.value == value) {
@@ -257,13 +261,13 @@ async fn disaster(
     env: &Env,
     cluster: &mut LocalCluster,
     session: &Session,
-    places: &Table,
+    weather: &Table,
     story: &mut Story,
 ) -> Result<u64, Failure> {
     let progress = spinner("clients write and read");
     progress.enable_steady_tick(Duration::from_millis(100));
     let counters = session.client.create_table("counters", None).await?;
-    let load = Load::start(session, places, &counters);
+    let load = Load::start(session, weather, &counters);
     env.clock.sleep(LOAD_BEFORE).await;
     let victim = fullest(&session.client.cluster_status().await?)
         .ok_or_else(|| Failure::new("no server of the cluster answers"))?;

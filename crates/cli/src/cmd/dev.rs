@@ -1,11 +1,15 @@
 //! `pluvio dev`: a whole cluster on this machine, in the foreground.
 
-use crate::args::{Dev, Global, SERVERS_MAX};
-use crate::failure::Failure;
-use crate::local::{Change, KILL_PAUSE, LocalCluster, LocalOptions, Which, temporary};
-use crate::output::{print_json, print_line, say};
-use crate::process::Announcement;
-use crate::session::with_runtime;
+use crate::args::Dev;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::{COORDINATOR_PORT, Global};
+use pluvio_console::output::{print_json, print_line, say};
+use pluvio_local::{
+    Announcement, Change, KILL_PAUSE, LocalCluster, LocalOptions, Program, SERVERS_MAX, Which,
+    temporary,
+};
+
+use pluvio_console::session::with_runtime;
 use pluvio_env::Env;
 use pluvio_env_os::{StopSignals, make_directory};
 use pluvio_metadata::Place;
@@ -94,7 +98,7 @@ async fn foreground(
     let started = tokio::select! {
         biased;
         _ = signals.next() => None,
-        started = LocalCluster::start(env.clone(), options) => Some(started),
+        started = LocalCluster::start(env.clone(), Program::own()?, options) => Some(started),
     };
     let Some(started) = started else {
         // The children were killed with their handles.
@@ -170,7 +174,7 @@ fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
         None => "Data is temporary (keep it with --data DIR)".to_owned(),
     };
     print_line(&format!("Ready. {where_to}. Stop with Ctrl-C."))?;
-    let default = format!("127.0.0.1:{}", crate::args::COORDINATOR_PORT);
+    let default = format!("127.0.0.1:{}", COORDINATOR_PORT);
     if cluster.coordinator_address() != default {
         print_line(&format!(
             "Other commands need --coordinator {0} (or PLUVIO_COORDINATOR={0}).",

@@ -5,12 +5,12 @@
 //! `value_base64`. A file appears under its name only when it is complete; pipes and devices are
 //! written to as they are, for a rename would put a file in their place.
 
-use crate::args::Global;
 use crate::cmd::objects::put_bytes;
-use crate::failure::Failure;
-use crate::output::{bar, bytes, count, print_json, say, time};
-use crate::session::{Session, with_session};
 use clap::Args;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{bar, bytes, count, print_json, say, time};
+use pluvio_console::session::{Session, with_session};
 use serde_json::{Map, json};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};

@@ -1,13 +1,13 @@
 //! `pluvio import`: the records of a file into a table.
 
-use crate::args::Global;
-use crate::failure::Failure;
 use crate::ingest::records::{Format, Records, read};
 use crate::ingest::write::{Options, Summary, end, write_all};
-use crate::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
-use crate::session::{Session, with_session};
 use clap::Args;
 use indicatif::ProgressBar;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
+use pluvio_console::session::{Session, with_session};
 use serde_json::json;
 use std::fs::File;
 use std::io::Read;

@@ -1,11 +1,11 @@
 //! `pluvio table migrate`: moves a tablet to another server.
 
 use crate::cmd::table::key_hash;
-use crate::failure::Failure;
-use crate::output::{bytes, count, print_json, print_line, time};
-use crate::session::Session;
 use clap::Args;
 use pluvio_client::{Client, MigrateTabletReply, MigrationStatus, Table, WhichTablet};
+use pluvio_console::failure::Failure;
+use pluvio_console::output::{bytes, count, print_json, print_line, time};
+use pluvio_console::session::Session;
 use pluvio_units::{HashRange, MigrationId, ServerId};
 use serde_json::{Value, json};
 use std::time::Duration;

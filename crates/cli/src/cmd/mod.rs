@@ -8,8 +8,5 @@ pub mod import;
 pub mod migrate;
 pub mod objects;
 pub mod scan;
-pub mod sim;
-pub mod simulate;
 pub mod status;
 pub mod table;
-pub mod torture;

@@ -3,15 +3,16 @@
 //! Keys and values are bytes as the shell gives them; what the shell cannot give comes as
 //! hexadecimal digits or through standard input.
 
-use crate::args::{Global, Place};
-use crate::failure::Failure;
-use crate::output::{print_json, print_line};
-use crate::session::{Session, with_session};
+use crate::args::Place;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::Args;
 use pluvio_client::{ClientError, Number, RejectRules};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{print_json, print_line};
+use pluvio_console::session::{Session, with_session};
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;

@@ -1,11 +1,11 @@
 //! `pluvio scan`: the objects of a table, in the order of their key hashes.
 
-use crate::args::Global;
 use crate::cmd::objects::put_bytes;
-use crate::failure::Failure;
-use crate::output::escaped;
-use crate::session::{Session, with_session};
 use clap::Args;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::escaped;
+use pluvio_console::session::{Session, with_session};
 use serde_json::Map;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write as _};

@@ -1,13 +1,13 @@
 //! `pluvio status`: what the cluster has and does.
 
-use crate::args::Global;
 use crate::cmd::migrate::as_json as migration_json;
 use crate::cmd::table::as_json as table_json;
-use crate::failure::Failure;
-use crate::output::{bytes, count, print_json, print_line, table, table_text, time};
-use crate::session::{Session, with_session};
 use clap::Args;
 use pluvio_client::{ClusterStatus, ServerStatus};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{bytes, count, print_json, print_line, table, table_text, time};
+use pluvio_console::session::{Session, with_session};
 use pluvio_units::ServerId;
 use pluvio_wire::{MigrationStatus, RecoveryStatus, ServerInfo, ServerState, TabletState};
 use serde_json::{Value, json};

@@ -1,12 +1,12 @@
 //! `pluvio table`: create, drop, list and split tables, and move their tablets.
 
-use crate::args::Global;
 use crate::cmd::migrate;
-use crate::failure::Failure;
-use crate::output::{print_json, print_line, table as new_table, table_text};
-use crate::session::{Session, with_session};
 use clap::{Args, Subcommand};
 use pluvio_client::TableInfo;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{print_json, print_line, table as new_table, table_text};
+use pluvio_console::session::{Session, with_session};
 use pluvio_units::KeyHash;
 use pluvio_wire::TabletState;
 use serde_json::{Value, json};

@@ -8,11 +8,11 @@
 //! - ING-2: memory is bounded: each worker has one batch in the making, [`QUEUED`] waiting, one
 //!   under way; a batch has [`BATCH_RECORDS`] records or [`BATCH_BYTES`].
 
-use crate::failure::Failure;
 use crate::ingest::records::{BadRecord, Record};
-use crate::session::Session;
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, Key, Table};
+use pluvio_console::failure::Failure;
+use pluvio_console::session::Session;
 use pluvio_units::{CoreId, FixedMap, KeyHash, ObjectVersion};
 use pluvio_wire::{check_key, check_value};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,16 +4,11 @@
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::journal::{Journal, Load, NativeWay, RedisWay};
 use crate::support::metadata::{Kind, MetadataServer};
-use crate::support::patience::Deadline;
 use crate::support::program::{Running, command, run, signal};
 use crate::support::{Random, Setup, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::time::Duration;
 
-/// What a takeover is to stay below on a machine with nothing else to do. Machines of CI have, and
-/// the bound is checked in the simulator; here it says when something is badly wrong.
-const TAKEOVER_MAX: Duration = Duration::from_secs(15);
 /// Changes that must be acknowledged before the next fault.
 const MANY: u64 = 500;
 
@@ -25,14 +20,12 @@ fn pid(coordinator: &Value) -> u32 {
     u32::try_from(coordinator["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// Creates a table with the help of all coordinators; gives how long that took.
+/// Creates a table with the help of all coordinators. The simulator's tests say how long that may
+/// take while another one begins to lead.
 #[track_caller]
-fn create(cluster: &Cluster, name: &str) -> Duration {
-    let deadline = Deadline::after(4 * TAKEOVER_MAX);
-    let before = deadline.left();
+fn create(cluster: &Cluster, name: &str) {
     let arguments = ["--timeout", "30s", "table", "create", name];
     cluster.run(arguments).ok();
-    before - deadline.left()
 }
 
 fn wait_for_changes(load: &Load) {
@@ -69,9 +62,7 @@ fn leaders_come_and_go(flags: &[&str]) {
     wait_for_changes(&load);
 
     signal(pid(&ready[0]), Signal::KILL);
-    let took = create(&cluster, "second");
-    println!("a killed leader was replaced, and a table created, in {took:?}");
-    assert!(took < TAKEOVER_MAX, "{took:?}");
+    create(&cluster, "second");
     wait_for_changes(&load);
     // A crash is recovered by the one that leads then. Whoever asks one that waits is told who that
     // is, but where the metadata is in a directory those who wait for it know nothing.
@@ -156,9 +147,7 @@ fn a_leader_that_stands_still_is_replaced(server: &MetadataServer) {
     let ready = cluster.ready()["coordinators"].as_array().unwrap().clone();
     create(&cluster, "before");
     signal(pid(&ready[0]), Signal::STOP);
-    let took = create(&cluster, "meanwhile");
-    println!("a leader that stood still was replaced, and a table created, in {took:?}");
-    assert!(took < TAKEOVER_MAX, "{took:?}");
+    create(&cluster, "meanwhile");
     signal(pid(&ready[0]), Signal::CONT);
     let trace = cluster.data().join("logs/coordinator.log");
     wait_for("the former leader to know", || {

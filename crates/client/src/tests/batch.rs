@@ -155,6 +155,7 @@ fn a_batch_whose_reply_was_lost_is_not_executed_twice() {
     assert!(results.iter().all(Result::is_ok), "{results:?}");
 }
 
+// shows: EO-1
 #[test]
 fn items_keep_their_identity_when_they_are_sorted_anew() {
     let (cluster, client, table) = cluster(3);
@@ -244,6 +245,7 @@ fn requests_of_a_batch_that_come_after_its_time_are_not_sent() {
     assert_eq!(cluster.count_sent(Opcode::MultiRead), CALLS_MAX);
 }
 
+// shows: CLIENT-6
 #[test]
 fn writes_and_batches_that_wait_for_their_turn_do_not_hold_up_each_other() {
     let (cluster, client, table) = cluster(1);

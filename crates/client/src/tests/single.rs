@@ -107,6 +107,7 @@ fn a_lost_reply_does_not_execute_an_operation_twice() {
     assert_eq!(ids[7], (client, 2, 2));
 }
 
+// shows: EO-1
 #[test]
 fn what_was_forwarded_keeps_its_identity_when_it_is_done_in_place() {
     let cluster = FakeCluster::new(2);
@@ -205,6 +206,7 @@ fn a_silent_server_is_left_after_one_attempts_time() {
     assert!(cluster.now() >= 2 * SECOND && cluster.now() < 3 * SECOND);
 }
 
+// shows: EO-4
 #[test]
 fn silence_until_the_limit_leaves_a_write_in_doubt() {
     let (cluster, client, table) = cluster(1);
@@ -304,6 +306,7 @@ fn a_full_memory_may_be_waited_for_less_long_than_a_crash() {
     );
 }
 
+// shows: CLIENT-5, EO-4
 #[test]
 fn servers_are_told_the_whole_time_also_while_memory_is_full() {
     let (cluster, _, table) = cluster(1);

@@ -62,6 +62,7 @@ fn what_was_stored_is_read_and_holds() {
 }
 
 /// COORD-12.
+// shows: COORD-12, MASTER-6
 #[test]
 fn each_stored_change_has_the_next_number() {
     let before = load(stored()).unwrap().unwrap();
@@ -83,6 +84,7 @@ fn each_stored_change_has_the_next_number() {
     assert_eq!(dropped.globals.version, MetadataVersion::default());
 }
 
+// shows: COORD-4, COORD-5
 #[test]
 fn an_owner_that_is_missing_is_told() {
     let mut entries = stored();
@@ -91,6 +93,7 @@ fn an_owner_that_is_missing_is_told() {
     assert!(broken.contains("server 2, which is not listed"), "{broken}");
 }
 
+// shows: COORD-4, COORD-5
 #[test]
 fn tablets_with_a_gap_or_an_overlap_are_told() {
     const LAST: u64 = u64::MAX;

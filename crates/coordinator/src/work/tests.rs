@@ -118,6 +118,7 @@ fn tablets_of_a_crashed_owner_that_hold_nothing_are_given_to_others() {
     assert!(!crash(&mut state, ServerId(2)));
 }
 
+// shows: COORD-4, COORD-5
 #[test]
 fn a_split_keeps_the_cover_and_repeats_harmlessly() {
     let mut state = cluster(1);

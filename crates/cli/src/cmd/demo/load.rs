@@ -1,9 +1,9 @@
 //! Clients that write and read while the demo kills a server, and remember what was acknowledged.
 
-use crate::demo_data::CSV;
-use crate::failure::Failure;
-use crate::session::Session;
+use super::data;
 use pluvio_client::{Client, Table};
+use pluvio_console::failure::Failure;
+use pluvio_console::session::Session;
 use pluvio_env::{Clock, Env};
 use pluvio_units::CoreId;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Seen {
     pub acknowledged: u64,
     /// Reads that were answered.
     pub reads: u64,
-    /// Reads of places that came back empty, though no place is ever deleted.
+    /// Reads of records that came back empty, though none is ever deleted.
     pub wrong_reads: u64,
     /// The slowest operation before the kill.
     pub longest_before: Duration,
@@ -47,8 +47,8 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts the clients: they write into `counters`, and read from `places`.
-    pub fn start(session: &Session, places: &Table, counters: &Table) -> Self {
+    /// Starts the clients: they write into `counters`, and read from `weather`.
+    pub fn start(session: &Session, weather: &Table, counters: &Table) -> Self {
         let shared = Arc::<Shared>::default();
         let mut ends = Vec::new();
         for number in 0..CLIENTS {
@@ -56,7 +56,7 @@ impl Load {
             let one = One {
                 env: session.env.clone(),
                 client: session.client.clone(),
-                places: places.clone(),
+                weather: weather.clone(),
                 counters: counters.clone(),
                 number,
                 shared: shared.clone(),
@@ -125,7 +125,7 @@ fn key(client: usize, at: u64) -> String {
 struct One {
     env: Env,
     client: Client,
-    places: Table,
+    weather: Table,
     counters: Table,
     number: usize,
     shared: Arc<Shared>,
@@ -133,7 +133,7 @@ struct One {
 
 impl One {
     async fn run(self) -> Result<Seen, Failure> {
-        let places = CSV.lines().count() as u64 - 1;
+        let records = data::records();
         let mut seen = Seen::default();
         let mut written = vec![0; KEYS as usize];
         let mut turn = 0;
@@ -150,9 +150,9 @@ impl One {
             self.note(&mut seen, start);
             written[at as usize] = next;
             seen.acknowledged += 1;
-            let place = (self.env.rng.below(places) + 1).to_string();
+            let record = (self.env.rng.below(records) + 1).to_string();
             let start = self.env.clock.now();
-            let found = self.client.read(&self.places, place.as_bytes()).await?;
+            let found = self.client.read(&self.weather, record.as_bytes()).await?;
             self.note(&mut seen, start);
             seen.reads += 1;
             seen.wrong_reads += u64::from(found.is_none());

@@ -4,7 +4,7 @@
 #![allow(
     dead_code,
     unused_imports,
-    reason = "two programs share this, the tests and the soak; each leaves out something"
+    reason = "several programs share this: tests of both binaries and the soak; each leaves out something"
 )]
 
 pub mod cluster;

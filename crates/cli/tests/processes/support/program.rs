@@ -5,20 +5,48 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// Where the binary is: beside the tests, or where `PLUVIO_BINARY` says.
+/// Where the binary is: where `PLUVIO_BINARY` says, what cargo built for these tests, or what lies
+/// beside the laboratory's binary that cargo built for these tests.
 pub fn binary() -> PathBuf {
-    let given = std::env::var_os("PLUVIO_BINARY").map(PathBuf::from);
-    let beside = || option_env!("CARGO_BIN_EXE_pluvio").map(PathBuf::from);
-    given
-        .or_else(beside)
-        .expect("PLUVIO_BINARY says where the binary is")
+    if let Some(given) = std::env::var_os("PLUVIO_BINARY") {
+        return PathBuf::from(given);
+    }
+    if let Some(built) = option_env!("CARGO_BIN_EXE_pluvio") {
+        return PathBuf::from(built);
+    }
+    static BESIDE: OnceLock<PathBuf> = OnceLock::new();
+    let laboratory = option_env!("CARGO_BIN_EXE_pluvio-lab");
+    let beside = || fresh(&Path::new(laboratory?).with_file_name("pluvio"));
+    let beside = BESIDE.get_or_init(|| beside().expect("PLUVIO_BINARY says where the binary is"));
+    beside.clone()
+}
+
+/// A binary of another package, which cargo does not build for these tests: it must be there, and
+/// not be older than its sources.
+fn fresh(binary: &Path) -> Option<PathBuf> {
+    let modified = |path: &Path| path.metadata().and_then(|found| found.modified()).ok();
+    let again = "`cargo build -p pluvio`, with the profile of these tests, makes it";
+    let shown = binary.display();
+    let built = modified(binary).unwrap_or_else(|| panic!("{shown} is missing; {again}"));
+    // Cargo writes beside it what it was built from.
+    let list = std::fs::read_to_string(binary.with_extension("d")).unwrap_or_default();
+    let sources = list.split_once(": ").map_or("", |(_, sources)| sources);
+    for source in sources.split_whitespace().map(Path::new) {
+        let newer = modified(source).is_some_and(|modified| modified > built);
+        assert!(
+            !newer,
+            "{shown} is older than {}; {again}",
+            source.display()
+        );
+    }
+    Some(binary.to_owned())
 }
 
 /// The binary with nothing of our environment that it would listen to.

@@ -1,0 +1,75 @@
+//! A client of the cluster, and the runtime it needs, for commands that talk to one.
+
+use crate::failure::Failure;
+use crate::options::Global;
+use pluvio_client::{Client, ClientOptions};
+use pluvio_env::Env;
+use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
+use pluvio_net::{TcpNetwork, TcpOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the end of a command waits for work that was given to blocking threads.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+
+/// A client and its environment. Cheap to clone.
+#[derive(Clone)]
+pub struct Session {
+    /// The cluster.
+    pub client: Client,
+    /// Clock, tasks and network of this process; no disk.
+    pub env: Env,
+}
+
+impl Session {
+    /// A session over another environment's network: for a process that has one already.
+    pub fn new(env: Env, coordinator: &str, timeout: Duration) -> Self {
+        let coordinators: Vec<&str> = coordinator.split(',').map(str::trim).collect();
+        let options = ClientOptions::new(coordinators).timeout(timeout);
+        Self {
+            client: Client::new(&env, options),
+            env,
+        }
+    }
+}
+
+/// Runs `work` with a client of the cluster that `global` names, on `cores` event loops (0: one
+/// for each processor).
+///
+/// # Errors
+/// What `work` gives; the machine has no threads or files left.
+pub fn with_session<T, F>(
+    global: &Global,
+    cores: u16,
+    work: impl FnOnce(Session) -> F,
+) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
+    let (coordinator, timeout) = (global.coordinator.clone(), global.timeout);
+    with_runtime(cores, |env| work(Session::new(env, &coordinator, timeout)))
+}
+
+/// Runs `work` on event loops of its own, with a network and without a disk.
+///
+/// # Errors
+/// What `work` gives; the machine has no threads or files left.
+pub fn with_runtime<T, F>(cores: u16, work: impl FnOnce(Env) -> F) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Failure>> + Send + 'static,
+{
+    let runtime = OsRuntime::start(&OsOptions::with_cores(cores))
+        .map_err(|error| Failure::new(error.to_string()))?;
+    let network = TcpNetwork::new(
+        TcpOptions::default(),
+        runtime.tasks(),
+        runtime.clock(),
+        current_core,
+    );
+    let env = runtime.env(Arc::new(network), Arc::new(NoDisk));
+    let result = runtime.block_on(work(env));
+    runtime.shutdown(SHUTDOWN_LIMIT);
+    result
+}

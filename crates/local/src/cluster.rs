@@ -1,0 +1,738 @@
+//! All child processes of a cluster: start, readiness, deaths, stop.
+
+use crate::announcement::{Announcement, Role};
+use crate::child::Child;
+use crate::options::{Durability, MetadataLogin, SERVERS_MAX};
+use crate::program::Program;
+use futures_util::future::join_all;
+use indicatif::ProgressBar;
+use pluvio_client::ClusterStatus;
+use pluvio_console::failure::Failure;
+use pluvio_console::options::{COORDINATOR_PORT, LogFormat};
+use pluvio_console::output::{say, spinner};
+use pluvio_console::ports;
+use pluvio_console::session::Session;
+use pluvio_env::{Address, Clock, Env};
+use pluvio_metadata::Place;
+use pluvio_server::ServerOptions;
+use pluvio_units::{ServerId, Size};
+use pluvio_wire::TabletState;
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How long children may take to end when asked to.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Pause between two looks at the cluster while it starts.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How long tablets are waited for that may need servers which are not there.
+const INCOMPLETE_LIMIT: Duration = Duration::from_secs(15);
+/// How long one question to the cluster may take while it starts.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
+/// How long people who see no spinner are told nothing while a cluster starts.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Pause between two looks at whether there is something to tell them.
+const TELL_PAUSE: Duration = Duration::from_secs(5);
+/// How long a cluster that lives for a while may take to be up: far more than it needs on a machine
+/// that is busy.
+const START_LIMIT: Duration = Duration::from_secs(180);
+
+/// What cluster to start.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Number of servers; as many as the data directory knows, or 4, when `None`.
+    pub servers: Option<u32>,
+    /// See `ServerOptions`.
+    pub replicas: u32,
+    /// See `ServerOptions`.
+    pub min_replicas: Option<u32>,
+    /// Log memory of each server.
+    pub memory: Size,
+    /// Event loops of each server; the machine's processors shared out when `None`.
+    pub cores: Option<u16>,
+    /// Where everything is kept.
+    pub data: PathBuf,
+    /// Redis port of the first server; 0 for any.
+    pub redis_port: u16,
+    /// HTTP port of the coordinator; any when `None`.
+    pub admin_port: Option<u16>,
+    /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
+    pub coordinator_port: Option<u16>,
+    /// Coordinators; the first is tried first.
+    pub coordinators: u32,
+    /// Where the metadata is kept; below `data` when `None`.
+    pub metadata: Option<Place>,
+    /// Who coordinators are there.
+    pub metadata_login: MetadataLogin,
+    /// When writes are acknowledged.
+    pub durability: Durability,
+    /// What children trace.
+    pub log: Option<String>,
+    /// How they write it.
+    pub log_format: LogFormat,
+    /// Traces of children come to standard error.
+    pub verbose: bool,
+    /// Where children run, coordinators first; on this machine's loopback when `None`.
+    pub homes: Option<Vec<Home>>,
+    /// How long it may take until all is up; as long as it takes when `None`.
+    pub start_limit: Option<Duration>,
+}
+
+/// Where a child runs, when that is not simply here.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// The address on which it listens.
+    pub host: String,
+    /// The program that starts it there, with arguments; the child's own follow.
+    pub through: Vec<OsString>,
+}
+
+impl LocalOptions {
+    /// A cluster that lives for a while, on any free ports: `servers` servers with so much memory
+    /// each, all data below `data`, traces in files beside it.
+    pub fn for_a_while(servers: u32, replicas: u32, memory: Size, data: &Path) -> Self {
+        Self {
+            servers: Some(servers),
+            replicas,
+            min_replicas: None,
+            memory,
+            cores: None,
+            data: data.to_owned(),
+            redis_port: 0,
+            admin_port: None,
+            coordinator_port: Some(0),
+            coordinators: 1,
+            metadata: None,
+            metadata_login: MetadataLogin::default(),
+            durability: Durability::Buffered,
+            log: None,
+            log_format: LogFormat::Text,
+            verbose: false,
+            homes: None,
+            start_limit: Some(START_LIMIT),
+        }
+    }
+
+    fn home(&self, which: Which) -> Option<&Home> {
+        let at = match which {
+            Which::Coordinator(index) => index,
+            Which::Server(index) => self.coordinators as usize + index,
+        };
+        self.homes.as_ref()?.get(at)
+    }
+
+    /// The address on which a child listens.
+    fn host(&self, which: Which) -> &str {
+        self.home(which).map_or("127.0.0.1", |home| &home.host)
+    }
+}
+
+/// Names a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// The n-th coordinator, from 0.
+    Coordinator(usize),
+    /// The n-th server, from 0.
+    Server(usize),
+}
+
+/// What happened to a child.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// One that was started again has announced itself.
+    Ready(Which),
+    /// It has ended, not by [`LocalCluster::kill`]; why, for people.
+    Ended(Which, String),
+}
+
+/// The running children.
+pub struct LocalCluster {
+    env: Env,
+    program: Program,
+    options: LocalOptions,
+    /// Where the coordinators listen, with commas; kept over their restarts.
+    coordinator_addresses: Vec<String>,
+    coordinators: Vec<Option<Child>>,
+    /// Whether the first coordinator has led once; from then on another one may have its directory.
+    has_led: bool,
+    servers: Vec<Option<Child>>,
+    /// Redis ports that servers have taken, 0 before.
+    redis_ports: Vec<u16>,
+    /// Numbers of servers that have data and are not started this time, in ascending order.
+    left_out: Vec<u32>,
+}
+
+impl LocalCluster {
+    /// Starts `program` in each role, and waits until all servers are up and all tablets are
+    /// served.
+    ///
+    /// # Errors
+    /// A child does not start, or it takes too long; all are stopped again.
+    pub async fn start(env: Env, program: Program, options: LocalOptions) -> Result<Self, Failure> {
+        let there = servers_there(&options.data);
+        let highest = there.last().copied();
+        if options.servers.is_none() && highest > Some(SERVERS_MAX) {
+            return Err(Failure::usage(format!(
+                "{}: server-{} is there, and {SERVERS_MAX} servers are the most; give --servers, or another directory",
+                options.data.display(),
+                highest.unwrap_or_default()
+            )));
+        }
+        let count = options.servers.or(highest).unwrap_or(4);
+        let mut this = Self {
+            env,
+            program,
+            coordinator_addresses: coordinator_addresses(&options),
+            coordinators: (0..options.coordinators).map(|_| None).collect(),
+            has_led: false,
+            options,
+            servers: (0..count).map(|_| None).collect(),
+            redis_ports: (0..count).map(|_| 0).collect(),
+            left_out: there.into_iter().filter(|n| *n > count).collect(),
+        };
+        this.check_ports()?;
+        this.check_replicas()?;
+        let progress = spinner("starting the coordinator");
+        progress.enable_steady_tick(Duration::from_millis(100));
+        let (clock, limit) = (this.env.clock.clone(), this.options.start_limit);
+        let traces = this.options.data.join("logs");
+        let started = tokio::select! {
+            biased;
+            started = this.start_all(&progress) => started,
+            failure = overdue(&*clock, &progress, limit) => {
+                Err(Failure::new(format!("{failure}; traces are in {}", traces.display())))
+            }
+        };
+        progress.finish_and_clear();
+        match started {
+            Ok(()) => Ok(this),
+            Err(failure) => {
+                this.stop().await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Ports count up from the given ones; 0 stands for any free one.
+    fn check_ports(&self) -> Result<(), Failure> {
+        let servers = u32::try_from(self.servers.len()).unwrap_or(u32::from(u16::MAX));
+        let redis = u32::from(self.options.redis_port);
+        let admin = self.options.admin_port.map_or(0, u32::from);
+        let coordinator = self.coordinator_addresses[0].rsplit(':').next();
+        let coordinator = coordinator.and_then(|port| port.parse().ok()).unwrap_or(0);
+        ports::check_ranges(&[
+            ("--redis-port", redis, servers),
+            ("--admin-port", admin, servers + self.options.coordinators),
+            ("--coordinator-port", coordinator, 1),
+        ])
+    }
+
+    /// A cluster that could never acknowledge a write is not started. The rule of what a write
+    /// needs is that of `ServerOptions`; a lone server is its own backup.
+    fn check_replicas(&self) -> Result<(), Failure> {
+        let mut options = ServerOptions::new(Address::default(), Address::default());
+        options.replicas = self.options.replicas;
+        options.min_replicas = self.options.min_replicas;
+        if let Some(problem) = options.problem() {
+            return Err(Failure::usage(problem));
+        }
+        let servers = self.servers.len();
+        let backups = u32::try_from(servers - 1).unwrap_or(u32::MAX).max(1);
+        let needed = options.needed();
+        if options.replicas == 0 || needed <= backups {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "--replicas {}: a write needs {needed} backups, and with --servers {servers} there are {backups}; \
+             start more servers, or lower --replicas or --min-replicas",
+            options.replicas
+        )))
+    }
+
+    async fn start_all(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
+        for index in 0..self.coordinators.len() {
+            self.launch(Which::Coordinator(index))?;
+            let announced = self.child_mut(Which::Coordinator(index))?.ready().await?;
+            self.coordinator_addresses[index] = announced.addr.clone();
+            self.has_led = true;
+        }
+        progress.set_message("starting servers");
+        for index in 0..self.servers.len() {
+            self.launch(Which::Server(index))?;
+        }
+        let ready = self.servers.iter_mut().flatten().map(Child::ready);
+        let announced: Vec<_> = join_all(ready)
+            .await
+            .into_iter()
+            .map(|r| r.cloned())
+            .collect();
+        for (port, result) in self.redis_ports.iter_mut().zip(announced) {
+            let address = result?.redis.unwrap_or_default();
+            let text = address.rsplit(':').next().unwrap_or_default();
+            *port = text.parse().unwrap_or(0);
+        }
+        self.settle(progress).await
+    }
+
+    /// Waits until all servers that were started are members and all tablets are served. Tablets
+    /// whose servers were left out are not waited for long.
+    ///
+    /// # Errors
+    /// A child dies meanwhile.
+    async fn settle(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
+        let session = self.session(STATUS_LIMIT);
+        let wanted: Vec<ServerId> = self
+            .servers
+            .iter()
+            .flatten()
+            .filter_map(|child| child.announced()?.id)
+            .map(ServerId)
+            .collect();
+        let start = self.env.clock.now();
+        loop {
+            let looked = tokio::select! {
+                biased;
+                (which, status) = self.death() => return Err(Failure::new(self.obituary(which, status))),
+                looked = session.client.cluster_status() => looked,
+            };
+            match looked {
+                Ok(status) => {
+                    let tablets = || status.tables.iter().flat_map(|table| &table.tablets);
+                    let served = tablets().filter(|t| t.state == TabletState::Normal).count();
+                    let all = tablets().count();
+                    let away = wanted.iter().filter(|id| !status.list.is_up(**id)).count();
+                    if away == 0 && served == all {
+                        return Ok(());
+                    }
+                    let patience = self.env.clock.now().since(start) < INCOMPLETE_LIMIT;
+                    if away == 0 && !self.left_out.is_empty() && !patience {
+                        return Ok(());
+                    }
+                    progress.set_message(match away {
+                        0 => format!("{served} of {all} tablets served{}", recovery(&status)),
+                        1 => format!("1 server is no member yet{}", recovery(&status)),
+                        _ => format!("{away} servers are no members yet{}", recovery(&status)),
+                    });
+                }
+                Err(error) => progress.set_message(error.to_string()),
+            }
+            self.env.clock.sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    /// Numbers of servers that have data and were not started, in ascending order.
+    pub fn left_out(&self) -> &[u32] {
+        &self.left_out
+    }
+
+    /// A client of this cluster.
+    pub fn session(&self, timeout: Duration) -> Session {
+        Session::new(self.env.clone(), &self.coordinator_address(), timeout)
+    }
+
+    /// Where the coordinators listen, with commas.
+    pub fn coordinator_address(&self) -> String {
+        self.coordinator_addresses.join(",")
+    }
+
+    /// What the coordinators that are ready announced.
+    pub fn coordinators(&self) -> impl Iterator<Item = &Announcement> {
+        self.coordinators
+            .iter()
+            .flatten()
+            .filter_map(Child::announced)
+    }
+
+    /// What a child announced; `None` when it is not there or not ready.
+    pub fn announced(&self, which: Which) -> Option<&Announcement> {
+        self.child(which)?.announced()
+    }
+
+    /// What the servers that are ready announced.
+    pub fn servers(&self) -> impl Iterator<Item = &Announcement> {
+        self.servers.iter().flatten().filter_map(Child::announced)
+    }
+
+    /// The child that is the server with this id.
+    pub fn server_with_id(&self, id: ServerId) -> Option<Which> {
+        let is = |child: &Child| child.announced().is_some_and(|a| a.id == Some(id.0));
+        let at = self
+            .servers
+            .iter()
+            .position(|s| s.as_ref().is_some_and(is))?;
+        Some(Which::Server(at))
+    }
+
+    /// Kills a child with SIGKILL. Its death is not told by [`LocalCluster::change`].
+    pub async fn kill(&mut self, which: Which) {
+        if let Some(mut child) = self.slot(which).take() {
+            child.kill();
+            child.ended().await;
+        }
+    }
+
+    /// Waits for the death of any child.
+    async fn death(&mut self) -> (Which, Option<ExitStatus>) {
+        std::future::poll_fn(|cx| {
+            let servers = self.servers.iter_mut().enumerate();
+            let coordinators = self.coordinators.iter_mut().enumerate();
+            let all = servers
+                .map(|(index, slot)| (Which::Server(index), slot))
+                .chain(coordinators.map(|(index, slot)| (Which::Coordinator(index), slot)));
+            for (which, slot) in all {
+                if let Some(child) = slot
+                    && let Poll::Ready(status) = pin!(child.ended()).poll(cx)
+                {
+                    return Poll::Ready((which, status));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until a child that was launched has announced itself, or any child has ended. Children
+    /// are launched again without waiting for them by whoever waits here.
+    pub async fn change(&mut self) -> Change {
+        std::future::poll_fn(|cx| {
+            for which in self.all() {
+                let Some(child) = self.slot(which) else {
+                    continue;
+                };
+                if child.announced().is_some() {
+                    let ended = pin!(child.ended()).poll(cx);
+                    if let Poll::Ready(status) = ended {
+                        return Poll::Ready(Change::Ended(which, self.obituary(which, status)));
+                    }
+                    continue;
+                }
+                let ready = pin!(child.ready()).poll(cx);
+                match ready.map(|result| result.map(drop)) {
+                    Poll::Ready(Ok(())) => return Poll::Ready(Change::Ready(which)),
+                    Poll::Ready(Err(failure)) => {
+                        self.slot(which).take();
+                        return Poll::Ready(Change::Ended(which, failure.to_string()));
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// All places for children, whether or not one is there; the coordinators first.
+    pub fn all(&self) -> Vec<Which> {
+        let coordinators = (0..self.coordinators.len()).map(Which::Coordinator);
+        let servers = (0..self.servers.len()).map(Which::Server);
+        coordinators.chain(servers).collect()
+    }
+
+    /// Places where no child is.
+    pub fn missing(&self) -> Vec<Which> {
+        let all = self.all().into_iter();
+        all.filter(|which| !self.is_there(*which)).collect()
+    }
+
+    /// Whether there is a child that was launched, be it ready or not.
+    pub fn is_there(&self, which: Which) -> bool {
+        self.child(which).is_some()
+    }
+
+    /// Sends a signal; whether there was a child to get it.
+    pub fn signal(&self, which: Which, signal: Signal) -> bool {
+        self.child(which).is_some_and(|child| child.signal(signal))
+    }
+
+    /// Tells of a death, and forgets the child.
+    fn obituary(&mut self, which: Which, status: Option<ExitStatus>) -> String {
+        match self.slot(which).take() {
+            None => "a process that was not there has ended".to_owned(),
+            Some(child) => {
+                let id = child.announced().and_then(|a| a.id);
+                let who = id.map_or_else(String::new, |id| format!("server {id}, "));
+                format!(
+                    "{} ({who}process {}) died: {}",
+                    child.name(),
+                    child.pid(),
+                    child.reason(status)
+                )
+            }
+        }
+    }
+
+    /// Whether no child is left.
+    pub fn is_empty(&self) -> bool {
+        let mut all = self.coordinators.iter().chain(&self.servers);
+        all.all(Option::is_none)
+    }
+
+    /// Stops all children: the coordinators, then the servers.
+    pub async fn stop(&mut self) {
+        let clock = self.env.clock.clone();
+        for children in [&mut self.coordinators, &mut self.servers] {
+            let mut children: Vec<Child> = children.iter_mut().filter_map(Option::take).collect();
+            let stops = children.iter_mut().map(|c| c.stop(&*clock, STOP_LIMIT));
+            join_all(stops).await;
+        }
+    }
+
+    /// Kills all children at once.
+    pub fn kill_all(&mut self) {
+        for child in self
+            .servers
+            .iter_mut()
+            .chain(&mut self.coordinators)
+            .flatten()
+        {
+            child.kill();
+        }
+    }
+
+    fn child(&self, which: Which) -> Option<&Child> {
+        match which {
+            Which::Coordinator(index) => self.coordinators.get(index)?.as_ref(),
+            Which::Server(index) => self.servers.get(index)?.as_ref(),
+        }
+    }
+
+    fn slot(&mut self, which: Which) -> &mut Option<Child> {
+        match which {
+            Which::Coordinator(index) => &mut self.coordinators[index],
+            Which::Server(index) => &mut self.servers[index],
+        }
+    }
+
+    fn child_mut(&mut self, which: Which) -> Result<&mut Child, Failure> {
+        let gone = || Failure::new("a process of the cluster is gone");
+        self.slot(which).as_mut().ok_or_else(gone)
+    }
+
+    /// Starts a child, on the data and ports that it had before if there was one; does not wait for
+    /// it.
+    ///
+    /// # Errors
+    /// The process cannot be created.
+    pub fn launch(&mut self, which: Which) -> Result<(), Failure> {
+        let (name, arguments) = match which {
+            Which::Coordinator(index) => (
+                match index {
+                    0 => "coordinator".to_owned(),
+                    _ => format!("coordinator-{}", index + 1),
+                },
+                self.coordinator_arguments(index),
+            ),
+            Which::Server(index) => (
+                format!("server-{}", index + 1),
+                self.server_arguments(index),
+            ),
+        };
+        let traces = self.options.data.join("logs").join(format!("{name}.log"));
+        let trace = (!self.options.verbose).then_some(traces);
+        let home = self.options.home(which);
+        let through = home.map_or(&[][..], |home| &home.through);
+        let child = Child::start(&self.program, through, &name, &arguments, trace)?;
+        *self.slot(which) = Some(child);
+        Ok(())
+    }
+
+    fn common_arguments(&self, role: &str, listen: &str, admin: usize) -> Vec<OsString> {
+        let port = match self.options.admin_port {
+            None | Some(0) => 0,
+            Some(first) => first.saturating_add(u16::try_from(admin).unwrap_or(0)),
+        };
+        let mut arguments: Vec<OsString> = vec![role.into(), "--json".into()];
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--listen", listen.into());
+        add("--admin", format!("127.0.0.1:{port}").into());
+        if let Some(log) = &self.options.log {
+            add("--log", log.into());
+        }
+        add("--log-format", self.options.log_format.name().into());
+        arguments
+    }
+
+    fn coordinator_arguments(&self, index: usize) -> Vec<OsString> {
+        let admin = match index {
+            0 => 0,
+            _ => self.servers.len() + index,
+        };
+        let listen = &self.coordinator_addresses[index];
+        let mut arguments = self.common_arguments("coordinator", listen, admin);
+        let place = match &self.options.metadata {
+            Some(place) => place.clone(),
+            None => Place::Embedded(self.options.data.join("coordinator")),
+        };
+        match place {
+            Place::Embedded(directory) => {
+                arguments.extend(["--data".into(), directory.into()]);
+                if self.has_led && self.coordinators.len() > 1 {
+                    arguments.push("--standby".into());
+                }
+            }
+            Place::Etcd(_) | Place::ZooKeeper(_) => {
+                arguments.extend(["--metadata".into(), place.to_string().into()]);
+                let login = &self.options.metadata_login;
+                if let Some(user) = &login.metadata_user {
+                    arguments.extend(["--metadata-user".into(), user.into()]);
+                }
+                if let Some(file) = &login.metadata_password_file {
+                    arguments.extend(["--metadata-password-file".into(), file.into()]);
+                }
+            }
+        }
+        arguments
+    }
+
+    fn server_arguments(&self, index: usize) -> Vec<OsString> {
+        let options = &self.options;
+        let host = options.host(Which::Server(index));
+        let directory = format!("server-{}", index + 1);
+        let mut arguments = self.common_arguments("server", &format!("{host}:0"), index + 1);
+        arguments.extend(["--data".into(), options.data.join(directory).into()]);
+        let redis = match options.redis_port {
+            // A free one that was taken once is kept, so that clients find a respawned server.
+            0 => self.redis_ports[index],
+            first => first.saturating_add(u16::try_from(index).unwrap_or(0)),
+        };
+        let machine = std::thread::available_parallelism().map_or(1, usize::from);
+        let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
+        let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
+        add("--coordinator", self.coordinator_address());
+        add("--redis", format!("{host}:{redis}"));
+        add("--memory", options.memory.bytes().to_string());
+        add("--replicas", options.replicas.to_string());
+        add("--durability", options.durability.name().to_owned());
+        add("--cores", options.cores.unwrap_or(shared_out).to_string());
+        if let Some(least) = options.min_replicas {
+            add("--min-replicas", least.to_string());
+        }
+        arguments
+    }
+}
+
+/// What the latest recovery that is under way does.
+fn recovery(status: &ClusterStatus) -> String {
+    let mut latest_first = status.recoveries.iter().rev();
+    match latest_first.find(|recovery| !recovery.done) {
+        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.stage),
+        None => String::new(),
+    }
+}
+
+/// Says what a start waits for where nobody sees that in the spinner: after a while, and when it
+/// changes. Ends when the start takes too long.
+async fn overdue(clock: &dyn Clock, progress: &ProgressBar, limit: Option<Duration>) -> Failure {
+    let began = clock.now();
+    let mut said = String::new();
+    loop {
+        let (took, phase) = (clock.now().since(began), progress.message());
+        let seconds = took.as_secs();
+        if limit.is_some_and(|limit| took >= limit) {
+            return Failure::new(format!("the cluster was not up after {seconds} s: {phase}"));
+        }
+        if progress.is_hidden() && took >= SILENCE_MAX && phase != said {
+            say(format_args!("not up after {seconds} s: {phase}"));
+            said = phase;
+        }
+        clock.sleep(TELL_PAUSE).await;
+    }
+}
+
+/// The servers that a data directory knows: each N in ascending order whose `server-N` holds what a
+/// server keeps.
+fn servers_there(data: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(data) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let numbers = names.filter_map(|name| name.strip_prefix("server-")?.parse::<u32>().ok());
+    // What a coordinator refuses is a server's.
+    let holds = |n: &u32| {
+        let directory = data.join(format!("server-{n}"));
+        Role::Coordinator.check_directory(&directory).is_err()
+    };
+    let known: BTreeSet<u32> = numbers.filter(|n| *n > 0 && holds(n)).collect();
+    known.into_iter().collect()
+}
+
+/// Where the coordinators will listen. The first one at the usual port when it is free: clients
+/// then find the cluster without being told.
+fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
+    let host = |index| options.host(Which::Coordinator(index));
+    let all = 0..options.coordinators as usize;
+    let mut addresses: Vec<String> = all.map(|index| format!("{}:0", host(index))).collect();
+    match options.coordinator_port {
+        Some(port) => addresses[0] = format!("{}:{port}", host(0)),
+        None => {
+            // Opened for a moment only; if it is taken in between, the coordinator says so.
+            let usual = format!("127.0.0.1:{COORDINATOR_PORT}");
+            if TcpListener::bind(&usual).is_ok() {
+                addresses[0] = usual;
+            }
+        }
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_console::session::with_runtime;
+
+    #[test]
+    fn a_start_that_takes_too_long_says_what_it_waits_for() {
+        let failure = with_runtime(1, |env| async move {
+            let progress = spinner("starting servers");
+            Ok(overdue(&*env.clock, &progress, Some(Duration::ZERO)).await)
+        });
+        assert_eq!(
+            failure.unwrap().to_string(),
+            "the cluster was not up after 0 s: starting servers"
+        );
+    }
+
+    #[test]
+    fn servers_are_found_in_the_data() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(servers_there(folder.path()).is_empty());
+        for name in [
+            "server-1/frames",
+            "server-3/identity.json",
+            "server-4000000000",
+            "server-02/frames",
+            "server-0/frames",
+            "server-x/frames",
+            "coordinator",
+            "logs",
+        ] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(servers_there(folder.path()), [1, 3]);
+        assert!(servers_there(&folder.path().join("nothing")).is_empty());
+    }
+
+    #[test]
+    fn more_servers_than_can_be_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("server-65/frames")).unwrap();
+        let options = LocalOptions {
+            servers: None,
+            ..LocalOptions::for_a_while(1, 0, Size::mib(64), folder.path())
+        };
+        let started = with_runtime(1, |env| async move {
+            LocalCluster::start(env, Program::own()?, options)
+                .await
+                .map(drop)
+        });
+        let failure = started.unwrap_err().to_string();
+        assert!(failure.contains("server-65"), "{failure}");
+    }
+}

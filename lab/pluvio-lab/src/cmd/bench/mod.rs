@@ -1,0 +1,110 @@
+//! `pluvio bench` of everything but a running cluster: the storage engine inside processes of its
+//! own, and recovery.
+
+mod arguments;
+mod recovery;
+mod store;
+mod streams;
+
+use crate::experiment::{Files, tell};
+use clap::{Args, Subcommand};
+use pluvio_bench::ExperimentError;
+use pluvio_bench::contestant::{Program, serve};
+use pluvio_bench::experiment::{Experiment, Picture};
+use pluvio_bench::suite::{Step, Watch};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{bar, say};
+use pluvio_load::Machine;
+use std::process::ExitCode;
+
+/// `pluvio bench`.
+#[derive(Args, Clone, Debug)]
+pub struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum What {
+    /// The storage engine and maps of others inside a process: reads and writes a second
+    Store(store::Store),
+    /// The storage engine's writes a second and its cleaner's work, by memory utilization
+    Cleaner(store::Cleaner),
+    /// The storage engine's write latency, with and without a cleaner
+    LatencyCdf(store::LatencyCdf),
+    /// What each part of the storage engine brings
+    Breakdown(store::Breakdown),
+    /// Memory of the storage engine, of allocators and of servers, while the sizes of objects
+    /// change
+    Fragmentation(store::Fragmentation),
+    /// Replay a trace file, or a load like that of a production cluster, inside a process
+    Trace(streams::Trace),
+    /// Small files that are created, read, appended to and deleted, as objects
+    Postmark(streams::Postmark),
+    /// Recovery: replay by object size, a killed server of a real cluster, and Redis loading as
+    /// much
+    Recovery(recovery::Recovery),
+    /// What takes part in an experiment; started by the experiment
+    #[command(hide = true)]
+    Contestant,
+}
+
+/// Runs the command.
+pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
+    if cfg!(debug_assertions) && !matches!(bench.what, What::Contestant) {
+        say("this is a debug build: its speed says nothing; use `cargo build --release`");
+    }
+    match &bench.what {
+        What::Store(store) => store::store(global, store),
+        What::Cleaner(cleaner) => store::cleaner(global, cleaner),
+        What::LatencyCdf(latency) => store::latency_cdf(global, latency),
+        What::Breakdown(breakdown) => store::breakdown(global, breakdown),
+        What::Fragmentation(all) => store::fragmentation(global, all),
+        What::Trace(trace) => streams::trace(global, trace),
+        What::Postmark(postmark) => streams::postmark(global, postmark),
+        What::Recovery(all) => recovery::recovery(global, all),
+        What::Contestant => {
+            serve(std::io::stdin().lock(), std::io::stdout().lock()).map_err(failure)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Runs an experiment under a progress bar, with this program as the contestants, and tells its
+/// results.
+fn conduct(
+    global: &Global,
+    files: &Files,
+    experiment: impl FnOnce(&Program, Watch<'_>) -> Result<(Experiment, Picture), ExperimentError>,
+) -> Result<ExitCode, Failure> {
+    let path = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
+    let program = Program {
+        path,
+        arguments: ["bench", "contestant"].map(str::to_owned).to_vec(),
+    };
+    // The load average of before: afterwards it tells of the experiment itself.
+    let machine = Machine::this();
+    let progress = bar(0, "starting", false);
+    let watch = |step: Step| match step {
+        Step::Total(total) => progress.set_length(total),
+        Step::Begins(name) => progress.set_message(name),
+        Step::Ended => progress.inc(1),
+    };
+    let done = experiment(&program, &watch);
+    progress.finish_and_clear();
+    let (mut experiment, picture) = done.map_err(failure)?;
+    experiment.machine = machine;
+    tell(global, files, &experiment, &picture)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failure(error: ExperimentError) -> Failure {
+    match error {
+        wrong @ (ExperimentError::Parameters(_) | ExperimentError::OutOfRange { .. }) => {
+            Failure::usage(wrong.to_string())
+        }
+        other => Failure::new(other.to_string()),
+    }
+}

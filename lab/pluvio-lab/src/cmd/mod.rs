@@ -1,0 +1,5 @@
+//! One file for each command.
+
+pub mod bench;
+pub mod sim;
+pub mod simulate;
