@@ -1,4 +1,4 @@
-//! A coordinator among several on one store: it waits while another one leads, leads when that one
+//! A coordinator among several on one store. It waits while another one leads, leads when that one
 //! is gone, and waits again when it was deposed.
 //!
 //! It answers requests all the time. While it does not lead, it refuses them and says which one
@@ -54,7 +54,7 @@ pub struct Candidate {
     /// Drawn at start, so that others know one process from the next at the same address.
     id: u64,
     standing: watch::Sender<Standing>,
-    /// What is wrong with the store while this one does not lead.
+    /// The trouble with the store while this one does not lead.
     trouble: Mutex<Option<String>>,
 }
 

@@ -3,7 +3,8 @@
 //! 1. A change waits for its turn; changes are stored one after the other.
 //! 2. It alters a copy of the state, or refuses.
 //! 3. The copy is checked, and compared with the state before it.
-//! 4. What differs is stored as one batch, which works only while this coordinator leads (LEAD-1).
+//! 4. The differences are stored as one batch, which works only while this coordinator leads
+//!    (LEAD-1).
 //! 5. The copy is published: requests and tasks see it from here on.
 //!
 //! Locks: `writer` is held from step 1 to 5, so across the store's answer.
@@ -17,8 +18,8 @@ use pluvio_env::{Clock, Env, TimedOut, timeout, watch};
 use pluvio_wire::{Refusal, RetryReason};
 use std::sync::Arc;
 
-/// How long a request waits for a store that takes nothing before it says so: less than a client
-/// waits for one answer, more than a short failure takes.
+/// How long a request waits for a store that takes nothing before it is refused. A client waits
+/// longer for one answer; a short failure is over by then.
 const STUCK_WAIT: Duration = Duration::from_secs(1);
 /// When to come again then: as often as the store is tried.
 const STUCK_AGAIN: Duration = Duration::from_millis(500);
@@ -74,8 +75,8 @@ impl Ledger {
     }
 
     /// The one way to change the state: `alter` works on a copy, which is stored and then
-    /// published. Changes that alter nothing store nothing. Ends only when the change is stored,
-    /// however long the store fails; dropping the future does not stop the change.
+    /// published. A change that alters nothing is not stored. Ends only when the change is stored,
+    /// however long the store fails. The change goes on when the future is dropped.
     ///
     /// # Errors
     /// What `alter` refuses; nothing is changed then. Another coordinator leads: the change is
@@ -92,7 +93,7 @@ impl Ledger {
 
     /// [`Ledger::change`] for requests of people: while the store takes nothing, they are refused
     /// and asked to come again. A change that was begun is stored as soon as it can be, also when
-    /// nobody asks again; behind it none is begun, so that those do not pile up here.
+    /// its caller never asks again. Behind it none is begun, so that changes do not pile up.
     ///
     /// # Errors
     /// Those of [`Ledger::change`]. The store takes nothing: the change waits, or nothing was

@@ -56,7 +56,7 @@ pub enum CoordinatorError {
     Lost {
         /// The cluster that was there.
         cluster: ClusterId,
-        /// What is there.
+        /// The data found instead.
         found: String,
     },
     /// The store holds older data than this coordinator or a server has seen of the same cluster.

@@ -1,4 +1,4 @@
-//! What the cluster has and does, for people and tools.
+//! The state of the cluster, for people and tools.
 
 use crate::context::Context;
 use crate::work::Works;

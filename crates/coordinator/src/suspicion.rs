@@ -1,5 +1,5 @@
-//! What a ping shows of a server, and what follows from several of them (DETECT-1, DETECT-2). Pure,
-//! but for [`who_is_there`].
+//! The sign that a ping gives of a server, and the verdict on several of them (DETECT-1, DETECT-2).
+//! Pure, but for [`who_is_there`].
 
 use crate::options::CoordinatorOptions;
 use core::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) async fn who_is_there(
     pluvio_wire::call(network, &address, Header::default(), &ping, limit).await
 }
 
-/// What one ping showed.
+/// The sign that one ping gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sign {
     /// It answered.
@@ -35,7 +35,7 @@ pub(crate) enum Sign {
     Silent,
 }
 
-/// What was found out about a suspect so far. Pure, for tests.
+/// The findings about a suspect so far. Pure, for tests.
 #[derive(Debug)]
 pub(crate) struct Suspicion {
     refusals: u32,

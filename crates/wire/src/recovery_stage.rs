@@ -14,7 +14,7 @@ pub enum RecoveryStage {
     /// The crashed server kept no replicas: only the end of its lease proves that it serves nothing
     /// any more.
     AwaitingLease,
-    /// What is left holds nothing; other servers are getting it.
+    /// The tablets that are left hold nothing; other servers are getting them.
     Reassigning,
     /// Backups are asked which replicas they have, and fence the crashed server.
     Collecting,
@@ -34,12 +34,12 @@ pub enum RecoveryStage {
     Replaying {
         /// How many.
         masters: u32,
-        /// What failed in earlier attempts.
+        /// Failures of earlier attempts.
         failures: RecoveryFailures,
     },
-    /// What could not be recovered is tried again after a pause.
+    /// The partitions that failed are tried again after a pause.
     AwaitingRetry {
-        /// What failed so far.
+        /// Failures so far.
         failures: RecoveryFailures,
     },
     /// All tablets are back.

@@ -31,8 +31,8 @@ const SILENCE: Duration = Duration::from_millis(800);
 const PING_LIMIT: Duration = Duration::from_millis(200);
 /// How often the record is looked at after a challenge.
 const CHALLENGE_LOOK: Duration = Duration::from_millis(50);
-/// The pause after a challenge that was answered: a leader that this candidate cannot reach, but
-/// that reaches the store, is left in peace most of the time.
+/// The pause after a challenge that was answered. A leader that reaches the store, but not this
+/// candidate, is left in peace most of the time.
 const ANSWERED_PAUSE: Duration = Duration::from_secs(2);
 /// How long the store may take to say which servers there are; a takeover waits for it.
 const LOAD_LIMIT: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ const ASKED: usize = 8;
 /// How long a store is asked that has never answered yet: it may be starting as well.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
-/// What a candidate does while it does not lead.
+/// How a candidate stands while another one leads, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outlook {
     /// It does not know which coordinator leads: the store fails.
@@ -81,8 +81,8 @@ pub(crate) enum CampaignError {
 
 impl Campaign {
     /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is
-    /// wrong with the store; `seen` is the newest term that this process has seen a leader's record
-    /// of.
+    /// wrong with the store. `seen` is the newest term of which this process has seen a leader's
+    /// record.
     ///
     /// # Errors
     /// See [`CampaignError`].
@@ -252,7 +252,7 @@ impl Campaign {
         }
     }
 
-    /// What a ping shows, and whether the leader says that it reaches servers.
+    /// The sign that a ping gives, and whether the leader says that it reaches servers.
     async fn ping(&self, record: &LeaderRecord) -> (Sign, bool) {
         let network = &*self.env.network;
         let to = Address::from(record.address.as_str());

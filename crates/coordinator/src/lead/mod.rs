@@ -9,27 +9,27 @@
 //!
 //! Invariants
 //! - LEAD-1: every batch is applied only if the leader's record is exactly the one that this leader
-//!   wrote last, and writes the next one, with a number one higher. So batches of one leader are
-//!   applied in order and once, however often and late they arrive; and nothing of a former leader
-//!   is applied once there is a new one.
-//! - LEAD-2: a leader answers and acts only for [`LEASE`] after it asked the store and found its
-//!   record there and no challenge that it has not answered, or after it began a batch that was
-//!   applied. An applied batch is an answer to every challenge before it. Nor does it answer once
-//!   it has begun to release its record: that may be stored long before it hears so.
+//!   wrote last. It writes the next record, with a number one higher. So batches of one leader are
+//!   applied in order and once, however often and late they arrive. Once there is a new leader,
+//!   nothing of the former one is applied.
+//! - LEAD-2: a leader answers and acts only for [`LEASE`] after one of two events. It asked the
+//!   store, and found its own record and no new challenge. Or it began a batch that was applied. An
+//!   applied batch answers every challenge before it. A leader that has begun to release its record
+//!   answers nothing: the release may be stored long before it hears so.
 //! - LEAD-3: a candidate takes over only with a record that has not changed for [`TAKEOVER`] after
 //!   its challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped
 //!   by then.
-//! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one
+//! - LEAD-4: a batch larger than the store takes is stored in parts. It becomes valid with the one
 //!   record that says how many parts there are. The next leader unpacks them first.
 //!
 //! - LEAD-5: a leader gives way only to a challenger that reaches more than half of the servers it
-//!   asked, and only if its own pings have reached a quarter of them at most. So nobody gives way
-//!   while nobody is better off, as when all servers are down, and two that are equally well off do
-//!   not take turns. See `contact`.
+//!   asked. Its own pings must have reached a quarter of them at most. So a leader stays while no
+//!   other candidate is better off, for example when all servers are down. Two that are equally
+//!   well off never take turns. See `contact`.
 //!
-//! A leader that is not challenged writes nothing: the lease costs two reads now and then. (Where
+//! A leader without a challenger only reads: the lease costs two reads now and then. (Where
 //! every renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety
-//! needs no clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
+//! needs clocks for LEAD-2 and LEAD-3 alone, which compare spans of time on two of them.
 //!
 //! A store that is exclusive needs no lease: the process that has it open leads.
 
@@ -74,7 +74,7 @@ pub(crate) struct LeaderRecord {
     pub(crate) address: String,
     /// Every batch adds one, over all terms.
     pub(crate) number: u64,
-    /// Parts of a large batch that is valid and not unpacked yet.
+    /// Parts of a large batch that is valid and still packed.
     pub(crate) parts: u32,
     /// It has ended in an orderly way: anybody may take over at once.
     pub(crate) released: bool,

@@ -1,4 +1,4 @@
-//! What a leader does to the store, and how it notices that it does not lead any more.
+//! A leader's work on the store, and how it notices that it leads no more.
 //!
 //! Locks: `chain` is held while a batch is stored, so batches follow each other. `seen` is for
 //! single steps.
@@ -250,8 +250,8 @@ impl Tenure {
         self.is_mine(found.as_ref(), number)
     }
 
-    /// Whether a record that was just read is one of this tenure, and not older than the one with
-    /// this number, which was stored before; ends the tenure otherwise.
+    /// Whether a record that was just read is one of this tenure, and at least as new as this
+    /// number, which was stored before. Ends the tenure otherwise.
     fn is_mine(&self, record: Option<&Bytes>, number: u64) -> Result<bool, StoreError> {
         let Some(bytes) = record else {
             let gone = "the leader's record is gone from the metadata store";

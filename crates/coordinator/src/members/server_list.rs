@@ -93,9 +93,8 @@ impl State {
         Ok(())
     }
 
-    /// Declares a server crashed; its tablets wait for recovery. Those that it has not confirmed
-    /// hold nothing; others get them when its lease is over (see `work::assign`). False when it was
-    /// not up.
+    /// Declares a server crashed; its tablets wait for recovery. Unconfirmed ones are empty; others
+    /// get them when its lease is over (see `work::assign`). False when it was not up.
     pub(crate) fn mark_crashed(&mut self, server: ServerId) -> bool {
         let Some(record) = self.servers.get_mut(&server) else {
             return false;
@@ -190,8 +189,8 @@ impl Registry {
     }
 
     /// A server that enlists from the address of one that is up ends that one. A request that is
-    /// merely late (its process died, and the next one enlisted already) must not: the server that
-    /// answers there is asked first which one it is.
+    /// merely late must not: its process died, and the next one has enlisted already. So the server
+    /// that answers there is asked first which one it is.
     ///
     /// # Errors
     /// The server that is listed still answers.

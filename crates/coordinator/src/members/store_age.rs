@@ -1,8 +1,8 @@
 //! Whether the metadata store is older than what servers have heard.
 //!
-//! A server hears of a list only when the store has it (COORD-1). So a server with a list newer
-//! than this coordinator's either heard of it from the next leader, and then the store has that
-//! list; or the store was set back, for example by restoring an old copy of it. Work on such a
+//! A server hears of a list only when the store has it (COORD-1). A server may have a newer list
+//! than this coordinator for two reasons. It heard of it from the next leader; then the store has
+//! that list. Or the store was set back, for example by restoring an old copy of it. Work on such a
 //! store does harm: ids are given twice, and lives that run are declared crashed.
 //!
 //! 1. A ping shows a newer list.
@@ -69,8 +69,7 @@ impl StoreAge {
         });
     }
 
-    /// What shows that the store is older than the list of the server at this address; `None` when
-    /// nothing does for sure.
+    /// Proof that the store is older than the list of the server at this address, if there is any.
     async fn why_set_back(&self, address: &str, theirs: ServerListVersion) -> Option<String> {
         let tenure = self.ledger.tenure();
         let reading = State::globals_in(tenure.store());

@@ -198,7 +198,7 @@ impl State {
         batch
     }
 
-    /// What there is one of in a store; `None` when it holds no cluster.
+    /// The globals in a store; `None` when it holds no cluster.
     pub(crate) async fn globals_in(
         store: &dyn MetadataStore,
     ) -> Result<Option<Globals>, LoadError> {

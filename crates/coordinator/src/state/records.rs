@@ -1,4 +1,4 @@
-//! What is stored: one record for what there is one of, one for each server and for each table.
+//! The stored records: one of globals, one for each server and for each table.
 
 use pluvio_units::{
     ClusterId, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,

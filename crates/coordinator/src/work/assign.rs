@@ -4,11 +4,10 @@
 //! 2. This work asks each owner to take its tablets, until it has.
 //! 3. The confirmation is stored. Clients are sent to confirmed owners only.
 //!
-//! An owner may crash before step 3. Nothing is lost then, as no client has written there; but it
-//! may have taken its tablets, its answer lost on the way, and not know that it was declared dead.
-//! So others get them as they get recovered ones: only after the crashed owner has lost its lease
-//! (LEASE-2; what remains is in the weaknesses of `docs/membership.md`). The other owners are asked
-//! meanwhile.
+//! An owner may crash before step 3. Nothing is lost then, as no client has written there. But its
+//! answer may have been lost on the way, and it may not know that it was declared dead. So others
+//! get its tablets as they get recovered ones: after the crashed owner has lost its lease (LEASE-2;
+//! see the weaknesses in `docs/membership.md`). The other owners are asked meanwhile.
 
 use super::recover::{collect, reconstruct};
 use crate::context::Context;
@@ -257,8 +256,8 @@ impl Assignments {
         done.await == Ok(true)
     }
 
-    /// Lets the servers that are up take part in the recovery of a crashed one, so that none of
-    /// them is a witness of its lease any more (LEASE-1). False when too few answered.
+    /// Lets the servers that are up take part in the recovery of a crashed one. From then on none
+    /// of them is a witness of its lease (LEASE-1). False when too few answered.
     async fn fence(&self, crashed: ServerId) -> bool {
         let before = self.context.state();
         let Some(record) = before.servers.get(&crashed) else {

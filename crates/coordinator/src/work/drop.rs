@@ -54,8 +54,8 @@ impl Drops {
         Self { context }
     }
 
-    /// Answers when the name is free and no server serves a dropped table of this name any more:
-    /// also one that an earlier request has dropped, whose answer was lost.
+    /// Answers when the name is free and no server serves a dropped table of this name any more.
+    /// The table may have been dropped by an earlier request, whose answer was lost.
     ///
     /// # Errors
     /// There is no such table. Servers have not followed in time: the name is free, and a
@@ -152,7 +152,7 @@ impl Drops {
                 tracing::debug!(%table, server = %server.id, %error, "table not dropped");
                 false
             }
-            // It crashed. What it had not confirmed holds nothing; the rest is now recovering.
+            // It crashed. Its unconfirmed tablets are empty; the rest is now recovering.
             None => true,
         };
         if !is_forgotten {

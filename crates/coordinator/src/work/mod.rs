@@ -1,5 +1,5 @@
-//! What is to be done, by kind: each kind of [`Work`] has a file or folder with what leads to it,
-//! the changes of the state that it makes, and the task that does it.
+//! The works of a coordinator. Each kind of `Work` has a file or folder: the request that leads to
+//! it, the changes of the state that it makes, and the task that does it.
 
 mod assign;
 mod drop;

@@ -1,7 +1,7 @@
 //! Starts a task for everything that the state says is unfinished (COORD-2).
 //!
-//! The same loop runs in operation and after a restart, so resuming is not a case of its own: a
-//! task is wherever the state asks for one, and ends when the state does not ask any more.
+//! The same loop runs in operation and after a restart, so resuming is no case of its own. A task
+//! starts where the state asks for one, and ends when the state asks no more.
 
 use super::assign::Assignments;
 use super::drop::Drops;

@@ -3,16 +3,15 @@
 //! Servers ping each other and report those that do not answer; that is only a hint. The
 //! coordinator pings the suspect itself. A crash is certain when its port refuses connections
 //! twice, or another life answers there. Silence alone must last for `dead_server_timeout`, over
-//! several pings, and twice as long for each server that was convicted for silence lately: on a
-//! starved machine many servers are silent now and then, and each recovery starves it more.
+//! several pings; twice as long for each server that was convicted for silence lately. On a starved
+//! machine many servers are silent now and then, and each recovery starves it more.
 //!
-//! - DETECT-1: silence convicts nobody while no other server answers: then it may as well be this
-//!   process that is cut off, and without servers that answer there is nobody to recover anything.
-//!   A ping counts as silent only when another server has answered shortly before or meanwhile.
-//!   After one that does not count, `PINGS` others must be silent, as connections come back one
-//!   by one. Nor does a machine that cannot be reached prove a crash, as one that refuses the
-//!   connection does. An answer to any ping ends the silence, so the suspect is no witness against
-//!   itself.
+//! - DETECT-1: silence convicts a server only while another one answers. Otherwise this process
+//!   itself may be cut off, and there is no server that could recover anything. A ping counts as
+//!   silent only when another server has answered shortly before or meanwhile. After one that does
+//!   not count, `PINGS` others must be silent, as connections come back one by one. Nor does a
+//!   machine that cannot be reached prove a crash, as one that refuses the connection does. An
+//!   answer to any ping ends the silence, so the suspect is no witness against itself.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs
 //!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. A dead server
 //!   stays silent for as long as that takes; a starved one answers before. A cascade of n servers
@@ -216,7 +215,7 @@ impl Detector {
     }
 
     /// One ping to a server that is being checked, when it was sent, and whether some other server
-    /// answered shortly before or meanwhile, which means something only when it was silent.
+    /// answered shortly before or meanwhile. The last counts only when the ping was silent.
     async fn ping_beside_others(
         self: &Arc<Self>,
         suspect: &ServerInfo,

@@ -169,8 +169,8 @@ fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it
     }
 }
 
-/// The only other server is silent when it is asked by the check, and has answered other pings:
-/// just now each time, or once, 100 ms before the first ping of the suspect.
+/// The only other server is silent when the check asks it, and has answered other pings: just now
+/// each time, or once. The single answer came 100 ms before the first ping of the suspect.
 // shows: DETECT-1
 #[test]
 fn an_answer_of_the_last_half_second_is_a_witness_and_an_earlier_one_is_none() {

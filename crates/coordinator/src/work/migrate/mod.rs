@@ -4,11 +4,11 @@
 //! Copying ──► Moved ──► (no record)          the receiver reported success
 //!    └──────► Stays ──► (no record)          it failed, it crashed, or the table was dropped
 //! ```
-//! Each arrow is a stored change, and every message to servers follows from the record: as long as
-//! it says `Copying` the receiver is asked to take the tablet over; after that the former owner
+//! Each arrow is a stored change, and every message to servers follows from the record. As long as
+//! it says `Copying`, the receiver is asked to take the tablet over. After that the former owner
 //! hears how it ended, until it has confirmed. The owner of the tablet changes in the same stored
 //! change that leads to `Moved`. A crash of the owner ends the record: recovery begins with the log
-//! of the one that the tablet belongs to.
+//! of the server that the tablet belongs to.
 
 mod history;
 
@@ -108,9 +108,9 @@ impl State {
         Ok(MigrateTabletReply { migration, range })
     }
 
-    /// Which servers may receive a tablet. What has replicas must not end on a server that keeps
-    /// none, and what a server without has lost begins anew under the same id (`prepare_recovery`),
-    /// which nothing that moved must do.
+    /// Which servers may receive a tablet: those that keep replicas. A tablet of a server without
+    /// replicas begins anew under the same id when that one crashes (`prepare_recovery`). A tablet
+    /// that has replicas must never do that.
     fn check_receiver(&self, to: ServerId) -> Result<(), Refusal> {
         let refuse = |message: String| Err(Refusal::fatal(FatalKind::NotFound, message));
         if !self.is_up(to) {

@@ -30,7 +30,7 @@ struct Replicas {
     fenced: Moment,
 }
 
-/// What the masters of an attempt are to recover.
+/// The partitions of an attempt and their masters.
 struct Dealt {
     recovery: RecoveryId,
     masters: Masters,
@@ -177,9 +177,9 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    /// The masters to ask, of the servers that are up and keep replicas: in random order but for
-    /// what [`FailedMasters::choose`] says; those that recover something already are busy. What has
-    /// replicas must not end on a server that keeps none.
+    /// The masters to ask, of the servers that are up. They are in random order before
+    /// [`FailedMasters::choose`] sorts them; those that recover something already are busy. Tablets
+    /// that have replicas must never end on a server that keeps none.
     fn choose_masters(&mut self) -> Result<Masters, Outcome> {
         let state = self.context.state();
         let mut masters: Vec<ServerId> = state
@@ -197,8 +197,8 @@ impl<'a> Recovery<'a> {
         Ok(masters)
     }
 
-    /// Cuts what is left into partitions, at most one for each master, the rest comes next time;
-    /// and stores the cuts, which begins the attempt.
+    /// Cuts the tablets into partitions, at most one for each master; the rest comes next time. The
+    /// cuts are stored, which begins the attempt.
     async fn deal(
         &self,
         tablets: &[TabletSpec],

@@ -1,9 +1,9 @@
-//! What recoveries change in the state: what is left to recover, how it was cut, and the owners of
-//! recovered partitions.
+//! The changes of the state by recoveries: tablets that are left to recover, their cuts, and the
+//! owners of recovered partitions.
 //!
 //! The owner of a recovered tablet is decided in one place, [`State::settle`], and by the stored
-//! state alone (COORD-6): an attempt in memory only says whether a partition is still wanted from a
-//! master; whether a master has got it already is written in the tablets.
+//! state alone (COORD-6). An attempt in memory only says whether a partition is still wanted from a
+//! master. Whether a master has got it already is written in the tablets.
 
 use crate::state::State;
 use pluvio_env::Rng;
@@ -11,7 +11,7 @@ use pluvio_units::{KeyHash, RecoveryId, ServerId};
 use pluvio_wire::{RecoveryMasterFinished, Refusal, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 
-/// What there is to do for a crashed server.
+/// The next step for a crashed server.
 pub(super) enum Prepared {
     /// It has no tablets; it was removed from the list.
     Removed,

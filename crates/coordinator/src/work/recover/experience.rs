@@ -1,4 +1,4 @@
-//! How finely what is left is cut: what earlier attempts have shown.
+//! How finely the rest is cut, by the experience of earlier attempts.
 
 use super::partition::Granularity;
 
@@ -15,15 +15,16 @@ pub(super) struct Experience {
 }
 
 impl Experience {
-    /// Factor by which the next attempt has more partitions than what is left asks for, where
-    /// tablets can be cut. After one attempt in vain other masters are asked; each further one
-    /// doubles it, since what fits no master as a whole may fit several in parts, and each one that
-    /// recovers a partition halves it.
+    /// Factor by which the next attempt over-partitions the remaining data, where tablets can be
+    /// cut. After one attempt in vain other masters are asked. Each further one doubles the factor:
+    /// a tablet that fits no master as a whole may fit several in parts. Each attempt that recovers
+    /// a partition halves it.
     fn finer(&self) -> u64 {
         1 << self.in_vain.saturating_sub(1)
     }
 
-    /// How the next attempt is to cut. What was too much for a master is not tried again as large.
+    /// How the next attempt is to cut. A partition that was too much for a master is never tried
+    /// again as large.
     pub(super) fn granularity(&self) -> Granularity {
         Granularity {
             finer: self.finer(),
@@ -39,7 +40,7 @@ impl Experience {
                 self.was_in_vain = true;
                 (self.in_vain + 1).min(CUTS_MAX + 1)
             }
-            // What is left is as hard, but a master that has recovered a part has less room now.
+            // The rest is as hard, but a master that has recovered a part has less room now.
             false => self.in_vain.saturating_sub(1),
         };
     }
@@ -64,7 +65,7 @@ mod tests {
             finer.push(experience.granularity().finer);
         }
         assert_eq!(finer, [32, 16, 8, 4, 2, 1, 1, 1]);
-        // What was too much once is not tried again as large.
+        // A partition that was too much once is not tried again as large.
         assert!(!experience.granularity().may_crowd);
     }
 }

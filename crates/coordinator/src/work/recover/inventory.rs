@@ -1,4 +1,4 @@
-//! What backups have of a crashed master, and letting them know its partitions.
+//! Asking backups for their replicas of a crashed master, and sending them its partitions.
 
 use super::plan::Inventory;
 use crate::context::Context;

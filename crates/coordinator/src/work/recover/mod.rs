@@ -14,12 +14,11 @@
 //! 7. *Replay*: the masters replay, and report (`Replaying`). Each report is decided by
 //!    [`Recoveries::finished`].
 //!
-//! Any failure ends the attempt or a part of it, and what is left is tried again, after a pause
-//! (`AwaitingRetry`) or at once; that is the only way failures are handled.
+//! Any failure ends the attempt or a part of it, and the rest is tried again, after a pause
+//! (`AwaitingRetry`) or at once. Failures are handled in this way alone.
 //!
-//! Only three things are stored: that the server crashed, how its tablets were cut, and which
-//! server owns a recovered partition (`changes`). An attempt itself is forgotten when the
-//! coordinator crashes.
+//! Only three things are stored: the crash, the cuts of the tablets, and the owner of each
+//! recovered partition (`changes`). An attempt itself is forgotten when the coordinator crashes.
 
 mod attempt;
 mod attempts;

@@ -3,8 +3,8 @@
 //! Statistics say how much each table holds; within a table, hashes are spread evenly, so a
 //! tablet's share is that of its range. Large tablets are cut, then each piece goes to the least
 //! loaded partition, largest pieces first. Partitions are small where there are masters for all of
-//! them; where there are not, they are larger, since what does not go to a master now needs another
-//! attempt, which reads every replica again.
+//! them. Where masters are too few, partitions are larger: a partition without a master needs
+//! another attempt, which reads every replica again.
 
 use super::plan::{Load, Stats};
 use crate::state::{TABLETS_MAX, Width};
@@ -111,11 +111,15 @@ fn limit(total: Load, masters: u64, granularity: Granularity) -> (Load, u64) {
     }
 }
 
-/// Cuts tablets into partitions: none over 500 MB or 2 million entries as far as cutting can do
-/// that and there are masters for them ([`PARTITION_CROWD_MAX`] times as much where there are not),
-/// about one for each of the `masters` that could help, none below [`PARTITION_BYTES_MIN`] for the
-/// sake of it, and what `granularity` asks for. `tablets_of` says how many tablets a table has in
-/// all, which bounds how often it can be cut.
+/// Cuts tablets into partitions:
+///
+/// 1. None is over 500 MB or 2 million entries, as far as cutting can do that and there are masters
+///    for them. Where there are too few, [`PARTITION_CROWD_MAX`] times as much.
+/// 2. There is about one for each of the `masters` that could help, but none below
+///    [`PARTITION_BYTES_MIN`] for the sake of it.
+/// 3. There are as many more as `granularity` asks for.
+///
+/// `tablets_of` says how many tablets a table has in all, which bounds how often it can be cut.
 pub(crate) fn partition(
     tablets: &[TabletSpec],
     stats: &Stats,

@@ -1,5 +1,5 @@
-//! Which masters may be asked to recover: what earlier attempts on them failed at, most often for
-//! want of memory.
+//! Which masters may be asked to recover, by the failures of earlier attempts, most often for want
+//! of memory.
 
 use super::attempts::Attempted;
 use pluvio_units::ServerId;
@@ -53,10 +53,10 @@ impl FailedMasters {
         }
     }
 
-    /// Chooses among `masters`, which are all that can recover. A master that tried and could not,
-    /// most often for want of memory, holds an attempt for long, so it is not asked again as long
-    /// as there is one that has not failed. Those that failed least come first, and of these those
-    /// that are not `busy`; the rest is as it was. Forgets masters that are not among them.
+    /// Chooses among `masters`, which are all that can recover. A master that tried and could not
+    /// holds an attempt for long. So it is asked again only when every other one has failed, too.
+    /// Those that failed least come first, and of these those that are not `busy`; the rest is as
+    /// it was. Forgets masters that are not among them.
     pub(super) fn choose(
         &mut self,
         mut masters: Vec<ServerId>,
