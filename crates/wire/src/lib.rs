@@ -25,6 +25,7 @@ mod migration;
 mod objects;
 mod opcode;
 mod recovery;
+mod recovery_stage;
 mod refusal;
 mod replication;
 
@@ -47,6 +48,7 @@ pub use pluvio_mutation::{
     Payload, Projection, RejectRules, Span, Unfit,
 };
 pub use recovery::*;
+pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 
