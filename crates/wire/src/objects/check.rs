@@ -1,18 +1,18 @@
 //! What can be said of a read or a mutation without its object. A request that the wire cannot
 //! carry is refused here, so that its answer does not depend on where the object is.
 
-use crate::error::ClientError;
-use crate::objects::unfit_error;
-use pluvio_wire::{
-    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, DECIMAL_BYTES_MAX, Get, Mutation,
-    Projection, Refusal, Unfit, check_key, check_value,
+use super::DECIMAL_BYTES_MAX;
+use crate::limits::{check_key, check_value};
+use crate::refusal::{FatalKind, Refusal};
+use pluvio_mutation::{
+    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, Get, Mutation, Projection,
 };
 
 /// Checks a mutation.
 ///
 /// # Errors
 /// No server would do it, whatever its object is.
-pub(crate) fn check_mutation(mutation: &Mutation<'_>) -> Result<(), ClientError> {
+pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
     let change = &mutation.change;
     check_key(mutation.key)
         .and_then(|()| mutation.value_is.map_or(Ok(()), check_value))
@@ -21,20 +21,22 @@ pub(crate) fn check_mutation(mutation: &Mutation<'_>) -> Result<(), ClientError>
             Change::SetRange { bytes, .. } => check_value(bytes.bytes()),
             Change::Bits(steps) => check_steps(steps),
             Change::Delete | Change::Add(_) => Ok(()),
-        })
-        .map_err(ClientError::from_final)?;
+        })?;
     match change {
         Change::Put(_) | Change::Delete => Ok(()),
-        _ if mutation.returns_old => Err(malformed(
+        _ if mutation.returns_old => Err(Refusal::malformed(
             "only a put or a delete can give the value from before",
         )),
-        Change::Add(Addend::Decimal(text)) if text.len() > DECIMAL_BYTES_MAX => {
-            Err(unfit_error(change, Unfit::NotANumber))
-        }
+        Change::Add(Addend::Decimal(text)) if text.len() > DECIMAL_BYTES_MAX => Err(
+            Refusal::fatal(FatalKind::NotANumber, "value is not a valid float"),
+        ),
         Change::SetRange { offset, bytes }
             if offset.checked_add(bytes.bytes().len() as u64).is_none() =>
         {
-            Err(unfit_error(change, Unfit::TooLong))
+            Err(Refusal::fatal(
+                FatalKind::ValueTooLong,
+                format!("no value has bytes at {offset} and behind it"),
+            ))
         }
         Change::Add(_) | Change::Append(_) | Change::SetRange { .. } | Change::Bits(_) => Ok(()),
     }
@@ -44,17 +46,21 @@ pub(crate) fn check_mutation(mutation: &Mutation<'_>) -> Result<(), ClientError>
 ///
 /// # Errors
 /// As of [`check_mutation`].
-pub(crate) fn check_get(get: &Get<'_>) -> Result<(), ClientError> {
-    check_key(get.key).map_err(ClientError::from_final)?;
+pub fn check_get(get: &Get<'_>) -> Result<(), Refusal> {
+    check_key(get.key)?;
     match &get.projection {
         Projection::Bits(steps) => {
-            check_steps(steps).map_err(ClientError::from_final)?;
+            check_steps(steps)?;
             if steps.iter().any(|step| step.action != BitAction::Get) {
-                return Err(malformed("a read has a step on bits that changes them"));
+                return Err(Refusal::malformed(
+                    "a read has a step on bits that changes them",
+                ));
             }
             Ok(())
         }
-        Projection::Range(span) if span.bits => Err(malformed("a range is of bytes, not of bits")),
+        Projection::Range(span) if span.bits => {
+            Err(Refusal::malformed("a range is of bytes, not of bits"))
+        }
         Projection::Value
         | Projection::Nothing
         | Projection::Length
@@ -72,8 +78,4 @@ fn check_steps(steps: &[BitStep]) -> Result<(), Refusal> {
     Err(Refusal::malformed(format!(
         "a list of steps on bits has 1 to {BIT_STEPS_MAX}, each on a field of 1 to 64 bits"
     )))
-}
-
-fn malformed(message: &str) -> ClientError {
-    ClientError::from_final(Refusal::malformed(message))
 }
