@@ -108,7 +108,7 @@ pub enum FrameError {
     BadMagic,
     /// Written by another version of the program.
     #[error(
-        "frame format version {0} is none of the {FORMAT_VERSION_MIN} to {FORMAT_VERSION} that this program reads"
+        "the frame has format version {0}, this program reads {FORMAT_VERSION_MIN} to {FORMAT_VERSION}: use the program that wrote it, or a newer one"
     )]
     BadVersion(u32),
     /// Torn or rotten.
@@ -321,10 +321,15 @@ mod tests {
             bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             FrameHeader::decode(&bytes)
         };
-        assert_eq!(of_version(1), Ok(header(1)));
-        assert_eq!(of_version(2), Ok(header(1)));
-        assert_eq!(of_version(0), Err(FrameError::BadVersion(0)));
-        assert_eq!(of_version(99), Err(FrameError::BadVersion(99)));
+        for version in [1, 2, 3] {
+            assert_eq!(of_version(version), Ok(header(1)), "{version}");
+        }
+        for version in [0, 4, 99] {
+            let error = of_version(version).unwrap_err();
+            assert_eq!(error, FrameError::BadVersion(version.into()));
+            let words = format!("has format version {version}, this program reads 1 to 3: use ");
+            assert!(error.to_string().contains(&words), "{error}");
+        }
     }
 
     #[test]
