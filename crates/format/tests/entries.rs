@@ -98,6 +98,14 @@ fn the_bytes_of_a_completion_record_are_these() {
     assert_eq!(bytes[..2], [7, 24]);
     assert_eq!(bytes[6..], body);
     assert_eq!(bytes.len(), 30, "the price of an operation with identity");
+    let sum = Entry::Completion(completion(Outcome::Written {
+        version: ObjectVersion(6),
+        replaced: ObjectVersion(5),
+        output: Output::Integer(1312),
+    }));
+    let bytes = Encoded::new(&sum, false).unwrap().to_vec();
+    let outcome = [9, 1, 6, 5, 1, 0x20, 5, 0, 0, 0, 0, 0, 0];
+    assert_eq!(bytes[bytes.len() - outcome.len()..], outcome);
 }
 
 fn every_outcome(version: ObjectVersion) -> Vec<Outcome> {
