@@ -570,7 +570,7 @@ impl SegmentHeader {
     }
 }
 
-/// What is wrong with bytes that should be an entry.
+/// The fault of bytes that should be an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseErrorKind {
     /// The bytes end inside the entry.

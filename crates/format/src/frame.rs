@@ -23,7 +23,7 @@ const MAGIC: [u8; 8] = *b"PLUVIOFR";
 /// Bytes of a slot in use, without the checksum.
 const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1 + 4 + 2;
 
-/// What a backup knows about the replica in a frame.
+/// The knowledge that a backup has of the replica in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
     /// The cluster of the master.
@@ -40,7 +40,7 @@ pub struct FrameHeader {
     pub closed: bool,
     /// The replica that recovery reads first.
     pub primary: bool,
-    /// Fences stale replicas of an open segment (003 §8).
+    /// Fences stale replicas of an open segment [RAMCloud §8].
     pub replication_epoch: ReplicationEpoch,
     /// Bytes of the segment that are valid. Bytes behind it are to be ignored; so a write counts
     /// whole or not at all.
@@ -55,7 +55,7 @@ pub struct FrameHeader {
     /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not
     /// write it.
     pub needed: u8,
-    /// What the write that this header belongs to brought.
+    /// The bytes that the write of this header brought.
     pub last_write: LastWrite,
 }
 

@@ -14,7 +14,7 @@ pub struct TableStat {
     pub live_entries: u64,
 }
 
-/// Live data of all tables of a master when a head was opened (003 §7.4). Written to every head of
+/// Live data of all tables of a master when a head was opened [RAMCloud §7.4]. Written to every head of
 /// every log and always about the whole master: of several, the one in the segment with the
 /// largest id is the newest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

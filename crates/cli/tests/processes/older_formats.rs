@@ -5,7 +5,8 @@ use crate::support::cluster::{Cluster, files_below};
 use crate::support::{Reply, Setup};
 use flate2::read::GzDecoder;
 use pluvio_format::{
-    Entry, FRAME_DATA_OFFSET, FrameHeader, SegmentIter, SegmentKind, newest_frame_header,
+    Entry, FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FrameHeader, SegmentIter, SegmentKind,
+    newest_frame_header,
 };
 use pluvio_mutation::{Outcome, Output};
 use pluvio_units::SEGLET_BYTES;
@@ -53,10 +54,6 @@ fn opens(archive: &str, version: u32) {
         "what was kept"
     );
     compare(&cluster, &expected);
-    assert!(
-        cluster.run(["table", "list"]).text().lines().count() >= TABLES.len(),
-        "tables are listed"
-    );
     cluster
         .run(["get", "dropped", "key-1"])
         .fails(1, &["error: ", "dropped"]);
@@ -86,7 +83,7 @@ fn identities_say(data: &Path, version: u32) {
     }
 }
 
-/// What the log of an earlier program is to hold, so that the test is about it.
+/// Counts of all that the frames of an earlier program must hold, so that the test is about it.
 #[derive(Debug, Default)]
 struct Held {
     graves: u32,
@@ -103,7 +100,8 @@ fn holds_all_that_the_version_has(data: &Path, version: u32) {
     for frame in files.filter(|file| file.parent().unwrap().ends_with("frames")) {
         let bytes = fs::read(&frame).unwrap();
         let header = newest_frame_header(&bytes).unwrap();
-        let written = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+        let slot = header.slot() * FRAME_SLOT_BYTES;
+        let written = u32::from_le_bytes(bytes[slot + 8..slot + 12].try_into().unwrap());
         assert_eq!(written, version, "{}", frame.display());
         held.count(&header, &bytes[FRAME_DATA_OFFSET..]);
     }
