@@ -48,7 +48,7 @@ pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };
-pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
+pub use in_place::{MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES};
 pub use log_state::Hook;
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segment::Segment;

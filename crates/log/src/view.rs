@@ -369,7 +369,7 @@ impl LogMemory {
     }
 
     /// Copies `len` bytes that begin in `seglet` and go on in those that follow it.
-    fn gather(
+    pub(crate) fn gather(
         &self,
         mut seglet: u32,
         mut within: usize,
