@@ -20,7 +20,7 @@ use pluvio_format::{Entry, Object, TableStats};
 use pluvio_index::{IndexError, IndexFull, Slot};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, EntryRefs,
-    EntryView, LogSpace, OpenError, PendingMarks,
+    EntryView, LogSpace, OpenError, PendingMarks, VALUE_HEAD_BYTES,
 };
 use pluvio_memory::EpochGuard;
 use pluvio_units::{
@@ -49,8 +49,8 @@ pub enum EngineError {
     #[error("a key of {0} bytes is over the limit of {KEY_MAX}")]
     KeyTooLong(usize),
     /// Not retryable.
-    #[error("a value of {0} bytes is over the limit of {VALUE_MAX}")]
-    ValueTooLong(usize),
+    #[error("a value of {0} bytes is over the limit of {1}")]
+    ValueTooLong(usize, usize),
     /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
     /// after the delay: clients acknowledge outcomes all the time.
     #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]
@@ -69,6 +69,16 @@ pub(crate) enum StoreKind {
     Volatile,
     /// Its logs have none; a value is overwritten where it lies if the new one fits.
     InPlace,
+}
+
+impl StoreKind {
+    /// The longest value. In place it shares its entry with its head.
+    pub(crate) fn value_max(self) -> usize {
+        match self {
+            Self::Replicated | Self::Volatile => VALUE_MAX,
+            Self::InPlace => VALUE_MAX - VALUE_HEAD_BYTES,
+        }
+    }
 }
 
 /// Sizes and counts. Bytes.

@@ -35,6 +35,7 @@
 mod builder;
 mod cleaning;
 mod error;
+mod experiments;
 mod heads;
 mod in_place;
 mod iter;
@@ -45,10 +46,9 @@ mod sink;
 mod store;
 mod table;
 
-pub use builder::{
-    Cleaning, EpochKind, HeadChoice, HugePages, KeyHashing, StoreBuilder, Topology, UpdatePolicy,
-};
+pub use builder::{HugePages, KeyHashing, StoreBuilder, UpdatePolicy};
 pub use error::{BuildError, IncrementError, StoreError};
+pub use experiments::{Cleaning, EpochKind, Experiments, HeadChoice, Topology};
 pub use iter::Iter;
 pub use read_back::{Kept, KeptObject, KeptSegment, ReadBackError, read_back};
 pub use store::{Store, StoreGuard, StoreStats};

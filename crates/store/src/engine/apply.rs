@@ -20,7 +20,7 @@ use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_memory::EpochGuard;
 use pluvio_mutation::{Current, Mutation, Outcome, Output, Verdict, judge};
-use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion, VALUE_MAX};
+use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion};
 
 /// Where a mutation is applied.
 #[derive(Clone, Copy)]
@@ -212,8 +212,9 @@ impl Engine {
         output: Output,
         execution: Option<Execution>,
     ) -> Result<Awaited<Applied>, EngineError> {
-        if value.len() > VALUE_MAX {
-            return Err(EngineError::ValueTooLong(value.len()));
+        let value_max = self.kind.value_max();
+        if value.len() > value_max {
+            return Err(EngineError::ValueTooLong(value.len(), value_max));
         }
         match self.kind {
             StoreKind::Replicated => self.put_replicated(write, value, output, execution),
