@@ -30,6 +30,7 @@
 mod completions;
 mod embedded;
 mod engine;
+#[cfg(feature = "fault-injection")]
 mod flip;
 mod indexes;
 mod leave;

@@ -24,9 +24,9 @@
 //!   points the index to a copy, after it has taken the value again: a change during the copy is
 //!   not lost, however often either of the two crosses a border.
 
-use crate::memory::LogMemory;
-use crate::space::LogSpace;
-use crate::view::is_same_key;
+use super::LogMemory;
+use super::log_bytes::LogBytes;
+use super::view::{Entries, is_same_key};
 use pluvio_format::{Object, ObjectFront};
 use pluvio_memory::{EpochGuard, RacingBytes};
 use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES};
@@ -191,11 +191,11 @@ fn load_pieces(pieces: &[RacingBytes<'_>], mut into: &mut [u8]) {
     }
 }
 
-impl LogMemory {
+impl<'g> Entries<'g> {
     /// The object at `entry` if it lies in one seglet and its value may change.
     #[inline]
-    pub(crate) fn mutable_object<'g>(
-        &'g self,
+    pub(crate) fn mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
@@ -207,12 +207,12 @@ impl LogMemory {
 
     /// [`Self::mutable_object`] for one that is laid out as nearly all are.
     #[inline(always)]
-    fn plain_mutable_object<'g>(
-        &'g self,
+    pub(crate) fn plain_mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
         let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
@@ -223,21 +223,21 @@ impl LogMemory {
         }
         // SAFETY: below the appended length and under the guard, as in `view`; and what lies before
         // the value never changes (LOG-12).
-        let before = unsafe { self.piece(entry, value_at, guard) };
-        let bytes = self.racing(entry, front.total_len);
+        let before = unsafe { self.0.raw().piece(entry, value_at, guard) };
+        let bytes = self.0.racing(entry, front.total_len);
         MutableObject::new(front.version, before.get(key_at..)?, bytes, value_at)
     }
 
     #[inline(never)]
-    fn other_mutable_object<'g>(
-        &'g self,
+    fn other_mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         let left = SEGLET_BYTES - within;
         let mut len = ObjectFront::BYTES_MIN;
         let front = loop {
@@ -246,7 +246,7 @@ impl LogMemory {
             }
             // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes,
             // no more than there are before the value, never change (LOG-12).
-            let bytes = unsafe { self.bytes(seglet, within, len, guard) };
+            let bytes = unsafe { self.0.raw().bytes(seglet, within, len, guard) };
             match Object::front(bytes) {
                 Ok(front) => break front,
                 Err(Some(more)) => len = more,
@@ -256,23 +256,23 @@ impl LogMemory {
         if front.total_len > left {
             return None;
         }
-        let bytes = self.racing(entry, front.total_len);
+        let bytes = self.0.racing(entry, front.total_len);
         MutableObject::new(front.version, front.key, bytes, front.value_at)
     }
 
     /// The object at `entry` if its value may change, wherever it lies.
     #[inline(never)]
-    fn scattered_object<'g>(
-        &'g self,
+    pub(crate) fn scattered_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<ScatteredObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
         let front = self.front_of(entry, guard)?;
         let rest_len = (front.total_len - front.value_at).checked_sub(VALUE_HEAD_BYTES)?;
-        let mut at = Self::split(entry);
+        let mut at = LogMemory::split(entry);
         let _front = self.racing_pieces(&mut at, front.value_at)?;
         let key = front.value_at - front.key_len..front.value_at;
         Some(ScatteredObject {
@@ -283,16 +283,16 @@ impl LogMemory {
     }
 
     /// `len` bytes from `at` on, cut where seglets end; `at` becomes where they end.
-    fn racing_pieces(&self, at: &mut (u32, usize), len: usize) -> Option<Vec<RacingBytes<'_>>> {
+    fn racing_pieces(self, at: &mut (u32, usize), len: usize) -> Option<Vec<RacingBytes<'g>>> {
         let (seglet, within) = at;
         let (mut pieces, mut left) = (Vec::new(), len);
         while left > 0 {
             if *within == SEGLET_BYTES {
-                (*seglet, *within) = (self.next_seglet(*seglet)?, 0);
+                (*seglet, *within) = (self.0.table().next_seglet(*seglet)?, 0);
             }
             let piece = left.min(SEGLET_BYTES - *within);
-            let first = EntryRef::new(Self::base(*seglet) + *within as u64);
-            pieces.push(self.racing(first, piece));
+            let first = EntryRef::new(LogBytes::base(*seglet) + *within as u64);
+            pieces.push(self.0.racing(first, piece));
             *within += piece;
             left -= piece;
         }
@@ -300,8 +300,8 @@ impl LogMemory {
     }
 
     /// A copy of what lies before the value of the object at `entry`, if it is an object.
-    fn front_of(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<FrontCopy> {
-        let (seglet, within) = Self::split(entry);
+    fn front_of(self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> Option<FrontCopy> {
+        let (seglet, within) = LogMemory::split(entry);
         let mut len = ObjectFront::BYTES_MIN;
         loop {
             // No more than there are before the value, which never change (LOG-12). An entry of
@@ -323,15 +323,19 @@ impl LogMemory {
     }
 
     /// A copy of the whole object if its value may change: the value by accesses that may race.
-    pub(crate) fn copy_mutable(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn copy_mutable(
+        self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<Vec<u8>> {
         let Some(object) = self.mutable_object(entry, guard) else {
             return self.copy_scattered(entry, guard);
         };
         let total_len = object.total_len as usize;
         let value_at = total_len - VALUE_HEAD_BYTES - object.room();
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         // SAFETY: what lies before the value never changes (LOG-12).
-        let mut copy = unsafe { self.bytes(seglet, within, value_at, guard) }.to_vec();
+        let mut copy = unsafe { self.0.raw().bytes(seglet, within, value_at, guard) }.to_vec();
         copy.extend_from_slice(&object.load_head());
         copy.resize(total_len, 0);
         object.rest.load(&mut copy[value_at + VALUE_HEAD_BYTES..]);
@@ -340,7 +344,7 @@ impl LogMemory {
 
     /// [`Self::copy_mutable`] for an object in several seglets.
     #[inline(never)]
-    fn copy_scattered(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<Vec<u8>> {
+    fn copy_scattered(self, entry: EntryRef, guard: &'g EpochGuard<'_>) -> Option<Vec<u8>> {
         let object = self.scattered_object(entry, guard)?;
         let mut front = self.front_of(entry, guard)?;
         front.bytes.truncate(front.value_at);
@@ -350,65 +354,11 @@ impl LogMemory {
         front.bytes.append(&mut rest);
         Some(front.bytes)
     }
-}
-
-/// What lies before the value of an object.
-struct FrontCopy {
-    bytes: Vec<u8>,
-    key_len: usize,
-    value_at: usize,
-    total_len: usize,
-}
-
-impl LogSpace {
-    /// The object at `entry`, which was found or appended under `guard`, if its value may be
-    /// overwritten and it lies in one seglet; [`Self::scattered_object`] finds what does not.
-    #[must_use]
-    #[inline]
-    pub fn mutable_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<MutableObject<'g>> {
-        self.memory.mutable_object(entry, guard)
-    }
-
-    /// The object at `entry`, which was found or appended under `guard`, if its value may be
-    /// overwritten, wherever it lies.
-    #[must_use]
-    pub fn scattered_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<ScatteredObject<'g>> {
-        self.memory.scattered_object(entry, guard)
-    }
-
-    /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None`
-    /// says nothing of others.
-    #[must_use]
-    #[inline(always)]
-    pub fn plain_mutable_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        key: &[u8],
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<MutableObject<'g>> {
-        let object = self.memory.plain_mutable_object(entry, guard)?;
-        object.has_key(key).then_some(object)
-    }
-
-    /// Whether values may be overwritten.
-    #[must_use]
-    #[inline]
-    pub fn is_in_place(&self) -> bool {
-        self.memory.is_in_place()
-    }
 
     /// Takes the value of `old` once more into its copy `new`, which the index does not point to
     /// yet. The caller has the lock of the object's bucket (LOG-13). Does nothing where values do
     /// not change.
-    pub fn copy_value_again(&self, old: EntryRef, new: EntryRef, guard: &EpochGuard<'_>) {
+    pub(crate) fn copy_value_again(self, old: EntryRef, new: EntryRef, guard: &'g EpochGuard<'_>) {
         let small = self
             .mutable_object(old, guard)
             .zip(self.mutable_object(new, guard));
@@ -426,6 +376,14 @@ impl LogSpace {
             to.overwrite(&from.load_head(), &rest);
         }
     }
+}
+
+/// What lies before the value of an object.
+struct FrontCopy {
+    bytes: Vec<u8>,
+    key_len: usize,
+    value_at: usize,
+    total_len: usize,
 }
 
 /// Takes the value of one object into its copy, which nobody knows of, by pieces that the stack has
