@@ -22,8 +22,8 @@ const OVERFLOW_MAX: u64 = u32::MAX as u64 - REGION_GRANULE_BYTES / CACHE_LINE_BY
 /// No other number of a line is kept in fewer than 64.
 const LINES_MAX: u64 = 8 << 32;
 
-/// Attempts of [`Index::lookup_stable`] before it locks: many more than small values ever need, and
-/// few enough that a reader of a large value waits for some of its copies only.
+/// Attempts of [`Index::lookup_stable`] before it locks. Small values need far fewer; a reader of a
+/// large value waits as long as this many copies take.
 pub(crate) const STABLE_ATTEMPTS_MAX: u32 = 64;
 
 /// How an index is made.

@@ -485,8 +485,8 @@ impl<M: Lines> Table<M> {
 
     /// [`Self::lookup`], and `take` something of what it found that writers change behind
     /// [`Locked::begin_change`](crate::block::Locked::begin_change): the answer was true as a
-    /// whole. Takes it under the lock after so many attempts, during each of which something
-    /// changed: large values may change faster than they are taken.
+    /// whole. Takes it under the lock after `attempts_max` attempts that a change spoiled: large
+    /// values may change faster than they are taken.
     pub(crate) fn lookup_stable<T>(
         &self,
         place: u64,

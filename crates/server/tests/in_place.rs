@@ -64,7 +64,7 @@ fn values_of_all_sizes_are_written_overwritten_and_read() {
     assert!(live < 2 << 20, "one long value is there, not ten: {live}");
 }
 
-/// What a change came to is kept in memory, as its server is.
+/// Outcomes are kept in memory, as objects are.
 #[test]
 fn updates_at_the_owner_are_done_once_however_often_they_are_sent() {
     let rig = server_in_place();

@@ -90,8 +90,8 @@ impl Engine {
         (last, items)
     }
 
-    /// What the entry of a slot is for a scan, where values do not change: nothing when its hash
-    /// lies before `from`, or when it is a tombstone. What is pending is noted in any case.
+    /// One object of a scan, where values do not change; `None` when its hash lies before `from`,
+    /// and for tombstones. A pending entry of either kind is noted.
     fn scan_appended(
         &self,
         table: &EngineTable,

@@ -1,5 +1,5 @@
-//! Values that are overwritten where they lie, of every size: those that lie in one seglet, and
-//! those that cross borders of seglets, which the cleaner cuts elsewhere when it moves them.
+//! Values of every size that are overwritten where they lie. Some lie in one seglet; others cross
+//! borders, and the cleaner cuts them elsewhere when it moves them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -20,9 +20,9 @@
 //! - LOG-12: the value of such an object is stored and read by accesses that may race only, from
 //!   its publication until its memory is free. Nobody takes a slice of it.
 //! - LOG-13: a thread that overwrites a value holds the lock of its bucket and lets readers know by
-//!   the bucket's version, from before the first part until after the last. So does a thread that
-//!   points the index to a copy, after it has taken the value again: a change during the copy is
-//!   not lost, however often either of the two crosses a border.
+//!   the bucket's version, from before the first part until after the last.
+//!   So does a thread that points the index to a copy, after it has taken the value again. A change
+//!   during the copy is kept so, wherever borders cut the two.
 
 use super::LogMemory;
 use super::log_bytes::LogBytes;
@@ -50,7 +50,7 @@ pub trait Overwritable {
     /// Lets `into` hold the first `len` bytes of what follows the head; see [`Self::load_head`].
     ///
     /// # Panics
-    /// When there is no room for so many.
+    /// When there is less room.
     fn load_rest(&self, len: usize, into: &mut Vec<u8>);
 
     /// Overwrites head and first bytes. The caller has the lock of the object's bucket, and has

@@ -231,7 +231,7 @@ impl StoreBuilder {
         self
     }
 
-    /// What experiments and tests vary.
+    /// Options for experiments and tests.
     pub fn experiments(mut self, experiments: Experiments) -> Self {
         self.experiments = experiments;
         self

@@ -1,4 +1,4 @@
-//! What experiments and tests vary, and programs leave as it is.
+//! Options that experiments and tests vary, and programs leave alone.
 
 use pluvio_log::{CleanerOptions, CopyMethod, EpochClock, Tombstones};
 use pluvio_units::Size;

@@ -1,5 +1,5 @@
 //! Reads and writes of an embedded store that overwrites in place: fast paths, each in one piece of
-//! code, and what they leave to a slow one.
+//! code, with the slow path behind each.
 
 use crate::embedded::read::BATCH;
 use crate::engine::Engine;
@@ -27,9 +27,9 @@ impl Engine {
         self.copy_fast(table, (hash, approach), key, into, &self.space.pin())
     }
 
-    /// [`Self::read_in_place`] for a caller that has the key's hash, has approached it in the one
-    /// index if there is one, and holds a guard: the fast path, in one piece of code, for nearly
-    /// every read. [`Self::copy_slow`] finds what this does not.
+    /// [`Self::read_in_place`] for a caller that holds a guard and has the key's hash. It has
+    /// approached the hash in the one index, if there is one. The fast path, in one piece of code,
+    /// for nearly every read; [`Self::copy_slow`] finds the others.
     #[inline(always)]
     pub(crate) fn copy_fast(
         &self,

@@ -15,8 +15,8 @@
 //!
 //! What it owns: names of tables, the worker threads of the cleaner, and which head a thread
 //! appends to. Its reads and puts have fast paths of their own, by the kind of store: `read` and
-//! `overwrite` where values are appended, `in_place` where they are overwritten. Each finds nearly
-//! everything, and leaves the rest to a slow path or to [`Engine::apply`](crate::Engine::apply).
+//! `overwrite` where values are appended, `in_place` where they are overwritten. A slow path or
+//! [`Engine::apply`](crate::Engine::apply) does the rest.
 //!
 //! - EMBED-1: a store without a sink writes no tombstones and marks nothing pending.
 //! - EMBED-2: when the last handle of a store (store, table, iterator) is dropped, its threads have

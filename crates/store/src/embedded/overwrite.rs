@@ -1,5 +1,5 @@
-//! Overwriting an object of an embedded store by an append: the fast path, in one piece of code, for
-//! nearly every put.
+//! Overwriting an object of an embedded store by an append: the fast path, in one piece of code,
+//! for nearly every put.
 //!
 //! The same steps as [`Engine::apply`] takes, without what only other stores and other changes
 //! need: nothing is pending, no graves and no tombstones are written, no result is kept for a

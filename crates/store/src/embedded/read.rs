@@ -1,5 +1,5 @@
-//! Reads of an embedded store whose values do not change: fast paths, each in one piece of code, and
-//! what they leave to a slow one.
+//! Reads of an embedded store whose values do not change: fast paths, each in one piece of code,
+//! with the slow path behind each.
 
 use crate::engine::Engine;
 use crate::engine::read::{PREFETCH_LINES, Seen};

@@ -202,8 +202,8 @@ impl Engine {
         self.read_stable(table, hash, key, guard, |object| copy_object(object, into))
     }
 
-    /// What `take` makes of the object with this key. It may see a torn head or value, and is then
-    /// asked again; `None` of what is not torn means a corrupt head.
+    /// Gives `take` the object with this key. Where it saw a torn head or value, it is asked again.
+    /// A whole one of which it makes `None` has a corrupt head.
     fn read_stable<T>(
         &self,
         table: &EngineTable,
@@ -356,7 +356,7 @@ pub(crate) fn count_overwrite(
     }
 }
 
-/// Lets an index point to `new`, the cleaner's copy of `old`; false when it points to `old` no more.
+/// Lets an index point to `new`, the cleaner's copy of `old`; false when it does not point to `old`.
 /// The value may have changed since the cleaner copied it; it cannot while the bucket is locked.
 pub(crate) fn relocate(
     space: &LogSpace,
