@@ -22,6 +22,10 @@ const OVERFLOW_MAX: u64 = u32::MAX as u64 - REGION_GRANULE_BYTES / CACHE_LINE_BY
 /// No other number of a line is kept in fewer than 64.
 const LINES_MAX: u64 = 8 << 32;
 
+/// Attempts of [`Index::lookup_stable`] before it locks. Small values need far fewer; a reader of a
+/// large value waits as long as this many copies take.
+pub(crate) const STABLE_ATTEMPTS_MAX: u32 = 64;
+
 /// How an index is made.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexOptions {
@@ -163,14 +167,17 @@ impl Index {
     /// ([`BucketGuard::begin_change`]): `take` is asked about entries with the right tag until it
     /// gives something, and again when somebody changed something of that bucket meanwhile. It may
     /// see what is half changed, and its answer is then thrown away. Waits, spinning and yielding,
-    /// while a change is under way.
+    /// while a change is under way; after some attempts it locks the bucket, so that writers
+    /// cannot keep a reader waiting for ever. The caller holds no lock of a bucket.
     pub fn lookup_stable<T>(
         &self,
         hash: KeyHash,
         mut take: impl FnMut(EntryRef) -> Option<T>,
     ) -> Option<T> {
         self.table
-            .lookup_stable(self.spread.place(hash), |slot| take(slot.entry))
+            .lookup_stable(self.spread.place(hash), STABLE_ATTEMPTS_MAX, |slot| {
+                take(slot.entry)
+            })
     }
 
     /// The home that was approached for who takes something that is changed in place, and wants the

@@ -332,7 +332,7 @@ fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
         let pair = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let (reader, read) = (Arc::clone(&table), Arc::clone(&pair));
         let reader = thread::spawn(move || {
-            let taken = reader.lookup_stable(place(0), |slot| {
+            let taken = reader.lookup_stable(place(0), u32::MAX, |slot| {
                 let pair = || [0, 1].map(|at| read[at].load(Ordering::Relaxed));
                 (slot.entry == entry(0)).then(pair)
             });
@@ -363,7 +363,7 @@ fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
         let told = Arc::clone(&changed);
         let reader = thread::spawn(move || {
             let before = told.load(Ordering::Acquire);
-            let taken = reader.lookup_stable(place(0), |slot| {
+            let taken = reader.lookup_stable(place(0), u32::MAX, |slot| {
                 let at = usize::from(slot.entry != entry(0));
                 Some(read[at].load(Ordering::Relaxed))
             });

@@ -485,14 +485,16 @@ impl<M: Lines> Table<M> {
 
     /// [`Self::lookup`], and `take` something of what it found that writers change behind
     /// [`Locked::begin_change`](crate::block::Locked::begin_change): the answer was true as a
-    /// whole.
+    /// whole. Takes it under the lock after `attempts_max` attempts that a change spoiled: large
+    /// values may change faster than they are taken.
     pub(crate) fn lookup_stable<T>(
         &self,
         place: u64,
+        attempts_max: u32,
         mut take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
         let mut attempt = 0_u32;
-        loop {
+        while attempt < attempts_max {
             if let Some(glance) = self.glance(self.approach(place)) {
                 let at_home = glance.slots().find_map(&mut take);
                 let found = at_home.or_else(|| self.lookup_away(place, &mut take));
@@ -503,8 +505,14 @@ impl<M: Lines> Table<M> {
                 }
             }
             M::wait(attempt);
-            attempt = attempt.saturating_add(1);
+            attempt += 1;
         }
+        let mut taken = None;
+        let _slot = self.lock(place).find_tagged(|word| {
+            taken = take(Slot::of(word));
+            taken.is_some()
+        });
+        taken
     }
 
     /// For a place of which nothing is at home: asks for the next line where it may be.

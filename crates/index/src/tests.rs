@@ -1,5 +1,6 @@
 //! Behaviour against a model, crowded chains, and threads.
 
+use crate::index::STABLE_ATTEMPTS_MAX;
 use crate::slot;
 use crate::table::reach_of;
 use crate::words::Word;
@@ -795,4 +796,27 @@ fn threads_count_without_losing_a_step() {
     // Hashes 0, 1 and 2 share bucket and tag: one slot counts all.
     let slot = index.lookup(KeyHash(0), |_| true).unwrap();
     assert_eq!(slot.entry.offset(), steps.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_lookup_that_is_disturbed_again_and_again_locks_in_the_end() {
+    let index = index(100);
+    let hash = KeyHash(7);
+    let mut bucket = index.lock(hash);
+    let room = bucket.room().unwrap();
+    bucket.fill(room, entry(64), false);
+    drop(bucket);
+    let mut attempts = 0;
+    let taken = index.lookup_stable(hash, |found| {
+        attempts += 1;
+        if attempts <= STABLE_ATTEMPTS_MAX {
+            let mut bucket = index.lock(hash);
+            drop(bucket.begin_change());
+        }
+        Some(found)
+    });
+    assert_eq!(taken, Some(entry(64)));
+    assert_eq!(attempts, STABLE_ATTEMPTS_MAX + 1);
+    let absent = index.lookup_stable(hash, |_| None::<()>);
+    assert_eq!(absent, None);
 }

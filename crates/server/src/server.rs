@@ -249,6 +249,7 @@ fn store_options(
             logs,
             durability,
             tombstones: options.tombstones,
+            in_place: options.in_place,
             cleaners: cleaners(logs),
             huge_pages: options.huge_pages,
             parts: memory_parts((0..logs).map(|core| env.tasks.memory_node(CoreId(core)))),

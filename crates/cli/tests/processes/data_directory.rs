@@ -311,6 +311,10 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
         ),
         (&["--replicas", "2", "--min-replicas", "0"], "min-replicas"),
         (
+            &["--replicas", "2", "--update", "in-place"],
+            "update in-place needs replicas 0, not 2",
+        ),
+        (
             &["--memory", "0"],
             "--memory 0B: cannot set up the log memory",
         ),

@@ -98,6 +98,8 @@ pub struct Rig {
     pub delays: Delays,
     /// Whether servers that start from now on wait for the device before they answer for a replica.
     pub synced: bool,
+    /// Whether servers that start from now on overwrite values where they lie.
+    pub in_place: bool,
     options: CoordinatorOptions,
     started: Started,
     /// Servers that have ended because their memory was corrupt.
@@ -127,6 +129,7 @@ impl Rig {
             servers: Vec::new(),
             delays: Delays::default(),
             synced: false,
+            in_place: false,
             options,
             started: Started::default(),
             corrupt: Arc::default(),
@@ -220,6 +223,7 @@ impl Rig {
         options.memory = Size::mib(48);
         options.replicas = replicas;
         options.synced = self.synced;
+        options.in_place = self.in_place;
         options.rack = self.racks[i].clone();
         let (handle, id, corrupt) = (self.sim.handle(), process.id, Arc::clone(&self.corrupt));
         options.on_corruption = Some(OnCorruption::new(move |_| {

@@ -5,7 +5,7 @@
 //! move, and a thread that has moved appends to another processor's head for a while, which is only
 //! slower.
 
-use crate::embedded::builder::HeadChoice;
+use crate::embedded::experiments::HeadChoice;
 use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! Reads and writes of a store whose values are overwritten where they lie (004 ch. 6).
+//! Reads and writes of a store whose values are overwritten where they lie [Nibble ch. 6]. The
+//! embedded store has fast paths of its own ([`crate::embedded`]).
 //!
 //! A value in the log begins with its head: version and length. The room behind the head is as long
 //! as the value was when it was appended; a new value that fits is written there, others are
@@ -16,16 +17,18 @@
 //! A head that is torn may say any length. One that is not, because the bucket is locked or its
 //! version has not changed, and says more than there is room for, is corrupt (STORE-4).
 
+use super::apply::{Applied, Write};
+use super::read::{PREFETCH_LINES, Seen};
+use super::{Engine, EngineError, key_of};
 use crate::completions::Execution;
-use crate::engine::{Applied, Engine, EngineError, Write};
-use crate::read::{PREFETCH_LINES, Seen};
+use crate::scan::ScanItem;
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{EntryKind, Object, ParseErrorKind};
-use pluvio_index::{Approach, BucketGuard};
-use pluvio_log::{Awaited, Corruption, EntryView, Fatal, MutableObject, VALUE_HEAD_BYTES};
+use pluvio_index::{BucketGuard, Index};
+use pluvio_log::{Awaited, Corruption, EntryView, Fatal, LogSpace, Overwritable, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Outcome, Output};
+use pluvio_mutation::{Current, Get, Outcome, Output, look};
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.
@@ -106,79 +109,127 @@ impl ValueHead {
     }
 
     #[inline(always)]
-    fn of(object: &MutableObject<'_>) -> Self {
+    fn of<O: Overwritable + ?Sized>(object: &O) -> Self {
         Self::read(object.load_head())
     }
 }
 
+/// Lets `into` hold the value; gives its version. Both may be torn, as
+/// [`Overwritable::load_head`] says. `None` when there is no room for a value so long: the
+/// head is torn, or corrupt.
+#[inline(always)]
+pub(crate) fn copy_object<O: Overwritable + ?Sized>(
+    object: &O,
+    into: &mut Vec<u8>,
+) -> Option<ObjectVersion> {
+    let head = ValueHead::of(object);
+    if head.len > object.room() {
+        return None;
+    }
+    object.load_rest(head.len, into);
+    Some(head.version)
+}
+
 impl Engine {
-    /// Replaces what `into` holds by a copy of the value; gives its version. What `into` holds when
-    /// there is no object is not said.
-    #[inline(always)]
-    pub(crate) fn read_in_place(
+    /// [`Self::get`] in such a store.
+    pub(super) fn get_in_place(
         &self,
         table: &EngineTable,
-        key: &[u8],
-        into: &mut Vec<u8>,
-    ) -> Option<ObjectVersion> {
-        let hash = table.hash(key);
-        let approach = table.indexes.approach(hash);
-        self.copy_value(table, (hash, approach), key, into, &self.space.pin())
+        hash: KeyHash,
+        get: &Get<'_>,
+    ) -> Awaited<Outcome> {
+        let outcome = with_buffer(|value| {
+            let guard = self.space.pin();
+            let version = self.copy_slow(table, hash, get.key, value, &guard);
+            let current = version.map(|version| Current { version, value });
+            look(get, current)
+        });
+        Awaited::Now(self.marks.unmarked(outcome))
     }
 
-    /// [`Self::read_in_place`] for those who do more than copy: one piece of code for all of them.
+    /// One object of a scan, whose entry the index was seen to point to; `None` when its hash lies
+    /// before `from`, or when it was deleted meanwhile.
+    pub(crate) fn scan_in_place(
+        &self,
+        table: &EngineTable,
+        entry: EntryRef,
+        (from, values): (KeyHash, bool),
+        guard: &EpochGuard<'_>,
+    ) -> Option<ScanItem> {
+        let key = self.key_in_place(entry, guard);
+        let hash = table.hash(&key);
+        if hash < from {
+            return None;
+        }
+        let mut value = Vec::new();
+        let version = match values {
+            true => self.copy_slow(table, hash, &key, &mut value, guard),
+            false => self.read_stable(table, hash, &key, guard, |object| {
+                Some(ValueHead::of(object).version)
+            }),
+        };
+        Some(ScanItem {
+            hash,
+            key,
+            version: version?,
+            value,
+        })
+    }
+
+    /// The key of an object, without a look at its value.
+    pub(crate) fn key_in_place(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Vec<u8> {
+        if let Some(object) = self.space.mutable_object(entry, guard) {
+            return object.key.to_vec();
+        }
+        match self.space.scattered_object(entry, guard) {
+            Some(object) => object.key,
+            None => key_of(&self.view(entry, guard).entry()).to_vec(),
+        }
+    }
+
+    /// Slow path of every read: the key may be outside its home line, its object in several
+    /// seglets, or its bucket under change. Replaces what `into` holds by a copy of the value, and
+    /// gives its version. What `into` holds when there is no object is not said.
     #[inline(never)]
-    pub(crate) fn copy_in_place(
+    pub(crate) fn copy_slow(
         &self,
         table: &EngineTable,
-        key: &[u8],
-        into: &mut Vec<u8>,
-    ) -> Option<ObjectVersion> {
-        self.read_in_place(table, key, into)
-    }
-
-    /// [`Self::read_in_place`] for who has the key's hash, has approached it in the one index if
-    /// there is one, and holds a guard: the short way, in one piece of code, for nearly every read.
-    /// [`Self::copy_away`] finds what this does not.
-    #[inline(always)]
-    pub(crate) fn copy_value(
-        &self,
-        table: &EngineTable,
-        (hash, approach): (KeyHash, Option<Approach>),
+        hash: KeyHash,
         key: &[u8],
         into: &mut Vec<u8>,
         guard: &EpochGuard<'_>,
     ) -> Option<ObjectVersion> {
-        let space = &*self.space;
-        if let Some(approach) = approach
-            && let Some(index) = table.indexes.of_all()
-            && let Some(home) = index.stable_home(approach)
-        {
-            for slot in home.slots() {
-                space.prefetch(slot.entry, PREFETCH_LINES);
-                let object = space.plain_mutable_object(slot.entry, key, guard);
-                let Some(object) = object else { continue };
-                let version = self.copy_object(&object, into);
-                if version.is_some() && home.is_stable() {
-                    return version;
-                }
-                break;
-            }
-        }
-        self.copy_away(table, hash, key, into, guard)
+        self.read_stable(table, hash, key, guard, |object| copy_object(object, into))
     }
 
-    /// Lets `into` hold the value; gives its version. Both may be torn, as
-    /// [`MutableObject::load_head`] says. `None` when there is no room for a value so long: the
-    /// head is torn, or corrupt.
-    #[inline(always)]
-    fn copy_object(&self, object: &MutableObject<'_>, into: &mut Vec<u8>) -> Option<ObjectVersion> {
-        let head = ValueHead::of(object);
-        if head.len > object.room() {
-            return None;
-        }
-        object.load_rest(head.len, into);
-        Some(head.version)
+    /// Gives `take` the object with this key. Where it saw a torn head or value, it is asked again.
+    /// A whole one of which it makes `None` has a corrupt head.
+    fn read_stable<T>(
+        &self,
+        table: &EngineTable,
+        hash: KeyHash,
+        key: &[u8],
+        guard: &EpochGuard<'_>,
+        mut take: impl FnMut(&dyn Overwritable) -> Option<T>,
+    ) -> Option<T> {
+        let index = table.indexes.of(hash)?;
+        let found = index.lookup_stable(hash, |entry| {
+            self.space.prefetch(entry, PREFETCH_LINES);
+            let mut taken = |object: &dyn Overwritable| {
+                let has_key = object.has_key(key);
+                has_key.then(|| take(object).ok_or(entry))
+            };
+            if let Some(object) = self.space.mutable_object(entry, guard) {
+                return taken(&object);
+            }
+            if let Some(object) = self.space.scattered_object(entry, guard) {
+                return taken(&object);
+            }
+            // No room for a head.
+            self.key_is(entry, key, guard).then_some(Err(entry))
+        })?;
+        // The bucket did not change while it was read.
+        Some(found.unwrap_or_else(|entry| self.corrupt_head(entry, guard)))
     }
 
     /// Stops the process: the head of this value, which nobody writes meanwhile, says what cannot
@@ -210,113 +261,14 @@ impl Engine {
         }
     }
 
-    /// [`Self::copy_value`] for what is not where nearly everything is, not as nearly everything
-    /// is, or not at rest.
-    #[inline(never)]
-    fn copy_away(
-        &self,
-        table: &EngineTable,
-        hash: KeyHash,
-        key: &[u8],
-        into: &mut Vec<u8>,
-        guard: &EpochGuard<'_>,
-    ) -> Option<ObjectVersion> {
-        let index = table.indexes.of(hash)?;
-        let found = index.lookup_stable(hash, |entry| {
-            self.space.prefetch(entry, PREFETCH_LINES);
-            if let Some(object) = self.space.mutable_object(entry, guard) {
-                if !object.has_key(key) {
-                    return None;
-                }
-                return Some(self.copy_object(&object, into).ok_or(entry));
-            }
-            // A large one: such a value does not change.
-            let view = self.view(entry, guard);
-            let object = view.object().filter(|o| o.key == key)?;
-            self.check_head(entry, &view, guard);
-            let object = ValueHead::strip(object);
-            into.clear();
-            into.extend_from_slice(object.value);
-            Some(Ok(object.version))
-        })?;
-        // The bucket did not change while it was read.
-        Some(found.unwrap_or_else(|entry| self.corrupt_head(entry, guard)))
-    }
-
-    /// Overwrites an object if it is there and the value fits; gives the new version. `by` gives
-    /// the log that the thread appends to; the hash is the key's, and what was approached is its
-    /// home. `None`, and nothing has changed, when an append is needed.
-    ///
-    /// The short way, in one piece of code, for nearly every put; [`Self::put_away`] finds what
-    /// this does not.
-    #[inline(always)]
-    pub(crate) fn put_in_place(
-        &self,
-        by: impl Fn() -> LogId,
-        table: &EngineTable,
-        (hash, approach): (KeyHash, Option<Approach>),
-        key: &[u8],
-        value: &[u8],
-    ) -> Option<ObjectVersion> {
-        let (approach, whole) = approach.zip(table.indexes.whole())?;
-        let (index, space) = (whole.index(), &*self.space);
-        let guard = space.pin();
-        let ahead = |entry| space.prefetch(entry, PREFETCH_LINES);
-        let (mut bucket, likely) = index.lock_after(approach, ahead);
-        if table.indexes.is_closed() {
-            return None;
-        }
-        if let Some(likely) = likely
-            && let Some(object) = space.plain_mutable_object(likely.entry(), key, &guard)
-        {
-            let at = (likely.entry(), &guard);
-            let (before, now) = self.overwrite(&mut bucket, at, &object, value)?;
-            drop(bucket);
-            count_overwrite(table, by, before, now);
-            return Some(now.version);
-        }
-        drop(bucket);
-        self.put_away(by(), table, hash, key, value, &guard)
-    }
-
-    /// [`Self::put_in_place`] for what is not where nearly everything is, or not as nearly
-    /// everything is.
-    #[inline(never)]
-    fn put_away(
-        &self,
-        by: LogId,
-        table: &EngineTable,
-        hash: KeyHash,
-        key: &[u8],
-        value: &[u8],
-        guard: &EpochGuard<'_>,
-    ) -> Option<ObjectVersion> {
-        let index = table.indexes.of(hash)?;
-        let mut bucket = index.lock(hash);
-        if table.indexes.is_closed() {
-            return None;
-        }
-        let mut found = None;
-        let slot = bucket.find(|entry| {
-            let object = self.space.mutable_object(entry, guard);
-            found = object.filter(|object| object.has_key(key));
-            found.is_some()
-        })?;
-        let at = (slot.entry, guard);
-        let (before, now) = self.overwrite(&mut bucket, at, &found?, value)?;
-        drop(bucket);
-        count_overwrite(table, || by, before, now);
-        Some(now.version)
-    }
-
     /// Overwrites the object, found where `at` says, if the value fits. Gives the value's head
     /// before and after, to be counted ([`count_overwrite`]).
     #[inline(always)]
-    fn overwrite(
+    pub(crate) fn overwrite(
         &self,
         bucket: &mut BucketGuard<'_>,
         at: (EntryRef, &EpochGuard<'_>),
-        object: &MutableObject<'_>,
+        object: &impl Overwritable,
         value: &[u8],
     ) -> Option<(ValueHead, ValueHead)> {
         if value.len() > object.room() {
@@ -337,7 +289,7 @@ impl Engine {
     }
 
     /// A mutation's new value: written over the old one if it fits there, else appended.
-    pub(crate) fn put_or_overwrite(
+    pub(super) fn put_in_place(
         &self,
         write: &mut Write<'_, '_>,
         value: &[u8],
@@ -365,20 +317,58 @@ impl Engine {
     /// [`Self::overwrite`] for a mutation that has found the object it replaces.
     fn overwrite_old(&self, write: &mut Write<'_, '_>, value: &[u8]) -> Option<ObjectVersion> {
         let (entry, version) = write.replaced().map(|old| (old.entry, old.version))?;
-        let guard = write.guard;
-        let object = self.space.mutable_object(entry, guard)?;
-        let (before, now) = self.overwrite(&mut write.bucket, (entry, guard), &object, value)?;
+        let at = (entry, write.guard);
+        let (before, now) = match self.space.mutable_object(entry, write.guard) {
+            Some(object) => self.overwrite(&mut write.bucket, at, &object, value)?,
+            None => {
+                let object = self.space.scattered_object(entry, write.guard)?;
+                self.overwrite(&mut write.bucket, at, &object, value)?
+            }
+        };
         debug_assert_eq!(before.version, version, "read under the same lock");
         count_overwrite(write.table, || write.log, before, now);
         Some(now.version)
+    }
+
+    /// The object as users know it, from an entry that nobody writes meanwhile.
+    pub(super) fn object_in_place<'a>(
+        &self,
+        entry: EntryRef,
+        view: &'a EntryView<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<Object<'a>> {
+        self.check_head(entry, view, guard);
+        view.object().map(ValueHead::strip)
     }
 }
 
 /// Counts what an overwrite has changed: nothing, while sizes stay.
 #[inline(always)]
-fn count_overwrite(table: &EngineTable, by: impl Fn() -> LogId, before: ValueHead, now: ValueHead) {
+pub(crate) fn count_overwrite(
+    table: &EngineTable,
+    by: impl Fn() -> LogId,
+    before: ValueHead,
+    now: ValueHead,
+) {
     if now.len != before.len {
         let growth = Growth::by(now.len, 0).without(Growth::by(before.len, 0));
         table.count(by(), growth);
     }
+}
+
+/// Lets an index point to `new`, the cleaner's copy of `old`; false when it does not point to `old`.
+/// The value may have changed since the cleaner copied it; it cannot while the bucket is locked.
+pub(crate) fn relocate(
+    space: &LogSpace,
+    index: &Index,
+    hash: KeyHash,
+    (old, new): (EntryRef, EntryRef),
+) -> bool {
+    let guard = space.pin();
+    let mut bucket = index.lock(hash);
+    if bucket.find(|entry| entry == old).is_none() {
+        return false;
+    }
+    space.copy_value_again(old, new, &guard);
+    bucket.replace(old, new, false)
 }

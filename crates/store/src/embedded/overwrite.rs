@@ -1,11 +1,11 @@
-//! Overwriting an object in a store without replicas: the short way, in one piece of code, for
-//! nearly every put.
+//! Overwriting an object of an embedded store by an append: the fast path, in one piece of code,
+//! for nearly every put.
 //!
-//! The same steps as [`Engine::update`] takes, without what only other stores and other changes
+//! The same steps as [`Engine::apply`] takes, without what only other stores and other changes
 //! need: nothing is pending, no graves and no tombstones are written, no result is kept for a
 //! retry, nobody decides by the old value.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, StoreKind};
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{Graves, Object};
@@ -39,18 +39,16 @@ struct Overwritten {
 impl Engine {
     /// Overwrites the object if it is there, lies in one piece, and the new one fits the seglet
     /// that the head of the log that `by` gives is in; `approach` is that of the key. Gives the new
-    /// version. `None`, and nothing has changed, when it takes [`Self::update`]. The lengths were
+    /// version. `None`, and nothing has changed, when it takes [`Self::apply`]. The lengths were
     /// checked.
     #[inline]
-    pub(crate) fn overwrite_short(
+    pub(crate) fn overwrite_fast(
         &self,
         by: impl FnOnce() -> LogId,
         approach: Approach,
         new: NewValue<'_>,
     ) -> Option<ObjectVersion> {
-        if self.is_durable_store() || self.space.is_in_place() {
-            return None;
-        }
+        debug_assert_eq!(self.kind, StoreKind::Volatile, "others write otherwise");
         let NewValue { table, key, .. } = new;
         let whole = table.indexes.whole()?;
         let by = by();
@@ -76,7 +74,7 @@ impl Engine {
             drop(bucket);
             return Some(self.finish(by, table, &done, &guard));
         }
-        let done = self.overwrite_away(&mut head, new, &mut bucket, &guard)?;
+        let done = self.overwrite_slow(&mut head, new, &mut bucket, &guard)?;
         drop(head);
         drop(bucket);
         Some(self.finish(by, table, &done, &guard))
@@ -100,9 +98,9 @@ impl Engine {
         done.version
     }
 
-    /// [`Self::overwrite_short`] for what is not where nearly everything is.
+    /// Slow path of [`Self::overwrite_fast`]: the object is outside its home line.
     #[inline(never)]
-    fn overwrite_away(
+    fn overwrite_slow(
         &self,
         head: &mut OpenHead<'_>,
         new: NewValue<'_>,
