@@ -42,7 +42,7 @@ mod view;
 mod writer;
 
 pub use append::{AppendClass, EntryRefs, OpenHead};
-pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
+pub use cleaner::{Cleaner, CleanerOptions, Cleaning, Liveness, TableLiveness};
 pub use dead::{Burial, DeadIn, Tombstones};
 pub use durable::{Appended, Durability, Durable};
 pub use error::{
@@ -53,7 +53,7 @@ pub use log_state::Hook;
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segment::Segment;
 pub use side_log::{CommitRefused, SideLog};
-pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
+pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};
 pub use space::{LogSpace, SegletGate, TableStatsSource};
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 pub use view::EntryView;

@@ -57,10 +57,11 @@ pub use engine::{Change, Current, Engine, EngineError, EngineStats, Settle, Upda
 pub use leave::Copied;
 pub use once::{Effect, Once};
 pub use options::EngineOptions;
-pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
+pub use pluvio_env::Pace;
+pub use pluvio_env::host::{Host, Nodes, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
-    SinkPace, SinkWrite, Tombstones,
+    SinkWrite, Tombstones,
 };
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use read::{Found, Pending};

@@ -8,6 +8,7 @@ mod ids;
 mod limits;
 mod marks;
 mod operation;
+mod pace;
 mod position;
 mod size;
 mod xxh3;
@@ -25,5 +26,6 @@ pub use limits::{
 };
 pub use marks::{MarkCounts, Marks, mark};
 pub use operation::{Acknowledged, OperationId};
+pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};

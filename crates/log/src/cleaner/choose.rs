@@ -4,7 +4,7 @@ use super::balance::Pressure;
 use super::combine::{Aim, Goal, Pass};
 use super::compact::Compaction;
 use super::entries::Source;
-use super::{Cleaner, CleanerPace, Stage, State};
+use super::{Cleaner, IDLE, Stage, State};
 use crate::durable::Durability;
 use crate::log_state::LogState;
 use crate::options::head_seglets;
@@ -13,7 +13,7 @@ use crate::side_log::SIDE_HEADER_BYTES;
 use core::sync::atomic::Ordering;
 use pluvio_format::SegmentKind;
 use pluvio_memory::{FreeSeglets, PartIndex};
-use pluvio_units::SEGLET_BYTES;
+use pluvio_units::{Pace, SEGLET_BYTES};
 use std::sync::Arc;
 
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
@@ -140,7 +140,7 @@ impl Candidate {
 
 impl Cleaner {
     /// The first stage of a pass.
-    pub(super) fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
+    pub(super) fn choose(&self, state: &mut State) -> (Stage, Pace) {
         self.look_at_growth();
         let wanted = self.space.cleaning_wanted.swap(false, Ordering::Relaxed);
         let way = self.space.on_their_way();
@@ -157,15 +157,15 @@ impl Cleaner {
             } else if state.pages.is_shrinking(self.space.newest_s()) {
                 if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN, state) {
                     state.pages.found_waste();
-                    return (stage, CleanerPace::Again);
+                    return (stage, Pace::Again);
                 }
                 self.publish();
                 self.look_for_waste_in_heads(&mut state.pages);
             }
-            return (Stage::Choose, CleanerPace::Idle);
+            return (Stage::Choose, IDLE);
         };
         if let Some(stage) = self.begin(pressure, wanted, state) {
-            return (stage, CleanerPace::Again);
+            return (stage, Pace::Again);
         }
         // What others took away, or what was refused memory, is wanted still.
         if wanted {
@@ -176,7 +176,7 @@ impl Cleaner {
         } else if wanted && state.finished.is_empty() {
             self.close_emptiest_head(0);
         }
-        (Stage::Choose, CleanerPace::Idle)
+        (Stage::Choose, IDLE)
     }
 
     /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that

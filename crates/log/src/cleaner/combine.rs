@@ -3,7 +3,7 @@
 
 use super::choose::{Barren, Reach};
 use super::entries::{Dropped, Moved, Place, Scan, Source, Survivor, TableCache};
-use super::{Cleaner, CleanerPace, Stage};
+use super::{Cleaner, IDLE, Stage};
 use crate::durable::Durability;
 use crate::error::Corruption;
 use crate::log_state::LogState;
@@ -13,7 +13,7 @@ use crate::writer::{Packing, SegmentWriter};
 use core::sync::atomic::Ordering;
 use pluvio_format::Check;
 use pluvio_memory::SegletClass;
-use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
+use pluvio_units::{LogId, LogPosition, Pace, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -254,7 +254,7 @@ impl Cleaner {
         &self,
         mut pass: Pass,
         barren: &mut Barren,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    ) -> Result<(Stage, Pace), Corruption> {
         let mut bytes = self.options.slice_bytes;
         let (on_disk, log) = (&pass.on_disk, pass.log);
         for (number, victim) in pass.victims.iter_mut().enumerate() {
@@ -272,15 +272,11 @@ impl Cleaner {
         if pass.victims.iter().all(Source::is_scanned) {
             return self.plan(pass, barren);
         }
-        Ok((Stage::Scan(pass), CleanerPace::Again))
+        Ok((Stage::Scan(pass), Pace::Again))
     }
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
-    fn plan(
-        &self,
-        mut pass: Pass,
-        barren: &mut Barren,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    fn plan(&self, mut pass: Pass, barren: &mut Barren) -> Result<(Stage, Pace), Corruption> {
         pass.forget_gone();
         if pass.victims.len() > 1 {
             // Equal seconds stay in the order of the segments, which is that of writing, because
@@ -293,7 +289,7 @@ impl Cleaner {
         let least = self.least_gain(pass.aim.goal);
         let mut is_refused = false;
         // With a segment that is known to be barren, the next choice is another one.
-        let mut pace = CleanerPace::Idle;
+        let mut pace = IDLE;
         let mut has_asked = false;
         while !pass.victims.is_empty() {
             let layout = pass.layout(capacity, self.space.memory.packing());
@@ -310,7 +306,7 @@ impl Cleaner {
                 && self.cleans_alone(pass.aim.goal)
             {
                 last.set_barren();
-                pace = CleanerPace::Again;
+                pace = Pace::Again;
             }
             let is_useful = gains && fits;
             if is_useful && self.stock_up(&mut pass, &layout) {
@@ -320,7 +316,7 @@ impl Cleaner {
                 self.space.gains.fetch_add(pass.gain, Ordering::Relaxed);
                 pass.starts = layout.starts;
                 pass.moved_bytes.went = vec![0; pass.victims.len()];
-                return Ok((Stage::Relocate(pass), CleanerPace::Again));
+                return Ok((Stage::Relocate(pass), Pace::Again));
             }
             is_refused |= is_useful;
             pass.drop_fullest(capacity);
@@ -368,7 +364,7 @@ impl Cleaner {
     }
 
     /// Copies a slice; after the last entry, closes the survivors and notes what must be durable.
-    pub(super) fn relocate(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn relocate(&self, mut pass: Pass) -> Result<(Stage, Pace), Corruption> {
         let mut copied = 0;
         let guard = self.space.pin();
         let begun = pass.moved;
@@ -398,7 +394,7 @@ impl Cleaner {
             LogState::call(&self.space.log(pass.log).append_hook);
         }
         if pass.moved < pass.live.len() {
-            return Ok((Stage::Relocate(pass), CleanerPace::Again));
+            return Ok((Stage::Relocate(pass), Pace::Again));
         }
         self.close_survivor(&mut pass);
         self.space
@@ -414,7 +410,7 @@ impl Cleaner {
         );
         self.lists.give_back(core::mem::take(&mut pass.live));
         LogState::call(&self.space.log(pass.log).append_hook);
-        Ok((Stage::AwaitDurable(pass), CleanerPace::Again))
+        Ok((Stage::AwaitDurable(pass), Pace::Again))
     }
 
     /// The ends of all logs. Whatever made an entry dead whose liveness was decided before lies
@@ -496,16 +492,16 @@ impl Cleaner {
 
     /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the
     /// survivors are right (CLEAN-10).
-    pub(super) fn await_durable(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn await_durable(&self, mut pass: Pass) -> Result<(Stage, Pace), Corruption> {
         let survivors_are_durable = || match self.space.options.durability {
             Durability::Volatile => true,
             Durability::Replicated => pass.survivors.iter().all(|s| s.is_marked_durable()),
         };
         if !survivors_are_durable() || !self.are_durable(&pass.await_positions) {
-            return Ok((Stage::AwaitDurable(pass), CleanerPace::Idle));
+            return Ok((Stage::AwaitDurable(pass), IDLE));
         }
         if self.compare_piece(&mut pass)? {
-            return Ok((Stage::AwaitDurable(pass), CleanerPace::Again));
+            return Ok((Stage::AwaitDurable(pass), Pace::Again));
         }
         let freed = (pass.seglets() - pass.taken()) * SEGLET_BYTES;
         self.add(|c| &c.passes, 1);
@@ -543,6 +539,6 @@ impl Cleaner {
             }
         }
         members.unpublished = true;
-        Ok((Stage::Choose, CleanerPace::Again))
+        Ok((Stage::Choose, Pace::Again))
     }
 }

@@ -6,7 +6,7 @@
 //! from the new ones (CLEAN-8).
 
 use super::entries::{Dropped, Place, Scan, Source, Survivor, TableCache};
-use super::{Cleaner, CleanerPace, FINISHED_MAX, Stage};
+use super::{Cleaner, FINISHED_MAX, IDLE, Stage};
 use crate::error::Corruption;
 use crate::segment::{Segment, TombstoneTargets};
 use crate::side_log::SIDE_HEADER_BYTES;
@@ -14,7 +14,7 @@ use crate::writer::SegmentWriter;
 use core::sync::atomic::Ordering;
 use pluvio_format::Encoded;
 use pluvio_memory::SegletClass;
-use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
+use pluvio_units::{LogId, LogPosition, Pace, SEGLET_BYTES, SegmentId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl Cleaner {
     pub(super) fn compact_scan(
         &self,
         mut compaction: Compaction,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    ) -> Result<(Stage, Pace), Corruption> {
         let on_disk = &compaction.on_disk;
         let scan = Scan {
             number: 0,
@@ -76,15 +76,12 @@ impl Cleaner {
             &scan,
         )?;
         if !compaction.source.is_scanned() {
-            return Ok((Stage::CompactScan(compaction), CleanerPace::Again));
+            return Ok((Stage::CompactScan(compaction), Pace::Again));
         }
         self.plan_compaction(compaction)
     }
 
-    fn plan_compaction(
-        &self,
-        mut compaction: Compaction,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    fn plan_compaction(&self, mut compaction: Compaction) -> Result<(Stage, Pace), Corruption> {
         let mut needed = self.seglets_for(&compaction.live);
         if needed >= compaction.source.seglets.len() {
             let sources = core::slice::from_ref(&compaction.source);
@@ -106,11 +103,7 @@ impl Cleaner {
             }
             source.segment.end_pass();
             self.lists.give_back(compaction.live);
-            let pace = if gain == 0 {
-                CleanerPace::Again
-            } else {
-                CleanerPace::Idle
-            };
+            let pace = if gain == 0 { Pace::Again } else { IDLE };
             return Ok((Stage::Choose, pace));
         };
         compaction.gain = gain;
@@ -128,7 +121,7 @@ impl Cleaner {
         let header = Encoded::new(&header, false).expect("it was encoded before");
         writer.put(&header.parts());
         compaction.writer = Some(writer);
-        Ok((Stage::CompactCopy(compaction), CleanerPace::Again))
+        Ok((Stage::CompactCopy(compaction), Pace::Again))
     }
 
     /// Seglets that these take behind the header of a segment.
@@ -144,7 +137,7 @@ impl Cleaner {
         &self,
         mut compaction: Compaction,
         finished: &mut Vec<Compaction>,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    ) -> Result<(Stage, Pace), Corruption> {
         let Compaction {
             live,
             tables,
@@ -168,13 +161,13 @@ impl Cleaner {
         drop(guard);
         self.add(|c| &c.bytes_compacted, copied as u64);
         if compaction.moved < compaction.live.len() {
-            return Ok((Stage::CompactCopy(compaction), CleanerPace::Again));
+            return Ok((Stage::CompactCopy(compaction), Pace::Again));
         }
         self.lists.give_back(core::mem::take(&mut compaction.live));
         compaction.await_positions = self.end_positions();
         finished.push(compaction);
         self.exchange_finished(finished);
-        Ok((Stage::Choose, CleanerPace::Again))
+        Ok((Stage::Choose, Pace::Again))
     }
 
     /// Exchanges the bytes of compacted segments for which all logs are durable (CLEAN-2). Returns

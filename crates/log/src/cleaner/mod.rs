@@ -51,11 +51,12 @@ use choose::Barren;
 use combine::Pass;
 use compact::Compaction;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 use lists::Lists;
 use pages::{GivenBack, PagePolicy};
 use pluvio_format::Completion;
 use pluvio_memory::PartIndex;
-use pluvio_units::{EntryRef, KeyHash, TableId};
+use pluvio_units::{EntryRef, KeyHash, Pace, TableId};
 use std::sync::{Arc, Mutex, TryLockError};
 
 /// What the cleaner asks the owner of the indexes and of the table of results. Called under a
@@ -151,16 +152,9 @@ impl Default for CleanerOptions {
     }
 }
 
-/// What the driver should do after a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum CleanerPace {
-    /// There is more to do: call again soon.
-    Again,
-    /// Nothing to do, or waiting for replicas or readers: call again after some milliseconds, or
-    /// when an append was refused, or after the durable hook.
-    Idle,
-}
+/// A step found nothing to do, or waits for replicas or readers. The pause is the time in which a
+/// full-speed writer fills a few seglets; a refused append and the durable hook may end it.
+pub(super) const IDLE: Pace = Pace::After(Duration::from_millis(2));
 
 /// Where a pass stands.
 enum Stage {
@@ -251,7 +245,7 @@ impl Cleaner {
     ///
     /// # Errors
     /// [`Corruption`]: the process must stop.
-    pub fn step(&self, now_s: u32) -> Result<CleanerPace, Corruption> {
+    pub fn step(&self, now_s: u32) -> Result<Pace, Corruption> {
         self.step_from(self.next.fetch_add(1, Ordering::Relaxed), now_s)
     }
 
@@ -262,7 +256,7 @@ impl Cleaner {
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub fn step_as(&self, thread: u16, now_s: u32) -> Result<CleanerPace, Corruption> {
+    pub fn step_as(&self, thread: u16, now_s: u32) -> Result<Pace, Corruption> {
         if self.has_homes {
             self.step_from(usize::from(thread), now_s)
         } else {
@@ -270,11 +264,11 @@ impl Cleaner {
         }
     }
 
-    fn step_from(&self, first: usize, now_s: u32) -> Result<CleanerPace, Corruption> {
+    fn step_from(&self, first: usize, now_s: u32) -> Result<Pace, Corruption> {
         self.space.follow_clock(now_s);
-        let mut pace = CleanerPace::Idle;
+        let mut pace = IDLE;
         if self.space.reclaim() > 0 {
-            pace = CleanerPace::Again;
+            pace = Pace::Again;
         }
         for turn in 0..self.states.len() {
             let state = &self.states[first.wrapping_add(turn) % self.states.len()];
@@ -285,14 +279,14 @@ impl Cleaner {
                     panic!("a cleaner step panicked; its pass cannot go on")
                 }
             };
-            if self.step_one(&mut state)? == CleanerPace::Again {
-                return Ok(CleanerPace::Again);
+            if self.step_one(&mut state)? == Pace::Again {
+                return Ok(Pace::Again);
             }
         }
         Ok(pace)
     }
 
-    fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
+    fn step_one(&self, state: &mut State) -> Result<Pace, Corruption> {
         state.pages.note_step(self.space.newest_s());
         let exchanged = self.exchange_finished(&mut state.finished);
         let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
@@ -304,7 +298,7 @@ impl Cleaner {
             Stage::CompactCopy(compaction) => self.compact_copy(compaction, &mut state.finished)?,
         };
         state.stage = next;
-        Ok(if exchanged { CleanerPace::Again } else { pace })
+        Ok(if exchanged { Pace::Again } else { pace })
     }
 
     fn add(&self, counter: impl FnOnce(&CleanerCounters) -> &AtomicU64, by: u64) {

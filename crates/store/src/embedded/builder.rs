@@ -7,7 +7,7 @@ use crate::embedded::heads::{Heads, memory_parts, processors_of};
 use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
-use pluvio_host::{Host, Nodes, ThisMachine};
+use pluvio_env::host::{Host, Nodes, ThisMachine};
 use pluvio_log::{
     CleanerOptions, CopyMethod, Durability, EpochClock, LogOptions, ReplicaSink, Tombstones,
     VALUE_HEAD_BYTES,

@@ -1,19 +1,7 @@
 //! Concurrent work.
 
-use crate::BoxFuture;
-use core::time::Duration;
+use crate::{BoxFuture, Pace};
 use pluvio_units::CoreId;
-
-/// What a background worker wants after one step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
-    /// There is more to do: call again as soon as others had their turn.
-    Again,
-    /// Nothing to do now: call again after this time.
-    After(Duration),
-    /// Never call again.
-    Done,
-}
 
 /// Starts concurrent work. In production a task runs on the event loop of one core; in the
 /// simulator everything runs in one thread and stops when its process crashes.

@@ -16,16 +16,7 @@ pub use machine::ThisMachine;
 pub use topology::{Nodes, TopologyError};
 pub use worker::Worker;
 
-use core::time::Duration;
-
-/// What a worker wants after one step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
-    /// There is more to do: call again at once.
-    Again,
-    /// Call again after this time, or when the worker is woken.
-    After(Duration),
-}
+use crate::Pace;
 
 /// The machine as a library sees it.
 pub trait Host: Send + Sync {

@@ -1,6 +1,7 @@
 //! The machine this process runs on.
 
-use crate::{Host, Nodes, Pace, TopologyError, Worker};
+use super::{Host, Nodes, TopologyError, Worker};
+use crate::Pace;
 use core::hash::{BuildHasher, Hasher};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hash::RandomState;

@@ -58,6 +58,7 @@ impl Worker {
                 match step() {
                     Pace::Again => {}
                     Pace::After(pause) => own.sleep(pause),
+                    Pace::Done => return,
                 }
             }
         })?;
@@ -72,7 +73,7 @@ impl Worker {
         self.shared.wake();
     }
 
-    /// Whether the thread has ended: its step panicked.
+    /// Whether the thread has ended: its step said so, or panicked.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
