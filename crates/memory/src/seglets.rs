@@ -1,6 +1,6 @@
 //! The free seglets of a log region, in three pools, so that cleaning can always go on.
 //!
-//! Owns which seglet is free and for whom. Seglets are 000 §5.1; RAMCloud's
+//! Owns which seglet is free and for whom. Seglets are [LSM-DRAM §5.1]; RAMCloud's
 //! `SegletAllocator` is the model of the pools.
 //!
 //! Invariants:

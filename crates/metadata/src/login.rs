@@ -1,4 +1,4 @@
-//! Who coordinators are for a metadata store that wants to know.
+//! The login of coordinators at a metadata store that asks for one.
 
 use core::fmt;
 

@@ -199,8 +199,8 @@ fn a_late_reply_is_dropped_and_the_connection_goes_on() {
     });
 }
 
-/// Stands before a server. What comes on the first connection after the handshake gets lost, as in
-/// a cut; the second one is passed on. Ends when the first one is closed.
+/// Stands before a server. The bytes of the first connection after the handshake get lost, as in a
+/// cut. The second connection is passed on. Ends when the first one is closed.
 fn lossy_at_first(to: Address) -> (Address, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = Address::from(listener.local_addr().unwrap().to_string().as_str());

@@ -1,16 +1,16 @@
-//! What work that is done in steps wants between two of them.
+//! The pace of work that is done in steps.
 
 use core::time::Duration;
 
-/// What work wants after one step: whoever drives it obeys, and may call sooner. The smaller of two
-/// is the one that comes sooner.
+/// The wish of a piece of work after one step. Its driver obeys, and may call sooner. The smaller
+/// of two paces comes sooner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[must_use]
 pub enum Pace {
     /// There is more to do: call again as soon as others had their turn.
     Again,
-    /// There is nothing to do now: call again after this time, or when something has happened that
-    /// the work waits for.
+    /// There is nothing to do now. Call again after this time, or after an event that the work
+    /// waits for.
     After(Duration),
     /// Never call again.
     Done,

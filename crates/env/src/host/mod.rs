@@ -1,12 +1,10 @@
-//! The machine under a library that has no event loops: threads, seconds, processors.
+//! The threads' half of the door: the machine under a library that has no event loops.
 //!
-//! The embedded store runs inside somebody else's program, where there is no `env`: the program's
-//! threads call it, and it only needs a few workers, the date, and to know on which processor a
-//! thread runs. This crate is the door to the operating system for that (rule A): the trait
-//! [`Host`], and [`ThisMachine`] behind it. Tests give a host of their own.
+//! The embedded store runs inside another program, whose threads call it. It needs a few workers,
+//! the date, and the processor that a thread runs on. The trait [`Host`] gives these, and
+//! [`ThisMachine`] is the real one behind it. Tests give a host of their own.
 //!
-//! What it does not do: no I/O, no event loops (crate `env_os` has those), no binding of the
-//! program's threads.
+//! Limits: no I/O, no event loops (crate `env_os` has those), no binding of the program's threads.
 
 mod machine;
 mod topology;
@@ -23,7 +21,7 @@ pub trait Host: Send + Sync {
     /// Seconds since 1970 by the wall clock. May jump; nothing correct may depend on it.
     fn unix_seconds(&self) -> u32;
 
-    /// A number that nobody outside can foresee.
+    /// A number that is unpredictable from outside the process.
     fn random(&self) -> u64;
 
     /// The processors this process may use, by memory node.
@@ -32,10 +30,10 @@ pub trait Host: Send + Sync {
     /// See [`TopologyError`].
     fn nodes(&self) -> Result<Nodes, TopologyError>;
 
-    /// Whether the system gives huge pages to those of this process who ask.
+    /// Whether the system gives huge pages to a mapping of this process that asks for them.
     ///
     /// # Errors
-    /// It does not, and why, for people.
+    /// The reason why it does not, for people.
     fn huge_pages(&self) -> Result<(), String> {
         Ok(())
     }
@@ -43,7 +41,8 @@ pub trait Host: Send + Sync {
     /// The processor that the calling thread runs on at this moment.
     fn processor(&self) -> usize;
 
-    /// Calls `step` again and again in a thread of its own until the [`Worker`] is dropped.
+    /// Calls `step` again and again in a thread of its own, until the step says [`Pace::Done`] or
+    /// the [`Worker`] is dropped.
     ///
     /// # Errors
     /// When the system refuses the thread.
@@ -53,9 +52,9 @@ pub trait Host: Send + Sync {
         step: Box<dyn FnMut() -> Pace + Send>,
     ) -> Result<Worker, std::io::Error>;
 
-    /// [`Self::work`] in a thread that stays on these processors, where that can be had: of those
-    /// that this process may not use none counts, and with none left, or when the system refuses,
-    /// it runs anywhere.
+    /// [`Self::work`] in a thread that stays on these processors, as far as possible. Processors
+    /// that this process may not use are ignored. The thread runs anywhere if none is left, or if
+    /// the system refuses.
     ///
     /// # Errors
     /// As [`Self::work`].

@@ -26,7 +26,7 @@ pub enum EpochClock {
     #[default]
     Counter,
     /// A counter that every reader advances as well: for comparison with epochs that are
-    /// distributed (004 §4.5).
+    /// distributed [Nibble §4.5].
     SharedCounter,
     /// The time stamp counter of the processor, which must be invariant: for comparison with
     /// Nibble.
