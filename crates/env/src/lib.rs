@@ -9,8 +9,8 @@
 //! Both drive work that is done in steps, and both speak of its [`Pace`]. The type lies in `units`,
 //! because the log has such work too and must know no door (rule C).
 //!
-//! Beside the traits lie [`buffers`] and [`watch`]. The network, the disk, replication and backups
-//! use the one, and five crates use the other: this is the lowest crate that all of them know.
+//! Beside the traits lie [`buffers`], for the network, the disk, replication and backups, and
+//! [`watch`], for five crates. This is the lowest crate that all of them know.
 //!
 //! Invariants
 //! - ENV-1: code outside the implementations reaches time, randomness, files, sockets and threads

@@ -4,9 +4,9 @@
 //! joined with `/`, that cannot leave the directory. A symbolic link that an administrator has put
 //! inside is followed: a way to put frames on another device.
 //!
-//! - DIR-1: once a sync of a directory has failed, every later sync of it or of a directory below
-//!   it fails, as FILE-1 says for files. Each sync opens a new handle, and the kernel reports an
-//!   error only once.
+//! - DIR-1: once a sync of a directory has failed, every later sync of it fails, or of a directory
+//!   below it. FILE-1 says the same for files. Each sync opens a new handle, and the kernel reports
+//!   an error only once.
 //!
 //! Calls that change or read directories run on blocking threads. Directories are made with the
 //! first file in them. They are never removed: callers see no difference between an empty directory

@@ -62,7 +62,6 @@ pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore
 /// # Errors
 /// Another process has the file open (`ResourceBusy`), or the file system fails. The content of the
 /// file is unchanged.
-/// holds is as before.
 fn settle(path: &Path) -> io::Result<()> {
     let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

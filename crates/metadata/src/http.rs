@@ -1,7 +1,7 @@
 //! Requests over HTTP to one of several servers that are as good as each other.
 //!
-//! Connections are kept for the next request. The next server of the list takes over from a server
-//! that cannot be reached, does not answer in time, or reports a fault of its own.
+//! Connections are kept for the next request. After a failure, the next server of the list takes
+//! over: if a server cannot be reached, is too slow, or reports a fault of its own.
 
 use bytes::Bytes;
 use core::time::Duration;

@@ -21,6 +21,7 @@ impl fmt::Debug for Login {
 mod tests {
     use super::*;
 
+    // shows: META-4
     #[test]
     fn passwords_are_not_shown() {
         let login = Login {

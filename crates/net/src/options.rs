@@ -36,9 +36,9 @@ pub struct TcpOptions {
     /// How long a peer may take none of the bytes that wait for it. The kernel has the same limit
     /// (`TCP_USER_TIMEOUT`), and then gives up on a machine that has vanished.
     pub stall_limit: Duration,
-    /// The same for byte streams, by the kernel alone. It is longer, because their peers may have
-    /// good reasons not to read for a while, and the service bounds the bytes that wait for each.
-    /// It is also the time after which vanished peers are given up.
+    /// The same for byte streams, by the kernel alone; vanished peers are given up after it. It is
+    /// longer, because their peers may have good reasons not to read for a while. The service
+    /// bounds the bytes that wait for each.
     pub stream_stall_limit: Duration,
     /// After this long without traffic the kernel asks whether the other machine is still there.
     pub keepalive: Duration,

@@ -238,6 +238,7 @@ mod tests {
         }
     }
 
+    // shows: READ-2
     #[test]
     fn an_idle_reader_holds_no_buffer_and_a_started_frame_a_small_one() {
         let input = bytes_of(1, 100);
@@ -251,6 +252,7 @@ mod tests {
         assert!(largest < 1_024, "{largest}");
     }
 
+    // shows: READ-1
     #[test]
     fn room_follows_what_has_come_not_what_was_announced() {
         let input = bytes_of(1, 12 << 20);

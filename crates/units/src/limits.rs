@@ -13,9 +13,9 @@ pub const SEGMENT_BYTES: usize = 8 << 20;
 /// Seglets of a full segment.
 pub const SEGLETS_PER_SEGMENT: usize = SEGMENT_BYTES / SEGLET_BYTES;
 /// Entries up to this many bytes never cross a seglet boundary, so that the common read is one
-/// contiguous slice. Padding then wastes at most 1/128 of a seglet; with 100-byte objects 0.1 %.
-/// Some longer entries cross a boundary, 1.6 % of those of 1 KiB, and their readers put them
-/// together.
+/// contiguous slice. Padding then wastes at most 1/128 of a seglet, and 0.1 % with objects of 100
+/// bytes. Some longer entries cross a boundary, and their readers put them together: 1.6 % of the
+/// entries of 1 KiB.
 pub const WHOLE_ENTRY_MAX: usize = SEGLET_BYTES / 128;
 /// The same limit where values change in place, because an entry that crosses a boundary cannot. It
 /// is also the longest padding.

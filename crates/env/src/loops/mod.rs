@@ -22,7 +22,7 @@ pub use tasks::{TaskHandle, Tasks};
 /// A boxed future, as the trait objects of this crate return them.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What one process (or one simulated process) may use of the operating system. Cheap to clone.
+/// The services of the operating system for one process, real or simulated. Cheap to clone.
 #[derive(Clone)]
 pub struct Env {
     /// Time.

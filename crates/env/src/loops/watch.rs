@@ -213,6 +213,7 @@ mod tests {
         future.poll(&mut Context::from_waker(waker))
     }
 
+    // shows: WATCH-1
     #[test]
     fn the_latest_value_is_never_passed_over() {
         let (sender, mut receiver) = channel(1);
