@@ -279,7 +279,6 @@ mod tests {
         assert_eq!(findings("crates/log/src/a.rs", text), ["select"]);
     }
 
-    // shows: ENV-1
     #[test]
     fn the_operating_system_has_one_door() {
         let text = "//! a\nuse std::time::{Duration, Instant};\nuse std::net::SocketAddr;\nuse std::time::Duration;\nuse std::thread;\nfn f() { std::fs::read(p) }\n";
