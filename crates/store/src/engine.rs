@@ -86,6 +86,7 @@ impl Tables {
     }
 
     /// All of them, by their ids.
+    #[cfg(feature = "fault-injection")]
     pub(crate) fn all(&self) -> Vec<Arc<EngineTable>> {
         self.read().values().cloned().collect()
     }

@@ -31,6 +31,7 @@ mod bury;
 mod completions;
 mod embedded;
 mod engine;
+#[cfg(feature = "fault-injection")]
 mod flip;
 mod in_place;
 mod indexes;
