@@ -12,8 +12,8 @@ use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
 use pluvio_log::{
-    Cleaner, CleanerOptions, CleanerPace, Corruption, Durability, Geometry, LogOptions, LogSpace,
-    LogStats, MemoryBinding, MemoryPart, OpenError,
+    Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
+    MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
@@ -35,9 +35,6 @@ const ENLIST_LIMIT: Duration = Duration::from_secs(2);
 const ENLIST_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to enlist between two traces.
 const ENLIST_TRACE_EVERY: u32 = 20;
-/// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer
-/// fills a few seglets.
-const CLEANER_SLEEP: Duration = Duration::from_millis(2);
 /// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
 /// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
@@ -614,8 +611,7 @@ impl Starting {
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
             match cleaner.step_as(number, now_s) {
-                Ok(CleanerPace::Again) => Pace::Again,
-                Ok(CleanerPace::Idle) => Pace::After(CLEANER_SLEEP),
+                Ok(pace) => pace,
                 Err(corruption) => {
                     space.found_corrupt(&corruption);
                     Pace::Done

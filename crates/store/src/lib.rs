@@ -52,10 +52,11 @@ pub use embedded::{
 pub use engine::{Applied, Engine, EngineError, EngineStats, Site};
 pub use leave::Copied;
 pub use options::EngineOptions;
-pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
+pub use pluvio_env::Pace;
+pub use pluvio_env::host::{Host, Nodes, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
-    SinkPace, SinkWrite, Tombstones,
+    SinkWrite, Tombstones,
 };
 pub use pluvio_mutation::RejectRules;
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};

@@ -125,6 +125,7 @@ fn is_a_metadata_store(kind: Kind) {
     assert_eq!(first.create("after"), Ok(Outcome::Refused));
 }
 
+// shows: META-2
 #[test]
 fn a_server_that_is_not_there_is_named() {
     for scheme in ["etcd", "zookeeper"] {
@@ -181,6 +182,7 @@ fn a_token_from_before_a_change_of_users_or_roles_is_replaced() {
 mod needs_etcd {
     use super::*;
 
+    // shows: META-1
     #[test]
     fn etcd_is_a_metadata_store() {
         is_a_metadata_store(Kind::Etcd);
@@ -202,6 +204,7 @@ mod needs_etcd {
 mod needs_zookeeper {
     use super::*;
 
+    // shows: META-1
     #[test]
     fn zookeeper_is_a_metadata_store() {
         is_a_metadata_store(Kind::ZooKeeper);

@@ -8,7 +8,7 @@ use crate::embedded::heads::{Heads, memory_parts, processors_of};
 use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
-use pluvio_host::{Host, Nodes, ThisMachine};
+use pluvio_env::host::{Host, Nodes, ThisMachine};
 use pluvio_log::{Durability, LogOptions, ReplicaSink, VALUE_HEAD_BYTES};
 use pluvio_units::{KEY_MAX, ObjectVersion, SEGLET_BYTES, Size, VALUE_MAX};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use crate::engine::EngineError;
 use core::time::Duration;
-use pluvio_host::TopologyError;
+use pluvio_env::host::TopologyError;
 use pluvio_index::IndexError;
 use pluvio_memory::RegionError;
 use pluvio_units::{KEY_MAX, ObjectVersion};

@@ -9,7 +9,7 @@ use crate::embedded::experiments::HeadChoice;
 use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_host::{Host, Nodes};
+use pluvio_env::host::{Host, Nodes};
 use pluvio_log::MemoryPart;
 use pluvio_units::LogId;
 use std::sync::Arc;

@@ -61,7 +61,7 @@ impl Engine {
         guard: &EpochGuard<'_>,
         see: impl FnOnce(ObjectVersion, &[u8]) -> R,
     ) -> Option<R> {
-        let seen = index.lookup_away_with(hash, |slot| {
+        let seen = index.lookup_slow_with(hash, |slot| {
             self.space.prefetch(slot.entry, PREFETCH_LINES);
             self.see_key(slot.entry, key, guard)
         })?;
@@ -123,14 +123,14 @@ impl Engine {
             match candidate {
                 Some(entry) => self.space.prefetch(*entry, PREFETCH_LINES),
                 None => {
-                    index.prefetch_away(*hash);
+                    index.prefetch_behind_home(*hash);
                     away |= 1 << at;
                 }
             }
         }
         while away != 0 {
             let (hash, candidate) = &mut batch[away.trailing_zeros() as usize];
-            *candidate = index.candidate_away(*hash);
+            *candidate = index.candidate_behind_home(*hash);
             if let Some(entry) = candidate {
                 self.space.prefetch(*entry, PREFETCH_LINES);
             }

@@ -111,7 +111,7 @@ impl Engine {
             };
             match index.at_home(index.home(hash)).next() {
                 Some(slot) => self.space.prefetch(slot.entry, PREFETCH_LINES),
-                None => index.prefetch_away(hash),
+                None => index.prefetch_behind_home(hash),
             }
         }
         drop(guard);

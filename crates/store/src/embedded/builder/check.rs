@@ -4,7 +4,7 @@
 use crate::embedded::builder::{StoreBuilder, UpdatePolicy};
 use crate::embedded::error::BuildError;
 use crate::embedded::experiments::EpochKind;
-use pluvio_host::Nodes;
+use pluvio_env::host::Nodes;
 use pluvio_log::{LOG_MEMORY_MAX, OpenError, Tombstones};
 use pluvio_units::{KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGMENT_BYTES};
 

@@ -26,11 +26,11 @@ impl fmt::Display for Address {
 /// One message. `wire` says what is in it; a network carries the three parts unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
-    /// What kind of message this is (`wire::Opcode`); in a reply, that of its request.
+    /// The kind of message (`wire::Opcode`); a reply has the opcode of its request.
     pub opcode: u16,
     /// The small structured part.
     pub meta: Bytes,
-    /// Bulk bytes that nobody parses on the way.
+    /// Bulk bytes that no station on the way parses.
     pub payload: Bytes,
 }
 
@@ -55,8 +55,8 @@ pub enum NoConnection {
     /// opened it yet.
     #[error("connection refused: nothing listens there")]
     Refused,
-    /// Anything else, for people. It says nothing of the other process: the network between may be
-    /// gone, or this process may have too many connections.
+    /// Anything else, for people. It says nothing about the other process. The network between may
+    /// be gone, or this process may have too many connections.
     #[error("{0}")]
     Other(String),
 }
@@ -91,20 +91,20 @@ pub enum CallError {
 pub struct NetworkError {
     /// Where it tried to.
     pub address: Address,
-    /// The operating system's words, and what to do.
+    /// The operating system's words, with advice.
     pub message: String,
 }
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// The other end, as far as the network knows it. For traces.
+    /// The other end, as the network knows it. For traces.
     pub address: Address,
     /// The core whose event loop received the request and runs its handler.
     pub core: CoreId,
 }
 
-/// What a handler gives back.
+/// A handler's answer.
 pub enum Handled {
     /// The reply is ready: nothing was waited for.
     Now(Frame),
@@ -112,8 +112,8 @@ pub enum Handled {
     Later(BoxFuture<'static, Frame>),
 }
 
-/// Answers requests. Called on the event loop of the core that received the request, in the order
-/// in which they arrived on their connection; must not block.
+/// Answers requests. Called on the event loop of the core that received the request. Requests of
+/// one connection come in the order of their arrival. A handler must not block.
 pub trait Service: Send + Sync {
     /// Handles one request.
     fn handle(&self, peer: Peer, request: Frame) -> Handled;
@@ -121,7 +121,7 @@ pub trait Service: Send + Sync {
 
 /// A port that is open; closes when dropped.
 pub struct Listening {
-    /// The address with the port that was really taken (for port 0).
+    /// The address with the port that was taken (for port 0).
     pub address: Address,
     /// Closes the port when dropped.
     pub guard: Box<dyn Send + Sync>,
@@ -129,8 +129,8 @@ pub struct Listening {
 
 /// Sends requests to other processes and receives theirs.
 ///
-/// A network delivers a request at most once per [`Network::call`]; losing, delaying and
-/// reordering are allowed. Requests of different calls may overtake each other.
+/// A network delivers a request at most once per [`Network::call`]. It may lose, delay and reorder
+/// requests; those of different calls may overtake each other.
 pub trait Network: Send + Sync {
     /// Sends `request` to the process at `to` and waits for its reply, at most for `limit`.
     fn call<'a>(
@@ -140,16 +140,16 @@ pub trait Network: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
 
-    /// Opens `address`, which must be one by which others reach this process, and gives every
-    /// request that arrives there to `service`.
+    /// Opens `address` and gives every request that arrives there to `service`. Other processes
+    /// must be able to reach this process by that address.
     fn listen(
         &self,
         address: &Address,
         service: Arc<dyn Service>,
     ) -> BoxFuture<'_, Result<Listening, NetworkError>>;
 
-    /// Opens `address` for byte streams, at most `connections_max` at a time. One more is sent
-    /// `refusal` and closed.
+    /// Opens `address` for byte streams, at most `connections_max` at a time. A further connection
+    /// gets `refusal` and is closed.
     fn listen_streams(
         &self,
         address: &Address,
@@ -159,12 +159,13 @@ pub trait Network: Send + Sync {
     ) -> BoxFuture<'_, Result<Listening, NetworkError>>;
 }
 
-/// A connection that carries bytes without frames, for protocols of others (Redis).
+/// A connection that carries bytes without frames, for protocols from elsewhere (Redis).
 pub trait ByteStream: Send {
-    /// Waits for bytes and appends what has arrived to `into`; 0 means the peer has closed.
-    /// Dropping the future loses no bytes: what has arrived is then given by the next read.
+    /// Waits for bytes and appends those that have arrived to `into`; 0 means the peer has closed.
+    /// Dropping the future loses no bytes: the next read gives them.
     fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>>;
-    /// Takes what has arrived without waiting; `None` when nothing has, 0 when the peer has closed.
+    /// Takes the bytes that have arrived, without waiting. `None` if there are none, 0 if the peer
+    /// has closed.
     ///
     /// # Errors
     /// The connection broke.

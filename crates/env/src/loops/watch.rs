@@ -1,11 +1,11 @@
-//! A value that others follow: they see the latest, and are told when it changes.
+//! A value that others follow: they see the latest one, and wake when it changes.
 //!
-//! As `tokio::sync::watch`, whose receivers wait in one of eight queues chosen by a random number
-//! of the thread, so that they wake in another order in every run. Here they wake in the order in
-//! which they began to wait (ENV-2).
+//! It works like `tokio::sync::watch` but for the order of waking. Tokio's receivers wait in one of
+//! eight queues, chosen by a random number of the thread, so the order differs from run to run.
+//! Here receivers wake in the order in which they began to wait (ENV-2).
 //!
-//! - WATCH-1: a receiver that waits is woken by every change after the value it saw last; changes
-//!   may be passed over, the latest never is.
+//! - WATCH-1: every change after the value that a receiver saw last wakes it. Changes may be passed
+//!   over, the latest never is.
 //!
 //! Locks: the value's lock is held while it is borrowed and while it is changed. Borrow briefly,
 //! and never over an await.
@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
 struct Shared<T> {
-    /// The value, and how many times it was changed.
+    /// The value, and the number of its changes.
     value: RwLock<(T, u64)>,
     closed: AtomicBool,
     changed: Notify,
@@ -26,7 +26,7 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn read(&self) -> RwLockReadGuard<'_, (T, u64)> {
-        // Whoever changes the value does it in one step or panics before the change.
+        // A writer changes the value in one step, or panics before the change.
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// A value and its first follower, who has seen it.
+/// A value and its first follower, which has seen it.
 pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
     let sender = Sender::new(value);
     let receiver = sender.subscribe();
@@ -74,7 +74,7 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// A value that nobody follows yet.
+    /// A value without followers.
     pub fn new(value: T) -> Self {
         Self(Arc::new(Shared {
             value: RwLock::new((value, 0)),
@@ -83,7 +83,7 @@ impl<T> Sender<T> {
         }))
     }
 
-    /// A follower who has seen the value as it is now.
+    /// A follower that has seen the current value.
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver {
             seen: self.0.read().1,
@@ -106,7 +106,7 @@ impl<T> Sender<T> {
         old
     }
 
-    /// Lets `modify` change the value; it says whether it did. Gives its answer.
+    /// Lets `modify` change the value; its answer says whether it did. Gives that answer.
     pub fn send_if_modified(&self, modify: impl FnOnce(&mut T) -> bool) -> bool {
         let mut current = self.0.write();
         let modified = modify(&mut current.0);
@@ -155,21 +155,22 @@ impl<T> Receiver<T> {
         self.seen = self.shared.read().1;
     }
 
-    /// Waits until the value is another one than was seen last, which counts as seen then. May be
-    /// dropped at any time.
+    /// Waits until the value differs from the one seen last; the new one counts as seen. The future
+    /// may be dropped at any time.
     ///
     /// # Errors
-    /// [`Closed`] when the sender is gone and the last value was seen.
+    /// [`Closed`] if the sender is gone and the last value was seen.
     pub async fn changed(&mut self) -> Result<(), Closed> {
         self.news().await?;
         self.mark_unchanged();
         Ok(())
     }
 
-    /// Waits until the value is as wanted, which counts as seen then. May be dropped at any time.
+    /// Waits until `wanted` accepts the value, which then counts as seen. The future may be dropped
+    /// at any time.
     ///
     /// # Errors
-    /// [`Closed`] when the sender is gone and the last value is not as wanted.
+    /// [`Closed`] if the sender is gone and `wanted` refuses the last value.
     pub async fn wait_for(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Result<(), Closed> {
         loop {
             {
@@ -212,6 +213,7 @@ mod tests {
         future.poll(&mut Context::from_waker(waker))
     }
 
+    // shows: WATCH-1
     #[test]
     fn the_latest_value_is_never_passed_over() {
         let (sender, mut receiver) = channel(1);

@@ -4,7 +4,7 @@ use crate::BoxFuture;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// What went wrong with a file.
+/// The reasons why an operation on a file fails.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -14,8 +14,8 @@ pub enum DiskError {
         /// The file's path below the data directory.
         path: String,
     },
-    /// The file system is full (or a quota is). Retryable once room was made; what was written
-    /// before may be there in part.
+    /// The file system, or a quota, is full. Retryable once room was made; the data of the failed
+    /// write may be there in part.
     #[error("{path}: no space left on the device")]
     Full {
         /// The file's path below the data directory.
@@ -59,19 +59,18 @@ pub enum OpenMode {
 pub trait Disk: Send + Sync {
     /// Opens a file for reading and writing.
     fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>>;
-    /// Removes a file; handles that are open stay usable. Gone files are no error.
+    /// Removes a file; open handles stay usable. Removing a missing file succeeds.
     fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>>;
     /// Replaces `to` by `from` in one step.
     fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>>;
     /// Names of all files in a directory, sorted, without the directory; empty when there is none.
     fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>>;
-    /// Makes creations, removals and renames in `directory` survive a power loss. Once that has
-    /// failed for a directory it fails for as long as the process runs: what was not covered then
-    /// may be lost, and a later call could not tell.
+    /// Makes creations, removals and renames in `directory` survive a power loss. Once this has
+    /// failed for a directory, it fails for as long as the process runs. The changes that the
+    /// failed call should have covered may be lost, and a later call could not tell.
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>>;
-    /// Which start of the machine this is, a number that no other start has; 0 when that is not
-    /// known. What was written in an earlier one without being synced may be missing: in whole, or
-    /// the newest of it.
+    /// The number of this start of the machine, which no other start has; 0 if it is unknown. Data
+    /// written in an earlier start and never synced may be missing, in whole or in its newest part.
     fn boot(&self) -> u64;
 }
 

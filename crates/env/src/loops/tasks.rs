@@ -1,28 +1,16 @@
 //! Concurrent work.
 
-use crate::BoxFuture;
-use core::time::Duration;
+use crate::{BoxFuture, Pace};
 use pluvio_units::CoreId;
 
-/// What a background worker wants after one step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
-    /// There is more to do: call again as soon as others had their turn.
-    Again,
-    /// Nothing to do now: call again after this time.
-    After(Duration),
-    /// Never call again.
-    Done,
-}
-
-/// Starts concurrent work. In production a task runs on the event loop of one core; in the
-/// simulator everything runs in one thread and stops when its process crashes.
+/// Starts concurrent work. In production a task runs on the event loop of one core. In the
+/// simulator everything runs in one thread, and stops when its process crashes.
 pub trait Tasks: Send + Sync {
     /// Number of event loops of this process, at least one.
     fn cores(&self) -> u16;
 
-    /// The memory node of the processor that the event loop of `core` is bound to; `None` when it
-    /// is bound to none, or nothing is known of nodes.
+    /// The memory node of the processor that the event loop of `core` is bound to. `None` if the
+    /// loop is not bound, or if the nodes are unknown.
     fn memory_node(&self, _core: CoreId) -> Option<u32> {
         None
     }
@@ -40,7 +28,7 @@ pub trait Tasks: Send + Sync {
     /// computes and never waits. Production gives it a thread, the simulator an event per step.
     fn background(&self, name: &'static str, step: Box<dyn FnMut() -> Pace + Send>) -> TaskHandle;
 
-    /// Runs `work` once, outside the event loops, and gives its result: for long computations.
+    /// Runs `work` once, outside the event loops, and waits for its end: for long computations.
     fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;
 }
 
@@ -56,11 +44,11 @@ impl dyn Tasks + '_ {
     }
 }
 
-/// Lets one end a task early. Dropping the handle leaves the task running.
+/// Ends a task early. Dropping the handle leaves the task running.
 pub struct TaskHandle(Box<dyn Fn() + Send + Sync>);
 
 impl TaskHandle {
-    /// `abort` must be callable any number of times, also after the task has ended.
+    /// `abort` must be callable any number of times, even after the end of the task.
     #[must_use]
     pub fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Box::new(abort))

@@ -1,12 +1,15 @@
-//! Large buffers that are used again. A fresh one costs the clearing of its pages and a page fault
-//! for every 4 KiB, which takes longer than most of what is then done with the bytes.
+//! Large buffers that are used again.
 //!
-//! One store for the process. Nobody sees what others left in a buffer, so the store is no state of
-//! a simulated process (ENV-2): without it everything would go the same way, only slower.
+//! A fresh buffer costs the clearing of its pages and a page fault for every 4 KiB. That takes
+//! longer than most of the work on its bytes.
 //!
-//! - BUF-1: buffers that lie here have at most [`KEPT_BYTES_MAX`] together.
-//! - BUF-2: while a [`keep`]er runs, what lies here unused from one of its looks to the next goes
-//!   back to the allocator.
+//! The process has one store of them. A user never sees the bytes that an earlier user left, so the
+//! store is no state of a simulated process (ENV-2). Without the store everything would go the same
+//! way, only slower.
+//!
+//! - BUF-1: the buffers in the store have at most [`KEPT_BYTES_MAX`] together.
+//! - BUF-2: while a [`keep`]er runs, a buffer that lies unused from one of its looks to the next
+//!   goes back to the allocator.
 
 use crate::Clock;
 use bytes::Bytes;
@@ -15,45 +18,44 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Smaller buffers are not kept: the allocator has those at hand.
+/// Smaller buffers are not kept: the allocator has them at hand.
 pub const POOLED_BYTES_MIN: usize = 64 << 10;
-/// Larger ones neither. A segment of 8 MiB fits, and what is sent of it.
+/// Larger buffers are not kept. A segment of 8 MiB fits, and so do the messages made of it.
 pub const POOLED_BYTES_MAX: usize = 16 << 20;
-/// BUF-1: some reads of whole segments, and what is sorted, sent and received of them meanwhile.
+/// BUF-1: some reads of whole segments, and the sorted, sent and received copies made meanwhile.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Between two looks (BUF-2): far longer than a buffer lies here while a recovery goes on.
+/// Time between two looks (BUF-2): far longer than a buffer lies unused during a recovery.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Sizes of buffers from one power of two to the next. So a buffer has at most a fourth more room
-/// than was asked for.
+/// Number of sizes from one power of two to the next. A buffer thus has at most a fourth more room
+/// than its user asked for.
 const STEPS: usize = 4;
 /// All sizes of buffers.
 const SIZES: usize = STEPS * (POOLED_BYTES_MAX / POOLED_BYTES_MIN).ilog2() as usize + 1;
 
 static STORE: Mutex<Store> = Mutex::new(Store::new());
-/// Something was put into the store.
+/// Signals that a buffer was put into the store.
 static FILLED: Notify = Notify::const_new();
 
-/// Bytes that are written, then perhaps shared ([`Self::freeze`]), and whose memory is used again
-/// in the end.
+/// Bytes that are written and then perhaps shared ([`Self::freeze`]). The memory is used again in
+/// the end.
 #[derive(Default, Debug)]
 pub struct Buffer(Vec<u8>);
 
 impl Buffer {
-    /// An empty buffer with room for so many bytes.
+    /// An empty buffer with room for this many bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         let Some(size) = size_for(bytes) else {
             return Self(Vec::with_capacity(bytes));
         };
-        // Memory is asked for without the lock, which is the whole process's.
+        // Memory is allocated outside the lock, because the whole process shares it.
         let kept = lock(&STORE).take(size);
         let mut buffer = kept.unwrap_or_else(|| Vec::with_capacity(bytes_of(size)));
         buffer.clear();
         Self(buffer)
     }
 
-    /// As [`Self::with_capacity`], but only if there is one that nobody uses: no memory is asked
-    /// for.
+    /// As [`Self::with_capacity`], but only from the store: nothing is allocated.
     #[must_use]
     pub fn recycled(bytes: usize) -> Option<Self> {
         let mut buffer = lock(&STORE).take(size_for(bytes)?)?;
@@ -61,13 +63,13 @@ impl Buffer {
         Some(Self(buffer))
     }
 
-    /// A buffer of so many bytes, to be overwritten: nobody knows what they are.
+    /// A buffer of this many bytes, to be overwritten. Their content is arbitrary.
     #[must_use]
     pub fn of_anything(bytes: usize) -> Self {
         let Some(size) = size_for(bytes) else {
             return Self(vec![0; bytes]);
         };
-        // What was written once need not be cleared again. The rest is, without the lock.
+        // Bytes written by an earlier user need no clearing. The rest is cleared outside the lock.
         let kept = lock(&STORE).take(size);
         let mut buffer = kept.unwrap_or_else(|| vec![0; bytes_of(size)]);
         buffer.resize(bytes, 0);
@@ -110,7 +112,7 @@ impl Drop for Buffer {
         if buffer.capacity() < POOLED_BYTES_MIN {
             return;
         }
-        // Those that find no place are freed here, when the lock is not held any more.
+        // A buffer that the store refuses is freed here, after the lock was released.
         let refused = lock(&STORE).put(buffer);
         if refused.is_none() {
             FILLED.notify_waiters();
@@ -118,11 +120,11 @@ impl Drop for Buffer {
     }
 }
 
-/// Gives memory back that is not used again (BUF-2). To run as long as the process; with several of
-/// them it goes back earlier.
+/// Gives unused memory back (BUF-2). Runs as long as the process; with several keepers, memory goes
+/// back earlier.
 pub async fn keep(clock: Arc<dyn Clock>) {
     loop {
-        // Made before the look, so that it hears of whatever comes after.
+        // Made before the look, so that it hears of every later change.
         let filled = FILLED.notified();
         if kept_bytes() == 0 {
             filled.await;
@@ -133,7 +135,7 @@ pub async fn keep(clock: Arc<dyn Clock>) {
     }
 }
 
-/// Bytes of buffers that nobody uses.
+/// Bytes of all buffers in the store.
 #[must_use]
 pub fn kept_bytes() -> usize {
     lock(&STORE).bytes
@@ -152,13 +154,13 @@ fn size_for(bytes: usize) -> Option<usize> {
     Some(STEPS * doublings + beyond.div_ceil(step))
 }
 
-/// The largest size that so many bytes, which are not too few, have room for.
+/// The largest size that fits into this many bytes. At least [`POOLED_BYTES_MIN`] are needed.
 fn size_within(bytes: usize) -> usize {
     let (doublings, step, beyond) = place(bytes);
     (STEPS * doublings + beyond / step).min(SIZES - 1)
 }
 
-/// The power of two below, how far its sizes are apart, and how much there is beyond it.
+/// The power of two below, the distance between its sizes, and the bytes beyond it.
 fn place(bytes: usize) -> (usize, usize, usize) {
     let doublings = (bytes / POOLED_BYTES_MIN).ilog2() as usize;
     let power = POOLED_BYTES_MIN << doublings;
@@ -169,9 +171,9 @@ fn bytes_of(size: usize) -> usize {
     (POOLED_BYTES_MIN << (size / STEPS)) / STEPS * (STEPS + size % STEPS)
 }
 
-/// Buffers that nobody uses.
+/// Buffers without a user.
 struct Store {
-    /// By size, what was put last is taken first; capacities are at least the size.
+    /// By size; the newest is taken first. Capacities are at least the size.
     free: [Vec<Vec<u8>>; SIZES],
     /// Their capacities.
     bytes: usize,
@@ -195,7 +197,7 @@ impl Store {
         Some(buffer)
     }
 
-    /// Gives the buffer back when there is no place for it (BUF-1).
+    /// Gives the buffer back if the store has no room for it (BUF-1).
     fn put(&mut self, buffer: Vec<u8>) -> Option<Vec<u8>> {
         let capacity = buffer.capacity();
         if !(POOLED_BYTES_MIN..2 * POOLED_BYTES_MAX).contains(&capacity)
@@ -204,17 +206,17 @@ impl Store {
             return Some(buffer);
         }
         self.bytes += capacity;
-        // It may have grown: the size that it has room for.
+        // The buffer may have grown: it counts as the largest size that fits into it.
         let size = size_within(capacity);
         self.free[size].push(buffer);
         None
     }
 
-    /// Takes out what nobody used since the last call.
+    /// Takes out the buffers that were not used since the last call.
     fn take_unused(&mut self) -> Vec<Vec<u8>> {
         let mut unused = Vec::new();
         for (free, fewest) in self.free.iter_mut().zip(&mut self.fewest) {
-            // The first ones lie there longest.
+            // The first ones have lain there longest.
             unused.extend(free.drain(..*fewest));
             *fewest = free.len();
         }
@@ -229,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_buffer_is_used_again_and_its_bytes_are_not() {
-        // A size of this test's own: the store is the process's.
+        // A size that only this test uses, because the process shares the store.
         let mut first = Buffer::with_capacity(3 << 20);
         first.resize(3 << 20, 7);
         let place = first.as_ptr();

@@ -1,4 +1,4 @@
-//! A thread that does steps until its owner lets go of it.
+//! A thread that does steps until its step says it is done, or its owner drops it.
 
 use crate::Pace;
 use core::time::Duration;
@@ -15,14 +15,14 @@ pub struct Worker {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Somebody called [`Worker::wake`] since the last sleep.
+    /// [`Worker::wake`] was called since the last sleep.
     woken: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Shared {
     fn woken(&self) -> MutexGuard<'_, bool> {
-        // A flag: there is nothing half done in it.
+        // Only a flag: no half-done state is possible.
         self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,8 +38,8 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Who set the flag before, and was not noticed yet, has notified: many may wake a worker
-        // that is at work, and none but the first makes a system call.
+        // A caller that set the flag has also notified the worker. While the flag is still set, a
+        // further call need not make that system call again.
         if !std::mem::replace(&mut *self.woken(), true) {
             self.changed.notify_one();
         }
@@ -58,6 +58,7 @@ impl Worker {
                 match step() {
                     Pace::Again => {}
                     Pace::After(pause) => own.sleep(pause),
+                    Pace::Done => return,
                 }
             }
         })?;
@@ -72,7 +73,7 @@ impl Worker {
         self.shared.wake();
     }
 
-    /// Whether the thread has ended: its step panicked.
+    /// Whether the thread has ended: its step said so, or panicked.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -84,7 +85,7 @@ impl Drop for Worker {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic of the step was reported by its thread; the owner ends all the same.
+            // The thread has reported a panic of its step. The owner goes on.
             let _panicked = thread.join();
         }
     }

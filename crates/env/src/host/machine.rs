@@ -1,6 +1,7 @@
 //! The machine this process runs on.
 
-use crate::{Host, Nodes, Pace, TopologyError, Worker};
+use super::{Host, Nodes, TopologyError, Worker};
+use crate::Pace;
 use core::hash::{BuildHasher, Hasher};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hash::RandomState;
@@ -39,7 +40,7 @@ impl Host for ThisMachine {
     fn huge_pages(&self) -> Result<(), String> {
         let path = Path::new(HUGE_PAGES);
         granted(path, &std::fs::read_to_string(path))?;
-        // A kernel that cannot be asked cannot have been told.
+        // A kernel without the question has no such setting either.
         match rustix::thread::transparent_huge_pages_are_disabled() {
             Ok(true) => Err("they are disabled for this process (PR_SET_THP_DISABLE)".into()),
             Ok(false) | Err(_) => Ok(()),
@@ -87,13 +88,13 @@ fn stay_near(processors: &[usize]) {
         }
     }
     if near.count() > 0 {
-        // Refused, it runs where it is: that is only slower.
+        // If it is refused, the thread runs where it is, only slower.
         let _only_slower = sched_setaffinity(None, &near);
     }
 }
 
-/// What the system says of transparent huge pages in this file: its choices, the current one in
-/// brackets.
+/// Whether the system grants transparent huge pages, from the text of this file. The file lists the
+/// choices, the current one in brackets.
 fn granted(path: &Path, said: &Result<String, std::io::Error>) -> Result<(), String> {
     let path = path.display();
     match said {
