@@ -17,6 +17,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use crate::condition::Condition;
+pub use crate::exchange::{Answer, Change, Exchange, Request, Want};
 
 /// How many parts a whole has: histories count numbers in quarters, which floating-point sums give
 /// exactly.
@@ -37,8 +38,18 @@ pub enum Content {
     Bytes(u64),
     /// A number in decimal text, in quarters ([`WHOLE`]).
     Number(i64),
+    /// A value of a key of kind [`KeyKind::Value`] or [`KeyKind::Tokens`]; its hash.
+    Hash(u64),
     /// Something that no client ever wrote; its hash.
     Damaged(u64),
+}
+
+impl Content {
+    /// The value of a key whose bytes checkers know.
+    #[must_use]
+    pub fn of_bytes(value: &[u8]) -> Self {
+        Self::Hash(twox_hash::XxHash3_64::oneshot(value))
+    }
 }
 
 impl fmt::Display for Content {
@@ -47,6 +58,7 @@ impl fmt::Display for Content {
             Self::Empty => f.write_str("the empty value"),
             Self::Bytes(id) => write!(f, "value #{id}"),
             Self::Number(number) => write!(f, "number {}", in_wholes(*number)),
+            Self::Hash(hash) => write!(f, "value {hash:016x}"),
             Self::Damaged(hash) => write!(f, "DAMAGED value {hash:016x}"),
         }
     }
@@ -82,6 +94,11 @@ pub enum Action {
         #[serde(default)]
         condition: Option<Condition>,
     },
+    /// Change it as its [`Exchange`] says.
+    Mutate {
+        /// When to go ahead; `None`: always.
+        condition: Option<Condition>,
+    },
 }
 
 impl Action {
@@ -91,7 +108,8 @@ impl Action {
         match self {
             Self::Write { condition, .. }
             | Self::Delete { condition }
-            | Self::Add { condition, .. } => *condition,
+            | Self::Add { condition, .. }
+            | Self::Mutate { condition } => *condition,
             Self::ReadIf { condition } => Some(*condition),
             Self::Read => None,
         }
@@ -111,6 +129,7 @@ impl fmt::Display for Action {
             Self::Write { content, .. } => write!(f, "write {content}"),
             Self::Delete { .. } => f.write_str("delete"),
             Self::Add { by, .. } => write!(f, "add {}", in_wholes(*by)),
+            Self::Mutate { .. } => f.write_str("mutate"),
         }?;
         match self.condition() {
             Some(condition) => write!(f, " if {condition}"),
@@ -170,7 +189,12 @@ pub enum Outcome {
         /// Its value.
         content: Content,
     },
-    /// The read gave nothing.
+    /// There was an object of this version; its value is not told here, and did not change.
+    Seen {
+        /// Its version.
+        version: u64,
+    },
+    /// There was no object, and still is none.
     Missing,
     /// The write is acknowledged.
     Wrote {
@@ -208,6 +232,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Found { version, content } => write!(f, "version {version} with {content}"),
+            Self::Seen { version } => write!(f, "version {version}"),
             Self::Missing => f.write_str("no object"),
             Self::Wrote { version, replaced } => {
                 write!(f, "version {version}, replaced {replaced}")
@@ -259,6 +284,7 @@ impl Record {
     pub fn seen(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Found { version, .. }
+            | Outcome::Seen { version }
             | Outcome::Wrote { version, .. }
             | Outcome::Added { version, .. }
             | Outcome::Rejected { version } => Some(version),
@@ -273,6 +299,7 @@ impl Record {
         match self.outcome {
             Outcome::Wrote { version, .. } | Outcome::Added { version, .. } => Some(version),
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Missing
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }
@@ -291,6 +318,7 @@ impl Record {
             }
             Outcome::Plain(Plain::Replaced { old }) => old,
             Outcome::Missing
+            | Outcome::Seen { .. }
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. }
@@ -312,6 +340,7 @@ impl Record {
             | Outcome::Plain(Plain::Replaced { old: None }) => true,
             Outcome::Plain(Plain::Wrote) => self.action.condition().is_some_and(|c| c.absent),
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. }
@@ -330,6 +359,7 @@ impl Record {
         }
         match self.outcome {
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Missing
             | Outcome::Rejected { .. }
             | Outcome::Plain(Plain::Found { .. } | Plain::Refused)
@@ -381,6 +411,21 @@ pub enum KeyKind {
     Register,
     /// Reads and additions.
     Counter,
+    /// Mutations and reads of every kind; checkers know each byte.
+    Value,
+    /// The same, but what is appended are tokens, each once, and nothing else changes a part.
+    Tokens,
+}
+
+impl KeyKind {
+    /// Whether its operations are recorded as [`Exchange`]s too.
+    #[must_use]
+    pub fn has_exchanges(self) -> bool {
+        match self {
+            Self::Register | Self::Counter => false,
+            Self::Value | Self::Tokens => true,
+        }
+    }
 }
 
 /// All operations on one key, in the order of their beginnings.
@@ -392,6 +437,19 @@ pub struct KeyHistory {
     pub kind: KeyKind,
     /// The operations.
     pub records: Vec<Record>,
+    /// The operations once more, in the same order, with what they did to the value. Only where
+    /// [`KeyKind::has_exchanges`].
+    #[serde(skip)]
+    pub exchanges: Vec<Exchange>,
+}
+
+/// Tokens that one ordered batch appended, in its order. Tokens are numbers used once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OrderedBatch {
+    /// When it began (a tick).
+    pub invoked: u64,
+    /// To which key it appended which token.
+    pub appended: Vec<(KeyId, u64)>,
 }
 
 /// One pass through a table.
@@ -423,6 +481,8 @@ pub struct History {
     tick: u64,
     keys: Vec<KeyHistory>,
     scans: Vec<Scan>,
+    #[serde(skip)]
+    batches: Vec<OrderedBatch>,
 }
 
 impl History {
@@ -433,6 +493,7 @@ impl History {
             name: name.into(),
             kind,
             records: Vec::new(),
+            exchanges: Vec::new(),
         });
         KeyId(id)
     }
@@ -473,6 +534,58 @@ impl History {
         record.until = now;
     }
 
+    /// An operation on a key begins whose values checkers know.
+    pub fn ask(&mut self, key: KeyId, client: u16, request: Request, now: Duration) -> Begun {
+        let begun = self.invoke(key, client, request.action(), now);
+        let history = &mut self.keys[key.0 as usize];
+        history.exchanges.push(Exchange {
+            client,
+            request,
+            invoked: history.records[begun.index].invoked,
+            returned: u64::MAX,
+            answer: Answer::Unknown,
+            at: now,
+            until: now,
+        });
+        begun
+    }
+
+    /// It has ended. Gives what the other checkers get to know, and the whole.
+    pub fn answer(
+        &mut self,
+        begun: Begun,
+        answer: Answer,
+        repeats: u8,
+        now: Duration,
+    ) -> (Outcome, &Exchange) {
+        let exchange = &self.keys[begun.key.0 as usize].exchanges[begun.index];
+        let outcome = answer.outcome(&exchange.request);
+        self.finish(begun, outcome, repeats, now);
+        let returned = self.tick;
+        let exchange = &mut self.keys[begun.key.0 as usize].exchanges[begun.index];
+        exchange.answer = answer;
+        exchange.returned = returned;
+        exchange.until = now;
+        (outcome, exchange)
+    }
+
+    /// [`History::add`] with the value that was read.
+    pub fn add_read(&mut self, key: KeyId, record: Record, exchange: Exchange) {
+        self.add(key, record);
+        self.keys[key.0 as usize].exchanges.push(exchange);
+    }
+
+    /// An ordered batch that began at `invoked` has ended, or will.
+    pub fn ordered(&mut self, batch: OrderedBatch) {
+        self.batches.push(batch);
+    }
+
+    /// All ordered batches.
+    #[must_use]
+    pub fn batches(&self) -> &[OrderedBatch] {
+        &self.batches
+    }
+
     /// A record that is known only once it has ended, such as an object met in an enumeration.
     /// [`History::settle`] puts it into its place.
     pub fn add(&mut self, key: KeyId, record: Record) {
@@ -484,6 +597,7 @@ impl History {
     pub fn settle(&mut self) {
         for key in &mut self.keys {
             key.records.sort_by_key(|r| (r.invoked, r.returned));
+            key.exchanges.sort_by_key(|e| (e.invoked, e.returned));
         }
     }
 

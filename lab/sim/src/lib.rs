@@ -27,6 +27,7 @@ mod clock;
 pub mod cluster;
 mod condition;
 mod disk;
+mod exchange;
 mod executor;
 pub mod history;
 mod intercept;

@@ -272,10 +272,8 @@ fn a_rule_that_is_not_obeyed_is_found() {
                     _ if !obeyed => Outcome::Rejected { version },
                     Action::Write { .. } => wrote(version + 1, version),
                     Action::Delete { .. } => Outcome::Deleted { version },
-                    Action::Read | Action::ReadIf { .. } | Action::Add { .. } if version == 0 => {
-                        Outcome::Missing
-                    }
-                    Action::Read | Action::ReadIf { .. } | Action::Add { .. } => found(3, 1),
+                    _ if version == 0 => Outcome::Missing,
+                    _ => found(3, 1),
                 };
                 let first = (write(1), wrote(3, 0));
                 let operations = [first, (action, outcome)];
