@@ -149,7 +149,8 @@ pub enum Plain {
     },
     /// The write is acknowledged.
     Wrote,
-    /// The write is acknowledged, and gave the value that it replaced, if there was an object.
+    /// The write is acknowledged, and gave the value that it replaced, if there was an object. Or
+    /// the delete is, and gave the value that it deleted.
     Replaced {
         /// That value.
         old: Option<Content>,

@@ -195,6 +195,9 @@ impl Object {
                 },
                 Plain::Replaced { old },
             ) => (self.content == old).then(|| self.put_blindly(content)),
+            (Action::Delete { condition: None }, Plain::Replaced { old }) => {
+                (old.is_some() && self.content == old).then(|| self.deleted())
+            }
             (Action::Delete { condition: None }, Plain::Deleted) => {
                 self.content?;
                 Some(self.deleted())
@@ -335,6 +338,9 @@ mod tests {
         assert_eq!(swapped.after(Action::Read, found(1)), None);
         assert!(swapped.after(Action::Read, found(2)).is_some());
         let delete = Action::Delete { condition: None };
+        let taken = |old| plain(swapped, delete, Plain::Replaced { old });
+        assert!(taken(Some(B)).is_some());
+        assert_eq!((taken(Some(A)), taken(None)), (None, None));
         let gone = plain(swapped, delete, Plain::Deleted).unwrap();
         assert_eq!(plain(gone, delete, Plain::Deleted), None);
         assert_eq!(gone.after(write(A), wrote(2, 0)), None);

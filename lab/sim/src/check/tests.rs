@@ -1,5 +1,6 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
+mod exchanges;
 mod fake;
 
 use super::accounts::{Account, Contents, not_accounted_for, not_found};
