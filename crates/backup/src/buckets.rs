@@ -63,7 +63,7 @@ impl Router {
     }
 }
 
-/// None also for an entry that lies in a segment of before the tablet came to its owner (e8).
+/// Also `None` for an entry that is older than the tablet's current stay at its owner (JOIN-1).
 fn route_within(tablets: &[(TabletSpec, usize)], from: SegmentId, hash: KeyHash) -> Option<usize> {
     let after = tablets.partition_point(|(tablet, _)| tablet.range.first <= hash);
     let (tablet, partition) = tablets.get(after.checked_sub(1)?)?;

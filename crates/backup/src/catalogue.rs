@@ -322,6 +322,7 @@ mod tests {
     use super::*;
 
     /// BACKUP-9.
+    // shows: BACKUP-9
     #[test]
     fn frees_are_remembered_up_to_a_bound_for_each_master() {
         let key = |master, segment| ReplicaKey {

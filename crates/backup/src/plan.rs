@@ -242,6 +242,7 @@ mod tests {
         result.expect_err("is refused").fatal_kind()
     }
 
+    // shows: BACKUP-3
     #[test]
     fn a_repeated_write_writes_nothing() {
         let state = FrameState {
@@ -262,6 +263,7 @@ mod tests {
         );
     }
 
+    // shows: BACKUP-10
     #[test]
     fn a_repeated_write_is_synced_if_the_first_was_not() {
         assert!(
@@ -271,6 +273,7 @@ mod tests {
         );
     }
 
+    // shows: BACKUP-3
     #[test]
     fn an_overlapping_write_adds_only_what_is_new() {
         let plan = plan(&open(100), &request(40, 100, 140)).expect("is accepted");
@@ -281,6 +284,7 @@ mod tests {
         assert!(plan.header && plan.sync && !plan.sync_first);
     }
 
+    // shows: BACKUP-1
     #[test]
     fn a_late_write_never_takes_certified_bytes_back() {
         let plan = plan(&open(100), &request(0, 50, 50)).expect("is accepted");
@@ -288,6 +292,7 @@ mod tests {
         assert!(!plan.header);
     }
 
+    // shows: BACKUP-1
     #[test]
     fn gaps_and_certificates_beyond_the_data_are_refused() {
         assert_eq!(
@@ -310,6 +315,7 @@ mod tests {
         assert_eq!(kind(plan(&open(100), &old)), Some(FatalKind::Stale));
     }
 
+    // shows: BACKUP-3
     #[test]
     fn a_closed_replica_takes_repetitions_and_nothing_else() {
         let close = WriteReplica {

@@ -622,6 +622,7 @@ mod tests {
         state.begin(KEY, recovery, outcome);
     }
 
+    // shows: BACKUP-9
     #[test]
     fn two_reads_of_a_replica_are_counted_once() {
         let mut state = State::default();

@@ -86,6 +86,7 @@ fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
     (keys, tombstones, safe)
 }
 
+// shows: STORE-1
 #[test]
 fn each_entry_goes_to_its_partition_and_safe_versions_to_all() {
     let node = Node::new(1);
@@ -132,7 +133,8 @@ fn tables_that_nobody_recovers_are_left_out() {
     }
 }
 
-/// The tablet came back to the crashed master when segment 5 was to be its next one (e8).
+/// The tablet came back to the crashed master when segment 5 was to be its next one.
+// shows: MIG-6
 #[test]
 fn entries_of_an_earlier_stay_are_left_out() {
     let node = Node::new(5);
@@ -177,6 +179,7 @@ fn check_that_it_is_damaged(node: &Node, backup: &Backup) {
     assert_eq!((listed.replicas.len(), listed.damaged.len()), (0, 1));
 }
 
+// shows: BACKUP-7
 #[test]
 fn a_damaged_replica_gives_nothing_and_is_counted() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
@@ -191,6 +194,7 @@ fn a_damaged_replica_gives_nothing_and_is_counted() {
 }
 
 /// A loss of power may leave a header whose bytes are gone.
+// shows: BACKUP-7
 #[test]
 fn a_replica_that_is_shorter_than_its_header_says_is_not_offered_again() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
@@ -204,6 +208,7 @@ fn a_replica_that_is_shorter_than_its_header_says_is_not_offered_again() {
 }
 
 /// A device may give zeros where bytes of a file that became longer are lost.
+// shows: BACKUP-7
 #[test]
 fn a_replica_whose_end_is_zeros_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-replica-damaged"]);
@@ -251,6 +256,7 @@ fn a_closed_frame_whose_newest_header_is_damaged_is_no_open_one() {
     }
 }
 
+// shows: BACKUP-1
 #[test]
 fn uncertified_bytes_are_not_recovered() {
     let node = Node::new(4);
@@ -270,6 +276,7 @@ fn uncertified_bytes_are_not_recovered() {
     assert_eq!(keys.len(), 4, "BACKUP-1");
 }
 
+// shows: REC-5
 #[test]
 fn attempts_follow_one_another() {
     let node = Node::new(5);
@@ -316,6 +323,7 @@ fn attempts_follow_one_another() {
     assert_eq!(keys.len(), 5, "data of the earlier attempt is dropped");
 }
 
+// shows: BACKUP-8, BACKUP-9
 #[test]
 fn a_buffer_that_is_too_small_makes_recovery_slow_not_stuck() {
     let node = Node::new(6);

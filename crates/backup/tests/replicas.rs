@@ -91,6 +91,7 @@ fn a_head_with_nothing_behind_its_first_group_says_so() {
     }
 }
 
+// shows: BACKUP-1, BACKUP-10
 #[test]
 fn a_power_loss_keeps_every_synced_write() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
@@ -181,6 +182,7 @@ fn forget_the_sectors(file: &mut [u8]) {
     file[at..at + FRAME_SLOT_BYTES].copy_from_slice(&header.encode());
 }
 
+// shows: BACKUP-12
 #[test]
 fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
@@ -189,6 +191,7 @@ fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
 }
 
 /// BACKUP-12: it may have been answered.
+// shows: BACKUP-12
 #[test]
 fn an_open_frame_whose_last_write_has_rotted_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-rotten"]);
@@ -240,6 +243,7 @@ fn copies_after(seed: u64, synced: bool, power: bool) -> Option<u8> {
     Some(head.expect("is open").copies)
 }
 
+// shows: BACKUP-11, COORD-10
 #[test]
 fn an_open_head_that_was_not_synced_is_doubtful_after_a_power_loss() {
     let (buffered, synced) = (false, true);
@@ -255,6 +259,7 @@ fn an_open_head_that_was_not_synced_is_doubtful_after_a_power_loss() {
     );
 }
 
+// shows: BACKUP-1
 #[test]
 fn a_full_disk_changes_nothing_that_counts() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-disk-full"]);
@@ -353,6 +358,7 @@ impl Disk for FilesRunOut {
     }
 }
 
+// shows: BACKUP-1
 #[test]
 fn a_process_without_files_to_open_loses_no_replica() {
     let mut node = Node::new(3);
@@ -392,6 +398,7 @@ fn a_process_without_files_to_open_loses_no_replica() {
     assert_eq!(lengths, [image.len(), other.len()]);
 }
 
+// shows: BACKUP-9
 #[test]
 fn open_frames_and_bytes_are_bounded() {
     let node = Node::new(4);
@@ -441,6 +448,7 @@ fn open_frames_and_bytes_are_bounded() {
     assert_eq!(backup.stats().refused_no_space, 2);
 }
 
+// shows: BACKUP-5, SRV-1
 #[test]
 fn only_masters_that_are_up_may_write() {
     let node = Node::new(5);
@@ -473,6 +481,7 @@ fn only_masters_that_are_up_may_write() {
 }
 
 /// It may have the same id and the same segments. Who names no cluster may be of any.
+// shows: BACKUP-5
 #[test]
 fn a_master_of_another_cluster_frees_nothing() {
     let node = Node::new(5);
@@ -492,6 +501,7 @@ fn a_master_of_another_cluster_frees_nothing() {
     assert_eq!((backup.stats().frames, node.frames().len()), (1, 1));
 }
 
+// shows: BACKUP-4, SRV-1
 #[test]
 fn recovery_fences_the_master_also_for_writes_under_way() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-zombie"]);
@@ -537,6 +547,7 @@ fn recovery_fences_the_master_also_for_writes_under_way() {
     }
 }
 
+// shows: BACKUP-2, REP-7
 #[test]
 fn a_replacement_is_invisible_until_it_is_complete() {
     let mut node = Node::new(6);
@@ -573,6 +584,7 @@ fn a_replacement_is_invisible_until_it_is_complete() {
     );
 }
 
+// shows: BACKUP-2
 #[test]
 fn a_replica_of_a_former_life_stays_until_its_replacement_is_complete() {
     let mut node = Node::new(7);
@@ -607,6 +619,7 @@ fn a_replica_of_a_former_life_stays_until_its_replacement_is_complete() {
     assert_eq!((found[0].length, found[0].epoch), (image.ends[7], epoch));
 }
 
+// shows: BACKUP-3
 #[test]
 fn a_write_of_an_earlier_replication_epoch_is_refused() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-old-epoch"]);
@@ -626,6 +639,7 @@ fn a_write_of_an_earlier_replication_epoch_is_refused() {
     assert_eq!(replicas(&node, &backup)[0].length, image.ends[4]);
 }
 
+// shows: BACKUP-3
 #[test]
 fn a_freed_replica_is_not_opened_again_by_a_late_write() {
     let node = Node::new(8);
@@ -658,6 +672,7 @@ fn a_freed_replica_is_not_opened_again_by_a_late_write() {
     );
 }
 
+// shows: BACKUP-6
 #[test]
 fn replicas_of_masters_that_left_are_freed_and_those_of_crashed_ones_kept() {
     let mut node = Node::new(9);
@@ -745,12 +760,14 @@ fn left_by_master_of(cluster: ClusterId) -> Vec<u64> {
     left.iter().map(|r| r.segment.0).collect()
 }
 
+// shows: BACKUP-6
 #[test]
 fn a_master_that_is_up_is_asked_about_replicas_of_a_former_life() {
     let left = left_by_master_of(CLUSTER);
     assert_eq!(left, [2, 4, 6, 8, 10, 12, 14, 16, 18, 100, 101], "BACKUP-6");
 }
 
+// shows: BACKUP-6
 #[test]
 fn what_another_cluster_s_master_does_not_need_stays() {
     assert_eq!(left_by_master_of(ClusterId(1)).len(), 21);
@@ -805,6 +822,7 @@ fn many_writers_share_a_sync() {
     );
 }
 
+// shows: DIR-1
 #[test]
 fn a_failing_disk_loses_the_replica_and_says_so() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-disk-failed"]);
@@ -835,6 +853,7 @@ fn a_failing_disk_loses_the_replica_and_says_so() {
 }
 
 /// Of a new frame also the name must survive.
+// shows: DIR-1
 #[test]
 fn a_directory_that_could_not_be_synced_takes_no_frames_any_more() {
     let mut node = Node::new(15);

@@ -7,9 +7,10 @@
 //! does not matter which items come again together, nor where their tablets are by then. Batches of
 //! more than 4096 such items are done one part after the other.
 
+use crate::check::{check_get, check_mutation};
 use crate::client::{Again, Client};
 use crate::error::ClientError;
-use crate::objects::{DeleteReply, Object, WriteReply, check_mutation, deleted, object, written};
+use crate::objects::{DeleteReply, Object, WriteReply, deleted, object, written};
 use crate::request::{DataRequest, Gets, Mutations};
 use crate::retry::Attempts;
 use crate::sequence::{BATCH_UNDER_WAY_MAX, Ticket};
@@ -22,7 +23,7 @@ use pluvio_env::Address;
 use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
     Change, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload, Refusal,
-    RejectRules, Results, RetryReason, RpcError, check_key,
+    RejectRules, Results, RetryReason, RpcError,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,7 +127,7 @@ impl<'a> Items<'a> {
 
     fn check(self, index: usize) -> Result<(), ClientError> {
         match self {
-            Self::Gets(items) => check_key(items[index].1.key).map_err(ClientError::from_final),
+            Self::Gets(items) => check_get(&items[index].1),
             Self::Mutations(items) => check_mutation(&items[index].1),
         }
     }
@@ -357,7 +358,6 @@ impl Client {
             let sent = self
                 .send(items, &chunk, &maps, &numbers, true, &mut attempts)
                 .await;
-            let table = items.table(first);
             let again = match sent {
                 Sent::Failed(error) => return Err(error),
                 Sent::Again(again) => Some(again),
@@ -369,6 +369,8 @@ impl Client {
                             Err(refusal) => {
                                 let refused = RpcError::Refused(refusal);
                                 again = Some(self.judge(refused, true, &mut attempts)?);
+                                // What a server did behind it all the same is asked for again.
+                                break;
                             }
                         }
                     }
@@ -379,7 +381,8 @@ impl Client {
                 attempts.progressed();
             }
             if let Some(again) = again {
-                rest.put_off(table, &maps[&table.unique_key()], first, again);
+                let table = items.table(done.len());
+                rest.put_off(table, &maps[&table.unique_key()], done.len(), again);
                 self.pause(rest, &mut attempts).await?;
             }
         }
@@ -692,7 +695,8 @@ impl Client {
         match result {
             Ok(results) => {
                 let (answered, asked) = (results.len(), chunk.indexes.len());
-                let ended_early = answered < asked && results.last().is_some_and(Result::is_err);
+                let refused_last = results.last().is_some_and(Result::is_err);
+                let ended_early = request.ordered() && answered < asked && refused_last;
                 if answered == asked || ended_early {
                     return Sent::Items(results);
                 }

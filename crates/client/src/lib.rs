@@ -39,10 +39,10 @@
 //! - CLIENT-4: an operation on a tablet of the [`LocalMaster`] that is answered at once neither
 //!   suspends nor boxes a future, nor reads the clock.
 //! - CLIENT-5: an operation that changes data is not sent any more later than it told servers with
-//!   any attempt (`servers_are_told_the_whole_time_also_while_memory_is_full`).
+//!   any attempt.
 //! - CLIENT-6: whoever has one of the 256 places of a server waits for that server's answer only,
 //!   not for a turn to begin. So who waits for a place while it is under way, as batches and
-//!   retries do, gets it (`writes_and_batches_that_wait_for_their_turn_do_not_hold_up_each_other`).
+//!   retries do, gets it.
 //!
 //! Threads: everything is `Send + Sync`. Servers give each core its own clone
 //! ([`Client::on_core`]); others need not care.
@@ -51,6 +51,7 @@
 
 mod batch;
 pub mod blocking;
+mod check;
 mod client;
 mod control;
 mod enumerate;

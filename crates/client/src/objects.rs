@@ -1,15 +1,16 @@
 //! Operations on single objects: each is a read or a mutation as a value, and what the caller wants
 //! to know of its outcome.
 
+use crate::check::{check_get, check_mutation};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::request::{OneGet, OneMutation};
 use crate::table::Table;
 use bytes::Bytes;
-use pluvio_units::ObjectVersion;
+use pluvio_units::{ObjectVersion, OperationId};
 use pluvio_wire::{
-    Addend, BIT_STEPS_MAX, BitStep, Change, FatalKind, Get, Mutation, Outcome, Output, Projection,
-    RejectRules, Unfit, check_key, check_value,
+    Addend, BitStep, Change, FatalKind, Get, Mutation, Outcome, Output, Projection, RejectRules,
+    Unfit,
 };
 use std::sync::Arc;
 
@@ -89,6 +90,7 @@ impl Client {
         check_mutation(&mutation)?;
         let hash = table.hash(mutation.key);
         let mutation = Mutation {
+            id: OperationId::default(),
             table: table.id(),
             hash: Some(hash),
             ..mutation
@@ -102,7 +104,7 @@ impl Client {
     /// # Errors
     /// See [`Client`].
     pub async fn get(&self, table: &Table, get: Get<'_>) -> Result<Outcome, ClientError> {
-        check_key(get.key).map_err(ClientError::from_final)?;
+        check_get(&get)?;
         let hash = table.hash(get.key);
         let get = Get {
             table: table.id(),
@@ -441,25 +443,6 @@ impl Client {
     }
 }
 
-/// Looks at what can be known without the object.
-pub(crate) fn check_mutation(mutation: &Mutation<'_>) -> Result<(), ClientError> {
-    let checked = check_key(mutation.key).and_then(|()| match &mutation.change {
-        Change::Put(value) | Change::Append(value) => check_value(value.bytes()),
-        Change::SetRange { bytes, .. } => check_value(bytes.bytes()),
-        Change::Bits(steps)
-            if steps.is_empty()
-                || steps.len() > BIT_STEPS_MAX
-                || !steps.iter().all(BitStep::is_sound) =>
-        {
-            Err(pluvio_wire::Refusal::malformed(
-                "a change of bits has 1 to 4096 steps, each on a field of 1 to 64 bits",
-            ))
-        }
-        Change::Delete | Change::Add(_) | Change::Bits(_) => Ok(()),
-    });
-    checked.map_err(ClientError::from_final)
-}
-
 /// An outcome of a mutation that is an error when it changed nothing for a reason.
 fn done(change: &Change<'_>, outcome: Outcome) -> Result<Outcome, ClientError> {
     match outcome {
@@ -580,12 +563,24 @@ fn went_ahead(outcome: Outcome) -> Result<bool, ClientError> {
 }
 
 fn old_value(outcome: Outcome) -> Result<Option<Bytes>, ClientError> {
-    match outcome.into_output() {
-        Output::Bytes(value) => Ok(Some(value)),
-        Output::Nothing => Ok(None),
-        other @ (Output::Integer(_) | Output::Integers(_)) => Err(ClientError::Protocol(format!(
-            "an old value that is none: {other:?}"
-        ))),
+    match outcome {
+        Outcome::Written {
+            output: Output::Bytes(value),
+            ..
+        }
+        | Outcome::Deleted {
+            output: Output::Bytes(value),
+            ..
+        } => Ok(Some(value)),
+        Outcome::Written {
+            output: Output::Nothing,
+            ..
+        }
+        | Outcome::Deleted {
+            output: Output::Nothing,
+            ..
+        } => Ok(None),
+        other => Err(misunderstood(&other)),
     }
 }
 

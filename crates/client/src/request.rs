@@ -19,6 +19,11 @@ pub(crate) trait DataRequest: Sync {
     /// Whether it has an identity, so that a retry is told from a new one.
     const CHANGES_DATA: bool;
 
+    /// Whether the server ends with the first item that it refuses.
+    fn ordered(&self) -> bool {
+        false
+    }
+
     /// Asks the master in this process.
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header)
     -> Answer<Self::Reply>;
@@ -45,7 +50,7 @@ pub(crate) struct Gets<'a>(pub(crate) &'a [Get<'a>]);
 /// Mutations of one request.
 pub(crate) struct Mutations<'a> {
     pub(crate) items: &'a [Mutation<'a>],
-    /// Whether the server ends with the first that it refuses.
+    /// See [`DataRequest::ordered`].
     pub(crate) ordered: bool,
 }
 
@@ -84,6 +89,10 @@ impl DataRequest for Mutations<'_> {
     type Reply = Results;
     type Done = Results;
     const CHANGES_DATA: bool = true;
+
+    fn ordered(&self) -> bool {
+        self.ordered
+    }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
         master.mutate(core, header, self.items, self.ordered)

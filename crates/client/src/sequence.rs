@@ -5,10 +5,9 @@
 //! An item of a batch is an operation of its own. Nobody waits for a turn who has a place of a
 //! window (CLIENT-6).
 //!
-//! - CLIENT-1: an operation keeps its number over all its retries, to whichever server, and
-//!   `acknowledged_below` never passes the number of an operation whose result the client still
-//!   waits for.
-//! - CLIENT-5: an operation is not sent any more later than it said with any attempt (`retry_ms`).
+//! CLIENT-1 is kept here: an operation keeps its number over all its retries, to whichever server,
+//! and `acknowledged_below` never passes the number of an operation whose result the client still
+//! waits for. So is CLIENT-5, by `retry_ms`.
 
 use core::time::Duration;
 use pluvio_units::{ClientId, OperationId, SequenceNumber};

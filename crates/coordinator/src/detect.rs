@@ -447,6 +447,7 @@ mod tests {
         );
     }
 
+    // shows: DETECT-1
     #[test]
     fn silence_that_nobody_else_witnesses_does_not_count_and_the_rest_does() {
         let mut s = suspicion();
@@ -465,6 +466,7 @@ mod tests {
         assert_eq!(silent, Duration::from_secs(30));
     }
 
+    // shows: DETECT-1
     #[test]
     fn silence_counts_anew_once_this_process_has_contact_again() {
         let mut s = suspicion();
@@ -501,6 +503,7 @@ mod tests {
         times
     }
 
+    // shows: DETECT-2
     #[test]
     fn each_conviction_for_silence_needs_twice_the_silence_of_the_one_before() {
         let _marks = pluvio_units::Marks::to_reach(&["detect-silence-not-convicted"]);
@@ -510,6 +513,7 @@ mod tests {
         assert_eq!(times, expected);
     }
 
+    // shows: DETECT-2
     #[test]
     fn servers_that_answer_again_after_a_while_are_not_convicted_one_by_one() {
         let mut convictions = Convictions::default();
@@ -520,6 +524,7 @@ mod tests {
         assert_eq!(dead, 1);
     }
 
+    // shows: DETECT-2
     #[test]
     fn a_silence_long_after_the_last_one_convicts_at_once() {
         let mut convictions = Convictions::default();

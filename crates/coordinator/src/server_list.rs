@@ -305,6 +305,7 @@ mod tests {
         assert!(state.globals.grown);
     }
 
+    // shows: COORD-4, COORD-5, SRV-1
     #[test]
     fn a_restarted_server_ends_its_former_life_and_is_no_growth() {
         let mut state = state();
@@ -405,6 +406,7 @@ mod tests {
         enlist(&mut state, request(10_001, None));
     }
 
+    // shows: MEM-6
     #[test]
     fn epochs_only_grow_and_only_for_members() {
         let mut state = state();

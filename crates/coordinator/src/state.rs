@@ -569,6 +569,7 @@ mod tests {
     }
 
     /// COORD-12.
+    // shows: COORD-12, MASTER-6
     #[test]
     fn each_stored_change_has_the_next_number() {
         let before = load(stored()).unwrap().unwrap();
@@ -590,6 +591,7 @@ mod tests {
         assert_eq!(dropped.globals.version, MetadataVersion::default());
     }
 
+    // shows: COORD-4, COORD-5
     #[test]
     fn an_owner_that_is_missing_is_told() {
         let mut entries = stored();
@@ -598,6 +600,7 @@ mod tests {
         assert!(broken.contains("server 2, which is not listed"), "{broken}");
     }
 
+    // shows: COORD-4, COORD-5
     #[test]
     fn tablets_with_a_gap_or_an_overlap_are_told() {
         const LAST: u64 = u64::MAX;

@@ -389,6 +389,7 @@ mod tests {
         assert!(!crash(&mut state, ServerId(2)));
     }
 
+    // shows: COORD-4, COORD-5
     #[test]
     fn a_split_keeps_the_cover_and_repeats_harmlessly() {
         let mut state = cluster(1);

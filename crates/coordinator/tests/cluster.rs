@@ -406,6 +406,7 @@ fn living_owners_are_asked_while_a_crashed_one_is_replaced() {
     cluster.calm_down();
 }
 
+// shows: LEASE-4
 #[test]
 fn tablets_without_replicas_start_anew_after_a_crash() {
     let mut cluster = cluster(1);
@@ -445,6 +446,7 @@ fn a_server_that_pauses_for_a_moment_stays_a_member() {
 }
 
 /// DETECT-2
+// shows: DETECT-2
 #[test]
 fn silent_servers_are_declared_dead_one_by_one() {
     let cluster = cluster(6);
@@ -474,6 +476,7 @@ fn silent_servers_are_declared_dead_one_by_one() {
 }
 
 /// DETECT-2: on a starved machine most servers stand still most of the time.
+// shows: DETECT-2
 #[test]
 fn servers_that_run_by_jerks_are_not_declared_dead_one_after_the_other() {
     let cluster = cluster(6);
@@ -564,6 +567,7 @@ fn a_copy_of_a_live_servers_directory_does_not_end_that_server() {
     assert!(!welcome.list.is_up(cluster.id(0)));
 }
 
+// shows: COORD-1
 #[test]
 fn a_store_that_fails_for_a_while_only_delays() {
     let cluster = cluster(2);
@@ -602,6 +606,7 @@ fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
     assert_eq!(status.metadata_trouble, None);
 }
 
+// shows: LEASE-4
 #[test]
 fn pings_say_who_is_a_member() {
     let cluster = cluster(2);
@@ -613,6 +618,7 @@ fn pings_say_who_is_a_member() {
     assert_eq!(ping(ServerId(1)).server, ServerId(0));
 }
 
+// shows: COORD-3
 #[test]
 fn on_a_bad_network_everything_still_happens_once() {
     for seed in 0..12 {

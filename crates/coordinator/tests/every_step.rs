@@ -9,12 +9,14 @@ use pluvio_coordinator::MemoryStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+// shows: COORD-2, LEASE-2, MIG-8
 #[test]
 fn another_leader_goes_on_wherever_the_first_one_died() {
     let deaths = the_leader_dies_at_every_step(&|| Arc::new(MemoryStore::shared()));
     println!("{deaths} deaths");
 }
 
+// shows: COORD-2, LEASE-2, MIG-8
 #[test]
 fn a_leader_that_is_started_again_goes_on_wherever_it_died() {
     let directory = tempfile::tempdir().expect("a directory");

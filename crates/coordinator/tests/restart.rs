@@ -71,6 +71,7 @@ fn play(seed: u64, stop: Option<Stop>) -> u64 {
     cluster.store.batches()
 }
 
+// shows: COORD-1, COORD-2
 #[test]
 fn a_crash_before_any_stored_change_loses_nothing() {
     let batches = play(1, None);
@@ -81,6 +82,7 @@ fn a_crash_before_any_stored_change_loses_nothing() {
     }
 }
 
+// shows: COORD-1, COORD-2
 #[test]
 fn a_crash_after_any_stored_change_loses_nothing() {
     let batches = play(2, None);
@@ -89,6 +91,7 @@ fn a_crash_after_any_stored_change_loses_nothing() {
     }
 }
 
+// shows: COORD-2
 #[test]
 fn the_state_is_the_same_after_a_restart() {
     let cluster = Cluster::with_servers(3, SimOptions::default(), 3);

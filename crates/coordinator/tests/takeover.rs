@@ -45,6 +45,7 @@ fn one_of_several_leads_and_all_of_them_can_be_asked() {
     }
 }
 
+// shows: LEAD-2, LEAD-3
 #[test]
 fn a_dead_leader_is_replaced_in_less_than_three_seconds() {
     for seed in 0..20 {
@@ -67,6 +68,7 @@ fn a_dead_leader_is_replaced_in_less_than_three_seconds() {
     }
 }
 
+// shows: LEAD-2, LEAD-3, LEASE-4
 #[test]
 fn a_leader_that_stood_still_does_not_answer_and_changes_nothing() {
     let _marks = pluvio_units::Marks::to_reach(&["coordinator-deposed"]);
@@ -91,6 +93,7 @@ fn a_leader_that_stood_still_does_not_answer_and_changes_nothing() {
 }
 
 /// The store is there for both: the leader answers the challenges of one that cannot reach it.
+// shows: LEAD-2, LEAD-3
 #[test]
 fn a_leader_that_only_another_coordinator_cannot_reach_stays() {
     let cluster = cluster(1, 2, 3);
@@ -112,6 +115,7 @@ fn a_leader_that_only_another_coordinator_cannot_reach_stays() {
 
 /// LEASE-2: the next leader cannot know how far the first one was, so it begins with the fence
 /// again.
+// shows: LEASE-2
 #[test]
 fn a_leader_that_dies_between_the_fence_and_the_next_owner_is_replaced_and_so_is_the_owner() {
     const GRACE: Duration = Duration::from_millis(650);
@@ -167,6 +171,7 @@ fn cut_off_servers(cluster: &Cluster, process: ProcessId) {
 }
 
 /// LEAD-5, DETECT-1: with a network between the coordinators, and without.
+// shows: DETECT-1, LEAD-5
 #[test]
 fn a_leader_that_reaches_no_server_gives_way_to_one_that_does() {
     /// Pings that show it take three to four seconds, a challenge that comes too early costs three
@@ -199,6 +204,7 @@ fn a_leader_that_reaches_no_server_gives_way_to_one_that_does() {
     }
 }
 
+// shows: DETECT-1, LEAD-5
 #[test]
 fn a_leader_stays_when_nobody_reaches_the_servers() {
     for seed in 0..5 {
@@ -220,6 +226,7 @@ fn a_leader_stays_when_nobody_reaches_the_servers() {
 }
 
 /// It could not do better than whoever leads, and leads on itself.
+// shows: LEAD-5
 #[test]
 fn a_leader_without_servers_leads_on_when_whoever_challenged_it_died() {
     let cluster = cluster(1, 2, 3);
@@ -436,12 +443,14 @@ fn the_leader_dies_at_every_batch(seed: u64, limits: Limits) {
     }
 }
 
+// shows: LEAD-1
 #[test]
 fn the_next_leader_goes_on_wherever_the_first_one_died() {
     the_leader_dies_at_every_batch(1, Limits::NONE);
 }
 
 /// So small that most changes are stored in parts.
+// shows: LEAD-4
 #[test]
 fn the_next_leader_goes_on_in_the_middle_of_a_large_batch() {
     let limits = Limits {

@@ -149,6 +149,7 @@ fn a_full_device_is_said_to_be_full() {
     });
 }
 
+// shows: DIR-1
 #[test]
 fn a_directory_that_could_not_be_synced_is_never_said_to_be() {
     with_disk(|disk, root| async move {

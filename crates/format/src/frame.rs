@@ -284,6 +284,7 @@ mod tests {
         assert_eq!(newest_frame_header(&area), Err(FrameError::BadChecksum));
     }
 
+    // shows: BACKUP-12
     #[test]
     fn a_write_that_lacks_a_sector_is_torn_and_one_with_a_flipped_bit_is_not() {
         // Ends inside of sectors, and one sector that holds nothing but zeros.
@@ -336,6 +337,7 @@ mod tests {
     }
 
     proptest! {
+        // shows: FORMAT-1
         #[test]
         fn garbage_is_an_error_not_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
             prop_assert!(FrameHeader::decode(&bytes).is_err());

@@ -12,14 +12,6 @@
 //!   flipped bit of a segment passes: padding, which has no checksum, must be all zero.
 //! - FORMAT-4: a group is seen whole or not at all.
 //!
-//! What shows them: FORMAT-1 `garbage_is_an_error_not_a_panic`,
-//! `damaged_images_with_right_checksums_are_errors_or_entries_never_panics` and
-//! `damaged_frame_headers_with_right_checksums_are_errors_or_headers_never_panics`; FORMAT-2
-//! `whatever_body_is_accepted_encodes_to_the_same_bytes` and
-//! `whatever_decodes_encodes_to_the_same_bytes`; FORMAT-3
-//! `every_kind_comes_back_and_no_flipped_bit_or_cut_passes`; FORMAT-4
-//! `a_group_cut_anywhere_is_not_seen_at_all`.
-//!
 //! Everything here is a pure function or a plain value and may be used from any thread.
 
 mod completion;

@@ -158,6 +158,7 @@ mod tests {
             }
         }
 
+        // shows: FORMAT-2
         #[test]
         fn whatever_decodes_encodes_to_the_same_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
             if let Ok((value, len)) = get_varint(&bytes) {

@@ -189,6 +189,7 @@ fn every_outcome_comes_back_also_with_the_largest_numbers() {
     }
 }
 
+// shows: FORMAT-3
 #[test]
 fn every_kind_comes_back_and_no_flipped_bit_or_cut_passes() {
     for kind in EntryKind::ALL {
@@ -451,6 +452,7 @@ fn a_segment_is_walked_group_by_group_over_padding() {
     }
 }
 
+// shows: FORMAT-4
 #[test]
 fn a_group_cut_anywhere_is_not_seen_at_all() {
     let groups = vec![
@@ -514,6 +516,7 @@ fn compare_in_pieces(image: &[u8], piece: usize) -> Result<usize, ParseError> {
     Ok(next)
 }
 
+// shows: REP-13
 #[test]
 fn no_flipped_bit_of_a_segment_passes_in_whatever_pieces_it_is_compared() {
     let groups = [
@@ -574,6 +577,7 @@ proptest! {
         }
     }
 
+    // shows: FORMAT-1
     #[test]
     fn garbage_is_an_error_not_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         for check in [Check::Structure, Check::Checksum] {
@@ -584,6 +588,7 @@ proptest! {
         }
     }
 
+    // shows: FORMAT-2
     #[test]
     fn whatever_body_is_accepted_encodes_to_the_same_bytes(
         kind in prop_oneof![1u8..=7, Just(0x41u8)], body in proptest::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..60),

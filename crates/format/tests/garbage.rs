@@ -287,6 +287,7 @@ fn steps() -> u64 {
     }
 }
 
+// shows: FORMAT-1
 #[test]
 fn damaged_images_with_right_checksums_are_errors_or_entries_never_panics() {
     let mut random = Random(0x5eed_0001 ^ seed());
@@ -325,6 +326,7 @@ fn damaged_images_with_right_checksums_are_errors_or_entries_never_panics() {
     );
 }
 
+// shows: FORMAT-1
 #[test]
 fn damaged_frame_headers_with_right_checksums_are_errors_or_headers_never_panics() {
     let mut random = Random(0x5eed_0002 ^ seed());

@@ -20,13 +20,6 @@
 //! - X5: memory behind the last line is empty, and is given back to the system only when every
 //!   epoch guard has ended that was there before the line was the last one.
 //!
-//! X1 is asserted where entries move. In builds with debug assertions a step asserts X2 of blocks
-//! that come, a rewrite X3, and whoever gives memory back the first half of X5. The tests look at
-//! X1, X2 and X4 line by line after random operations (`agrees_with_a_map_over_growth` and its
-//! neighbours); X4 is arithmetic, for `a_line_is_home_of_exactly_the_hashes_of_its_range`; the loom
-//! models are for X3 (`no_step_hides_an_entry_from_a_reader`), and
-//! `memory_is_given_back_only_when_no_guard_is_older` is for the other half of X5.
-//!
 //! Threads: lookups and scans store nothing. A lookup that finds its key waits for nobody; one that
 //! does not repeats while entries of that block are being moved. Writers lock one block, briefly;
 //! one thread at a time resizes, a line in a step, and locks one block or two. Who looks up, scans,

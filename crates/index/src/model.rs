@@ -166,6 +166,7 @@ fn no_keys(_: EntryRef) -> u64 {
 /// From so many lines to so many: within a block, a split, and both back.
 const STEPS: [(u64, u64); 4] = [(2, 3), (3, 4), (3, 2), (4, 3)];
 
+// shows: X3
 #[test]
 fn no_step_hides_an_entry_from_a_reader() {
     for (from, to) in STEPS {
@@ -322,6 +323,7 @@ fn who_finds_an_entry_sees_its_bytes() {
 
 /// Two words change together behind one entry; the lookup takes both as they were before, or as
 /// they are after.
+// shows: LOG-13
 #[test]
 fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
     explore(|| {

@@ -85,7 +85,7 @@ enum Mistake {
     ReaderPinsLate,
     /// A segment is cleaned as soon as it is closed (CLEAN-1).
     NotSettled,
-    /// A writer drops its guard between its append and the index (engine facts 3.8).
+    /// A writer drops its guard between its append and the index.
     WriterUnpinsEarly,
     /// A writer marks the entry that it has replaced as dead behind its guard (LOG-15).
     MarkedLate,
@@ -333,6 +333,7 @@ fn append_while_head_is_cleaned(mistake: Mistake) {
     });
 }
 
+// shows: LOG-5, LOG-15
 #[test]
 fn reader_writer_and_cleaner_go_together() {
     all_together(Mistake::None, 3, 1);

@@ -347,6 +347,7 @@ mod tests {
             }
         }
 
+        // shows: X4
         #[test]
         fn a_line_is_home_of_exactly_the_hashes_of_its_range(
             range in ranges(), hash: u64, other: u64, lines in 8_u64..50_000,

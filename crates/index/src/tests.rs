@@ -319,6 +319,7 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
+    // shows: X1, X2, X4
     #[test]
     fn agrees_with_a_map_over_growth(ops in ops(2000)) {
         agrees_with_a_map(ops, options(100_000), hash_of_key);
@@ -386,6 +387,7 @@ fn an_entry_costs_eleven_bytes_at_most_at_every_size() {
     assert!(index.memory_bytes() <= GIVEN_BACK_LATER, "of {full}");
 }
 
+// shows: X5
 #[test]
 fn memory_is_given_back_only_when_no_guard_is_older() {
     let index = index(1 << 20);

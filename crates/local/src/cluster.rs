@@ -170,7 +170,8 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts `program` in each role, and waits until all servers are up and all tablets are served.
+    /// Starts `program` in each role, and waits until all servers are up and all tablets are
+    /// served.
     ///
     /// # Errors
     /// A child does not start, or it takes too long; all are stopped again.

@@ -143,7 +143,7 @@ impl LogSpace {
     /// a new head when the group does not fit the old one. Never waits.
     ///
     /// `guard` must be held until the index points to the entries: before that, only the guard
-    /// keeps the cleaner from taking them for dead (engine facts 3.8, item 4).
+    /// keeps the cleaner from taking them for dead.
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was appended. Drop the guard before trying again: while it is

@@ -6,12 +6,7 @@
 //! [`Cleaner`] collects dead entries, step by step.
 //!
 //! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-15 and
-//! CLEAN-1 to CLEAN-10, which `docs/log.md` and `docs/cleaning.md` list, with what asserts each.
-//! Those that no single place sees are shown by tests: LOG-5, LOG-13 and LOG-15 by the loom models
-//! of crate `index` (`reader_writer_and_cleaner_go_together`,
-//! `a_stable_lookup_takes_a_change_in_place_as_a_whole`), LOG-7 by
-//! `writers_and_cleaners_go_on_in_a_full_memory_without_replicas`, LOG-8 by
-//! `a_full_memory_takes_deletes_and_then_writes`.
+//! CLEAN-1 to CLEAN-10. Each is stated in the file that keeps it.
 //!
 //! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
 //! thread but for short locks. What a caller found in the index or appended it must use under an

@@ -338,6 +338,7 @@ mod tests {
     use core::sync::atomic::{AtomicBool, Ordering};
     use pluvio_units::Size;
 
+    // shows: CLEAN-10
     #[test]
     fn a_bit_that_turns_over_in_a_side_log_is_found_before_the_commit() {
         let options = LogOptions {

@@ -168,6 +168,7 @@ fn groups_of_impossible_size_are_refused_and_nothing_is_appended() {
     );
 }
 
+// shows: REC-3
 #[test]
 fn a_side_log_joins_only_when_it_is_durable_and_leaves_no_trace_when_aborted() {
     let space = space(Durability::Replicated);
@@ -210,6 +211,7 @@ fn a_side_log_joins_only_when_it_is_durable_and_leaves_no_trace_when_aborted() {
     assert!(segments[0].copy_out(0..10).is_none());
 }
 
+// shows: REC-4
 #[test]
 fn held_segments_of_a_side_log_are_not_cleaned_before_they_are_released() {
     let store = Store::new(options(32, 1, Durability::Volatile), 8);

@@ -317,6 +317,7 @@ fn fill_delete_and_write_again(mut driver: Driver, size: fn(&mut Random) -> usiz
     assert!(driver.store.read(keys - 1).is_none());
 }
 
+// shows: LOG-8
 #[test]
 fn a_full_memory_takes_deletes_and_then_writes() {
     let driver = Driver::new(32, 1, Durability::Volatile, 90, 20_000);

@@ -241,6 +241,7 @@ fn full_all_the_time(durability: Durability, steps: u64, refuses: bool) {
     );
 }
 
+// shows: LOG-7
 #[test]
 fn writers_and_cleaners_go_on_in_a_full_memory_without_replicas() {
     full_all_the_time(Durability::Volatile, steps_or(2_500), false);

@@ -222,6 +222,7 @@ fn what_was_durable_survives_a_power_cut_with_one_log() {
 }
 
 /// More dead versions of a key than its graves can name: the oldest get tombstones.
+// shows: STORE-3
 #[test]
 fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
     for seed in 10..13 {
@@ -234,6 +235,7 @@ fn keys_that_are_overwritten_all_the_time_survive_a_power_cut() {
     }
 }
 
+// shows: STORE-3
 #[test]
 fn what_was_durable_survives_a_power_cut_with_three_logs() {
     let mut compactions = 0;
@@ -292,6 +294,7 @@ fn memory_that_is_refused_at_any_one_moment_loses_nothing() {
 
 /// The old value lies in log 0 and is durable; the new one lies in log 1, whose replication is
 /// stuck. Cleaning log 0 must not take the only durable value away (CLEAN-2).
+// shows: STORE-3
 #[test]
 fn a_value_is_not_cleaned_away_while_its_successor_can_be_lost() {
     const KEYS: u32 = 1100;

@@ -64,6 +64,7 @@ impl Run {
     }
 }
 
+// shows: STORE-3
 #[test]
 fn compaction_makes_segments_smaller_in_memory_and_leaves_the_disk_alone() {
     let options = options(64, 1, Durability::Replicated);
@@ -188,6 +189,7 @@ fn one_level_means_no_compaction() {
     );
 }
 
+// shows: CLEAN-10
 #[test]
 fn survivors_are_compared_with_their_checksums_before_the_victims_leave() {
     let cleaner = CleanerOptions {
@@ -262,6 +264,7 @@ impl Run {
 
 /// CLEAN-5. The segment of the tombstone is cleaned while the one that it names is there, and once
 /// more when that one is gone.
+// shows: CLEAN-5, STORE-3
 #[test]
 fn a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names() {
     const LEN: usize = 60_000;

@@ -78,6 +78,7 @@ mod tests {
         attempts.begin(key, || Ok::<(), ()>(())).expect("prepared")
     }
 
+    // shows: REC-5
     #[test]
     fn a_later_attempt_withdraws_earlier_ones_of_its_server_only() {
         let attempts = Attempts::default();
@@ -104,6 +105,7 @@ mod tests {
         assert!(begin(&attempts, key(1, 11, 0)).is_some());
     }
 
+    // shows: REC-5
     #[test]
     fn attempts_for_servers_that_left_are_withdrawn() {
         let attempts = Attempts::default();

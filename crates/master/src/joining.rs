@@ -4,7 +4,7 @@
 //! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are
 //!   dropped, and the tablets can be taken again only after a digest without them is durable.
 //!   Otherwise a later recovery of this master could bring back objects that were deleted elsewhere
-//!   meanwhile (e8).
+//!   meanwhile.
 //! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What
 //!   it had copied out of them would stay, against REC-3.
 //! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments

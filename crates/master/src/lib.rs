@@ -19,6 +19,19 @@
 //!   metadata's versions: what comes late is refused (COORD-12). So is every request to take or to
 //!   cut something of a table that was dropped. A drop is for ever, and never late.
 //!
+//! What MASTER, COMP (crate store) and CLIENT (crate client) come to together, for an operation
+//! with an identity (`docs/exactly-once.md`):
+//! - EO-1: of one operation at most one execution takes effect, over lost replies, late and doubled
+//!   requests, crashes, recoveries and migrations (COMP-1, COMP-2, MASTER-5).
+//! - EO-2: a retry is told the result of the execution, also where that was a rejection.
+//! - EO-3: a result is told only when it is durable, with all that it rests on (MASTER-2, STORE-5).
+//! - EO-4: a server knows a client, with all its unacknowledged results, for longer than the client
+//!   repeats any of its operations (COMP-3).
+//! - EO-5: results are bounded; at the bound an operation is refused with "retry" and is never
+//!   executed without a place for its result (COMP-4).
+//! - EO-6: that an operation was acknowledged is known wherever its tablet goes among living
+//!   servers, as long as a copy of the request can be on its way (COMP-6).
+//!
 //! Threads: every method takes `&self` and may be called on any core; the log of a change is that
 //! of the core it came to. Nothing blocks.
 //!

@@ -317,6 +317,7 @@ mod tests {
         map
     }
 
+    // shows: TAB-2
     #[test]
     fn who_shifts_a_tablet_knows_when_nobody_sees_its_phase_before() {
         let map = map_of(TabletPhase::Serving);
@@ -332,6 +333,7 @@ mod tests {
         assert!(shift(TabletPhase::Frozen).is_none(), "it is not serving");
     }
 
+    // shows: MIG-3, TAB-2
     #[test]
     fn an_operation_that_began_several_changes_ago_is_waited_for() {
         let map = map_of(TabletPhase::Copying);
@@ -388,6 +390,7 @@ mod tests {
         assert_eq!(map.snapshot()[&TableId(1)].tablets.len(), 2);
     }
 
+    // shows: MIG-1
     #[test]
     fn a_range_is_shifted_whole_or_not_at_all_and_cut_out_of_larger_tablets() {
         let map = map_of(TabletPhase::Serving);

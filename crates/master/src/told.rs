@@ -89,6 +89,7 @@ mod tests {
         MetadataVersion(number)
     }
 
+    // shows: COORD-12, MASTER-6
     #[test]
     fn what_is_older_is_refused_and_what_is_repeated_is_not() {
         let mut told = Told::default();
@@ -100,6 +101,7 @@ mod tests {
         told.admit(TableId(2), version(1)).unwrap();
     }
 
+    // shows: COORD-12, MASTER-6
     #[test]
     fn what_has_no_number_is_never_late_but_for_a_dropped_table() {
         let mut told = Told::default();
@@ -110,6 +112,7 @@ mod tests {
         told.admit(TABLE, version(0)).unwrap_err();
     }
 
+    // shows: COORD-12, MASTER-6
     #[test]
     fn nothing_is_taken_of_a_dropped_table() {
         let mut told = Told::default();
@@ -121,6 +124,7 @@ mod tests {
         told.admit(TableId(2), version(9)).unwrap_err();
     }
 
+    // shows: COORD-12, MASTER-6
     #[test]
     fn of_what_is_forgotten_only_what_is_newer_is_taken() {
         let mut told = Told::default();

@@ -10,10 +10,6 @@
 //! - M3: whatever was unlinked before [`ReclaimEpochs::retire_epoch`] is out of every reader's
 //!   reach once [`ReclaimEpochs::is_quiesced`] says so of its stamp.
 //!
-//! M1 is asserted by every access and M2 by every move of a seglet. M3 no single place can see: it
-//! is for the loom models of the epochs (`a_reader_is_never_overtaken_by_the_reclaimer` and its
-//! neighbours) and for `readers_never_meet_memory_that_is_used_again`.
-//!
 //! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread.
 //!
 //! What it does not do: it knows no segments and no entries, never blocks on another thread for

@@ -8,9 +8,6 @@
 //! - R2: `len` is a multiple of [`REGION_GRANULE_BYTES`] and at most [`REGION_LEN_MAX`].
 //! - R3: untouched and discarded bytes read as zero.
 //!
-//! R1 and R2 are asserted of every region, R3 is shown by
-//! `discarded_pages_read_as_zero_and_their_neighbours_stay`.
-//!
 //! Threads: words are atomics and may be used by everybody at any time. Plain bytes follow the
 //! rule of the `unsafe` methods: who asks for bytes answers for nobody writing them meanwhile.
 //!

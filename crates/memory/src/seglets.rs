@@ -14,13 +14,6 @@
 //!   matter of the parts. So a part without free seglets takes those of another one, and no append
 //!   is refused that would not be without parts.
 //!
-//! S1 and S2 are asserted after each move in builds with debug assertions; the order in which
-//! reserves are refilled is shown by `freed_seglets_refill_emergency_then_cleaner_then_default`, S3
-//! by `what_was_freed_longest_ago_is_discarded_first_and_used_last` and
-//! `pages_of_the_cleaners_reserve_go_back_too`, S4 by
-//! `each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none` and
-//! `reserves_come_to_be_of_all_parts_again`.
-//!
 //! Threads: one mutex, held for the move of `n` numbers; never while anything is waited for.
 //!
 //! What it does not do: it does not know whether a reader still looks at a seglet given back. Ask

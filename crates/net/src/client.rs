@@ -2,10 +2,10 @@
 //! task that moves the bytes.
 //!
 //! Invariants
-//! - CLIENT-1: every id in `queue` or on the wire with someone waiting is in `pending`; whoever
+//! - CALL-1: every id in `queue` or on the wire with someone waiting is in `pending`; whoever
 //!   removes it from there ends the call.
-//! - CLIENT-2: once `closed` or `retired`, nothing is added, and a new connection must be made.
-//! - CLIENT-3: a retired connection is in no map, and ends with the last of its calls.
+//! - CALL-2: once `closed` or `retired`, nothing is added, and a new connection must be made.
+//! - CALL-3: a retired connection is in no map, and ends with the last of its calls.
 
 use crate::lock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -305,6 +305,7 @@ mod tests {
         assert!(placement.is_news(ServerId(2), second(661)));
     }
 
+    // shows: REP-9
     #[test]
     fn the_only_server_is_its_own_backup_until_another_joins() {
         let alone = view(&[None], |_| 100);

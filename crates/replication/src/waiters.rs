@@ -109,6 +109,7 @@ mod tests {
         LogSpace::new(options).expect("has memory")
     }
 
+    // shows: REP-11
     #[test]
     fn those_who_wait_are_woken_when_their_position_is_durable_and_not_before() {
         let (space, waiters, log) = (space(), Arc::new(Waiters::default()), LogId(0));

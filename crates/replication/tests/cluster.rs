@@ -144,6 +144,7 @@ fn what_was_acknowledged_survives_losses_crashes_power_cuts_and_full_disks() {
     }
 }
 
+// shows: REP-10
 #[test]
 fn many_appends_share_a_write() {
     let cluster = Setup::new(1).start();
@@ -203,6 +204,7 @@ fn written_to_three_backups() -> (Cluster, Acknowledged) {
     (cluster, acknowledged)
 }
 
+// shows: REP-5
 #[test]
 fn a_lost_replica_is_fenced_before_writes_go_on() {
     let (mut cluster, acknowledged) = written_to_three_backups();
@@ -234,6 +236,7 @@ fn a_replica_on_a_disk_that_fails_is_given_up_and_writes_go_on() {
 }
 
 /// REP-5: two of three are needed, and one is left; then that one is lost for good.
+// shows: REP-5
 #[test]
 fn a_lost_replica_counts_as_long_as_too_few_are_left_to_go_on() {
     let (mut cluster, acknowledged) = written_to_three_backups();
@@ -250,6 +253,7 @@ fn a_lost_replica_counts_as_long_as_too_few_are_left_to_go_on() {
     check(&cluster, &acknowledged, 3);
 }
 
+// shows: REP-9
 #[test]
 fn the_only_server_is_its_own_backup_until_others_join() {
     let mut cluster = Setup {
@@ -337,6 +341,7 @@ fn a_server_of_another_cluster_is_given_up_and_asked_to_free_nothing() {
 }
 
 /// What it has under the same numbers is another master's, who may need it.
+// shows: BACKUP-6
 #[test]
 fn a_backup_of_another_cluster_is_not_told_what_is_needed() {
     let cluster = Setup::new(9).start();
@@ -413,6 +418,7 @@ async fn commit_and_drop(space: &Arc<pluvio_log::LogSpace>, replication: &Replic
     before
 }
 
+// shows: SRV-1
 #[test]
 fn a_zombie_is_told() {
     let mut cluster = Setup::new(6).start();
@@ -432,6 +438,7 @@ fn a_zombie_is_told() {
     cluster.push_list();
 }
 
+// shows: REP-11
 #[test]
 fn waiting_for_a_position_can_be_given_up() {
     let cluster = Setup {

@@ -405,6 +405,7 @@ mod tests {
         }
     }
 
+    // shows: MEM-1
     #[test]
     fn an_old_list_is_ignored() {
         let members = Membership::new();
@@ -418,6 +419,7 @@ mod tests {
         assert!(members.is_member());
     }
 
+    // shows: MEM-2, SRV-1
     #[test]
     fn a_server_that_is_declared_dead_stays_dead() {
         let members = Membership::new();
@@ -432,6 +434,7 @@ mod tests {
         assert!(!members.is_member(), "MEM-2");
     }
 
+    // shows: MEM-2, SRV-1
     #[test]
     fn a_server_that_was_declared_dead_before_it_heard_its_id_stays_dead() {
         let members = Membership::new();
@@ -444,6 +447,7 @@ mod tests {
         assert!(!members.is_member(), "MEM-1, MEM-2");
     }
 
+    // shows: MEM-2, SRV-1
     #[test]
     fn pings_tell_the_dead_from_the_new() {
         let members = Membership::new();
@@ -463,6 +467,7 @@ mod tests {
         );
     }
 
+    // shows: MEM-4
     #[test]
     fn the_newest_server_is_not_taken_for_a_new_one_when_it_has_left() {
         let members = Membership::new();

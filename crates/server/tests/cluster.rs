@@ -170,6 +170,7 @@ fn a_lone_server_keeps_its_replicas_on_its_own_disk() {
     cluster.read_all(100);
 }
 
+// shows: LEASE-4
 #[test]
 fn a_volatile_cluster_serves_without_replicas() {
     let cluster = Cluster::new(2, 0);

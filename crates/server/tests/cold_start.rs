@@ -161,6 +161,7 @@ fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId,
 /// COORD-10: a master dies, the machine of one of its three backups loses power, and the other two
 /// are away. What the one has of the head may lack what was acknowledged last, so it is not taken
 /// for the end of the log; when the others are back, everything is.
+// shows: BACKUP-11, COORD-10
 #[test]
 fn a_head_that_may_have_lost_its_end_is_waited_for() {
     let rig = Rig::of(80, 5, 3);
@@ -192,6 +193,7 @@ fn a_head_that_may_have_lost_its_end_is_waited_for() {
 /// BACKUP-12: the last write to the open head of a master has rotted on one of its three backups,
 /// and the other two are away. The log does not end before that write, although only its end is
 /// damaged; when the others are back, everything is.
+// shows: BACKUP-12
 #[test]
 fn a_head_whose_last_write_has_rotted_does_not_end_the_log() {
     let _marks = Marks::to_reach(&["backup-last-write-rotten"]);

@@ -58,6 +58,7 @@ fn ends_before_it_joins(rig: &Rig, of: usize) {
 
 /// REP-13. What readers do not look at has turned over in the owner's memory; then a backup is
 /// lost, and what it had is to be written anew from there.
+// shows: REP-13
 #[test]
 fn a_bit_that_turned_over_reaches_no_new_replica() {
     let _marks = Marks::to_reach(&["memory-corrupt-server-ends"]);
@@ -90,6 +91,7 @@ fn a_bit_that_turned_over_reaches_no_new_replica() {
 }
 
 /// CLEAN-10. What was replayed waits for its replicas when the bits turn over.
+// shows: CLEAN-10
 #[test]
 fn what_a_recovery_master_replayed_is_compared_before_it_joins() {
     let rig = Rig::of(2, 5, 2);
@@ -122,6 +124,7 @@ fn moving(rig: &Rig, objects: u32, pause: Duration) -> (usize, usize) {
 }
 
 /// CLEAN-10. All objects were replayed when the bits turn over.
+// shows: CLEAN-10
 #[test]
 fn what_a_receiver_replayed_is_compared_before_it_joins() {
     let rig = Rig::of(3, 4, 2);
@@ -135,6 +138,7 @@ fn what_a_receiver_replayed_is_compared_before_it_joins() {
 }
 
 /// CLEAN-10. Nobody serves a frozen tablet, so what has its replicas by then is compared already.
+// shows: CLEAN-10
 #[test]
 fn what_a_receiver_replayed_is_compared_bit_by_bit_while_the_tablet_is_served() {
     let rig = Rig::of(4, 4, 2);

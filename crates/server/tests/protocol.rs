@@ -15,10 +15,10 @@ use pluvio_units::{
     SEGMENT_BYTES, SegmentId, SequenceNumber, Size, TableId,
 };
 use pluvio_wire::{
-    DropTablets, Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason,
-    RpcError, TabletSpec, TakeTablets, Write, call,
+    DropTablets, Header, Recover, RecoverySegment, Refusal, RetryReason, RpcError, TabletSpec,
+    TakeTablets, call,
 };
-use rig::{FrameOnDisk, LONG, Rig};
+use rig::{FrameOnDisk, LONG, Rig, objects};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -51,14 +51,12 @@ fn zombie_reads(seed: u64) {
     rig.sim.spawn(rig.client.id, "stubborn reader", async move {
         loop {
             let sent = env.clock.now();
-            let read = Read {
-                table: table_id,
-                key: b"key 0".to_vec(),
-                rules: RejectRules::default(),
-            };
             let limit = Duration::from_millis(100);
-            if let Ok(reply) = call(&*env.network, &address, Header::to(id), &read, limit).await {
-                also.lock().unwrap().push((sent, reply.value));
+            let (header, object) = (Header::to(id), (table_id, b"key 0".as_slice()));
+            let read = objects::read(&*env.network, &address, header, object, limit).await;
+            if let Ok(found) = read {
+                let value = found.map_or_else(Bytes::new, |(_, value)| value.into());
+                also.lock().unwrap().push((sent, value));
             }
             env.clock.sleep(Duration::from_millis(5)).await;
         }
@@ -93,6 +91,7 @@ fn zombie_reads(seed: u64) {
     );
 }
 
+// shows: LEASE-1, LEASE-2, SRV-1
 #[test]
 fn a_server_that_was_cut_off_shows_nothing_that_others_have_changed() {
     for seed in 0..8 {
@@ -100,6 +99,7 @@ fn a_server_that_was_cut_off_shows_nothing_that_others_have_changed() {
     }
 }
 
+// shows: LEASE-1
 #[test]
 fn a_server_that_is_still_a_member_serves_through_a_loss_of_the_coordinator() {
     let rig = Rig::of(3, 4, 2);
@@ -128,6 +128,7 @@ fn a_server_that_is_still_a_member_serves_through_a_loss_of_the_coordinator() {
 }
 
 /// It begins a new cluster, whose server list gets ahead of the one that the servers have (MEM-6).
+// shows: MEM-6
 #[test]
 fn a_coordinator_that_lost_its_store_does_not_oust_the_servers() {
     let _marks = Marks::to_reach(&["server-ignores-coordinator"]);
@@ -256,6 +257,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
 }
 
 /// Who has a map of before may be about to write.
+// shows: MIG-6
 #[test]
 fn a_table_is_not_forgotten_while_an_operation_on_it_may_be_under_way() {
     let rig = Rig::of(12, 3, 2);
@@ -336,16 +338,12 @@ fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
     let server = rig.server(owner).expect("it has started");
     let write = |cluster| {
         let env = rig.client.env.clone();
-        let request = Write {
-            table: table.id(),
-            key: b"key 0".to_vec(),
-            rules: RejectRules::default(),
-            value: Bytes::from("new"),
-        };
+        let table = table.id();
         let header = Header::within(cluster, server.id());
         let address = Address::from(&*format!("server-{owner}"));
         rig.run(&rig.client, async move {
-            call(&*env.network, &address, header, &request, LONG).await
+            let object = (table, b"key 0".as_slice(), b"new".as_slice());
+            objects::write(&*env.network, &address, header, object, LONG).await
         })
     };
     let foreign = write(ClusterId(server.cluster().0 ^ 1));
@@ -358,6 +356,7 @@ fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
 
 /// Another core executes an operation when a copy of it arrives: that one is to come again, and is
 /// executed if the first was not.
+// shows: EO-1
 #[test]
 fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
     let _marks = Marks::to_reach(&["completion-in-progress"]);
@@ -379,22 +378,18 @@ fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
     };
     let write = || {
         let env = rig.client.env.clone();
-        let request = Write {
-            table: table.id(),
-            key: b"key 0".to_vec(),
-            rules: RejectRules::default(),
-            value: Bytes::from("new"),
-        };
+        let table = table.id();
         let address = Address::from(&*format!("server-{owner}"));
         rig.run(&rig.client, async move {
             let limit = Duration::from_secs(1);
-            call(&*env.network, &address, header, &request, limit).await
+            let object = (table, b"key 0".as_slice(), b"new".as_slice());
+            objects::write(&*env.network, &address, header, object, limit).await
         })
     };
     let place = (table.id(), table.hash(b"key 0"));
     // No time at which anybody would forget the client.
     let now = Duration::from_secs(1 << 40);
-    let running = work.store().completions().admit(operation, place, now);
+    let running = work.store().admit(operation, place, now);
     let refused = write().expect_err("it runs");
     let in_progress = matches!(
         refused,
@@ -412,6 +407,7 @@ fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
 
 /// REC-5: an attempt that has been withdrawn ends although the backup that it waits for does not
 /// answer.
+// shows: REC-5
 #[test]
 fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
     let rig = Rig::of(7, 3, 1);
@@ -463,6 +459,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
 /// REC-5: an attempt that waits for replicas is withdrawn by the next coordinator's attempt, and is
 /// over before its backups answer: the memory that it had is enough for the next one, and its
 /// frames are freed.
+// shows: REC-5
 #[test]
 fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
     let marks = Marks::to_reach(&["recovery-withdrawn-awaiting-replicas"]);
@@ -538,6 +535,7 @@ fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
 
 /// A backup that comes back asks the master what of the replicas on its disk is still needed. The
 /// master must not take them for those of a backup that it believes to be alive.
+// shows: BACKUP-6
 #[test]
 fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() {
     for seed in 0..6 {
@@ -557,8 +555,9 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
     }
 }
 
-/// Nobody reads what a crash could take back (e5): a write that no backup has is in its master's
+/// Nobody reads what a crash could take back: a write that no backup has is in its master's
 /// memory, and a reader of it waits.
+// shows: EO-3, STORE-2
 #[test]
 fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     for seed in 0..5 {
@@ -572,34 +571,18 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
         }
         let to = Address::from(&*format!("server-{owner}"));
         let (env, at, table_id) = (rig.client.env.clone(), to.clone(), table.id());
-        let (write, read) = (
-            Write {
-                table: table_id,
-                key: b"key 0".to_vec(),
-                rules: RejectRules::default(),
-                value: Bytes::from("taken back"),
-            },
-            Read {
-                table: table_id,
-                key: b"key 0".to_vec(),
-                rules: RejectRules::default(),
-            },
-        );
         // Less than its lease lasts: it would answer if it had something to show.
         let limit = Duration::from_millis(300);
         rig.sim.spawn(rig.client.id, "writer", async move {
-            let written = call(&*env.network, &at, Header::to(id), &write, limit).await;
+            let object = (table_id, b"key 0".as_slice(), b"taken back".as_slice());
+            let written = objects::write(&*env.network, &at, Header::to(id), object, limit).await;
             assert!(written.is_err(), "{written:?}");
         });
         rig.sim.run_for(Duration::from_millis(50));
         let ask = |key: Vec<u8>| {
             let (env, to) = (rig.client.env.clone(), to.clone());
-            let read = Read {
-                key,
-                ..read.clone()
-            };
             rig.run(&rig.client, async move {
-                call(&*env.network, &to, Header::to(id), &read, limit).await
+                objects::read(&*env.network, &to, Header::to(id), (table_id, &key), limit).await
             })
         };
         let seen = ask(b"key 0".to_vec());
@@ -624,6 +607,7 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
 /// COORD-8: writes are only buffered, and a loss of power takes back what closed a frame. Its
 /// master crashes before it could say that the frame is of no use. What came after that segment
 /// must not be overlooked.
+// shows: COORD-8
 #[test]
 fn a_backup_whose_frame_is_open_again_does_not_end_the_log() {
     let taken_back = (0..6).filter(|seed| frame_open_again(*seed)).count();

@@ -119,6 +119,7 @@ fn us(duration: Duration) -> u64 {
 }
 
 /// What lives does not fit, however it is replayed.
+// shows: REC-2
 #[test]
 fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_tried_again() {
     let mut scene = Scene::new(2);

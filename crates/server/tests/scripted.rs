@@ -16,12 +16,12 @@ use pluvio_units::{
     HashRange, Marks, MetadataVersion, RecoveryId, SegmentId, ServerId, ServerListVersion,
 };
 use pluvio_wire::{
-    FatalKind, GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
-    RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplayStats, ReplicaInfo,
-    Request, RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
-    StartRecovery, TabletSpec, TakeTablets, UpdateServerList, Write, call, decode, reply,
+    FatalKind, GetRecoveryData, Header, Opcode, Ping, Recover, RecoveryMasterFinished,
+    RecoveryMasterFinishedReply, RecoverySegment, Refusal, ReplayStats, ReplicaInfo, Request,
+    RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
+    StartRecovery, TabletSpec, TakeTablets, UpdateServerList, call, decode, reply,
 };
-use rig::{LONG, Rig};
+use rig::{LONG, Rig, objects};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -88,6 +88,32 @@ impl Scene {
             let to = Address::from(&*format!("server-{of}"));
             call(&*env.network, &to, Header::to(id), &request, 5 * SECOND).await
         })
+    }
+
+    /// What the master has of the table that is recovered.
+    fn read(&self, key: &[u8]) -> Option<(pluvio_units::ObjectVersion, Vec<u8>)> {
+        let (env, id) = (self.rig.client.env.clone(), self.id(self.master));
+        let (to, table) = (self.address(), self.table.id());
+        let key = key.to_vec();
+        let read = self.rig.run(&self.rig.client, async move {
+            let header = Header::to(id);
+            objects::read(&*env.network, &to, header, (table, &key), 5 * SECOND).await
+        });
+        read.unwrap()
+    }
+
+    /// Writes to a table of the master's own.
+    fn write(&self, key: String) -> Result<pluvio_wire::Outcome, RpcError> {
+        let (env, id) = (self.rig.client.env.clone(), self.id(self.master));
+        let (to, table) = (self.address(), self.own.id());
+        self.rig.run(&self.rig.client, async move {
+            let object = (table, key.as_bytes(), &[2; VALUE][..]);
+            objects::write(&*env.network, &to, Header::to(id), object, 5 * SECOND).await
+        })
+    }
+
+    fn address(&self) -> Address {
+        Address::from(&*format!("server-{}", self.master))
     }
 
     fn work(&self) -> Arc<Master> {
@@ -367,6 +393,7 @@ fn put_off(answer: &Result<(), RpcError>) -> bool {
 
 /// Replays of two requests must not meet in one tablet, and a tablet that is being recovered is not
 /// taken as an empty one.
+// shows: REC-1
 #[test]
 fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before() {
     let scene = replayed(16, 1, 10);
@@ -401,17 +428,14 @@ fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_on
     let served = || scene.rig.owner(&scene.table, b"key 0") == Some(scene.master);
     scene.rig.sim.run_until(served, LONG).unwrap();
     for i in 0..OBJECTS {
-        let read = Read {
-            table: scene.table.id(),
-            key: format!("key {i}").into_bytes(),
-            rules: RejectRules::default(),
-        };
-        let found = scene.ask(scene.master, read).unwrap();
-        assert_eq!(found.value.len(), VALUE, "key {i}");
+        let key = format!("key {i}").into_bytes();
+        let (_, value) = scene.read(&key).expect("it is there");
+        assert_eq!(value.len(), VALUE, "key {i}");
     }
 }
 
 /// REC-3: otherwise a recovery of this master would find what was rejected.
+// shows: MIG-6, REC-3, REC-4
 #[test]
 fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     let scene = replayed(11, 1, 10);
@@ -437,6 +461,7 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
 
 /// REC-6: it may have been given the tablets, and not have heard of it. Who recovers its log then
 /// needs what it replayed.
+// shows: COORD-11, REC-6
 #[test]
 fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     let scene = replayed(14, 1, 10);
@@ -461,6 +486,7 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
 /// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of
 /// them either, and the report comes again: from an older coordinator, or one of another cluster
 /// that has the address for a while.
+// shows: COORD-11, REC-6
 #[test]
 fn a_report_that_is_refused_for_another_reason_comes_again() {
     let scene = replayed(15, 1, 10);
@@ -481,6 +507,7 @@ fn a_report_that_is_refused_for_another_reason_comes_again() {
 }
 
 /// Nothing is gained by asking again, and what else is to be recovered waits for it.
+// shows: REC-2
 #[test]
 fn what_all_backups_say_they_cannot_give_is_not_asked_for_again() {
     let scene = replayed(17, 1, 10);
@@ -554,6 +581,7 @@ fn a_segment_that_no_backup_gives_is_given_up_after_ten_seconds() {
 
 /// REC-4: what the cleaner copied out of them would stay. Nothing else is as worth cleaning as they
 /// are.
+// shows: REC-3, REC-4
 #[test]
 fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
     let scene = replayed(12, 8, 10);
@@ -574,13 +602,7 @@ fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
 fn fill_memory(scene: &Scene) {
     for i in 0.. {
         assert!(i < 1000, "memory has an end");
-        let write = Write {
-            table: scene.own.id(),
-            key: format!("more {i}").into_bytes(),
-            rules: RejectRules::default(),
-            value: Bytes::from(vec![2; VALUE]),
-        };
-        match scene.ask(scene.master, write) {
+        match scene.write(format!("more {i}")) {
             Ok(_) => {}
             Err(RpcError::Refused(Refusal::Retry { why, .. })) => {
                 assert_eq!(why, RetryReason::MemoryFull, "write {i}");

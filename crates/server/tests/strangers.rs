@@ -80,6 +80,7 @@ fn serves_among_impostors(ids_apart: u64, clusters_apart: u64) -> bool {
 
 /// LEASE-1: it keeps no replica of this server, and takes part in no recovery of it whatever
 /// happens here.
+// shows: LEASE-1
 #[test]
 fn a_witness_of_another_cluster_is_none() {
     assert!(serves_among_impostors(0, 0), "these pass for its witnesses");
@@ -88,6 +89,7 @@ fn a_witness_of_another_cluster_is_none() {
 }
 
 /// It would declare this one dead.
+// shows: MEM-6
 #[test]
 fn a_list_of_another_cluster_is_refused_and_changes_nothing() {
     let rig = Rig::of(12, 2, 1);

@@ -32,18 +32,6 @@
 //!   [`CLIENT_VALUES_MAX`] of a client, whose first one is always admitted. Room is made before
 //!   anything changes, and without room the operation is refused.
 //!
-//! COMP-1 and COMP-7 are asserted when an execution ends, COMP-5 of each record that is counted off. What shows
-//! them: COMP-1 `a_retry_is_told_the_first_result_and_not_done_again`, COMP-2
-//! `what_is_acknowledged_is_never_executed_again`, COMP-3
-//! `a_client_is_forgotten_only_when_it_must_have_given_up`, COMP-4
-//! `results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same`,
-//! `a_batch_that_all_others_wait_for_is_admitted_whole`,
-//! `the_oldest_operations_have_room_of_their_own`,
-//! `what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile` and
-//! `clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile`,
-//! COMP-5 `unacknowledged_results_survive_cleaning_and_two_crashes`, COMP-6
-//! `what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes`.
-//!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
 use crate::engine::EngineError;

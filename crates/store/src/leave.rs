@@ -9,10 +9,6 @@
 //!   not found as well: the copy gets a checksum of its own, and the replicas of the original are
 //!   freed.
 //!
-//! LEAVE-1 is shown by `objects_that_the_cleaner_moves_leave_exactly_once`, LEAVE-3 by
-//! `corrupt_memory_stops_the_process_and_says_where`; LEAVE-2 is the receiver's part, which
-//! `the_receiver_is_killed_at_every_message` (crate `sim`) tries.
-//!
 //! Stores whose values are overwritten in place are not moved: only embedded stores are such.
 
 use crate::completions::LeavingResults;

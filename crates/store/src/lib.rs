@@ -7,7 +7,7 @@
 //!
 //! Invariants
 //! - STORE-1: the version of a key only grows, also over delete and re-create: a new object gets at
-//!   least the safe version, and the safe version is raised above every version deleted (e1).
+//!   least the safe version, and the safe version is raised above every version deleted.
 //! - STORE-2: an index slot is *pending* from the append of its entry until [`Engine::settle`];
 //!   what a reader learns from a pending slot carries the position to wait for. That holds for
 //!   absence too: the slot of a deleted key points to its tombstone until that is durable.
@@ -21,13 +21,6 @@
 //! - STORE-5: what a change rests on is never durable later than the change: while an entry is
 //!   pending, the next entry of its key is appended behind it, to the same log. Otherwise a crash
 //!   could keep an increment that counts another one and lose that one's completion record.
-//!
-//! STORE-1 is asserted at each update. What shows the others: STORE-2
-//! `what_is_not_durable_is_marked_for_readers_also_when_it_is_gone`, which also sees slots come to
-//! rest; STORE-3 `random_updates_with_cleaning_equal_the_model` and
-//! `what_was_durable_is_recovered_in_any_order` (crate `log` asserts LOG-14 of each entry); STORE-4
-//! `corrupt_memory_stops_the_process_and_says_where`; STORE-5
-//! `what_rests_on_a_pending_entry_is_appended_behind_it`.
 //!
 //! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;
 //! whoever needs durability waits for the position in [`Appended`](pluvio_log::Appended).

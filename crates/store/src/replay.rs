@@ -2,7 +2,7 @@
 //!
 //! The index decides: an entry counts only if it is newer than what the index has for its key.
 //! Tombstones go into the index as well while the replay runs, because an older object may come
-//! later (e7). What counts is appended to a side log of this master, so that its replication can
+//! later. What counts is appended to a side log of this master, so that its replication can
 //! begin at once.
 //!
 //! - REPLAY-1: the result does not depend on the order of the entries, nor on how often one comes.
@@ -12,10 +12,6 @@
 //! - REPLAY-4: after a survey of everything ([`Replay::survey`]) nothing is copied that does not
 //!   live in the end. Replicas of a segment may differ in what is dead (CLEAN-8 in crate `log`), so
 //!   it does not matter if the replay reads others than the survey did.
-//!
-//! REPLAY-1 and REPLAY-3 are shown by `what_was_durable_is_recovered_in_any_order`, and so is
-//! REPLAY-2, by recovering from what the first recovery wrote; REPLAY-4 is shown by
-//! `a_log_larger_than_memory_is_replayed_after_a_survey`.
 
 mod survey;
 

@@ -293,6 +293,7 @@ fn in_child(case: &str) {
     panic!("the process went on");
 }
 
+// shows: CLEAN-9, LEAVE-3, STORE-4
 #[test]
 fn corrupt_memory_stops_the_process_and_says_where() {
     if let Ok(case) = std::env::var(CASE) {

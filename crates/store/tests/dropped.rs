@@ -87,14 +87,14 @@ fn nothing_that_is_written_while_a_table_is_dropped_stays_alive() {
 fn nothing_comes_into_a_table_that_was_dropped_before() {
     let store = open();
     let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
-    put(&store, &table, "key").unwrap();
+    let _ = put(&store, &table, "key").unwrap();
     store.drop_table(TableId(1));
     let tablets = vec![(Arc::clone(&table), HashRange::ALL)];
     let mut replay = Replay::new(&store, LogId(0), tablets).unwrap();
 
     let other = open();
     let source = other.table(TableId(1), 7, HashRange::ALL).unwrap();
-    put(&other, &source, "another").unwrap();
+    let _ = put(&other, &source, "another").unwrap();
     let object = other.copy_objects(&source, HashRange::ALL, 10_000).data;
     let mut tombstone = Vec::new();
     let deleted = Some(ObjectVersion(3));

@@ -531,6 +531,7 @@ impl Host for Machine {
     }
 }
 
+// shows: EMBED-2
 #[test]
 fn the_last_handle_ends_the_threads() {
     let machine = Arc::new(Machine::default());

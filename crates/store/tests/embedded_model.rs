@@ -178,7 +178,12 @@ impl World {
         let value = self.model.get(&key).map(|(_, value)| value.clone());
         let before = match &value {
             None => Some(0),
-            Some(text) => std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()),
+            // A number is what printing it gives.
+            Some(text) => std::str::from_utf8(text)
+                .ok()
+                .and_then(|text| Some((text, text.parse::<i64>().ok()?)))
+                .filter(|(text, number)| *text == number.to_string())
+                .map(|(_, number)| number),
         };
         let mut full = None;
         let done = with_room(&self.store, || match table.increment(&key, by) {

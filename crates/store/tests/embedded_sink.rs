@@ -69,6 +69,7 @@ fn versions_of_a_dropped_table_are_not_given_again() {
     assert!(kept.next_version > last);
 }
 
+// shows: EMBED-4
 #[test]
 fn what_was_synced_is_read_back_and_lives_on_in_another_store() {
     let disk = Disk::default();
@@ -242,6 +243,7 @@ fn torment_with(builder: StoreBuilder, threads: u32, disk: &Disk) {
     assert!(stats.sink_bytes <= 2 * stats.memory_bytes + (16 << 20));
 }
 
+// shows: EMBED-4
 #[test]
 fn nothing_synced_is_lost_while_both_levels_clean() {
     torment(Cleaning::TwoLevel, 2, &Disk::default());

@@ -223,6 +223,7 @@ mod needs_invariant_tsc {
     }
 }
 
+// shows: EMBED-3
 #[test]
 fn a_thread_that_panics_in_a_call_leaves_the_store_usable() {
     for update in [UpdatePolicy::Append, UpdatePolicy::InPlace] {

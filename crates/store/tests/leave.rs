@@ -41,6 +41,7 @@ fn kept(n: u32) -> (String, Vec<u8>) {
 /// LEAVE-1. An object that the cleaner has moved, to a segment that may not be part of the log yet,
 /// is still found through the index, and once: whoever walked the log instead would miss it or meet
 /// it twice.
+// shows: LEAVE-1, MIG-3
 #[test]
 fn objects_that_the_cleaner_moves_leave_exactly_once() {
     let (store, table) = open();

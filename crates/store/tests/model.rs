@@ -140,6 +140,7 @@ impl Run {
     }
 }
 
+// shows: STORE-3
 #[test]
 fn random_updates_with_cleaning_equal_the_model() {
     let mut run = Run::new(Durability::Volatile, Tombstones::default(), 1);
@@ -156,6 +157,7 @@ fn random_updates_with_cleaning_equal_the_model() {
     );
 }
 
+// shows: REPLAY-1, REPLAY-2, REPLAY-3, STORE-1, STORE-3
 #[test]
 fn what_was_durable_is_recovered_in_any_order() {
     let both = [Tombstones::Every, Tombstones::Deletes].into_iter().cycle();
@@ -194,7 +196,7 @@ fn what_was_durable_is_recovered_in_any_order() {
         let side = recover(&third, images, &run.model, &mut run.rng);
         let _ = side.commit().expect("a volatile side log is durable");
         assert_same(&third, &table(&third), &run.model);
-        // A key that was deleted gets a higher version wherever it is made again (e1).
+        // A key that was deleted gets a higher version wherever it is made again.
         assert!(run.deleted > ObjectVersion(1));
         for store in [&run.store, &other, &third] {
             assert!(store.space().safe_version() > run.deleted);
@@ -226,6 +228,7 @@ fn recover(
     side
 }
 
+// shows: REC-3, REPLAY-1
 #[test]
 fn an_aborted_replay_leaves_nothing() {
     let store = open(Durability::Volatile, 1, Size::mib(64));
@@ -289,6 +292,7 @@ fn a_version_behind_which_there_is_none_is_refused() {
 
 /// Every key overwritten many times: without a survey all versions take memory until the replay
 /// ends.
+// shows: REPLAY-4
 #[test]
 fn a_log_larger_than_memory_is_replayed_after_a_survey() {
     let store = open(Durability::Volatile, 1, Size::mib(64));
@@ -341,6 +345,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
     assert!(safe > ObjectVersion(versions), "{safe:?}");
 }
 
+// shows: STORE-2
 #[test]
 fn what_is_not_durable_is_marked_for_readers_also_when_it_is_gone() {
     let store = open(Durability::Replicated, 1, Size::mib(64));
@@ -378,12 +383,13 @@ fn what_is_not_durable_is_marked_for_readers_also_when_it_is_gone() {
     );
 }
 
+// shows: EMBED-2
 #[test]
 fn the_last_handle_frees_the_memory() {
     let store = open(Durability::Replicated, 2, Size::mib(64));
     let table = table(&store);
     let cleaner = store.cleaner(CleanerOptions::default());
-    put(&store, &table, LogId(1), b"k", b"v").unwrap();
+    let _ = put(&store, &table, LogId(1), b"k", b"v").unwrap();
     let space = Arc::downgrade(store.space());
     drop((table, store));
     assert!(space.upgrade().is_some(), "the cleaner works on it");

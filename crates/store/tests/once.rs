@@ -103,6 +103,7 @@ fn write(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) {
     assert!(ops::written(&applied) > ObjectVersion(0));
 }
 
+// shows: COMP-1, EO-1
 #[test]
 fn a_retry_is_told_the_first_result_and_not_done_again() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -120,6 +121,7 @@ fn a_retry_is_told_the_first_result_and_not_done_again() {
     );
 }
 
+// shows: EO-1, EO-2
 #[test]
 fn conditional_results_stay_what_they_were() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -140,6 +142,7 @@ fn conditional_results_stay_what_they_were() {
     assert_eq!(again, Some(Outcome::Deleted { version, output }));
 }
 
+// shows: EO-1
 #[test]
 fn a_duplicate_of_a_running_operation_waits_and_one_that_did_nothing_is_executed() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -153,6 +156,7 @@ fn a_duplicate_of_a_running_operation_waits_and_one_that_did_nothing_is_executed
     assert_eq!(store.completions().results(), 0);
 }
 
+// shows: COMP-2, EO-1
 #[test]
 fn what_is_acknowledged_is_never_executed_again() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -165,6 +169,7 @@ fn what_is_acknowledged_is_never_executed_again() {
     assert_eq!(store.completions().results(), 1);
 }
 
+// shows: EO-1
 #[test]
 fn a_number_that_is_used_for_another_key_is_noticed() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -175,6 +180,7 @@ fn a_number_that_is_used_for_another_key_is_noticed() {
     ));
 }
 
+// shows: COMP-4, EO-5
 #[test]
 fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -193,6 +199,7 @@ fn results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
 
 /// The items of a batch are acknowledged together: if one of them were refused, the others' results
 /// would stay, and with them those of all later operations that fill the table.
+// shows: COMP-4, EO-5
 #[test]
 fn a_batch_that_all_others_wait_for_is_admitted_whole() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -212,6 +219,7 @@ fn a_batch_that_all_others_wait_for_is_admitted_whole() {
     assert_eq!(store.completions().results(), 1);
 }
 
+// shows: COMP-4, EO-5
 #[test]
 fn the_oldest_operations_have_room_of_their_own() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -257,6 +265,7 @@ fn replay_records(
     let _ = side.commit().expect("everything is durable at once");
 }
 
+// shows: COMP-4, EO-1, EO-5
 #[test]
 fn what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_meanwhile() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -280,6 +289,7 @@ fn what_a_replay_brings_is_kept_beyond_the_bound_and_new_operations_are_refused_
     assert_eq!(store.completions().results(), 1);
 }
 
+// shows: COMP-4, EO-5
 #[test]
 fn clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refused_meanwhile() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -301,6 +311,7 @@ fn clients_that_a_replay_brings_are_kept_beyond_the_bound_and_new_ones_are_refus
     drop(execution(&store, &table, new, b"k"));
 }
 
+// shows: COMP-3, EO-1, EO-4
 #[test]
 fn a_client_is_forgotten_only_when_it_must_have_given_up() {
     let (store, table) = open(Durability::Replicated, 1);
@@ -320,6 +331,7 @@ fn a_client_is_forgotten_only_when_it_must_have_given_up() {
     drop(execution(&store, &table, id(1, 1, 0), b"k"));
 }
 
+// shows: EO-3, STORE-5
 #[test]
 fn what_rests_on_a_pending_entry_is_appended_behind_it() {
     let (store, table) = open(Durability::Replicated, 2);
@@ -363,6 +375,7 @@ fn results_of_keys_that_leave_are_forgotten() {
 
 /// A late copy of it may come to a server that had the key before and has it again: nothing but
 /// this tells that server.
+// shows: COMP-6, EO-6
 #[test]
 fn what_was_acknowledged_elsewhere_is_not_executed_where_the_key_comes() {
     let (store, table) = open(Durability::Volatile, 1);
@@ -498,13 +511,14 @@ fn assert_answered(store: &Engine, table: &EngineTable, clients: &BTreeMap<u64, 
             let again = answer(store, table, id, key);
             assert_eq!(
                 again,
-                Some(*outcome),
+                Some(outcome.clone()),
                 "operation {sequence} of client {client}"
             );
         }
     }
 }
 
+// shows: COMP-5, EO-1, EO-2
 #[test]
 fn unacknowledged_results_survive_cleaning_and_two_crashes() {
     for seed in 0..4 {
@@ -532,6 +546,7 @@ fn unacknowledged_results_survive_cleaning_and_two_crashes() {
     }
 }
 
+// shows: REC-3
 #[test]
 fn a_replay_that_is_given_up_leaves_no_results() {
     let (store, table) = open(Durability::Replicated, 1);

@@ -102,6 +102,7 @@ impl Scene {
     }
 }
 
+// shows: EO-1
 #[test]
 fn a_client_cut_off_from_the_coordinator_has_its_retry_answered_after_the_owner_crashed() {
     for seed in 0..3 {

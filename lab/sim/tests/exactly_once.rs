@@ -24,6 +24,7 @@ fn cluster(seed: u64) -> (Sim, ProcessId, Client, Armed) {
     (sim, process.id, client, armed)
 }
 
+// shows: EO-1
 #[test]
 fn a_retry_after_the_owner_crashed_is_answered_not_repeated() {
     for seed in 0..3 {
@@ -50,6 +51,7 @@ fn a_retry_after_the_owner_crashed_is_answered_not_repeated() {
     }
 }
 
+// shows: EO-1
 #[test]
 fn a_batch_whose_items_were_executed_by_a_crashed_server_is_not_executed_twice() {
     for seed in 0..3 {

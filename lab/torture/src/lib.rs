@@ -644,6 +644,7 @@ mod tests {
     }
 
     /// TORT-6.
+    // shows: TORT-6
     #[test]
     fn a_run_that_ends_early_leaves_its_evidence_and_says_where() {
         let folder = evidence_of(&line(""));

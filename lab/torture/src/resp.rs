@@ -1,6 +1,6 @@
 //! A connection to a Redis port: commands in pipelines, replies with their values.
 //!
-//! - RESP-1: replies are flat; one that nests, or is longer than [`REPLY_MAX`], breaks the
+//! - REPLY-1: replies are flat; one that nests, or is longer than [`REPLY_MAX`], breaks the
 //!   connection.
 
 use bytes::{Buf, Bytes, BytesMut};

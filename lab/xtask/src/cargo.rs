@@ -173,7 +173,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// What each package uses outside tests and build scripts, by name.
+/// The packages that each one uses outside tests and build scripts, by name.
 fn links(json: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let names: BTreeMap<&str, &str> = array(&json["packages"])
         .filter_map(|package| Some((package["id"].as_str()?, package["name"].as_str()?)))

@@ -1,9 +1,9 @@
 //! Files as records: CSV, JSON lines, plain lines, and what `pluvio export` writes.
 //!
-//! - REC-1: a record's line is the one a person finds with an editor, counted from 1.
-//! - REC-2: memory is bounded whatever the input: a line or CSV record over [`RECORD_BYTES_MAX`] is
-//!   refused, not collected.
-//! - REC-3: a bad record does not hide the ones behind it, unless it is [`BadRecord::last`].
+//! - INPUT-1: a record's line is the one a person finds with an editor, counted from 1.
+//! - INPUT-2: memory is bounded whatever the input: a line or CSV record over [`RECORD_BYTES_MAX`]
+//!   is refused, not collected.
+//! - INPUT-3: a bad record does not hide the ones behind it, unless it is [`BadRecord::last`].
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

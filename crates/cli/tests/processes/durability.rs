@@ -163,6 +163,7 @@ fn a_lone_server_comes_back_from_its_own_disk() {
     }
 }
 
+// shows: LEASE-1
 #[test]
 fn reads_and_writes_go_on_without_the_coordinator() {
     let seed = Random::seed();

@@ -248,6 +248,7 @@ fn leaders_are_killed_at_their_writes(kind: Kind) {
 mod needs_etcd {
     use super::*;
 
+    // shows: LEAD-1
     #[test]
     fn leaders_are_killed_at_their_writes_to_etcd() {
         leaders_are_killed_at_their_writes(Kind::Etcd);
@@ -257,6 +258,7 @@ mod needs_etcd {
 mod needs_zookeeper {
     use super::*;
 
+    // shows: LEAD-1
     #[test]
     fn leaders_are_killed_at_their_writes_to_zookeeper() {
         leaders_are_killed_at_their_writes(Kind::ZooKeeper);

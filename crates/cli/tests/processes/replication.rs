@@ -90,6 +90,7 @@ fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
     assert_filled(&cluster, 0, 400);
 }
 
+// shows: LEASE-3
 #[test]
 fn writes_wait_for_backups_and_status_says_why() {
     let cluster = Setup::servers(3).flags(&["--min-replicas", "2"]).start();

@@ -153,6 +153,7 @@ impl Scene {
 
 /// The others may have answered later than the suspect was asked for the fourth time, and contact
 /// may be back since.
+// shows: DETECT-1
 #[test]
 fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it() {
     let at_last: Script = |server, at| server == ServerId(2) || at >= SECOND;
@@ -168,6 +169,7 @@ fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it
 
 /// The only other server is silent when it is asked by the check, and has answered other pings:
 /// just now each time, or once, 100 ms before the first ping of the suspect.
+// shows: DETECT-1
 #[test]
 fn an_answer_of_the_last_half_second_is_a_witness_and_an_earlier_one_is_none() {
     for (times, is_up, asked) in [(100, false, None), (1, true, Some(500))] {
@@ -181,6 +183,7 @@ fn an_answer_of_the_last_half_second_is_a_witness_and_an_earlier_one_is_none() {
     }
 }
 
+// shows: DETECT-1
 #[test]
 fn eight_servers_that_nobody_suspects_are_asked_whether_anybody_answers() {
     let scene = scene(12, |_, _| false);

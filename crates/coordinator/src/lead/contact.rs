@@ -41,6 +41,7 @@ impl Contact {
 mod tests {
     use super::*;
 
+    // shows: LEAD-5
     #[test]
     fn contact_is_lost_after_many_pings_and_found_again_after_few() {
         let mut contact = Contact::default();
@@ -57,6 +58,7 @@ mod tests {
         assert!(!contact.is_lost());
     }
 
+    // shows: LEAD-5
     #[test]
     fn a_refused_connection_is_contact() {
         let mut contact = Contact::default();

@@ -525,6 +525,7 @@ mod tests {
         }]
     }
 
+    // shows: LEAD-1
     #[test]
     fn a_batch_on_a_store_that_was_set_back_ends_the_tenure() {
         in_simulation(|env| {
@@ -543,6 +544,7 @@ mod tests {
         });
     }
 
+    // shows: LEAD-2, LEAD-3
     #[test]
     fn who_releases_its_record_does_not_lead_while_the_answer_is_late() {
         in_simulation(|env| {
@@ -562,6 +564,7 @@ mod tests {
         });
     }
 
+    // shows: LEAD-4
     #[test]
     fn batches_are_cut_into_parts_that_fit() {
         let change = |n: usize| Change::Put {

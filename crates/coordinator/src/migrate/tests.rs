@@ -88,6 +88,7 @@ fn stage(state: &State, table: TableId, id: u64) -> Option<MoveStage> {
     state.move_of(table, MigrationId(id)).map(|m| m.stage)
 }
 
+// shows: COORD-6, MIG-1
 #[test]
 fn a_tablet_changes_its_owner_once_and_the_receiver_is_told_so_again() {
     let (mut state, table) = state();
@@ -142,6 +143,7 @@ fn another_clusters_receiver_is_told_nothing() {
     assert!(settle(&mut state, &nameless));
 }
 
+// shows: COORD-6, MIG-1
 #[test]
 fn what_failed_stays_and_a_late_success_changes_nothing() {
     let (mut state, table) = state();
@@ -157,6 +159,7 @@ fn what_failed_stays_and_a_late_success_changes_nothing() {
     assert_eq!(again.migration, Some(MigrationId(2)));
 }
 
+// shows: COORD-7, MIG-1
 #[test]
 fn a_crash_ends_the_migration_in_the_same_change() {
     let (mut state, table) = state();
@@ -192,6 +195,7 @@ fn a_crash_ends_the_migration_in_the_same_change() {
     assert_eq!(stage(&state, table, 1), None);
 }
 
+// shows: COORD-7, MIG-1
 #[test]
 fn a_dropped_table_moves_nowhere() {
     let (mut state, table) = state();
@@ -203,6 +207,7 @@ fn a_dropped_table_moves_nowhere() {
     assert!(!settle(&mut state, &report(1, 2, true)));
 }
 
+// shows: MIG-1
 #[test]
 fn a_range_is_cut_out_of_its_tablet() {
     let (mut state, table) = state();

@@ -88,6 +88,7 @@ fn all_tablets_of_the_crashed_server_are_recovered_then_it_is_removed() {
     assert!(matches!(prepare(&mut state), Prepared::Removed));
 }
 
+// shows: COORD-6
 #[test]
 fn who_got_a_partition_is_told_so_again_and_nobody_else_is() {
     let mut state = state();
@@ -105,6 +106,7 @@ fn who_got_a_partition_is_told_so_again_and_nobody_else_is() {
     assert_eq!(state.settle(&report(1, 2, 0), None), Ok(true));
 }
 
+// shows: COORD-6
 #[test]
 fn a_crashed_master_gets_nothing() {
     let mut state = state();
@@ -131,6 +133,7 @@ fn another_clusters_master_is_told_nothing() {
     assert_eq!(state.tables, before.tables);
 }
 
+// shows: COORD-11, REC-6
 #[test]
 fn a_master_that_crashed_is_not_told_that_it_does_not_own_what_it_was_given() {
     let mut state = state();
@@ -155,6 +158,7 @@ fn a_failed_partition_stays_with_the_crashed_server() {
     assert_eq!(tablets(&mut state).len(), 2);
 }
 
+// shows: COORD-6
 #[test]
 fn a_partition_is_taken_whole_or_not_at_all() {
     let mut state = state();

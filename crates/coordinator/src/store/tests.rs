@@ -73,6 +73,7 @@ fn is_full(_: &Path) -> io::Result<()> {
 }
 
 /// REDB-2.
+// shows: REDB-2
 #[test]
 fn redb_opens_no_file_that_is_not_settled() {
     let directory = tempfile::tempdir().unwrap();
@@ -221,6 +222,7 @@ async fn assert_holds(store: &RedbStore, count: usize) {
 }
 
 /// REDB-1.
+// shows: REDB-1
 #[test]
 fn a_batch_whose_commit_failed_anywhere_is_there_as_a_whole_or_not_at_all() {
     const BEFORE: usize = 5;
@@ -256,6 +258,7 @@ fn a_batch_whose_commit_failed_anywhere_is_there_as_a_whole_or_not_at_all() {
 }
 
 /// REDB-1.
+// shows: REDB-1
 #[test]
 fn a_full_device_takes_no_batches_and_loses_none() {
     /// How often the same batch is refused before nothing is expected to fit any more.

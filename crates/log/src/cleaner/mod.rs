@@ -35,11 +35,6 @@
 //! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed,
 //!   before the digest that lists them drops the victims: replicas that were made of memory in
 //!   which a bit had turned over would be all there is.
-//!
-//! CLEAN-5 is shown by `a_tombstone_stays_on_the_backups_as_long_as_the_segment_that_it_names`
-//! (`tests/two_levels.rs`), CLEAN-9 by `corrupt_memory_stops_the_process_and_says_where` (crate
-//! `store`), CLEAN-10 by `survivors_are_compared_with_their_checksums_before_the_victims_leave`
-//! (`tests/two_levels.rs`).
 
 mod balance;
 mod choose;

@@ -424,6 +424,7 @@ mod tests {
         HashRange::new(KeyHash(first), KeyHash(last))
     }
 
+    // shows: MIG-6
     #[test]
     fn ranges_that_have_left_are_joined() {
         let mut ranges = Vec::new();

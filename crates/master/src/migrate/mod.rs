@@ -20,6 +20,21 @@
 //! - MOVE-5: when the end of a migration is acknowledged, nothing is left to do for it: of a tablet
 //!   that has moved nothing is in the index, and no forgetting is under way that could meet it when
 //!   it comes back.
+//!
+//! What these, the store's and the coordinator's come to together:
+//! - MIG-1: at no time do two servers serve the same key (MOVE-1).
+//! - MIG-2: when the new owner is stored, the whole tablet is durable on the receiver's log, and
+//!   the log's digest lists it (MASTER-3).
+//! - MIG-3: objects, notes, results and safe version together are the tablet as it was frozen
+//!   (MOVE-2, LEAVE-1).
+//! - MIG-4: completion records go with their keys, so a retry is answered at the receiver (COMP-6).
+//! - MIG-5: the receiver's safe version is at least that of the owner at the freeze before it
+//!   serves.
+//! - MIG-6: entries of an earlier stay of the tablet never come back (JOIN-1).
+//! - MIG-7: a request of a migration that has ended neither freezes, nor unfreezes, nor forgets
+//!   anything, however late it comes (MOVE-3).
+//! - MIG-8: servers are told what the stored record says, again until they confirm it, by the next
+//!   coordinator, too (COORD-2, MOVE-5).
 
 mod arriving;
 mod ended;

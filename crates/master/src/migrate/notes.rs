@@ -86,6 +86,7 @@ mod tests {
             .collect()
     }
 
+    // shows: MIG-3
     #[test]
     fn a_key_has_one_note_with_its_latest_number() {
         let mut notes = Notes::default();
@@ -96,6 +97,7 @@ mod tests {
         assert_eq!(keys(&notes, 2), [(3, b"a".to_vec())]);
     }
 
+    // shows: MIG-3
     #[test]
     fn what_is_not_confirmed_can_be_asked_for_again() {
         let mut notes = Notes::default();

@@ -16,10 +16,6 @@
 //!   outermost one's epoch.
 //! - E3: slots at or above `high water` have never been claimed.
 //!
-//! E1 and E2 are asserted at each pin in builds with debug assertions, E3 by each look. That a slot
-//! is handed on in whole is shown by the model
-//! `threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on`.
-//!
 //! Threads: [`ReclaimEpochs::pin`] waits for nobody, except that threads without a slot share a
 //! mutex. The argument why a pin protects is in `protocol` and in `docs/memory.md`.
 //!

@@ -129,6 +129,7 @@ fn explore(f: impl Fn() + Send + Sync + 'static) {
     model.check(f);
 }
 
+// shows: M3
 #[test]
 fn a_reader_is_never_overtaken_by_the_reclaimer() {
     explore(|| {
@@ -181,6 +182,7 @@ fn a_thread_that_registers_during_a_look_is_not_overtaken() {
     });
 }
 
+// shows: E1
 #[test]
 fn threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on() {
     explore(|| {

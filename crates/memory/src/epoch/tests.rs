@@ -126,6 +126,7 @@ fn a_slot_whose_guard_was_leaked_is_not_given_away() {
     assert!(!epochs.is_quiesced(stamp), "blocked for ever, never unsafe");
 }
 
+// shows: T1
 #[test]
 fn one_thread_can_use_many_tables_one_after_the_other() {
     for _ in 0..300 {
@@ -137,6 +138,7 @@ fn one_thread_can_use_many_tables_one_after_the_other() {
     }
 }
 
+// shows: T2
 #[test]
 fn pins_in_destructors_of_a_dying_thread_work() {
     static EPOCHS: std::sync::OnceLock<ReclaimEpochs> = std::sync::OnceLock::new();
@@ -172,6 +174,7 @@ fn pins_in_destructors_of_a_dying_thread_work() {
 
 /// One writer moves a value from cell to cell and overwrites a cell as soon as its stamp is
 /// quiesced; a reader that finds a scrubbed cell was not protected.
+// shows: M3
 #[test]
 fn readers_never_meet_memory_that_is_used_again() {
     scrub_behind_readers(&epochs(2), 3000);
@@ -238,6 +241,7 @@ mod needs_invariant_tsc {
         }
     }
 
+    // shows: M3
     #[test]
     fn readers_never_meet_memory_that_is_used_again() {
         let epochs = ReclaimEpochs::with_clock(2, EpochClock::Tsc).unwrap();

@@ -7,9 +7,6 @@
 //! - T1: `LAST` names a claim in `CLAIMS`, and counter and slot of its table; or nothing.
 //! - T2: once a thread's `CLAIMS` are destroyed, its later guards (in destructors of other
 //!   thread-locals) are overflow guards.
-//!
-//! T1 is asserted as E1 is, by whose slot it leads to; T2 is shown by
-//! `pins_in_destructors_of_a_dying_thread_work`.
 
 use super::{Counter, ReclaimEpochs, Slot, Table};
 use core::cell::{Cell, RefCell};

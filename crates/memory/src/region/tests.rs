@@ -26,6 +26,7 @@ fn words_and_bytes_are_the_same_memory() {
     }
 }
 
+// shows: R3
 #[test]
 fn discarded_pages_read_as_zero_and_their_neighbours_stay() {
     for region in both() {

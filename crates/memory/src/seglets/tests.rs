@@ -62,6 +62,7 @@ fn the_cleaner_takes_its_reserve_first_and_then_from_everybody() {
     assert_eq!(pool.free(), free(2, 0, 2));
 }
 
+// shows: S2
 #[test]
 fn freed_seglets_refill_emergency_then_cleaner_then_default() {
     let pool = pool();
@@ -86,6 +87,7 @@ fn giving_a_seglet_back_twice_is_refused() {
     pool.give_back(taken);
 }
 
+// shows: S3
 #[test]
 fn what_was_freed_longest_ago_is_discarded_first_and_used_last() {
     let pool = pool();
@@ -103,6 +105,7 @@ fn what_was_freed_longest_ago_is_discarded_first_and_used_last() {
     assert_eq!(pool.free_with_pages(), 0);
 }
 
+// shows: S3
 #[test]
 fn pages_of_the_cleaners_reserve_go_back_too() {
     let pool = pool();
@@ -150,6 +153,7 @@ fn of_part(pool: &SegletPool, seglets: &[SegletIndex], part: u16) -> usize {
     of_part.count()
 }
 
+// shows: S4
 #[test]
 fn each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none() {
     let pool = divided();
@@ -166,6 +170,7 @@ fn each_part_has_its_seglets_and_takes_those_of_others_only_when_it_has_none() {
     assert_eq!(pool.free(), free(2, 1, 2));
 }
 
+// shows: S4
 #[test]
 fn reserves_come_to_be_of_all_parts_again() {
     let pool = divided();

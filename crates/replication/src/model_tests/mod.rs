@@ -720,6 +720,7 @@ impl World {
     }
 }
 
+// shows: LEASE-1, REP-1, REP-2, REP-3, REP-4, REP-5, REP-6, REP-7, REP-8, REP-9, REP-10, REP-12
 #[test]
 fn what_is_durable_is_found_by_recovery_whatever_happens() {
     let _marks = pluvio_units::Marks::to_reach(&["replica-lags"]);
@@ -763,6 +764,7 @@ fn what_is_durable_is_found_by_recovery_whatever_happens() {
     }
 }
 
+// shows: REP-5
 #[test]
 fn the_model_sees_a_replica_that_was_not_fenced() {
     // The check itself is checked: a stale replica that nobody recorded must be found.

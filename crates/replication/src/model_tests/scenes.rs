@@ -280,6 +280,7 @@ fn disks_without_room_for_the_next_head_are_told() {
 
 /// LEASE-1. An emergency head, which its successor does not list: who has that one needs no backup
 /// of the first.
+// shows: LEASE-1
 #[test]
 fn a_backup_is_a_witness_as_soon_as_it_may_have_the_next_head() {
     let mut met = 0;
@@ -319,6 +320,7 @@ fn a_backup_is_a_witness_as_soon_as_it_may_have_the_next_head() {
 /// LEASE-1. One backup has closed the first head and is gone, another one has the next head and is
 /// gone: who asks both needs nobody else, and what is left of the replicas is no help to the
 /// master.
+// shows: LEASE-1
 #[test]
 fn there_are_no_witnesses_while_a_replica_of_the_next_head_is_lost() {
     let mut met = 0;

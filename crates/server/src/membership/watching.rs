@@ -230,6 +230,7 @@ fn an_answer_between_two_silences_is_a_sign_of_life() {
 
 /// MEM-3: it may be this server that is cut off, and that was declared dead for it. It does not
 /// matter whom it pinged.
+// shows: MEM-3
 #[test]
 fn five_pings_in_a_row_without_an_answer_make_a_server_ask_the_coordinator() {
     let scene = scene(&[Some(2), Some(3), Some(4)]);
@@ -315,6 +316,7 @@ fn coordinators() -> Arc<Coordinators> {
 }
 
 /// It pings nobody, and nobody pings it any more: only the coordinator can tell (MEM-5).
+// shows: MEM-5
 #[test]
 fn the_only_server_learns_that_it_was_declared_dead() {
     let (sim, me, membership) = pair(Ousting {
@@ -335,6 +337,7 @@ fn the_only_server_learns_that_it_was_declared_dead() {
 }
 
 /// Neither its list nor its word that the server is up counts (MEM-6).
+// shows: MEM-6
 #[test]
 fn a_coordinator_of_another_cluster_neither_ousts_nor_confirms() {
     for (cluster, caller_is_member) in [(1, true), (2, true), (2, false)] {

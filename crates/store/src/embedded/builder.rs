@@ -312,8 +312,9 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads that may be inside the store at once without sharing a mutex, up to 65536. Default 512. The store's own
-    /// count, so there must be one more than cleaner threads, and one more with a sink. More callers work as well, slower.
+    /// Threads that may be inside the store at once without sharing a mutex, up to 65536. Default
+    /// 512. The store's own count, so there must be one more than cleaner threads, and one more
+    /// with a sink. More callers work as well, slower.
     pub fn threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads;
         self

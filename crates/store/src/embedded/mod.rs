@@ -26,12 +26,6 @@
 //! - EMBED-4: with a sink every change is in the log with what keeps dead what it replaces, and
 //!   [`Store::sync`] returns when the sink has all changes that returned before the call.
 //!
-//! EMBED-1 is asserted of each slot that is read. EMBED-2 is shown by
-//! `the_last_handle_ends_the_threads` and `the_last_handle_frees_the_memory`, EMBED-3 by
-//! `a_thread_that_panics_in_a_call_leaves_the_store_usable`, EMBED-4 by
-//! `what_was_synced_is_read_back_and_lives_on_in_another_store` and
-//! `nothing_synced_is_lost_while_both_levels_clean`.
-//!
 //! Threads: every method takes `&self`. Any number of threads may call, also more than there are
 //! epoch slots ([`StoreBuilder::threads_max`]); those beyond share a mutex. No call waits for
 //! another one for longer than a bucket or a head is locked.

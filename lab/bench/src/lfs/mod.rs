@@ -18,8 +18,8 @@
 //!
 //! Three policies choose segments: the emptiest first ([`Policy::Greedy`]), or by cost-benefit,
 //! `(1 - u) * age / (1 + u)`, where `age` is that of the youngest file of the segment, as LFS's
-//! formula was published ([`Policy::YoungestFile`]), or that of the segment itself, which is what the
-//! published results need ([`Policy::SegmentAge`]).
+//! formula was published ([`Policy::YoungestFile`]), or that of the segment itself, which is what
+//! the published results need ([`Policy::SegmentAge`]).
 //!
 //! - LFS-1: every file is live in exactly one slot; a segment's count of live files is the number
 //!   of its slots that hold a file's newest version.

@@ -1,8 +1,8 @@
 //! Runs workloads on a contestant, inside its process: fills it, random operations for a time,
 //! streams of operations to their end, and an idle spin to compare pauses with.
 //!
-//! - RUN-1: a value begins with its key, where it has room for it; a read compares them.
-//! - RUN-2: a write that was refused for want of memory is tried again until it is done, and
+//! - LOAD-1: a value begins with its key, where it has room for it; a read compares them.
+//! - LOAD-2: a write that was refused for want of memory is tried again until it is done, and
 //!   counted once.
 
 mod drawn;

@@ -1,4 +1,5 @@
-//! Commands of `pluvio` that this binary does: the same words, the same answers, the same exit code.
+//! Commands of `pluvio` that this binary does: the same words, the same answers, the same exit
+//! code.
 
 use crate::support::program::{command_through, pluvio, run};
 use serde_json::Value;

@@ -27,6 +27,7 @@ use struck::At;
 
 type Cluster = struck::Cluster<Message>;
 
+// shows: EO-1, EO-2, MIG-4
 #[test]
 fn a_tablet_moves_under_load_and_back_and_nothing_is_lost_or_doubled() {
     for seed in 0..3 {
@@ -96,6 +97,7 @@ fn the_owner_is_killed_at_every_message() {
     strike_at_every_message(Victim::Owner);
 }
 
+// shows: LEAVE-2
 #[test]
 fn the_receiver_is_killed_at_every_message() {
     strike_at_every_message(Victim::Receiver);
@@ -224,8 +226,9 @@ impl Halved {
     }
 }
 
-/// Versions never repeat (e1): whether a key is deleted and made again, its tablet moves, or its
+/// Versions never repeat: whether a key is deleted and made again, its tablet moves, or its
 /// server crashes, and although nothing is left of the entry that had the highest one.
+// shows: MIG-5, STORE-1
 #[test]
 fn versions_grow_over_deletes_moves_and_crashes() {
     for seed in 0..3 {
@@ -245,8 +248,9 @@ fn versions_grow_over_deletes_moves_and_crashes() {
     }
 }
 
-/// Entries of an earlier ownership never come back (e8): the log of the server that had the tablet
+/// Entries of an earlier ownership never come back: the log of the server that had the tablet
 /// before has objects that were deleted elsewhere, and nothing in it says so.
+// shows: MIG-6
 #[test]
 fn what_was_deleted_elsewhere_stays_deleted_when_its_first_owner_crashes() {
     for seed in 0..3 {
@@ -265,6 +269,7 @@ fn what_was_deleted_elsewhere_stays_deleted_when_its_first_owner_crashes() {
 }
 
 /// The same, when the tablet came back to its first owner by a recovery.
+// shows: MIG-6
 #[test]
 fn what_was_deleted_elsewhere_stays_deleted_when_its_recovery_master_had_it_before() {
     let mut came_back = 0;

@@ -7,8 +7,8 @@
 //! they like.
 
 use super::Report;
+use super::tree::{TREES, Tree};
 use crate::cargo::Metadata;
-use crate::tree::{TREES, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = "ARCHITECTURE.md";

@@ -1,12 +1,12 @@
 //! A test that a document names together with its file is in that file.
 //!
-//! The form is a name in a code span, or several, and behind them in parentheses the file, or "the
-//! same file", which is the last one named before. Names end with their sentence or cell: what
-//! stands before is not said to be in the file.
+//! The form is a name in a code span, or several, and behind them in parentheses the file. "The
+//! same file" is the last one named before. Names end with their sentence or cell: those before it
+//! are not said to be in the file.
 
 use super::Report;
-use crate::lex::is_word;
-use crate::tree::Tree;
+use super::lex::is_word;
+use super::tree::Tree;
 
 /// Looks at all documents but the changelog, decision records and measurements, which are dated.
 pub fn check(tree: &Tree, report: &mut Report) {

@@ -1,11 +1,12 @@
-//! Commands in documents exist: fenced `sh` blocks of README.md, CONTRIBUTING.md and docs/ are
-//! read, and every `cargo` and `pluvio` command in them is compared with what the programs know.
+//! Commands in documents exist. Of the fenced `sh` blocks in README.md, CONTRIBUTING.md and docs/,
+//! every `cargo` and `pluvio` command is compared with those that the programs know.
 //!
 //! For `pluvio` the built binary is asked (`--help` of each subcommand: exit code, subcommands and
-//! flags), which needs `pluvio-lab` beside it. Without them that is a note, not a finding: CI runs this after the tests built one.
+//! flags), which needs `pluvio-lab` beside it. Without them that is a note, not a finding: CI runs
+//! this after the tests built one.
 
 use super::Report;
-use crate::tree::Tree;
+use super::tree::Tree;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

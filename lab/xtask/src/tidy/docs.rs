@@ -5,8 +5,8 @@
 //! formulas) passes. Decision records and measurements are dated: names in them may have gone.
 
 use super::Report;
-use crate::lex::is_word;
-use crate::tree::{File, Tree};
+use super::lex::is_word;
+use super::tree::{File, Tree};
 use std::collections::BTreeSet;
 
 /// Top-level folders whose names make a span a path.
@@ -91,7 +91,7 @@ fn link_exists(tree: &Tree, from: &File, target: &str) -> bool {
     tree.has(&parts.join("/"))
 }
 
-/// What is wrong with a code span, if it names something of the code.
+/// The fault of a code span that names something of the code.
 fn problem(tree: &Tree, words: &BTreeSet<&str>, span: &str) -> Option<String> {
     let plain = span.bytes().all(|b| is_word(b) || b"/.-".contains(&b));
     if plain && FOLDERS.iter().any(|folder| span.starts_with(folder)) {
@@ -106,6 +106,9 @@ fn problem(tree: &Tree, words: &BTreeSet<&str>, span: &str) -> Option<String> {
         Some(path) => (path, true),
         None => (span, false),
     };
+    if words.contains(path) {
+        return None;
+    }
     let is_test = is_test_name(path) && !tree.rust().any(|(file, _)| quotes(file, path));
     let names: Vec<&str> = path.trim_start_matches('.').split("::").collect();
     let identifiers = names.iter().all(|name| is_identifier(name));

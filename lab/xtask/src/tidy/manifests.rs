@@ -1,12 +1,13 @@
 //! Rules for manifests: lints, versions in one place, folder names, licences of what we build on.
 
 use super::Report;
+use super::tree::{File, Tree, crate_of};
 use crate::cargo::Metadata;
-use crate::tree::{File, Tree, crate_of};
+use spdx::{Expression, ParseMode};
 use std::collections::BTreeSet;
 
 /// Crates with `unsafe` code; they spell their lints out.
-const UNSAFE: [&str; 3] = ["memory", "log", "env_os"];
+const UNSAFE: [&str; 2] = ["memory", "log"];
 /// The lints such a crate has to name, so that each block is confined and explained.
 const UNSAFE_LINTS: [&str; 3] = [
     "unsafe_code",
@@ -133,53 +134,11 @@ fn allowed(deny: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether an SPDX expression can be met with allowed licences alone. `AND` binds tighter than
-/// `OR`; the old form `MIT/Apache-2.0` means `OR`.
+/// Whether a licence expression can be met with allowed licences alone. The old form
+/// `MIT/Apache-2.0` means `OR`.
 fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
-    let spaced = expression
-        .replace('/', " OR ")
-        .replace('(', " ( ")
-        .replace(')', " ) ");
-    let tokens: Vec<&str> = spaced.split_whitespace().collect();
-    let mut at = 0;
-    either(&tokens, &mut at, allowed) && at == tokens.len()
-}
-
-fn either(tokens: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
-    let mut good = both(tokens, at, allowed);
-    while tokens.get(*at) == Some(&"OR") {
-        *at += 1;
-        good |= both(tokens, at, allowed);
-    }
-    good
-}
-
-fn both(tokens: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
-    let mut good = one(tokens, at, allowed);
-    while tokens.get(*at) == Some(&"AND") {
-        *at += 1;
-        good &= one(tokens, at, allowed);
-    }
-    good
-}
-
-fn one(tokens: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
-    let Some(&token) = tokens.get(*at) else {
-        return false;
-    };
-    *at += 1;
-    if token == "(" {
-        let good = either(tokens, at, allowed);
-        let closed = tokens.get(*at) == Some(&")");
-        *at += 1;
-        return good && closed;
-    }
-    let mut name = token.to_owned();
-    if tokens.get(*at) == Some(&"WITH") {
-        name = format!("{name} WITH {}", tokens.get(*at + 1).unwrap_or(&""));
-        *at += 2;
-    }
-    allowed.contains(&name)
+    Expression::parse_mode(expression, ParseMode::LAX)
+        .is_ok_and(|parsed| parsed.evaluate(|licence| allowed.contains(&licence.to_string())))
 }
 
 #[cfg(test)]

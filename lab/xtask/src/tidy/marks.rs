@@ -6,8 +6,8 @@
 //! `Marks::to_reach(&["name", …])`, and fails when one is missed.
 
 use super::Report;
-use crate::seeds;
-use crate::tree::Tree;
+use super::tree::Tree;
+use crate::ci::seeds;
 use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "marks";
@@ -25,7 +25,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
             (&mut tested, "Marks::to_reach(", true),
         ] {
             for (at, _) in rust.layers.code.match_indices(call) {
-                let line = crate::lex::line_of(&rust.layers.code, at);
+                let line = super::lex::line_of(&rust.layers.code, at);
                 if rust.tests_at(at) == in_tests {
                     let names = arguments(&file.text, line, call);
                     found.extend(names.map(|name| (name, (file.path.as_str(), line))));

@@ -8,25 +8,34 @@
 //!   not be looked at.
 //! - TIDY-2: exceptions are lines in `lab/xtask/tidy/`, each with its reason; an exception that
 //!   is not needed is a finding.
+//! - TIDY-3: where a rule is younger than the tree, the number of places that break it may only
+//!   fall (`ratchet`).
 
 mod arrows;
 mod claims;
 mod commands;
 mod docs;
 mod invariants;
+mod lex;
 mod manifests;
 mod marks;
 mod matches;
+mod prose;
+mod ratchet;
 mod sources;
+mod style;
+pub mod tree;
+mod way;
 mod words;
 
 use crate::cargo::Metadata;
-use crate::tree::Tree;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::fmt;
 use std::path::Path;
+use tree::Tree;
 
 pub use arrows::print_table;
+pub use invariants::write as write_invariants;
 
 /// One broken rule.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,6 +71,8 @@ impl fmt::Display for Finding {
 pub struct Report {
     /// Broken rules.
     pub findings: Vec<Finding>,
+    /// Places that break a rule of which the tree still has many: the ratchet counts them.
+    pub counted: Vec<Finding>,
     /// What is not wrong and should be known.
     pub notes: Vec<String>,
 }
@@ -76,6 +87,22 @@ impl Report {
         message: impl Into<String>,
     ) {
         self.findings.push(Finding {
+            path: path.to_owned(),
+            line,
+            rule,
+            message: message.into(),
+        });
+    }
+
+    /// Records a place that the ratchet counts (TIDY-3).
+    pub fn counted(
+        &mut self,
+        path: &str,
+        line: usize,
+        rule: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.counted.push(Finding {
             path: path.to_owned(),
             line,
             rule,
@@ -111,7 +138,7 @@ const REQUIRED: [(&str, &str); 11] = [
 ///
 /// # Errors
 /// The tree cannot be read or cargo cannot be run; broken rules are in the report instead.
-pub fn check(root: &Path) -> Result<Report> {
+fn check(root: &Path) -> Result<(Tree, Report)> {
     let tree = Tree::read(root)?;
     let metadata = Metadata::load(root)?;
     let mut report = Report::default();
@@ -125,21 +152,39 @@ pub fn check(root: &Path) -> Result<Report> {
     sources::check(&tree, &mut report);
     matches::check(&tree, &mut report);
     words::check(&tree, &mut report);
+    style::check(&tree, &mut report);
     docs::check(&tree, &mut report);
     claims::check(&tree, &mut report);
     invariants::check(&tree, &mut report);
     marks::check(&tree, &mut report);
+    way::check(&tree, &mut report);
     commands::check(&tree, &metadata.target, &mut report);
+    report.counted.sort();
+    ratchet::check(&tree, &mut report);
     report.findings.sort();
-    Ok(report)
+    Ok((tree, report))
 }
 
-/// Runs all rules and prints what they say; gives whether the tree is tidy.
+/// Runs all rules and prints what they say; gives whether the tree is tidy. With `--ratchet` it
+/// also lowers the ratchet's numbers; with `--places` it prints those instead, or what a room has.
 ///
 /// # Errors
-/// See [`check`].
-pub fn run(root: &Path) -> Result<bool> {
-    let report = check(root)?;
+/// See [`check`]; a flag is unknown.
+pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
+    let (tree, report) = check(root)?;
+    match flags {
+        [] => {}
+        ["--ratchet"] => ratchet::lower(&tree, &report)?,
+        ["--places"] => {
+            ratchet::print_counts(&report);
+            return Ok(true);
+        }
+        ["--places", room] => {
+            ratchet::print_places(&report, room);
+            return Ok(true);
+        }
+        _ => bail!("tidy knows --ratchet, --places and --places ROOM"),
+    }
     for note in &report.notes {
         println!("note: {note}");
     }
@@ -159,7 +204,7 @@ mod tests {
     #[test]
     fn the_tree_is_tidy() {
         let root = crate::cargo::root().expect("the workspace's root");
-        let report = super::check(&root).expect("the tree can be read");
+        let (_, report) = super::check(&root).expect("the tree can be read");
         let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         assert!(findings.is_empty(), "\n{}", findings.join("\n"));
     }

@@ -2,8 +2,8 @@
 //! selects, no `unwrap` outside tests.
 
 use super::Report;
-use crate::lex::{is_word, line_of, word_positions};
-use crate::tree::{File, Rust, Tree, crate_of};
+use super::lex::{is_word, line_of, word_positions};
+use super::tree::{File, Rust, Tree, crate_of};
 use std::collections::BTreeMap;
 
 /// Lines (tests included) from which a file is mentioned.
@@ -77,6 +77,9 @@ const VAGUE: [&str; 5] = ["common", "core", "helpers", "misc", "utils"];
 pub fn check(tree: &Tree, report: &mut Report) {
     for (file, rust) in tree.rust() {
         head_comment(file, report);
+        if rust.layers.tokens.is_none() {
+            report.finding(&file.path, 0, "head", "does not consist of Rust's tokens");
+        }
         selects(file, rust, report);
         os_door(file, rust, report);
         unwraps(file, rust, report);
@@ -299,6 +302,7 @@ mod tests {
         assert_eq!(findings("crates/log/src/a.rs", text), ["unwrap"]);
     }
 
+    // shows: TIDY-2
     #[test]
     fn long_files_need_a_reason() {
         let text = format!("//! a\n{}", "\n".repeat(LINES_MAX));

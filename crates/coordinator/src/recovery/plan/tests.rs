@@ -146,6 +146,7 @@ fn a_head_that_was_closed_anywhere_is_read_where_it_was_closed() {
 }
 
 /// COORD-8: backup 1 has lost what closed its frame. Segments 5 to 7 must not be overlooked.
+// shows: COORD-8
 #[test]
 fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
     let _marks = pluvio_units::Marks::to_reach(&["recovery-closed-head"]);
@@ -171,6 +172,7 @@ fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
     assert!(gap.contains("1 segments are missing (4)"), "{gap}");
 }
 
+// shows: COORD-8
 #[test]
 fn a_later_head_with_data_shows_that_the_one_before_it_was_closed() {
     let with = |later: ReplicaInfo| {
@@ -182,6 +184,7 @@ fn a_later_head_with_data_shows_that_the_one_before_it_was_closed() {
     assert!(text.contains("1 segments are missing (4)"), "{text}");
 }
 
+// shows: COORD-8
 #[test]
 fn a_later_head_that_does_not_list_one_shows_that_it_was_closed() {
     let inventories = [
@@ -191,6 +194,7 @@ fn a_later_head_that_does_not_list_one_shows_that_it_was_closed() {
     assert_eq!(complete(&inventories), [(5, vec![2]), (6, vec![2])]);
 }
 
+// shows: COORD-8
 #[test]
 fn of_three_open_heads_the_first_was_closed() {
     let inventories = [
@@ -222,6 +226,7 @@ fn stale_open_replicas_are_not_used() {
     assert!(reconstruct(&[stale], &epochs).is_err());
 }
 
+// shows: REP-6
 #[test]
 fn open_replicas_older_than_the_recorded_segment_are_stale_whatever_their_epoch() {
     let old = backup(1, vec![epoch(head(3, &[3]), 7)]);
@@ -355,6 +360,7 @@ fn the_longest_replica_of_a_head_is_read_first() {
     assert_eq!(complete(&inventories), [(2, vec![2, 1])]);
 }
 
+// shows: BACKUP-11, COORD-10
 #[test]
 fn a_head_that_may_have_lost_its_end_does_not_end_the_log_alone() {
     let _marks = pluvio_units::Marks::to_reach(&["recovery-doubtful-head"]);
@@ -376,6 +382,7 @@ fn a_head_that_may_have_lost_its_end_does_not_end_the_log_alone() {
     assert!(reconstruct(&[twice], &Epochs::new()).is_err());
 }
 
+// shows: BACKUP-11, COORD-10
 #[test]
 fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
     let short = doubtful(head(3, &[3]));
@@ -404,6 +411,7 @@ fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
     assert_eq!(found, [(3, vec![2])]);
 }
 
+// shows: BACKUP-11, COORD-10
 #[test]
 fn a_head_that_lost_its_end_and_was_followed_by_another_is_waited_for() {
     // Nothing but the replica that was closed would show that 3 is whole; 4 has no data yet.

@@ -14,6 +14,7 @@ fn with_logs(logs: u16, mut replica: ReplicaInfo) -> ReplicaInfo {
     replica
 }
 
+// shows: COORD-9
 #[test]
 fn a_head_that_says_what_no_master_has_is_none() {
     let good = backup(1, vec![head(4, &[4])]);
@@ -25,6 +26,7 @@ fn a_head_that_says_what_no_master_has_is_none() {
     }
 }
 
+// shows: COORD-9
 #[test]
 fn a_replica_of_a_log_that_its_master_has_not_is_left_out() {
     let good = backup(1, vec![head(4, &[4])]);
@@ -40,6 +42,7 @@ fn a_replica_of_a_log_that_its_master_has_not_is_left_out() {
     assert!(text.contains("no open head of log"), "{text}");
 }
 
+// shows: COORD-9
 #[test]
 fn a_segment_of_another_log_is_not_taken_for_one_of_this() {
     let heads = [in_log(0, 2, head(4, &[3, 4])), in_log(1, 2, head(5, &[5]))];
@@ -52,6 +55,7 @@ fn a_segment_of_another_log_is_not_taken_for_one_of_this() {
     assert_eq!(found, [(3, vec![3]), (4, vec![1]), (5, vec![1])]);
 }
 
+// shows: COORD-9
 #[test]
 fn of_two_heads_that_contradict_each_other_none_is_believed() {
     let text = incomplete(&[
@@ -110,6 +114,7 @@ fn anything() -> impl Strategy<Value = ReplicaInfo> {
 proptest! {
     /// Whatever backups answer: if that is a log, each segment is named once, with backups that
     /// offered it.
+    // shows: COORD-9
     #[test]
     fn no_answer_is_too_odd(
         answers in proptest::collection::vec(proptest::collection::vec(anything(), 0..8), 0..4),

@@ -2,10 +2,10 @@
 //!
 //! Invariants
 //! - TREE-1: paths are relative to the repository's root, with `/`, in sorted order.
-//! - TREE-2: build output and what `.gitignore` names at the root is not in the tree; the check
-//!   therefore says the same in a clone and in an unpacked archive.
+//! - TREE-2: the tree has neither build output nor anything that `.gitignore` names at the root. So
+//!   the check says the same in a clone and in an unpacked archive.
 
-use crate::lex;
+use super::lex;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Tree {
         for path in paths {
             let bytes =
                 std::fs::read(root.join(&path)).with_context(|| format!("cannot read {path}"))?;
-            // What is not text (pictures) is nobody's to check.
+            // Pictures are not checked.
             if let Ok(text) = String::from_utf8(bytes) {
                 sources.insert(path, text);
             }

@@ -134,7 +134,7 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
     Ok(table.iter().all(|ran| ran.held))
 }
 
-/// What was seen of each file, for a page.
+/// The table of all files, for a page.
 fn markdown(table: &[Ran]) -> String {
     let mut text = String::from("| file | steps a test | seconds | |\n|---|---|---|---|\n");
     for ran in table {

@@ -1,20 +1,20 @@
 //! Everything a fresh Debian machine with Rust can test, in one run, with one count at the end.
 //!
-//! All steps use the profile `test-fast`: the simulator and the process tests need its speed, its
-//! debug assertions and overflow checks are what debug builds are used for, and with one profile
-//! (and one selection of packages, so one set of features) each dependency is compiled once.
+//! All steps use the profile `test-fast`. The simulator and the process tests need its speed, and
+//! it has the debug assertions and overflow checks of a debug build. With one profile and one
+//! selection of packages each dependency is compiled once.
 //!
 //! Invariants
 //! - TEST-1: the last line is `N passed, N failed`, and adds up what the tests themselves counted.
-//! - TEST-2: a step that ends badly without counting a failure counts as one: a crash of a test
-//!   program or a build that fails cannot look like success. So does a run that tested nothing.
+//! - TEST-2: a step that ends badly without counting a failure counts as one. Such are a crash of a
+//!   test program, a build that fails, and a run that tested nothing.
 //! - TEST-3: a test that cannot run here does not count as passed. It is left out by the name of
-//!   what it needs, counted and listed; where that may not be missing, it counts as a failure
-//!   (SETUP-1, SETUP-2).
+//!   the thing it needs, counted and listed. It counts as a failure where that thing has to be
+//!   there (SETUP-1, SETUP-2).
 
+use super::seeds;
 use crate::cargo::{Metadata, program};
 use crate::process::{now, run_seen};
-use crate::seeds;
 use crate::setup::{self, Tools};
 use anyhow::{Context, Result, bail};
 use std::fs::File;

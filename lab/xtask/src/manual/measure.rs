@@ -1,13 +1,13 @@
-//! `cargo xtask measure-engine`: every experiment of the storage engine at a scale that takes some
-//! two hours on two processors, written to `docs/measurements/` over the numbers of the last time.
+//! `cargo xtask measure-engine`: every experiment of the storage engine, in some two hours on two
+//! processors. The numbers in `docs/measurements/` are written over those of the last time.
 //!
-//! Each experiment owns its rows (`NAME.csv`), its picture (`NAME.svg`) and its block in the page of
-//! its subject, between `<!-- measured: NAME -->` and the end mark: command, commit, day and machine.
-//! The rest of a page is written by hand, from the tables that a run leaves in the build folder
-//! (`measured/NAME.md`).
+//! Each experiment owns its rows (`NAME.csv`), its picture (`NAME.svg`) and its block in the page
+//! of its subject. The block, between `<!-- measured: NAME -->` and the end mark, has command,
+//! commit, day and machine. The rest of a page is written by hand, from the tables that a run
+//! leaves in the build folder (`measured/NAME.md`).
 //!
 //! The machine should be quiet. An experiment that fails is told of and left out; the others go on.
-//! What they cannot compare with (`cargo xtask setup --peers`) they leave out themselves.
+//! They leave out themselves the peers that are missing (`cargo xtask setup --peers`).
 
 use crate::cargo::{Metadata, program};
 use crate::process::{now, succeeds};

@@ -1,11 +1,11 @@
 //! `cargo xtask tsan`: the tests of the storage engine under the thread sanitizer.
 //!
 //! It needs the source of the standard library (`rustup component add rust-src`), which is built
-//! with the sanitizer as well: otherwise the locks of std would look like races. The flags for both
+//! with the sanitizer as well. Otherwise the locks of std would look like races. The flags for both
 //! are not stable; `RUSTC_BOOTSTRAP` lets the pinned compiler take them. Not part of CI: it builds
 //! all again and takes some minutes.
 //!
-//! - The sanitizer knows nothing of `fence` and of `membarrier`. What it reports for that reason
+//! - The sanitizer knows nothing of `fence` and of `membarrier`. A report for that reason
 //!   alone is named in `lab/xtask/tsan-suppressions.txt`, each with the argument why it is no
 //!   race.
 //! - Nor does it see what assembly loads (`pluvio_memory::words_with_top`): that those loads are

@@ -1,7 +1,7 @@
 //! `cargo xtask soak` and `cargo xtask beside-redis`: programs that need real clusters for minutes.
 //!
 //! The work is done by examples of the laboratory's binary, which use the client library or the
-//! helpers of its tests: building them here would make `cargo xtask` slow to start. This builds
+//! helpers of its tests. Building them here would make `cargo xtask` slow to start. This builds
 //! `pluvio` and the example with the release profile and hands the flags on; the exit code is the
 //! example's.
 

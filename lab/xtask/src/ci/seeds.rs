@@ -7,8 +7,8 @@
 //! - SEEDS-3: every mark of the list is reached by one of the seeds; each one that is not counts as
 //!   a failed test.
 
+use crate::ci::test::Counts;
 use crate::process::{Outcome, run_limited};
-use crate::test::Counts;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;

