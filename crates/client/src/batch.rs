@@ -181,6 +181,13 @@ struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
+    /// Of these items, and of none before the first of them, results have not come.
+    fn pending(&mut self, pending: impl IntoIterator<Item = usize>) {
+        if let (Some(ticket), Some(first)) = (&mut self.ticket, pending.into_iter().min()) {
+            ticket.has_results_before(first - self.items.start);
+        }
+    }
+
     /// The number of an item; 0 when none has one.
     fn number(&self, index: usize) -> SequenceNumber {
         let number = |ticket: &Ticket<'_>| ticket.number(index - self.items.start);
@@ -379,6 +386,7 @@ impl Client {
             };
             if done.len() > first {
                 attempts.progressed();
+                numbers.pending(done.len()..items.len());
             }
             if let Some(again) = again {
                 let table = items.table(done.len());
@@ -483,6 +491,7 @@ impl Client {
                 .round(items, pending, &mut numbers, results, attempts)
                 .await;
             pending = rest.pending;
+            numbers.pending(pending.iter().copied());
             if pending.len() < before {
                 attempts.progressed();
             }

@@ -29,8 +29,10 @@
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
 //! - COMP-7: values in outcomes are bounded in bytes: [`VALUES_MAX`] in all and
-//!   [`CLIENT_VALUES_MAX`] of a client, whose first one is always admitted. Room is made before
-//!   anything changes, and without room the operation is refused.
+//!   [`CLIENT_VALUES_MAX`] of a client, whose first one may be longer. Beyond that the oldest
+//!   operation is admitted that a client has not acknowledged: until it has its result, none of
+//!   what takes the room can be acknowledged. Room is made before anything changes, and without
+//!   room the operation is refused.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
@@ -565,10 +567,12 @@ impl Execution {
         let Some(client) = shard.get_mut(&self.id.client) else {
             return Err(full);
         };
-        // One value of any length is always admitted.
+        // What all others of the client wait for must not wait for them.
+        let is_oldest = self.id.sequence == client.acknowledged_below;
         let has_share = client.value_bytes == 0 || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
         let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !has_share || before + bytes > VALUES_MAX {
+        if !is_oldest && (!has_share || before + bytes > VALUES_MAX) {
+            pluvio_units::mark("completion-values-full");
             completions.value_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(full);
         }

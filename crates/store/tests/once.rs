@@ -243,6 +243,53 @@ fn the_oldest_operations_have_room_of_their_own() {
     assert!(is_admitted(batch + 1));
 }
 
+/// Writes over an object and asks for its old value.
+fn swap(
+    store: &Engine,
+    table: &EngineTable,
+    id: OperationId,
+    key: &[u8],
+) -> Result<Awaited<Applied>, EngineError> {
+    let mutation = Mutation {
+        returns_old: true,
+        ..Mutation::new(table.id(), key, Change::Put(b"new".as_slice().into()))
+    };
+    let execution = execution(store, table, id, key);
+    ops::apply(store, LogId(0), &mutation, table, Some(execution))
+}
+
+// shows: COMP-7
+#[test]
+fn values_in_results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let value = vec![7; 300 << 10];
+    for key in 1..=5_u8 {
+        let put = Change::Put(value.as_slice().into());
+        let mutation = Mutation::new(table.id(), std::slice::from_ref(&key), put);
+        let _old = ops::apply(&store, LogId(0), &mutation, &table, None).unwrap();
+    }
+    let swap = |sequence: u8, below| {
+        let id = id(1, sequence.into(), below);
+        let swapped = swap(&store, &table, id, &[sequence]);
+        swapped.map(|applied| match applied.into_pending().outcome().output() {
+            Output::Bytes(old) => assert_eq!(old, &value),
+            other => panic!("{other:?}"),
+        })
+    };
+    let full = |result: Result<(), EngineError>| {
+        assert!(matches!(result, Err(EngineError::OutcomesFull { .. })));
+    };
+    for sequence in 2..=4 {
+        swap(sequence, 1).unwrap();
+    }
+    full(swap(5, 1));
+    // None of the others can be acknowledged before this one.
+    swap(1, 1).unwrap();
+    full(swap(5, 2));
+    swap(5, 3).unwrap();
+    assert_eq!(store.completions().value_bytes(), 3 * value.len());
+}
+
 /// Replays a record of each of these operations on `k`.
 fn replay_records(
     store: &Arc<Engine>,
