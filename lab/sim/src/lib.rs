@@ -27,7 +27,6 @@ mod clock;
 pub mod cluster;
 mod condition;
 mod disk;
-mod exchange;
 mod executor;
 pub mod history;
 mod intercept;

@@ -431,16 +431,7 @@ pub(super) fn put_get(meta: &mut Vec<u8>, get: &Get<'_>) {
     put_rules(meta, &get.rules);
     match &get.projection {
         Projection::Value | Projection::Nothing | Projection::Length => {}
-        // Its places are bytes, whatever the span says.
-        Projection::Range(span) => put_span(
-            meta,
-            &Span {
-                bits: false,
-                ..*span
-            },
-            false,
-        ),
-        Projection::BitCount(span) => put_span(meta, span, false),
+        Projection::Range(span) | Projection::BitCount(span) => put_span(meta, span, false),
         Projection::BitPosition { bit, span } => put_span(meta, span, *bit),
         Projection::Bits(steps) => put_steps(meta, steps),
     }

@@ -74,57 +74,60 @@ pub(super) fn each_once(subject: &Subject<'_>) -> Vec<Violation> {
         .iter()
         .filter_map(|exchange| Some((appended(exchange)?, exchange)))
         .collect();
-    let mut violations = Vec::new();
-    for read in exchanges {
-        let Some(value) = read.shows() else {
-            continue;
+    let shown = exchanges.iter().filter_map(|e| Some((e, e.shows()?)));
+    let found = shown.map(|(read, value)| {
+        strange(subject, &appends, read, value).or_else(|| lost(subject, &appends, read, value))
+    });
+    found.flatten().take(1).collect()
+}
+
+/// A token that nobody appended, or not in time, or twice.
+fn strange(
+    subject: &Subject<'_>,
+    appends: &BTreeMap<u64, &Exchange>,
+    read: &Exchange,
+    value: &[u8],
+) -> Option<Violation> {
+    let mut there = BTreeSet::new();
+    for token in tokens(value) {
+        let append = token.and_then(|token| appends.get(&token));
+        let Some((token, append)) = token.zip(append) else {
+            let message = "something was read that nobody appended to this key";
+            let check = Check::NotDoneHasNoEffect;
+            return Some(complain(subject, check, message, &[read]));
         };
-        let mut there = BTreeSet::new();
-        for token in tokens(value) {
-            let append = token.and_then(|token| appends.get(&token));
-            let Some((token, append)) = token.zip(append) else {
-                let message = "something was read that nobody appended to this key";
-                violations.push(complain(
-                    subject,
-                    Check::NotDoneHasNoEffect,
-                    message,
-                    &[read],
-                ));
-                break;
-            };
-            if !append.may_change() || append.invoked > read.returned {
-                let message = "an append shows that was not executed";
-                let evidence = [append, read];
-                violations.push(complain(
-                    subject,
-                    Check::NotDoneHasNoEffect,
-                    message,
-                    &evidence,
-                ));
-            }
-            if !there.insert(token) {
-                let message = format!("token {token:x} is there twice: it was appended twice");
-                let evidence = [append, read];
-                violations.push(complain(subject, Check::ExactlyOnce, &message, &evidence));
-            }
+        let evidence = [append, read];
+        if !append.may_change() || append.invoked > read.returned {
+            let message = "an append shows that was not executed";
+            let check = Check::NotDoneHasNoEffect;
+            return Some(complain(subject, check, message, &evidence));
         }
-        let lost = appends.iter().find(|(token, append)| {
-            let is_done = matches!(append.answer, Answer::Given(_)) && append.may_change();
-            is_done
-                && append.returned < read.invoked
-                && !there.contains(token)
-                && !removal_between(exchanges, append.invoked, read)
-        });
-        if let Some((token, append)) = lost {
-            let message = format!("token {token:x} was appended, and is not there");
-            let check = Check::AcknowledgedWriteIsReadable;
-            violations.push(complain(subject, check, &message, &[append, read]));
-        }
-        if !violations.is_empty() {
-            break;
+        if !there.insert(token) {
+            let message = format!("token {token:x} is there twice: it was appended twice");
+            return Some(complain(subject, Check::ExactlyOnce, &message, &evidence));
         }
     }
-    violations
+    None
+}
+
+/// A token whose append was acknowledged, that nothing may have taken away, and that is not there.
+fn lost(
+    subject: &Subject<'_>,
+    appends: &BTreeMap<u64, &Exchange>,
+    read: &Exchange,
+    value: &[u8],
+) -> Option<Violation> {
+    let there: BTreeSet<u64> = tokens(value).flatten().collect();
+    let (token, append) = appends.iter().find(|(token, append)| {
+        let is_done = matches!(append.answer, Answer::Given(_)) && append.may_change();
+        is_done
+            && append.returned < read.invoked
+            && !there.contains(token)
+            && !removal_between(&subject.key.exchanges, append.invoked, read)
+    })?;
+    let message = format!("token {token:x} was appended, and is not there");
+    let check = Check::AcknowledgedWriteIsReadable;
+    Some(complain(subject, check, &message, &[append, read]))
 }
 
 /// What was read of one key.

@@ -156,7 +156,10 @@ fn want(draw: &mut Stream) -> Want {
     match draw.below(12) {
         0 => Want::Nothing,
         1 => Want::Length,
-        2 => Want::Range(span(draw)),
+        2 => Want::Range(Span {
+            bits: false,
+            ..span(draw)
+        }),
         3 => Want::Bits(steps(draw, true)),
         4 => Want::BitCount(span(draw)),
         5 => Want::BitPosition {
