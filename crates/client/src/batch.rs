@@ -181,10 +181,10 @@ struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
-    /// Of these items, and of none before the first of them, results have not come.
-    fn pending(&mut self, pending: impl IntoIterator<Item = usize>) {
-        if let (Some(ticket), Some(first)) = (&mut self.ticket, pending.into_iter().min()) {
-            ticket.has_results_before(first - self.items.start);
+    /// The first `count` items have their results.
+    fn finished(&mut self, count: usize) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.finished(count);
         }
     }
 
@@ -386,7 +386,7 @@ impl Client {
             };
             if done.len() > first {
                 attempts.progressed();
-                numbers.pending(done.len()..items.len());
+                numbers.finished(done.len());
             }
             if let Some(again) = again {
                 let table = items.table(done.len());
@@ -491,9 +491,10 @@ impl Client {
                 .round(items, pending, &mut numbers, results, attempts)
                 .await;
             pending = rest.pending;
-            numbers.pending(pending.iter().copied());
             if pending.len() < before {
                 attempts.progressed();
+                let oldest = pending.iter().copied().min().unwrap_or(numbers.items.end);
+                numbers.finished(oldest - numbers.items.start);
             }
             if pending.is_empty() {
                 break;

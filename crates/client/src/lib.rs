@@ -82,8 +82,8 @@ pub use options::{ClientOptions, Parts};
 pub use table::Table;
 
 pub use pluvio_wire::{
-    Addend, Answer, BitAction, BitOverflow, BitStep, Change, ClusterStatus, CountObjectsReply,
-    EnumeratedObject, FatalKind, Get, MigrateTabletReply, MigrationStatus, Mutation, Opcode,
-    Outcome, Output, Payload, Projection, RejectRules, RetryReason, ServerList, ServerStatus, Span,
-    TableInfo, Unfit, WhichTablet,
+    Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ClusterStatus,
+    CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get, MigrateTabletReply,
+    MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection, RejectRules,
+    RetryReason, ServerList, ServerStatus, Span, TableInfo, Unfit, WhichTablet,
 };

@@ -2,9 +2,7 @@
 //!
 //! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait
 //! for their turn, because servers keep the results of a bounded number of operations of a client.
-//! An item of a batch is an operation of its own, and is acknowledged when it and all items before
-//! it have their results: servers keep values in results of few operations (COMP-7), and make room
-//! for the rest of a batch as its beginning is acknowledged. Nobody waits for a turn who has a place of a
+//! An item of a batch is an operation of its own. Nobody waits for a turn who has a place of a
 //! window (CLIENT-6).
 //!
 //! CLIENT-1 is kept here: an operation keeps its number over all its retries, to whichever server,
@@ -82,23 +80,12 @@ impl Sequence {
 pub(crate) struct Ticket<'a> {
     sequence: &'a Sequence,
     first: SequenceNumber,
-    /// The first one whose result has not come.
+    /// The first of them whose result the client waits for.
     oldest: SequenceNumber,
     _turn: SemaphorePermit<'a>,
 }
 
 impl Ticket<'_> {
-    /// The results of all operations before this one have come; its own has not.
-    pub(crate) fn has_results_before(&mut self, index: usize) {
-        let oldest = self.number(index);
-        if oldest > self.oldest {
-            let mut state = self.sequence.state();
-            state.under_way.remove(&self.oldest);
-            state.under_way.insert(oldest);
-            self.oldest = oldest;
-        }
-    }
-
     /// The first operation's identity, for one attempt: `retry` is the longest for which it may be
     /// repeated (CLIENT-5).
     pub(crate) fn id(&self, retry: Duration) -> OperationId {
@@ -109,6 +96,18 @@ impl Ticket<'_> {
             sequence: self.first,
             acknowledged_below: state.under_way.first().copied().unwrap_or(state.next),
             retry_ms: u32::try_from(retry_ms).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The client has the results of the first `count` of the operations: they are acknowledged
+    /// with what is sent next, so that servers need not keep them.
+    pub(crate) fn finished(&mut self, count: usize) {
+        let oldest = self.number(count);
+        if oldest > self.oldest {
+            let mut state = self.sequence.state();
+            state.under_way.remove(&self.oldest);
+            state.under_way.insert(oldest);
+            self.oldest = oldest;
         }
     }
 
@@ -141,25 +140,12 @@ mod tests {
         assert_eq!(id(&batch).acknowledged_below, SequenceNumber(1));
         drop(first);
         assert_eq!(id(&batch).acknowledged_below, SequenceNumber(2));
+        let mut batch = batch;
+        batch.finished(4);
+        assert_eq!(id(&batch).acknowledged_below, SequenceNumber(6));
+        assert_eq!(id(&batch).sequence, SequenceNumber(2), "numbers stay");
         drop(batch);
         assert_eq!(id(&begin(1)).acknowledged_below, SequenceNumber(12));
-    }
-
-    #[test]
-    fn items_of_a_batch_are_acknowledged_as_their_results_come() {
-        let sequence = Sequence::new(ClientId(7));
-        let begin = |count| sequence.try_begin(count).expect("there is room");
-        let below = |ticket: &Ticket<'_>| ticket.id(Duration::ZERO).acknowledged_below.0;
-        let mut batch = begin(10);
-        let later = begin(1);
-        batch.has_results_before(9);
-        assert_eq!(below(&later), 10);
-        // What was known stays known.
-        batch.has_results_before(3);
-        assert_eq!(below(&later), 10);
-        assert_eq!(batch.number(9), SequenceNumber(10));
-        drop(batch);
-        assert_eq!(below(&later), 11);
     }
 
     #[test]

@@ -29,10 +29,9 @@
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
 //! - COMP-7: values in outcomes are bounded in bytes: [`VALUES_MAX`] in all and
-//!   [`CLIENT_VALUES_MAX`] of a client, whose first one may be longer. Beyond that the oldest
-//!   operation is admitted that a client has not acknowledged: until it has its result, none of
-//!   what takes the room can be acknowledged. Room is made before anything changes, and without
-//!   room the operation is refused.
+//!   [`CLIENT_VALUES_MAX`] of a client. Beyond that the oldest operation is admitted that a client
+//!   has not acknowledged: until it has its result, none of what takes the room can be
+//!   acknowledged. Room is made before anything changes, and without room the operation is refused.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
@@ -66,7 +65,7 @@ pub const RESULTS_MAX: usize = 1 << 20;
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
 /// Bytes of values in the outcomes of all clients.
 pub const VALUES_MAX: usize = 64 << 20;
-/// Bytes of values in the outcomes of one client, beyond the first.
+/// Bytes of values in the outcomes of one client, beside that of its oldest operation.
 pub const CLIENT_VALUES_MAX: usize = 1 << 20;
 /// When to try an operation again whose outcome has no room: clients acknowledge outcomes with
 /// their next operations.
@@ -567,9 +566,9 @@ impl Execution {
         let Some(client) = shard.get_mut(&self.id.client) else {
             return Err(full);
         };
-        // What all others of the client wait for must not wait for them.
-        let is_oldest = self.id.sequence == client.acknowledged_below;
-        let has_share = client.value_bytes == 0 || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
+        // The oldest is always admitted: the client can acknowledge nothing before it has that.
+        let is_oldest = self.id.sequence <= client.acknowledged_below;
+        let has_share = client.value_bytes + bytes <= CLIENT_VALUES_MAX;
         let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
         if !is_oldest && (!has_share || before + bytes > VALUES_MAX) {
             pluvio_units::mark("completion-values-full");

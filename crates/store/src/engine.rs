@@ -110,6 +110,7 @@ impl Tables {
     }
 
     /// All of them, by their ids.
+    #[cfg(feature = "fault-injection")]
     pub(crate) fn all(&self) -> Vec<Arc<EngineTable>> {
         self.read().values().cloned().collect()
     }

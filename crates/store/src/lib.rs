@@ -30,6 +30,7 @@
 mod completions;
 mod embedded;
 mod engine;
+#[cfg(feature = "fault-injection")]
 mod flip;
 mod in_place;
 mod indexes;
@@ -43,8 +44,8 @@ mod scan;
 mod table;
 
 pub use completions::{
-    Admission, CLIENTS_MAX, Completions, Execution, LeavingResults, OLDEST_RESULTS_MAX,
-    OPERATIONS_MAX, RESULTS_MAX, kept_for,
+    Admission, CLIENT_VALUES_MAX, CLIENTS_MAX, Completions, Execution, LeavingResults,
+    OLDEST_RESULTS_MAX, OPERATIONS_MAX, RESULTS_MAX, VALUES_MAX, kept_for,
 };
 pub use embedded::{
     Borrowed, BuildError, Cleaning, EpochKind, HeadChoice, HugePages, IncrementError, Iter, Kept,

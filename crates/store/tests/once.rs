@@ -12,8 +12,8 @@ use pluvio_format::{Completion, Encoded, Entry};
 use pluvio_log::{Awaited, CleanerOptions, Cleaning, Durability, LogOptions};
 use pluvio_mutation::{Change, Mutation, Outcome, Output, RejectRules};
 use pluvio_store::{
-    Admission, Applied, CLIENTS_MAX, Engine, EngineError, EngineOptions, EngineTable, Execution,
-    OPERATIONS_MAX, RESULTS_MAX, Replay, kept_for,
+    Admission, Applied, CLIENT_VALUES_MAX, CLIENTS_MAX, Engine, EngineError, EngineOptions,
+    EngineTable, Execution, OPERATIONS_MAX, RESULTS_MAX, Replay, VALUES_MAX, kept_for,
 };
 use pluvio_units::{
     BATCH_UNDER_WAY_MAX, ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId,
@@ -241,53 +241,6 @@ fn the_oldest_operations_have_room_of_their_own() {
     assert!(!is_admitted(batch + 1));
     drop(under_way);
     assert!(is_admitted(batch + 1));
-}
-
-/// Writes over an object and asks for its old value.
-fn swap(
-    store: &Engine,
-    table: &EngineTable,
-    id: OperationId,
-    key: &[u8],
-) -> Result<Awaited<Applied>, EngineError> {
-    let mutation = Mutation {
-        returns_old: true,
-        ..Mutation::new(table.id(), key, Change::Put(b"new".as_slice().into()))
-    };
-    let execution = execution(store, table, id, key);
-    ops::apply(store, LogId(0), &mutation, table, Some(execution))
-}
-
-// shows: COMP-7
-#[test]
-fn values_in_results_are_bounded_and_the_oldest_operation_is_admitted_all_the_same() {
-    let (store, table) = open(Durability::Volatile, 1);
-    let value = vec![7; 300 << 10];
-    for key in 1..=5_u8 {
-        let put = Change::Put(value.as_slice().into());
-        let mutation = Mutation::new(table.id(), std::slice::from_ref(&key), put);
-        let _old = ops::apply(&store, LogId(0), &mutation, &table, None).unwrap();
-    }
-    let swap = |sequence: u8, below| {
-        let id = id(1, sequence.into(), below);
-        let swapped = swap(&store, &table, id, &[sequence]);
-        swapped.map(|applied| match applied.into_pending().outcome().output() {
-            Output::Bytes(old) => assert_eq!(old, &value),
-            other => panic!("{other:?}"),
-        })
-    };
-    let full = |result: Result<(), EngineError>| {
-        assert!(matches!(result, Err(EngineError::OutcomesFull { .. })));
-    };
-    for sequence in 2..=4 {
-        swap(sequence, 1).unwrap();
-    }
-    full(swap(5, 1));
-    // None of the others can be acknowledged before this one.
-    swap(1, 1).unwrap();
-    full(swap(5, 2));
-    swap(5, 3).unwrap();
-    assert_eq!(store.completions().value_bytes(), 3 * value.len());
 }
 
 /// Replays a record of each of these operations on `k`.
@@ -612,4 +565,85 @@ fn a_replay_that_is_given_up_leaves_no_results() {
     replay.abort();
     assert_eq!(store.completions().results(), 0);
     assert_eq!(store.space().stats().live_bytes, empty);
+}
+
+/// An operation that gives the value from before.
+fn get_and_set(
+    store: &Engine,
+    table: &EngineTable,
+    id: OperationId,
+    value: &[u8],
+) -> Result<Outcome, EngineError> {
+    let mutation = Mutation {
+        returns_old: true,
+        ..Mutation::new(table.id(), b"k", Change::Put(value.into()))
+    };
+    let execution = execution(store, table, id, b"k");
+    let applied = ops::apply(store, LogId(0), &mutation, table, Some(execution))?;
+    Ok(applied.into_pending().outcome().clone())
+}
+
+// shows: COMP-7
+#[test]
+fn values_in_outcomes_are_bounded_and_the_oldest_operation_of_a_client_gets_through() {
+    for durability in [Durability::Volatile, Durability::Replicated] {
+        let (store, table) = open(durability, 1);
+        let large = vec![7; CLIENT_VALUES_MAX * 2 / 3];
+        let _ = ops::put(&store, &table, LogId(0), b"k", &large).unwrap();
+        let held = || store.completions().value_bytes();
+        // The second finds no share; nothing changes, and it is executed when it comes again.
+        let first = get_and_set(&store, &table, id(1, 2, 1), &large).unwrap();
+        assert_eq!(first.output(), &Output::Bytes(large.clone().into()));
+        let before = ops::read(&store, &table, b"k");
+        let refused = get_and_set(&store, &table, id(1, 3, 1), b"new").unwrap_err();
+        assert!(matches!(refused, EngineError::OutcomesFull { .. }));
+        assert_eq!(ops::read(&store, &table, b"k"), before);
+        assert_eq!((held(), store.completions().results()), (large.len(), 1));
+        // The oldest is admitted, another client has a share of its own, and a delete that gives no
+        // value needs none.
+        get_and_set(&store, &table, id(1, 1, 1), &large).unwrap();
+        get_and_set(&store, &table, id(2, 1, 1), &large).unwrap();
+        assert_eq!(held(), 3 * large.len());
+        let _ = execute(&store, &table, LogId(0), id(1, 4, 1), b"k", None, None).unwrap();
+        // A retry is told the same, and what is acknowledged gives its room back.
+        let again = answer(&store, &table, id(1, 2, 1), b"k");
+        assert_eq!(again, Some(first));
+        write(&store, &table, id(1, 5, 5), b"k");
+        assert_eq!(held(), large.len());
+        get_and_set(&store, &table, id(1, 6, 5), &large).unwrap();
+    }
+}
+
+/// A write that is rejected because the object exists, and gives its value.
+fn get_if_absent(
+    store: &Engine,
+    table: &EngineTable,
+    id: OperationId,
+) -> Result<Outcome, EngineError> {
+    let mutation = Mutation {
+        returns_old: true,
+        rules: RejectRules::EXISTS,
+        ..Mutation::new(table.id(), b"k", Change::Put(b"".as_slice().into()))
+    };
+    let execution = execution(store, table, id, b"k");
+    let applied = ops::apply(store, LogId(0), &mutation, table, Some(execution))?;
+    Ok(applied.into_pending().outcome().clone())
+}
+
+// shows: COMP-7
+#[test]
+fn all_clients_together_hold_a_bounded_number_of_bytes() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let value = vec![7; CLIENT_VALUES_MAX];
+    let _ = ops::put(&store, &table, LogId(0), b"k", &value).unwrap();
+    let clients = (VALUES_MAX / CLIENT_VALUES_MAX) as u64;
+    for client in 1..=clients {
+        get_if_absent(&store, &table, id(client, 1, 1)).unwrap();
+    }
+    let more = id(clients + 1, 1, 1);
+    let refused = get_if_absent(&store, &table, more).unwrap_err();
+    assert!(matches!(refused, EngineError::OutcomesFull { .. }));
+    assert_eq!(store.completions().value_bytes(), VALUES_MAX);
+    write(&store, &table, id(1, 2, 2), b"other");
+    get_if_absent(&store, &table, more).unwrap();
 }

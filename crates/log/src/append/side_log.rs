@@ -1,18 +1,20 @@
 //! Side logs: segments that are written apart from the head and join the log all at once.
 //!
-//! Recovery and migration replay into a side log: replicas can be lost, the recovery can be given
-//! up, and nothing of it was ever part of the log (003 §7.8).
+//! Recovery and migration replay into a side log. Replicas can be lost, the recovery can be given
+//! up, and nothing of it was ever part of the log [RAMCloud §7.8].
 //!
 //! - LOG-11: a side log's segments are listed by a digest only when each of them is durable.
 
-use crate::append::{AppendClass, EntryRefs, current, with_encoded};
+use super::admission::seglets_left_by;
+use super::heads::{Heads, current};
+use super::log_state::LogState;
+use super::roll::Opening;
+use super::writer::SegmentWriter;
+use super::{AppendClass, EntryRefs, with_encoded};
 use crate::durable::{Appended, Durability};
 use crate::error::{AppendError, CommitError, Corruption, FullReason};
-use crate::log_state::LogState;
-use crate::roll::Opening;
-use crate::segment::Segment;
+use crate::segments::{Departure, Purpose, Segment, compare_checksums};
 use crate::space::LogSpace;
-use crate::writer::SegmentWriter;
 use core::time::Duration;
 use pluvio_format::{Check, Encoded, Entry, SegmentKind};
 use pluvio_memory::EpochGuard;
@@ -27,7 +29,7 @@ pub struct SideLog {
     space: Arc<LogSpace>,
     log: LogId,
     closed: Vec<Arc<Segment>>,
-    /// So many of the closed segments, from the first on, have been compared with their checksums.
+    /// The number of closed segments, from the first on, that were compared with their checksums.
     compared: usize,
     open: Option<SegmentWriter>,
     /// The cleaner is to be kept away also after the commit.
@@ -82,37 +84,38 @@ impl SideLog {
         _guard: &EpochGuard<'_>,
     ) -> Result<EntryRefs, AppendError> {
         let space = Arc::clone(&self.space);
+        let (heads, storage) = (&space.heads, space.storage());
         with_encoded(entries, |encoded| {
             let lens = || encoded.iter().map(Encoded::len);
-            let capacity = space.geometry.segment_bytes();
-            let packing = space.memory.packing();
+            let capacity = storage.geometry.segment_bytes();
+            let packing = storage.memory.packing();
             if packing.end_after(SIDE_HEADER_BYTES as u32, lens()) > capacity {
-                return Err(space.too_large(SIDE_HEADER_BYTES as u32, lens()));
+                return Err(heads.too_large(SIDE_HEADER_BYTES as u32, lens()));
             }
-            let leave = space.seglets_left_by(class, encoded);
+            let leave = seglets_left_by(&storage.geometry, class, encoded);
             let full_up = |writer: &SegmentWriter| writer.end_after(lens()) > capacity;
             if self.open.as_ref().is_none_or(full_up) {
                 self.finish_segment();
-                self.open = Some(space.open_side_segment(self.log, leave)?);
+                self.open = Some(heads.open_side_segment(self.log, leave)?);
             }
             let writer = self.open.as_mut().expect("opened above");
             let missing = writer.missing_seglets(writer.end_after(lens()));
             if missing > 0 {
-                space.check_live_limit(class, encoded)?;
-                let seglets = space
-                    .take_default(self.log, missing, leave)
-                    .ok_or_else(|| space.full(FullReason::Seglets))?;
+                heads.admission.check_live_limit(storage, class, encoded)?;
+                let seglets = storage
+                    .take_default(heads.log(self.log).part, missing, leave)
+                    .ok_or_else(|| heads.admission.full(FullReason::Seglets))?;
                 writer.extend(seglets);
             }
-            let refs = space.put_group(writer, entries, encoded);
-            LogState::call(&space.log(self.log).append_hook);
+            let refs = writer.put_group(entries, encoded);
+            LogState::call(&heads.log(self.log).append_hook);
             Ok(refs)
         })
     }
 
     fn finish_segment(&mut self) {
         if let Some(writer) = self.open.take() {
-            self.space.close_segment(writer.segment());
+            self.space.storage().close_segment(writer.segment());
             self.closed.push(Arc::clone(writer.segment()));
         }
     }
@@ -121,7 +124,7 @@ impl SideLog {
     /// appended afterwards, to a new segment.
     pub fn close(&mut self) -> Vec<Arc<Segment>> {
         self.finish_segment();
-        LogState::call(&self.space.log(self.log).append_hook);
+        LogState::call(&self.space.heads.log(self.log).append_hook);
         self.closed.clone()
     }
 
@@ -131,12 +134,12 @@ impl SideLog {
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
     pub fn compare_durable(&mut self) -> Result<(), Corruption> {
-        self.compare(Segment::is_marked_durable)
+        self.compare(|segment| segment.state().is_durable())
     }
 
     /// Compares with its checksums what was not compared yet. To be done when the replicas have it
-    /// and before the commit: those that were made of memory in which a bit had turned over would
-    /// be all there is, once what was replayed is freed.
+    /// and before the commit. Once the replayed segments are freed, replicas made of broken memory
+    /// would be the only ones.
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
@@ -149,11 +152,11 @@ impl SideLog {
     }
 
     fn compare(&mut self, is_due: fn(&Segment) -> bool) -> Result<(), Corruption> {
-        if self.space.memory.possible(Check::Checksum) == Check::Structure {
+        if self.space.memory().possible(Check::Checksum) == Check::Structure {
             return Ok(());
         }
         while let Some(segment) = self.closed.get(self.compared).filter(|s| is_due(s)) {
-            segment.compare_checksums()?;
+            compare_checksums(segment)?;
             self.compared += 1;
         }
         Ok(())
@@ -166,8 +169,8 @@ impl SideLog {
         self.held = true;
     }
 
-    /// Makes the segments part of the log: a new head is opened whose digest lists them. What was
-    /// appended is durable once the position returned is. The ids are for
+    /// Makes the segments part of the log: a new head is opened whose digest lists them. The
+    /// entries are durable once the position returned is. The ids are for
     /// [`LogSpace::drop_committed`].
     ///
     /// The segments are among the log's while the head is opened, which may fail. The cleaner is
@@ -187,12 +190,12 @@ impl SideLog {
             });
         }
         let space = Arc::clone(&self.space);
-        let state = space.log(self.log);
+        let state = space.heads.log(self.log);
         let mut head = state.head();
         {
             let mut members = state.members();
             for segment in &self.closed {
-                segment.set_held(true);
+                segment.uses().hold();
                 let before = members.in_log.insert(segment.id(), Arc::clone(segment));
                 assert!(
                     before.is_none() && segment.is_closed(),
@@ -201,7 +204,7 @@ impl SideLog {
                 );
             }
         }
-        if space.roll_to_publish(state, &mut head).is_err() {
+        if space.heads.roll_to_publish(state, &mut head).is_err() {
             let mut members = state.members();
             for segment in &self.closed {
                 members.in_log.remove(&segment.id());
@@ -218,8 +221,8 @@ impl SideLog {
             });
         }
         let position = current(&mut head).position();
-        for segment in &self.closed {
-            segment.set_held(self.held);
+        if !self.held {
+            self.closed.iter().for_each(|s| s.uses().release());
         }
         drop(head);
         LogState::call(&state.append_hook);
@@ -231,7 +234,7 @@ impl SideLog {
         match self.space.durability() {
             Durability::Volatile => None,
             Durability::Replicated => {
-                let waiting = self.closed.iter().find(|s| !s.is_marked_durable());
+                let waiting = self.closed.iter().find(|s| !s.state().is_durable());
                 waiting.map(|segment| segment.id())
             }
         }
@@ -245,10 +248,10 @@ impl SideLog {
 
     fn discard(&mut self) {
         self.finish_segment();
-        let mut members = self.space.log(self.log).members();
+        let mut members = self.space.heads.log(self.log).members();
         for segment in self.closed.drain(..) {
-            segment.set_leaving();
-            self.space.drop_segment(&mut members, segment);
+            segment.leave(Departure::Dropped);
+            self.space.heads.drop_segment(&mut members, segment);
         }
     }
 }
@@ -268,15 +271,16 @@ impl core::fmt::Debug for SideLog {
     }
 }
 
-impl LogSpace {
+impl Heads {
     fn open_side_segment(&self, log: LogId, leave: usize) -> Result<SegmentWriter, AppendError> {
-        let slot = self
+        let storage = &self.storage;
+        let slot = storage
             .slot_for_appends()
-            .ok_or_else(|| self.full(FullReason::Segments))?;
+            .ok_or_else(|| self.admission.full(FullReason::Segments))?;
         let count = SIDE_HEADER_BYTES.div_ceil(SEGLET_BYTES);
-        let Some(seglets) = self.take_default(log, count, leave) else {
-            self.give_back_slots([slot]);
-            return Err(self.full(FullReason::Seglets));
+        let Some(seglets) = storage.take_default(self.log(log).part, count, leave) else {
+            storage.table.give_back_slots([slot]);
+            return Err(self.admission.full(FullReason::Seglets));
         };
         Ok(self.open_survivor(log, slot, seglets))
     }
@@ -285,12 +289,15 @@ impl LogSpace {
     pub(crate) fn open_survivor(&self, log: LogId, slot: u32, seglets: Vec<u32>) -> SegmentWriter {
         let opening = Opening {
             kind: SegmentKind::Side,
-            emergency: false,
+            purpose: Purpose::Entries,
             slot,
             seglets,
         };
         let writer = self.open_segment(self.log(log), opening, |id, created_s| {
-            vec![self.segment_header(log, SegmentKind::Side, id, created_s)]
+            vec![
+                self.storage
+                    .segment_header(log, SegmentKind::Side, id, created_s),
+            ]
         });
         assert_eq!(
             writer.at() as usize,
@@ -299,42 +306,13 @@ impl LogSpace {
         );
         writer
     }
-
-    /// Lets the cleaner have segments that were committed while they were held.
-    pub fn release(&self, log: LogId, segments: &[SegmentId]) {
-        let members = self.log(log).members();
-        for segment in segments.iter().filter_map(|id| members.in_log.get(id)) {
-            segment.set_held(false);
-        }
-    }
-
-    /// Removes whole segments that a side log had committed (a rejected recovery). The index must
-    /// not point into them any more. They are freed after the next digest; [`LogSpace::roll`]
-    /// hurries it. Returns the ids that are not in the log.
-    ///
-    /// What the cleaner has copied, or is copying, out of the segments stays on disk in survivors:
-    /// hold them ([`SideLog::hold`]) until it is clear that they stay.
-    pub fn drop_committed(&self, log: LogId, segments: &[SegmentId]) -> Vec<SegmentId> {
-        let mut members = self.log(log).members();
-        let mut unknown = Vec::new();
-        for id in segments {
-            match members.in_log.remove(id) {
-                Some(segment) => {
-                    segment.set_leaving();
-                    members.leaving.push(segment);
-                    members.unpublished = true;
-                }
-                None => unknown.push(*id),
-            }
-        }
-        unknown
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::options::LogOptions;
+    use crate::segments::{Use, compare_piece};
     use core::sync::atomic::{AtomicBool, Ordering};
     use pluvio_units::Size;
 
@@ -369,7 +347,7 @@ mod tests {
         assert!(side.compare_durable().is_ok(), "nothing is durable yet");
         let segment = Arc::clone(&side.segments()[0]);
         let (mut from, mut pieces) = (0, vec![0]);
-        while let Some(next) = segment.compare_piece(from).expect("memory is right") {
+        while let Some(next) = compare_piece(&segment, from).expect("memory is right") {
             pieces.push(next);
             from = next;
         }
@@ -401,13 +379,21 @@ mod tests {
         for (side, held) in sides {
             full.store(true, Ordering::Relaxed);
             let segment = Arc::clone(&side.segments()[0]);
-            let is_member = || space.log(log).members().in_log.contains_key(&segment.id());
+            let is_member = || {
+                space
+                    .heads
+                    .log(log)
+                    .members()
+                    .in_log
+                    .contains_key(&segment.id())
+            };
             let refused = side.commit().expect_err("no head can be opened");
             assert!(matches!(refused.error, CommitError::Full { .. }));
-            assert!(segment.is_held() && !is_member());
+            assert_eq!((segment.uses().get(), is_member()), (Use::SideLog, false));
             full.store(false, Ordering::Relaxed);
             let _ = refused.side_log.commit().expect("there is room");
-            assert_eq!((is_member(), segment.is_held()), (true, held));
+            let is_held = segment.uses().get() == Use::SideLog;
+            assert_eq!((is_member(), is_held), (true, held));
         }
     }
 }

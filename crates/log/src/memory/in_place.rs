@@ -1,4 +1,5 @@
-//! Objects whose values are overwritten where they lie (004 ch. 6), in log spaces without replicas.
+//! Objects whose values are overwritten where they lie [Nibble ch. 6], in log spaces without
+//! replicas.
 //!
 //! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of a small object
 //! (`SMALL_ENTRY_MAX`) may change as long as the index points to it; everything before the value,
@@ -9,12 +10,12 @@
 //!
 //! - LOG-12: the value of such an object is stored and read by accesses that may race only, from
 //!   its publication until its memory is free. Nobody takes a slice of it.
-//! - LOG-13: who overwrites a value holds the lock of its bucket and lets readers know by the
-//!   bucket's version; so does who points the index to a copy, after having taken the value again.
+//! - LOG-13: a thread that overwrites a value holds the lock of its bucket and lets readers know by
+//!   the bucket's version. So does one that points the index to a copy, after it took the value
+//!   again.
 
-use crate::memory::LogMemory;
-use crate::space::LogSpace;
-use crate::view::is_same_key;
+use super::LogMemory;
+use super::view::{Entries, is_same_key};
 use core::ops::Range;
 use pluvio_format::{Object, ObjectFront};
 use pluvio_memory::{EpochGuard, RacingBytes};
@@ -95,7 +96,7 @@ impl<'g> MutableObject<'g> {
     /// Lets `into` hold the first `len` bytes of what follows the head; see [`Self::load_head`].
     ///
     /// # Panics
-    /// When there is no room for so many.
+    /// When the room is smaller.
     #[inline(always)]
     pub fn load_rest(&self, len: usize, into: &mut Vec<u8>) {
         self.rest.load_vec(len, into);
@@ -118,20 +119,20 @@ impl<'g> MutableObject<'g> {
     }
 }
 
-/// Whether the value of an entry of so many bytes may change where it lies, with `left` bytes of
-/// its seglet from its beginning on: a small entry never crosses a seglet border, wherever the
+/// Whether the value of an entry of `total_len` bytes may change where it lies, with `left` bytes
+/// of its seglet from its beginning on: a small entry never crosses a seglet border, wherever the
 /// cleaner copies it to; a large one might, and then a change during the copy would be lost.
 #[inline(always)]
 fn may_change(total_len: usize, left: usize) -> bool {
     total_len <= SMALL_ENTRY_MAX && total_len <= left
 }
 
-impl LogMemory {
+impl<'g> Entries<'g> {
     /// The object at `entry`, without its value; `None` when it is none, or one whose value never
     /// changes.
     #[inline]
-    pub(crate) fn mutable_object<'g>(
-        &'g self,
+    pub(crate) fn mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
@@ -143,12 +144,12 @@ impl LogMemory {
 
     /// [`Self::mutable_object`] for one that is laid out as nearly all are.
     #[inline(always)]
-    fn plain_mutable_object<'g>(
-        &'g self,
+    pub(crate) fn plain_mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
         let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
@@ -159,21 +160,21 @@ impl LogMemory {
         }
         // SAFETY: below the appended length and under the guard, as in `view`; and what lies before
         // the value never changes (LOG-12).
-        let before = unsafe { self.piece(entry, value_at, guard) };
-        let bytes = self.racing(entry, front.total_len);
+        let before = unsafe { self.0.raw().piece(entry, value_at, guard) };
+        let bytes = self.0.racing(entry, front.total_len);
         MutableObject::new(front.version, before.get(key_at..)?, bytes, value_at)
     }
 
     #[inline(never)]
-    fn other_mutable_object<'g>(
-        &'g self,
+    fn other_mutable_object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
-        if !self.is_in_place() {
+        if !self.0.is_in_place() {
             return None;
         }
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         let left = SEGLET_BYTES - within;
         let mut len = ObjectFront::BYTES_MIN;
         let front = loop {
@@ -182,7 +183,7 @@ impl LogMemory {
             }
             // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes,
             // no more than there are before the value, never change (LOG-12).
-            let bytes = unsafe { self.bytes(seglet, within, len, guard) };
+            let bytes = unsafe { self.0.raw().bytes(seglet, within, len, guard) };
             match Object::front(bytes) {
                 Ok(front) => break front,
                 Err(Some(more)) => len = more,
@@ -192,63 +193,32 @@ impl LogMemory {
         if !may_change(front.total_len, left) {
             return None;
         }
-        let bytes = self.racing(entry, front.total_len);
+        let bytes = self.0.racing(entry, front.total_len);
         MutableObject::new(front.version, front.key, bytes, front.value_at)
     }
 
     /// A copy of the whole object: its value by atomic loads.
-    pub(crate) fn copy_mutable(&self, entry: EntryRef, guard: &EpochGuard<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn copy_mutable(
+        self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<Vec<u8>> {
         let object = self.mutable_object(entry, guard)?;
         let total_len = object.total_len as usize;
         let value_at = total_len - VALUE_HEAD_BYTES - object.room();
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         // SAFETY: what lies before the value never changes (LOG-12).
-        let mut copy = unsafe { self.bytes(seglet, within, value_at, guard) }.to_vec();
+        let mut copy = unsafe { self.0.raw().bytes(seglet, within, value_at, guard) }.to_vec();
         copy.extend_from_slice(&object.load_head());
         copy.resize(total_len, 0);
         object.rest.load(&mut copy[value_at + VALUE_HEAD_BYTES..]);
         Some(copy)
     }
-}
-
-impl LogSpace {
-    /// The object at `entry`, which was found or appended under `guard`, if its value may be
-    /// overwritten.
-    #[must_use]
-    #[inline]
-    pub fn mutable_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<MutableObject<'g>> {
-        self.memory.mutable_object(entry, guard)
-    }
-
-    /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None`
-    /// says nothing of others.
-    #[must_use]
-    #[inline(always)]
-    pub fn plain_mutable_object<'g>(
-        &'g self,
-        entry: EntryRef,
-        key: &[u8],
-        guard: &'g EpochGuard<'_>,
-    ) -> Option<MutableObject<'g>> {
-        let object = self.memory.plain_mutable_object(entry, guard)?;
-        object.has_key(key).then_some(object)
-    }
-
-    /// Whether values may be overwritten.
-    #[must_use]
-    #[inline]
-    pub fn is_in_place(&self) -> bool {
-        self.memory.is_in_place()
-    }
 
     /// Takes the value of `old` once more into its copy `new`, which the index does not point to
     /// yet. The caller has the lock of the object's bucket (LOG-13). Does nothing where values do
     /// not change.
-    pub fn copy_value_again(&self, old: EntryRef, new: EntryRef, guard: &EpochGuard<'_>) {
+    pub(crate) fn copy_value_again(self, old: EntryRef, new: EntryRef, guard: &'g EpochGuard<'_>) {
         let pair = self
             .mutable_object(old, guard)
             .zip(self.mutable_object(new, guard));

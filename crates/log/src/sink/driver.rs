@@ -1,27 +1,7 @@
-//! Brings the streams of a log space to a sink, in the order that lets them be read back.
-//!
-//! A stream is what one log appends: its heads one after the other, and beside them the side
-//! segments that the cleaner writes survivors to. [`SinkDriver::step`] hands a bounded piece of
-//! each to a [`ReplicaSink`], and tells the log space what the sink has: positions become durable,
-//! cleaned segments are freed. It keeps the order of `docs/log.md`: the next head begins before the
-//! last one is closed, a digest counts when the head before it is closed, and the log learns of
-//! nothing earlier than the sink.
-//!
-//! - SINK-1: at any moment, what the sink holds of each segment up to its last certified end, with
-//!   the digest of the oldest open head of each log, is a state that the log space was in, no older
-//!   than its durable positions.
-//! - SINK-2: bytes of a segment come in order and without gaps; none comes after the segment was
-//!   closed.
-//! - SINK-3: a segment is freed in the sink only when a digest that does not list it is durable
-//!   (LOG-4).
-//!
-//! Threads: one thread steps a driver; appends and the cleaner go on meanwhile.
-//!
-//! What it does not do: no I/O and no threads of its own, and it reads nothing back. A server's
-//! replication (crate `replication`) has a driver of its own, which finds backups and replaces lost
-//! ones.
+//! Sends the segments of a log space to a sink, in their order.
 
-use crate::segment::Segment;
+use super::{ReplicaSink, SinkAnswer, SinkError, SinkPace, SinkWrite};
+use crate::segments::Segment;
 use crate::space::LogSpace;
 use core::time::Duration;
 use pluvio_format::SegmentKind;
@@ -32,74 +12,6 @@ use std::sync::Arc;
 /// Most bytes of one write: survivors and heads take turns, so that no write of a head waits for a
 /// whole segment.
 const WRITE_MAX: u32 = 256 << 10;
-
-/// A piece of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SinkWrite<'a> {
-    /// The log, one stream each.
-    pub log: LogId,
-    /// The segment; ids ascend over all logs and are never used twice.
-    pub segment: SegmentId,
-    /// Where in the segment the bytes belong: at the end of what was written before, and 0 at
-    /// first.
-    pub offset: u32,
-    /// The bytes, at least one.
-    pub bytes: &'a [u8],
-    /// Whether the segment is whole up to the end of these bytes. What follows the last certified
-    /// end is to be forgotten when the segment is read back.
-    pub certified: bool,
-}
-
-/// What a sink did with a piece.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum SinkAnswer {
-    /// It has it. If the piece is certified, everything of the segment up to its end is as safe as
-    /// the sink promises.
-    Taken,
-    /// It cannot take it yet; it is to be asked again after this time, with these bytes or more.
-    After(Duration),
-}
-
-/// A sink could not do what it was asked for. It is asked again later.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the sink failed: {0}")]
-pub struct SinkError(pub String);
-
-/// Where the streams of a log space go: files, another machine, or a model of either. One call at a
-/// time; a call that blocks holds up all streams and nothing else.
-pub trait ReplicaSink: Send {
-    /// Takes a piece of a segment. The first one of a segment opens it.
-    ///
-    /// # Errors
-    /// The sink does not have it; it will be asked again.
-    fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError>;
-
-    /// Nothing more will come for this segment: which head is the oldest open one depends on it, so
-    /// it is to be as safe as the bytes.
-    ///
-    /// # Errors
-    /// As of [`Self::write`].
-    fn close(&mut self, log: LogId, segment: SegmentId) -> Result<(), SinkError>;
-
-    /// The segment is not needed any more.
-    ///
-    /// # Errors
-    /// As of [`Self::write`].
-    fn free(&mut self, log: LogId, segment: SegmentId) -> Result<(), SinkError>;
-}
-
-/// What a step came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum SinkPace {
-    /// Something was done: there may be more.
-    Again,
-    /// The sink wants to be asked again after this time.
-    After(Duration),
-    /// The sink has everything.
-    Idle,
-}
 
 /// A segment on its way to the sink.
 struct Sending {
@@ -196,12 +108,12 @@ struct Stream {
     to_free: Vec<SegmentId>,
 }
 
-/// See the module.
+/// Steps the streams of a log space: hands their pieces to a sink and tells the log what that has.
 pub struct SinkDriver {
     space: Arc<LogSpace>,
     sink: Box<dyn ReplicaSink>,
     streams: Vec<Stream>,
-    /// Who is asked first: a sink that takes little takes it from all in turn.
+    /// Which stream comes first: a sink that takes little takes it from all in turn.
     turn: usize,
 }
 
@@ -229,7 +141,7 @@ impl SinkDriver {
     /// Hands at most a piece of a head and one of a side segment of each log to the sink.
     ///
     /// # Errors
-    /// The sink failed. What it took before is accounted for; the next step tries again.
+    /// The sink failed. Pieces it took before are accounted for; the next step tries again.
     pub fn step(&mut self) -> Result<SinkPace, SinkError> {
         let (space, sink) = (&*self.space, &mut *self.sink);
         let mut pace = SinkPace::Idle;
@@ -250,20 +162,6 @@ impl SinkDriver {
             self.turn = self.turn.wrapping_add(1);
         }
         Ok(pace)
-    }
-}
-
-impl SinkPace {
-    /// The one that comes sooner.
-    fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Again, _) | (_, Self::Again) => Self::Again,
-            (Self::After(a), Self::After(b)) => Self::After(a.min(b)),
-            (Self::After(pause), Self::Idle) | (Self::Idle, Self::After(pause)) => {
-                Self::After(pause)
-            }
-            (Self::Idle, Self::Idle) => Self::Idle,
-        }
     }
 }
 
@@ -288,8 +186,8 @@ impl Stream {
         }
     }
 
-    /// The order of heads (003 §7.4): the next one's first group, the rest of this one and its end,
-    /// then the next one.
+    /// The order of heads [RAMCloud §7.4]: the next one's first group, the rest of this one and its
+    /// end, then the next one.
     fn step_heads(
         &mut self,
         space: &LogSpace,

@@ -1,7 +1,7 @@
 //! Entries as readers and the cleaner see them.
 
+use super::LogMemory;
 use crate::error::Corruption;
-use crate::memory::LogMemory;
 use pluvio_format::{
     Check, Encoded, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed, PlainFront,
     Tombstone,
@@ -24,8 +24,8 @@ enum Content<'g> {
 }
 
 impl EntryView<'_> {
-    /// A tombstone of no table with an empty key and version 0: what is seen in the place of a
-    /// corrupt entry, by who goes on because its process only seems to run
+    /// A tombstone of no table with an empty key and version 0: seen in the place of a corrupt
+    /// entry, by a caller that goes on because its process only seems to run
     /// ([`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook)).
     #[must_use]
     pub fn nothing() -> Self {
@@ -131,74 +131,92 @@ pub(crate) fn is_same_key(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-impl LogMemory {
+/// The entries of log memory, to be read. Views of them live as long as the guard that the caller
+/// has.
+#[derive(Clone, Copy)]
+pub(crate) struct Entries<'g>(pub(super) &'g LogMemory);
+
+impl<'g> Entries<'g> {
+    #[inline(always)]
+    pub(super) fn of(memory: &'g LogMemory) -> Self {
+        Self(memory)
+    }
+
     /// Whether a byte below the end of a closed segment says that the rest of its seglet is
     /// padding.
-    pub(crate) fn is_padding(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
+    pub(crate) fn is_padding(self, seglet: u32, within: usize, guard: &'g EpochGuard<'_>) -> bool {
         // SAFETY: a closed segment is not written; the cleaner, the only caller, keeps the segment
         // from being freed.
-        unsafe { self.bytes(seglet, within, 1, guard) == [0] }
+        unsafe { self.0.raw().bytes(seglet, within, 1, guard) == [0] }
     }
 
     /// Whether all bytes from there to the end of the seglet are zero, and as few as padding has;
     /// as [`Self::is_padding`].
-    pub(crate) fn is_blank(&self, seglet: u32, within: usize, guard: &EpochGuard<'_>) -> bool {
-        // SAFETY: as in `is_padding`; what is behind an entry in a closed segment is padding or
-        // other entries, up to the border.
-        let bytes = unsafe { self.bytes(seglet, within, SEGLET_BYTES - within, guard) };
+    pub(crate) fn is_blank(self, seglet: u32, within: usize, guard: &'g EpochGuard<'_>) -> bool {
+        // SAFETY: as in `is_padding`; behind an entry in a closed segment lie padding or other
+        // entries, up to the border.
+        let bytes = unsafe {
+            self.0
+                .raw()
+                .bytes(seglet, within, SEGLET_BYTES - within, guard)
+        };
         bytes.len() < SMALL_ENTRY_MAX && bytes.iter().all(|byte| *byte == 0)
     }
 
     /// The bytes of an entry of a known length, when they lie in one piece and cannot change.
     /// `entry` was found under `guard`.
-    pub(crate) fn whole_entry<'g>(
-        &'g self,
+    pub(crate) fn whole_entry(
+        self,
         entry: EntryRef,
         len: u32,
         guard: &'g EpochGuard<'_>,
     ) -> Option<&'g [u8]> {
-        if self.is_in_place() {
+        if self.0.is_in_place() {
             return None;
         }
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         let fits = len as usize <= SEGLET_BYTES - within;
         // SAFETY: the reference names an entry that was appended before, and the guard is older
         // than its end.
-        fits.then(|| unsafe { self.bytes(seglet, within, len as usize, guard) })
+        fits.then(|| unsafe { self.0.raw().bytes(seglet, within, len as usize, guard) })
     }
 
     /// The object at `entry`, a reference that was found or appended under `guard`, and its length
-    /// in the log, if it is an object in one piece; [`Self::view`] reads what is not.
+    /// in the log, if it is an object in one piece. [`Self::view`] reads others.
     #[inline]
-    pub(crate) fn object<'g>(
-        &'g self,
+    pub(crate) fn object(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<(Object<'g>, u32)> {
-        if self.is_in_place() {
+        if self.0.is_in_place() {
             return None;
         }
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         let left = SEGLET_BYTES - within;
         // SAFETY: as in `view`.
-        let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
+        let start = unsafe {
+            self.0
+                .raw()
+                .bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard)
+        };
         let lens = Object::lens(start)?;
         let total_len = lens.total_len;
         if total_len > left {
             return None;
         }
         // SAFETY: as in `view`.
-        let bytes = unsafe { self.bytes(seglet, within, total_len, guard) };
+        let bytes = unsafe { self.0.raw().bytes(seglet, within, total_len, guard) };
         let object = Object::of_body(&bytes[lens.header_len..], lens.has_graves)?;
         Some((object, total_len as u32))
     }
 
     /// Version and value of the object at `entry`, a reference that was found or appended under
-    /// `guard`, and its length in the log, if it has this key, lies in one piece and has no graves;
-    /// [`Self::view`] reads what does not.
+    /// `guard`, and its length in the log, if it has this key, lies in one piece and has no graves.
+    /// [`Self::view`] reads others.
     #[inline(always)]
-    pub(crate) fn value_of<'g>(
-        &'g self,
+    pub(crate) fn value_of(
+        self,
         entry: EntryRef,
         key: &[u8],
         guard: &'g EpochGuard<'_>,
@@ -216,13 +234,13 @@ impl LogMemory {
     /// The object at `entry` if it is laid out as nearly all are and lies in one piece, where its
     /// key begins, and its bytes.
     #[inline(always)]
-    pub(crate) fn plain<'g>(
-        &'g self,
+    pub(crate) fn plain(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<(PlainFront, usize, &'g [u8])> {
         let left = SEGLET_BYTES - entry.offset() as usize % SEGLET_BYTES;
-        if self.is_in_place() {
+        if self.0.is_in_place() {
             return None;
         }
         let (front, key_at) = self.plain_front(entry, left, guard)?;
@@ -230,15 +248,15 @@ impl LogMemory {
             return None;
         }
         // SAFETY: as in `view`.
-        let bytes = unsafe { self.piece(entry, front.total_len, guard) };
+        let bytes = unsafe { self.0.raw().piece(entry, front.total_len, guard) };
         Some((front, key_at, bytes))
     }
 
     /// The front of the object at `entry` if it is laid out as nearly all are, and where its key
     /// begins; `left` bytes of its seglet come from `entry` on. Reads no byte of the value.
     #[inline(always)]
-    pub(crate) fn plain_front<'g>(
-        &'g self,
+    pub(crate) fn plain_front(
+        self,
         entry: EntryRef,
         left: usize,
         guard: &'g EpochGuard<'_>,
@@ -248,13 +266,13 @@ impl LogMemory {
         }
         // SAFETY: as in `view`: no entry with a reference has less, and so much of an object lies
         // before its value.
-        let mut start = unsafe { self.piece(entry, PlainFront::SHORT, guard) };
+        let mut start = unsafe { self.0.raw().piece(entry, PlainFront::SHORT, guard) };
         let front = if start[1] < 0x80 {
             PlainFront::of_short(start.first_chunk()?)
         } else {
             // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and
             // lengths of two bytes make the front of an object a byte longer.
-            start = unsafe { self.piece(entry, PlainFront::LONG, guard) };
+            start = unsafe { self.0.raw().piece(entry, PlainFront::LONG, guard) };
             PlainFront::of_long(start.first_chunk()?)
         };
         if let Some(front) = front {
@@ -263,15 +281,15 @@ impl LogMemory {
         PlainFront::of_aged(start, |len| {
             // SAFETY: as in `view`: it is asked for what an object with such a version has before
             // its key.
-            (len <= left).then(|| unsafe { self.piece(entry, len, guard) })
+            (len <= left).then(|| unsafe { self.0.raw().piece(entry, len, guard) })
         })
     }
 
-    /// What the cleaner wants to know of the object at `entry`, if it is an object in one piece;
+    /// Table, time and key of the object at `entry`, if it is an object in one piece;
     /// [`Self::view`] reads what is not.
     #[inline]
-    pub(crate) fn identity<'g>(
-        &'g self,
+    pub(crate) fn identity(
+        self,
         entry: EntryRef,
         guard: &'g EpochGuard<'_>,
     ) -> Option<Identity<'g>> {
@@ -294,8 +312,8 @@ impl LogMemory {
 
     /// [`Self::value_of`] for what is laid out in another way.
     #[inline(never)]
-    fn value_of_other<'g>(
-        &'g self,
+    fn value_of_other(
+        self,
         entry: EntryRef,
         key: &[u8],
         guard: &'g EpochGuard<'_>,
@@ -306,15 +324,15 @@ impl LogMemory {
     }
 
     /// Reads the entry at `entry`, a reference that was found or appended under `guard`.
-    pub(crate) fn view<'g>(
-        &'g self,
+    pub(crate) fn view(
+        self,
         entry: EntryRef,
         check: Check,
         guard: &'g EpochGuard<'_>,
     ) -> Result<EntryView<'g>, Corruption> {
-        let check = self.possible(check);
+        let check = self.0.possible(check);
         let corrupt = |what: ParseErrorKind| {
-            let (_, position) = self.locate(entry);
+            let (_, position) = self.0.locate(entry);
             Corruption {
                 entry,
                 segment: position.segment,
@@ -322,7 +340,7 @@ impl LogMemory {
                 what,
             }
         };
-        if self.is_in_place()
+        if self.0.is_in_place()
             && let Some(bytes) = self.copy_mutable(entry, guard)
         {
             let parsed = Parsed::read(&bytes, check).map_err(|e| corrupt(e.kind))?;
@@ -331,13 +349,17 @@ impl LogMemory {
                 content: Content::Copied(bytes),
             });
         }
-        let (seglet, within) = Self::split(entry);
+        let (seglet, within) = LogMemory::split(entry);
         let left = SEGLET_BYTES - within;
         // SAFETY: the reference names an entry that was appended before, and the guard is older
         // than its end. A few bytes behind a short entry may be touched only in a closed segment:
         // the shortest object, tombstone or completion record has 13 bytes, and nothing else has a
         // reference while its segment is open.
-        let start = unsafe { self.bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard) };
+        let start = unsafe {
+            self.0
+                .raw()
+                .bytes(seglet, within, left.min(EntryHead::BYTES_MAX), guard)
+        };
         let head = match EntryHead::read(start) {
             // Only entries of more than WHOLE_ENTRY_MAX bytes begin so close to a border.
             Err(e) if e.kind == ParseErrorKind::Truncated && left < EntryHead::BYTES_MAX => {
@@ -351,7 +373,7 @@ impl LogMemory {
         .map_err(|e| corrupt(e.kind))?;
         if head.total_len() <= left {
             // SAFETY: as above; the length is the one that was written.
-            let bytes = unsafe { self.bytes(seglet, within, head.total_len(), guard) };
+            let bytes = unsafe { self.0.raw().bytes(seglet, within, head.total_len(), guard) };
             let parsed = Parsed::read(bytes, check).map_err(|e| corrupt(e.kind))?;
             return Ok(EntryView {
                 head,
@@ -370,22 +392,22 @@ impl LogMemory {
 
     /// Copies `len` bytes that begin in `seglet` and go on in those that follow it.
     fn gather(
-        &self,
+        self,
         mut seglet: u32,
         mut within: usize,
         len: usize,
-        guard: &EpochGuard<'_>,
+        guard: &'g EpochGuard<'_>,
     ) -> Option<Vec<u8>> {
         let mut copy = Vec::with_capacity(len);
         loop {
             let piece = (SEGLET_BYTES - within).min(len - copy.len());
             // SAFETY: inside an appended entry, under the guard (see `view`).
-            copy.extend_from_slice(unsafe { self.bytes(seglet, within, piece, guard) });
+            copy.extend_from_slice(unsafe { self.0.raw().bytes(seglet, within, piece, guard) });
             if copy.len() == len {
                 return Some(copy);
             }
             within = 0;
-            seglet = self.next_seglet(seglet)?;
+            seglet = self.0.table().next_seglet(seglet)?;
         }
     }
 }
@@ -421,7 +443,7 @@ mod tests {
         let len = space.entry(entry, &guard).unwrap().bytes().len();
         let (seglet, within) = LogMemory::split(entry);
         // SAFETY: this test's only thread holds no view of the entry.
-        unsafe { space.memory.write(seglet, within + len - 1, &[6]) };
+        unsafe { space.memory().raw().write(seglet, within + len - 1, &[6]) };
         assert!(
             space.entry(entry, &guard).is_ok(),
             "reads check the layout only"

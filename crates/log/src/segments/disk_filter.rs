@@ -1,12 +1,13 @@
 //! Which segments are on disk, for writers: without a lock.
 //!
 //! A table of cells, each for the ids that are equal in their last bits. It is written under the
-//! lock of the map of all segments, which it follows; who reads it needs no lock, and asks the map
-//! when a cell cannot tell.
+//! lock of the map of all segments, which it follows. A reader needs no lock, and asks the map when
+//! a cell cannot tell.
 //!
-//! - A segment that is on disk is never taken for gone. Who asks for one has its id from an object
-//!   that was appended after the segment was registered; from then on until it is dropped, its cell
-//!   holds its id or `SEVERAL`. The other error, for a moment after it was dropped, does no harm.
+//! - A segment that is on disk is never taken for gone. A caller that asks for one has its id from
+//!   an object that was appended after the segment was registered. From then on until it is
+//!   dropped, its cell holds its id or `SEVERAL`. The other error, for a moment after it was
+//!   dropped, does no harm.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::SegmentId;
@@ -18,12 +19,12 @@ const SEVERAL: u64 = u64::MAX;
 const CELLS_PER_SEGMENT: usize = 4;
 
 /// See the module.
-pub(crate) struct Presence {
+pub(crate) struct DiskFilter {
     /// The id of the one segment on disk with these last bits, 0 for none, or [`SEVERAL`].
     cells: Box<[AtomicU64]>,
 }
 
-impl Presence {
+impl DiskFilter {
     pub(crate) fn new(segments_max: usize) -> Self {
         let cells = (segments_max * CELLS_PER_SEGMENT).next_power_of_two();
         Self {
@@ -38,22 +39,31 @@ impl Presence {
     /// `id` is on disk. Under the map's lock.
     pub(crate) fn add(&self, id: SegmentId) {
         let cell = &self.cells[self.number(id)];
-        // Relaxed here and below: see the module; a reader finds no value older than the one its id
-        // was registered with, because the object that names it was published after that.
+        // Relaxed here and below: see the module. A reader finds no value older than the one its id
+        // was registered with: the object that names the id was published after that.
         let alone = cell.load(Ordering::Relaxed) == 0;
         cell.store(if alone { id.0 } else { SEVERAL }, Ordering::Relaxed);
     }
 
-    /// `id` is gone; `left` is what is on disk. Under the map's lock.
-    pub(crate) fn remove(&self, id: SegmentId, left: impl Iterator<Item = SegmentId>) {
+    /// `id` is gone; `left` gives what is on disk. Under the map's lock.
+    pub(crate) fn remove<I>(&self, id: SegmentId, left: impl FnOnce() -> I)
+    where
+        I: Iterator<Item = SegmentId>,
+    {
         let number = self.number(id);
-        let mut sharing = left.filter(|other| self.number(*other) == number);
+        let cell = &self.cells[number];
+        if cell.load(Ordering::Relaxed) == id.0 {
+            // It was alone there.
+            cell.store(0, Ordering::Relaxed);
+            return;
+        }
+        let mut sharing = left().filter(|other| self.number(*other) == number);
         let now = match (sharing.next(), sharing.next()) {
             (None, _) => 0,
             (Some(one), None) => one.0,
             (Some(_), Some(_)) => SEVERAL,
         };
-        self.cells[number].store(now, Ordering::Relaxed);
+        cell.store(now, Ordering::Relaxed);
     }
 
     /// Whether `id` is on disk; `None` when only the map can tell.
@@ -73,29 +83,29 @@ mod tests {
 
     #[test]
     fn cells_follow_the_map_through_collisions() {
-        let presence = Presence::new(2);
-        assert_eq!(presence.cells.len(), 8);
+        let filter = DiskFilter::new(2);
+        assert_eq!(filter.cells.len(), 8);
         let mut map = BTreeSet::new();
         let steps = [1, 9, 17, 2, 10, 3];
         let check = |map: &BTreeSet<u64>| {
             for id in 1..30 {
                 let expected = map.contains(&id);
-                let told = presence.has(SegmentId(id));
+                let told = filter.has(SegmentId(id));
                 assert_eq!(told.unwrap_or(expected), expected, "{id}");
             }
         };
         for id in steps {
             map.insert(id);
-            presence.add(SegmentId(id));
+            filter.add(SegmentId(id));
             check(&map);
         }
-        assert_eq!(presence.has(SegmentId(9)), None);
-        assert_eq!(presence.has(SegmentId(3)), Some(true));
+        assert_eq!(filter.has(SegmentId(9)), None);
+        assert_eq!(filter.has(SegmentId(3)), Some(true));
         for id in [9, 1, 2, 17, 3, 10] {
             map.remove(&id);
-            presence.remove(SegmentId(id), map.iter().copied().map(SegmentId));
+            filter.remove(SegmentId(id), || map.iter().copied().map(SegmentId));
             check(&map);
         }
-        assert!((1..30).all(|id| presence.has(SegmentId(id)) == Some(false)));
+        assert!((1..30).all(|id| filter.has(SegmentId(id)) == Some(false)));
     }
 }

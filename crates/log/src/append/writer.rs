@@ -1,46 +1,14 @@
-//! Puts entries into one segment. Owned by whoever owns the segment's end: a log's head lock, a
-//! side log, the cleaner.
+//! Puts entries into one segment. Owned by the party that owns the segment's end: a log's head
+//! lock, a side log, the cleaner.
 
-use crate::memory::{LogMemory, Place};
-use crate::segment::Segment;
-use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX, WHOLE_ENTRY_MAX};
+use super::EntryRefs;
+use crate::memory::{LogBytes, LogMemory, Place};
+use crate::segments::Segment;
+use pluvio_format::{Encoded, Entry};
+use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES, SMALL_ENTRY_MAX};
 use std::sync::Arc;
 
 static ZEROS: [u8; SMALL_ENTRY_MAX] = [0; SMALL_ENTRY_MAX];
-
-/// How entries are laid into seglets: the same for all segments of a log space.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Packing {
-    /// Entries up to so many bytes lie in one seglet.
-    whole_max: usize,
-}
-
-impl Packing {
-    /// Of a log space whose values change in place, or do not.
-    pub(crate) fn new(in_place: bool) -> Self {
-        let whole_max = match in_place {
-            true => SMALL_ENTRY_MAX,
-            false => WHOLE_ENTRY_MAX,
-        };
-        Self { whole_max }
-    }
-
-    /// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding
-    /// when it is small and would cross a seglet border. Ascends with `at`.
-    fn place(self, at: u32, len: usize) -> u32 {
-        let left = SEGLET_BYTES - at as usize % SEGLET_BYTES;
-        if len > left && len <= self.whole_max {
-            at + left as u32
-        } else {
-            at
-        }
-    }
-
-    /// Where the segment ends after entries of these lengths were put at `at`.
-    pub(crate) fn end_after(self, at: u32, lens: impl Iterator<Item = usize>) -> u32 {
-        lens.fold(at, |at, len| self.place(at, len).saturating_add(len as u32))
-    }
-}
 
 /// The one writer of a segment (LOG-2).
 pub(crate) struct SegmentWriter {
@@ -120,7 +88,7 @@ impl SegmentWriter {
                 .assign(seglet, place, self.seglets.last().copied());
             self.seglets.push(seglet);
             if !self.rewrites {
-                self.segment.push_seglet(seglet);
+                self.segment.contents().push(seglet);
             }
         }
     }
@@ -135,7 +103,7 @@ impl SegmentWriter {
         if padding > 0 {
             self.write(&ZEROS[..padding]);
         }
-        let offset = LogMemory::base(self.seglets[start as usize / SEGLET_BYTES])
+        let offset = LogBytes::base(self.seglets[start as usize / SEGLET_BYTES])
             + u64::from(start) % SEGLET_BYTES as u64;
         for part in parts {
             self.write(part);
@@ -144,8 +112,43 @@ impl SegmentWriter {
         EntryRef::new(offset)
     }
 
-    /// [`Self::put`] for an entry that fits what is left of the seglet the segment ends in; `None`,
-    /// and nothing was written, when it does not, or when the segment takes no entries.
+    /// Writes a group for which there is room, counts it, and shows it to replication.
+    pub(crate) fn put_group(
+        &mut self,
+        entries: &[Entry<'_>],
+        encoded: &[Encoded<'_>],
+    ) -> EntryRefs {
+        let mut refs = EntryRefs::new();
+        for (entry, bytes) in entries.iter().zip(encoded) {
+            refs.push(self.put(&bytes.parts()));
+            self.count(entry, bytes.len());
+        }
+        self.publish();
+        refs
+    }
+
+    /// Counts an entry as live in its segment.
+    fn count(&self, entry: &Entry<'_>, len: usize) {
+        let segment = &self.segment;
+        match entry {
+            Entry::Object(_) | Entry::Completion(_) => {
+                self.memory
+                    .live()
+                    .add(segment.slot(), segment.log(), len as i64)
+            }
+            Entry::Tombstone(tombstone) => {
+                segment.tombstones().add(tombstone.segment, len as u32);
+            }
+            // Every head has its own: they are dead as soon as there is a newer one.
+            Entry::SegmentHeader(_)
+            | Entry::LogDigest(_)
+            | Entry::SafeVersion(_)
+            | Entry::TableStats(_) => {}
+        }
+    }
+
+    /// [`Self::put`] for an entry that fits the rest of the seglet the segment ends in. `None`, and
+    /// nothing was written, when it does not, or when the segment takes no entries.
     #[inline]
     pub(crate) fn put_within(&mut self, parts: &[&[u8]; 3]) -> Option<EntryRef> {
         self.check_end();
@@ -158,11 +161,11 @@ impl SegmentWriter {
         let mut to = within;
         for part in parts.iter().filter(|part| !part.is_empty()) {
             // SAFETY: as in `write`.
-            unsafe { self.memory.write(seglet, to, part) };
+            unsafe { self.memory.raw().write(seglet, to, part) };
             to += part.len();
         }
         self.at += len as u32;
-        Some(EntryRef::new(LogMemory::base(seglet) + within as u64))
+        Some(EntryRef::new(LogBytes::base(seglet) + within as u64))
     }
 
     /// [`Self::put_within`] for an entry of `len` bytes that the caller writes where it will lie.
@@ -176,11 +179,8 @@ impl SegmentWriter {
         }
         self.at += len as u32;
         // SAFETY: as in `write`; and it is written before this writer does anything else.
-        let bytes = unsafe { self.memory.room(seglet, within, len) };
-        Some((
-            EntryRef::new(LogMemory::base(seglet) + within as u64),
-            bytes,
-        ))
+        let bytes = unsafe { self.memory.raw().room(seglet, within, len) };
+        Some((EntryRef::new(LogBytes::base(seglet) + within as u64), bytes))
     }
 
     /// Nothing is written below what others may see, and nothing to a closed segment.
@@ -202,7 +202,7 @@ impl SegmentWriter {
             let seglet = self.seglets[self.at as usize / SEGLET_BYTES];
             // SAFETY: this writer is the segment's only one, `at` is not below the appended
             // length, and the seglet belongs to the segment until it is freed.
-            unsafe { self.memory.write(seglet, within, now) };
+            unsafe { self.memory.raw().write(seglet, within, now) };
             self.at += now.len() as u32;
             bytes = later;
         }
@@ -230,26 +230,5 @@ impl SegmentWriter {
             "CLEAN-8: a compaction is seen only as a whole"
         );
         self.segment.set_appended(self.at);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_entries_lie_in_one_seglet_and_longer_ones_cross() {
-        const BORDER: u32 = SEGLET_BYTES as u32;
-        for (in_place, whole_max) in [(false, WHOLE_ENTRY_MAX), (true, SMALL_ENTRY_MAX)] {
-            let packing = Packing::new(in_place);
-            for at in [BORDER - 1, 3 * BORDER - 100] {
-                let border = at.next_multiple_of(BORDER);
-                assert_eq!(packing.place(at, whole_max), border);
-                assert_eq!(packing.place(at, whole_max + 1), at);
-            }
-            let exactly = BORDER - whole_max as u32;
-            assert_eq!(packing.place(exactly, whole_max), exactly, "it fits");
-            assert_eq!(packing.end_after(exactly, [whole_max].into_iter()), BORDER);
-        }
     }
 }

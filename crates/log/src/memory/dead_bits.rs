@@ -5,14 +5,14 @@
 //! bits          0 0 0 0 0 0 0 0   1 0 0 0 0 0  0 0 0 0 0 0 0 0 0 0 0          first byte is its own (no entry has fewer than 13)
 //! ```
 //!
-//! Whoever takes an object out of the index sets its bit, behind that. So the cleaner sees from the
-//! bits alone what it may leave behind, and asks the index only about what it moves: of a segment
-//! it reads neither keys nor index lines of what is dead.
+//! A thread that takes an object out of the index sets its bit, behind that. So the cleaner sees
+//! from the bits alone what it may leave behind, and asks the index only about what it moves: of a
+//! segment it reads neither keys nor index lines of what is dead.
 //!
 //! - LOG-15: a bit is set only behind the moment at which nothing points to its object any more, by
 //!   somebody who has held a guard since before; all bits of a seglet are cleared when a segment
-//!   gets it. So a bit that is set tells of a death that is final; one that is not tells nothing
-//!   for certain: that of an object that is counted as dead may come in a moment, or was lost.
+//!   gets it. So a set bit tells of a death that is final. A clear bit leaves it open: the bit of a
+//!   dead object may come in a moment, or was lost.
 //!
 //! What does not set bits: tombstones, which die by what they name, and what a segment has for
 //! itself. Memory that the system has not been asked for, or has back, reads as no bit set.
@@ -36,7 +36,7 @@ const LINES_PER_SEGLET: u64 = SEGLET_BYTES as u64 / BYTES_PER_LINE;
 pub(crate) struct DeadBits(WordRegion);
 
 impl DeadBits {
-    /// For so many bytes of log memory.
+    /// For `log_bytes` of log memory.
     pub(crate) fn new(log_bytes: u64, huge_pages: bool) -> Result<Self, RegionError> {
         let lines = log_bytes.div_ceil(BYTES_PER_LINE);
         let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)?;
@@ -58,11 +58,11 @@ impl DeadBits {
     #[inline(always)]
     pub(crate) fn set(&self, entry: EntryRef) {
         let (word, bit) = self.word(entry);
-        // Acquire and release: who sees this bit, or another one that was taken along, sees what
-        // came before it as well, the entry that took its object's place (CLEAN-2). In two steps,
-        // of which another thread's may take place between: then its bit is lost. A locked
-        // instruction instead would wait until the stores before it are out, and hold back whatever
-        // follows.
+        // Acquire and release: a thread that sees this bit, or another one that was taken along,
+        // sees what came before it as well, the entry that took its object's place (CLEAN-2). In
+        // two steps, of which another thread's may take place between: then its bit is lost. A
+        // locked instruction instead would wait until the stores before it are out, and hold back
+        // whatever follows.
         word.store(word.load(Ordering::Acquire) | bit, Ordering::Release);
     }
 
@@ -112,7 +112,7 @@ impl DeadBits {
             .discard_page(seglet_base / BYTES_PER_LINE * CACHE_LINE_BYTES);
     }
 
-    /// Bytes of memory for the bits of so many seglets.
+    /// Bytes of memory for the bits of this many seglets.
     pub(crate) fn bytes_of(seglets: usize) -> u64 {
         seglets as u64 * LINES_PER_SEGLET * CACHE_LINE_BYTES
     }

@@ -8,26 +8,26 @@
 
 mod moving;
 
-pub(super) use moving::{Moved, Place};
+pub(super) use moving::{Moved, Mover, Place};
 
-use super::{Cleaner, Liveness, TableLiveness};
+use super::{Liveness, TableLiveness};
 use crate::error::Corruption;
-use crate::memory::LogMemory;
-use crate::segment::Segment;
-use crate::view::{EntryView, Identity};
+use crate::memory::{EntryView, Identity, LogBytes, LogMemory};
+use crate::segments::{Segment, SegmentTable};
+
 use pluvio_format::{Check, Entry, EntryHead, EntryKind, ParseErrorKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-/// Entries that are asked for together before they are moved: twice as many are under way at most,
-/// with what the index has of them, and these stay in the first cache.
+/// Entries that are asked for together before they are moved. Twice as many are under way at most,
+/// with their index lines, and these stay in the first cache.
 const GROUP: usize = 8;
-/// The buckets of tombstones are asked for when they are so many entries ahead: a few misses in
-/// flight where neighbours are alike.
+/// The buckets of tombstones are asked for this many entries ahead: a few misses in flight where
+/// neighbours are alike.
 const TOMBSTONES_AHEAD: usize = 16;
-/// Entries are prefetched so many lengths of the current one ahead: right when neighbours are
+/// Entries are prefetched this many lengths of the current one ahead: right when neighbours are
 /// alike, harmless otherwise.
 const ENTRIES_AHEAD: u32 = 6;
 
@@ -35,7 +35,7 @@ const ENTRIES_AHEAD: u32 = 6;
 const NO_SEGMENT: SegmentId = SegmentId(0);
 /// No table is here for the entry.
 const NO_TABLE: u32 = u32::MAX;
-/// Completion records are the youngest of all survivors: they die within seconds or minutes,
+/// Completion records are the youngest of all survivors. They die within seconds or minutes,
 /// whatever the age of the objects beside them, so they belong where most will die soon.
 const COMPLETIONS_AGE_S: u32 = u32::MAX;
 
@@ -50,7 +50,7 @@ enum Kind {
 /// A segment being read.
 pub(super) struct Source {
     pub(super) segment: Arc<Segment>,
-    /// What was counted as live when it was chosen.
+    /// The bytes that counted as live when it was chosen.
     pub(super) live_bytes: u64,
     pub(super) seglets: Vec<u32>,
     pub(super) end: u32,
@@ -62,7 +62,7 @@ impl Source {
     pub(super) fn new(segment: Arc<Segment>, live_bytes: u64) -> Self {
         Self {
             live_bytes,
-            seglets: segment.seglet_list(),
+            seglets: segment.contents().list(),
             end: segment.appended_len(),
             segment,
             scanned: 0,
@@ -75,8 +75,7 @@ impl Source {
 
     /// Notes that cleaning it alone gains nothing until something in it dies.
     pub(super) fn set_barren(&self) {
-        let live_bytes = u32::try_from(self.live_bytes).unwrap_or(u32::MAX);
-        self.segment.set_barren_at(live_bytes);
+        self.segment.note_barren(self.live_bytes);
     }
 }
 
@@ -138,6 +137,19 @@ impl Dropped {
             self.last = Some(entry.named);
         }
     }
+
+    /// The segments that left tombstones named are gone from disk; or they go with the next digest
+    /// of the pass's log, which `leave_with_it` tells.
+    pub(super) fn check(&self, table: &SegmentTable, leave_with_it: impl Fn(&Segment) -> bool) {
+        let on_disk = table.read();
+        for named in self.named.iter().filter_map(|id| on_disk.get(id)) {
+            assert!(
+                leave_with_it(named),
+                "CLEAN-5: tombstones that name segment {} were dropped, and it stays on disk",
+                named.id()
+            );
+        }
+    }
 }
 
 /// The indexes that a pass has met.
@@ -181,12 +193,23 @@ pub(super) struct Scan<'s> {
     pub(super) needed_for: &'s dyn Fn(SegmentId) -> bool,
 }
 
-impl Cleaner {
+/// Reads segments and finds what lives in them.
+#[derive(Clone, Copy)]
+pub(super) struct Scanner<'c> {
+    memory: &'c LogMemory,
+    liveness: &'c dyn Liveness,
+}
+
+impl<'c> Scanner<'c> {
+    pub(super) fn new(memory: &'c LogMemory, liveness: &'c dyn Liveness) -> Self {
+        Self { memory, liveness }
+    }
+
     /// Reads a slice of `source`, notes what lives in `live`, and returns how many bytes of the
-    /// slice are left over. An object that is not known to be dead is taken for one that lives;
-    /// whether the index points to it is found out when it is moved. What is left behind is
-    /// compared with its checksum: a length that had changed would lead past entries that live
-    /// (CLEAN-9). What lives is compared when it is copied.
+    /// slice are left over. An object that is not known to be dead is taken for one that lives. The
+    /// move finds out whether the index points to it. An entry left behind is compared with its
+    /// checksum: a changed length would lead past entries that live (CLEAN-9). An entry that lives
+    /// is compared when it is copied.
     pub(super) fn scan_slice(
         &self,
         source: &mut Source,
@@ -195,8 +218,8 @@ impl Cleaner {
         dropped: &mut Dropped,
         scan: &Scan<'_>,
     ) -> Result<usize, Corruption> {
-        let guard = self.space.pin();
-        let memory = &*self.space.memory;
+        let guard = self.memory.epochs().pin();
+        let memory = self.memory;
         let start = source.scanned;
         let mut at = start;
         let first = live.len();
@@ -204,16 +227,16 @@ impl Cleaner {
         while at < source.end && ((at - start) as usize) < scan.bytes {
             let seglet = source.seglets[at as usize / SEGLET_BYTES];
             let within = at as usize % SEGLET_BYTES;
-            if memory.is_padding(seglet, within, &guard) {
-                if !memory.is_blank(seglet, within, &guard) {
+            if memory.entries().is_padding(seglet, within, &guard) {
+                if !memory.entries().is_blank(seglet, within, &guard) {
                     return Err(source.segment.corruption(at, ParseErrorKind::BadPadding));
                 }
                 at += (SEGLET_BYTES - within) as u32;
                 continue;
             }
-            let entry = EntryRef::new(LogMemory::base(seglet) + within as u64);
+            let entry = EntryRef::new(LogBytes::base(seglet) + within as u64);
             // Most entries are objects in one piece.
-            let (len, found) = match memory.identity(entry, &guard) {
+            let (len, found) = match memory.entries().identity(entry, &guard) {
                 Some(object) => {
                     let len = object.total_len;
                     let found = self.look_at_object(entry, &object, tables);
@@ -223,17 +246,17 @@ impl Cleaner {
                     (len, found)
                 }
                 None => {
-                    let view = memory.view(entry, Check::Structure, &guard)?;
+                    let view = memory.entries().view(entry, Check::Structure, &guard)?;
                     let found = self.look_at(&view, entry, tables);
                     if found.is_none() || view.kind() != EntryKind::Object {
-                        // What is no object is small, and what it says decides what is left behind.
-                        memory.view(entry, Check::Checksum, &guard)?;
+                        // All but objects are small, and their content decides what is left behind.
+                        memory.entries().view(entry, Check::Checksum, &guard)?;
                     }
                     (view.total_len(), found)
                 }
             };
             let ahead = entry.offset() + u64::from(ENTRIES_AHEAD * len);
-            memory.prefetch(EntryRef::new(ahead), 1);
+            memory.raw().prefetch(EntryRef::new(ahead), 1);
             if let Some(mut found) = found {
                 (found.source, found.offset, found.len) = (scan.number, at, len);
                 tombstones |= found.kind == Kind::Tombstone;
@@ -259,9 +282,9 @@ impl Cleaner {
         object: &Identity<'_>,
         tables: &mut TableCache,
     ) -> Option<Survivor> {
-        let number = tables.number(object.table, &*self.liveness);
+        let number = tables.number(object.table, self.liveness);
         let table = tables.get(number)?;
-        if self.space.memory.is_dead(entry) {
+        if self.memory.is_dead(entry) {
             debug_assert!(
                 !table.points_to(table.hash(object.key), entry),
                 "LOG-15: the index points to {entry:?}, which is known to be dead"
@@ -275,24 +298,24 @@ impl Cleaner {
         })
     }
 
-    /// Asks the index about all objects that were taken for living, if that is more than is counted
-    /// as living in their segments, and forgets those that it does not point to: their bits were
-    /// lost, or are about to be set (LOG-15). Gives whether there were any. Looks at a whole pass
-    /// at once: to be called only when nothing would be gained otherwise.
+    /// Forgets objects that were taken for living and that the index does not point to: their bits
+    /// were lost, or are about to be set (LOG-15). Asks only if more was taken for living than
+    /// counts as living in their segments. Gives whether there were any. Looks at a whole pass at
+    /// once: to be called only when nothing would be gained otherwise.
     pub(super) fn forget_dead(
         &self,
         live: &mut Vec<Survivor>,
         tables: &TableCache,
         sources: &[Source],
     ) -> Result<bool, Corruption> {
-        let memory = &self.space.memory;
-        let counted = |source: &Source| memory.live_of_slot(source.segment.slot());
+        let memory = self.memory;
+        let counted = |source: &Source| memory.live().of_slot(source.segment.slot());
         let counted = sources.iter().map(counted).sum();
         let objects = live.iter().filter(|found| found.kind != Kind::Tombstone);
         if objects.map(|found| u64::from(found.len)).sum::<u64>() <= counted {
             return Ok(false);
         }
-        let guard = self.space.pin();
+        let guard = self.memory.epochs().pin();
         let mut wrong = None;
         let before = live.len();
         live.retain(|found| {
@@ -317,14 +340,17 @@ impl Cleaner {
         len: u32,
         guard: &EpochGuard<'_>,
     ) -> Result<(), Corruption> {
-        let memory = &self.space.memory;
+        let memory = self.memory;
         let intact = match memory.possible(Check::Checksum) {
             Check::Structure => true,
-            Check::Checksum => memory.whole_entry(entry, len, guard).is_some_and(is_intact),
+            Check::Checksum => memory
+                .entries()
+                .whole_entry(entry, len, guard)
+                .is_some_and(is_intact),
         };
         if !intact {
             // What is wrong with it.
-            memory.view(entry, Check::Checksum, guard)?;
+            memory.entries().view(entry, Check::Checksum, guard)?;
         }
         Ok(())
     }
@@ -347,7 +373,7 @@ impl Cleaner {
                 self.look_at_object(entry, &identity, tables)
             }
             Entry::Tombstone(tombstone) => {
-                let table = tables.number(tombstone.table, &*self.liveness);
+                let table = tables.number(tombstone.table, self.liveness);
                 let hash_of = |table: &dyn TableLiveness| table.hash(tombstone.key);
                 Some(Survivor {
                     named: tombstone.segment,
@@ -366,24 +392,6 @@ impl Cleaner {
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_) => None,
-        }
-    }
-
-    /// The segments that left tombstones named are gone from disk; or they go with the next digest
-    /// of the pass's log, which `leave_with_it` tells.
-    pub(super) fn check_dropped(
-        &self,
-        dropped: &Dropped,
-        leave_with_it: impl Fn(&Segment) -> bool,
-    ) {
-        let on_disk = self.space.on_disk.read();
-        let on_disk = on_disk.unwrap_or_else(PoisonError::into_inner);
-        for named in dropped.named.iter().filter_map(|id| on_disk.get(id)) {
-            assert!(
-                leave_with_it(named),
-                "CLEAN-5: tombstones that name segment {} were dropped, and it stays on disk",
-                named.id()
-            );
         }
     }
 }
@@ -449,7 +457,7 @@ fn prefetch_each(entries: &[Survivor], tables: &TableCache) {
 fn overrun(source: &Source, offset: u32) -> Corruption {
     let seglet = source.seglets[offset as usize / SEGLET_BYTES];
     Corruption {
-        entry: EntryRef::new(LogMemory::base(seglet) + u64::from(offset) % SEGLET_BYTES as u64),
+        entry: EntryRef::new(LogBytes::base(seglet) + u64::from(offset) % SEGLET_BYTES as u64),
         segment: source.segment.id(),
         offset,
         what: ParseErrorKind::Truncated,

@@ -1,12 +1,13 @@
 //! The state of one log: head, members, what replication has and has not done.
 //!
-//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the log space, then
-//! `tombstones` of one segment at a time. `retired` of the log space comes before a segment's list
-//! of seglets. Under that list, `free_slots` and the lock of the seglet pool no other is taken.
+//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the segment table,
+//! then the tombstones of one segment at a time. The list of what is retired comes before a
+//! segment's list of seglets. Under that list, `free_slots` and the lock of the seglet pool no
+//! other is taken.
 
+use super::writer::SegmentWriter;
 use crate::durable::{AtomicPosition, Durability};
-use crate::segment::Segment;
-use crate::writer::SegmentWriter;
+use crate::segments::{Departure, OnTheirWay, Segment};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_memory::PartIndex;
@@ -34,6 +35,48 @@ pub(crate) struct Members {
     pub freeable: Vec<SegmentId>,
 }
 
+impl Members {
+    /// Takes what the digests up to `head` dropped.
+    pub(crate) fn take_dropped(&mut self, head: SegmentId) -> Vec<Arc<Segment>> {
+        let mut all = Vec::new();
+        while let Some((id, dropped)) = self.dropped_by.pop_front() {
+            if id > head {
+                self.dropped_by.push_front((id, dropped));
+                break;
+            }
+            all.extend(dropped);
+        }
+        all
+    }
+
+    /// Takes segments out whose entries nothing points to, to leave with the next digest. Returns
+    /// the ids that are not there.
+    fn drop_committed(&mut self, segments: &[SegmentId]) -> Vec<SegmentId> {
+        let mut unknown = Vec::new();
+        for id in segments {
+            match self.in_log.remove(id) {
+                Some(segment) => {
+                    segment.leave(Departure::Dropped);
+                    self.leaving.push(segment);
+                    self.unpublished = true;
+                }
+                None => unknown.push(*id),
+            }
+        }
+        unknown
+    }
+
+    /// Adds what waits for a digest to be written, or to become durable.
+    pub(crate) fn add_to(&self, way: &mut OnTheirWay) {
+        let dropped = self.dropped_by.iter().flat_map(|(_, segments)| segments);
+        for segment in self.leaving.iter().chain(dropped) {
+            way.seglets += segment.contents().seglets();
+            way.slots += 1;
+            way.disk_bytes += u64::from(segment.disk_len());
+        }
+    }
+}
+
 /// See the module. Two logs share no cache line, nor a pair of lines that is fetched together: each
 /// core works on its own.
 #[repr(align(128))]
@@ -54,9 +97,8 @@ pub(crate) struct LogState {
     pub durable_hook: OnceLock<Hook>,
 }
 
-/// How often a waiter spins before it gives its processor away: an append takes less than a
-/// microsecond, unless the thread that does it was preempted, or opens a head, and then spinning is
-/// in the way.
+/// How often a waiter spins before it gives its processor away. An append takes less than a
+/// microsecond, unless its thread was preempted or opens a head; then spinning is in the way.
 const SPINS: u32 = 100;
 
 /// See [`LogState::head`].
@@ -108,12 +150,11 @@ impl LogState {
         }
     }
 
-    /// The head, for this thread alone: whoever else wants it spins, and then yields.
+    /// The head, for this thread alone: any other that wants it spins, and then yields.
     ///
     /// A lock that waiters sleep in would have to be given back by a locked instruction, to learn
-    /// of them; that one waits for the stores of the entry, and the cache misses of the next
-    /// operation would not overlap with those of this one. A core's head is rarely wanted by two
-    /// threads at once.
+    /// of them. That instruction waits for the stores of the entry, so the cache misses of two
+    /// operations would not overlap. A core's head is rarely wanted by two threads at once.
     ///
     /// # Panics
     /// When a thread panicked while it had the head.
@@ -154,6 +195,19 @@ impl LogState {
         self.members
             .lock()
             .expect("a thread panicked while it changed the log; the log cannot go on")
+    }
+
+    /// Lets the cleaner have segments that were committed while they were held.
+    pub(crate) fn release(&self, segments: &[SegmentId]) {
+        let members = self.members();
+        for segment in segments.iter().filter_map(|id| members.in_log.get(id)) {
+            segment.uses().release();
+        }
+    }
+
+    /// Removes segments that a side log had committed. Returns the ids that are not in the log.
+    pub(crate) fn drop_committed(&self, segments: &[SegmentId]) -> Vec<SegmentId> {
+        self.members().drop_committed(segments)
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
