@@ -29,9 +29,8 @@
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
 //! - COMP-7: values in outcomes are bounded in bytes: [`VALUES_MAX`] in all and
-//!   [`CLIENT_VALUES_MAX`] of a client. Beyond that the oldest operation is admitted that a client
-//!   has not acknowledged: until it has its result, none of what takes the room can be
-//!   acknowledged. Room is made before anything changes, and without room the operation is refused.
+//!   [`CLIENT_VALUES_MAX`] of a client beside that of its oldest operation. Room is made before
+//!   anything changes, and without room the operation is refused.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
@@ -568,9 +567,9 @@ impl Execution {
         };
         // The oldest is always admitted: the client can acknowledge nothing before it has that.
         let is_oldest = self.id.sequence <= client.acknowledged_below;
-        let has_share = client.value_bytes + bytes <= CLIENT_VALUES_MAX;
+        let has_share = is_oldest || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
         let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !is_oldest && (!has_share || before + bytes > VALUES_MAX) {
+        if !has_share || before + bytes > VALUES_MAX {
             pluvio_units::mark("completion-values-full");
             completions.value_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(full);
