@@ -1,8 +1,9 @@
 //! Whole values: the pure functions that a cluster judges mutations and reads by are the sequential
 //! specification behind the linearizability checker, too.
 //!
-//! An error in these functions does not show here (the tests of crate `mutation` are for that). What
-//! the cluster makes of them does: what is lost, done twice, done in part, or answered wrongly.
+//! An error in these functions does not show here (the tests of crate `mutation` are for that).
+//! What the cluster makes of them does: what is lost, done twice, done in part, or answered
+//! wrongly.
 
 use super::linear::{End, Operation};
 use super::register::Object;
@@ -76,7 +77,8 @@ impl Exchange {
         }
     }
 
-    /// The object after a mutation took effect whose reply nobody got; `None` when it has none here.
+    /// The object after a mutation took effect whose reply nobody got; `None` when it has none
+    /// here.
     fn after_unknown(&self, object: &ValueObject) -> Option<ValueObject> {
         let met = object.held(Some(self.request.condition()))?;
         let mutation = self.request.mutation(b"")?;

@@ -166,8 +166,8 @@ impl<'a> Reads<'a> {
         self.of.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// No item of an ordered batch takes effect before one that stands before it: a read that begins
-    /// after a later token was seen sees the earlier one.
+    /// No item of an ordered batch takes effect before one that stands before it: a read that
+    /// begins after a later token was seen sees the earlier one.
     pub(super) fn in_order(&self, batch: &OrderedBatch) -> Option<Violation> {
         for (place, (later, token)) in batch.appended.iter().enumerate() {
             let shows = self.of(*later).iter().filter(|s| s.tokens.contains(token));

@@ -1,7 +1,7 @@
 //! Draws mutations and reads of every kind, for keys whose bytes checkers know.
 //!
-//! Values are short, so that a checker can hold many states of them; about half of them are numbers,
-//! so that sums are mostly possible.
+//! Values are short, so that a checker can hold many states of them; about half of them are
+//! numbers, so that sums are mostly possible.
 
 use crate::check::tokens;
 use crate::cluster::plan::OperationKind;
