@@ -312,6 +312,9 @@ func answered(s state, a action, o outcome) (bool, state) {
 			return c.allows(v) && s.canBe(v), s.told(v).gone()
 		case o.Plain != nil && o.Plain.word == "Deleted":
 			return s.there, s.gone()
+		case o.Plain != nil && o.Plain.Replaced != nil:
+			old := o.Plain.Replaced.Old
+			return old != nil && s.there && s.value == old.String(), s.gone()
 		}
 	case a.Add != nil:
 		n, isNumber := s.number()

@@ -570,6 +570,7 @@ impl Execution {
         let has_share = is_oldest || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
         let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
         if !has_share || before + bytes > VALUES_MAX {
+            pluvio_units::mark("completion-values-full");
             completions.value_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(full);
         }

@@ -6,6 +6,8 @@
 #[cfg(any(test, feature = "cluster"))]
 use crate::random::Stream;
 use core::fmt;
+use pluvio_mutation::RejectRules;
+use pluvio_units::ObjectVersion;
 use serde::{Deserialize, Serialize};
 
 /// When an operation goes ahead, rule by rule; otherwise it is rejected. A version 0 stands for no
@@ -34,6 +36,18 @@ impl Condition {
             present: version > 0,
             is: (version > 0).then_some(version),
             ..Self::default()
+        }
+    }
+
+    /// The rules of the cluster that say the same.
+    #[must_use]
+    pub fn rules(&self) -> RejectRules {
+        RejectRules {
+            exists: self.absent,
+            does_not_exist: self.present,
+            version_equal: self.is_not.map(ObjectVersion),
+            version_not_equal: self.is.map(ObjectVersion),
+            version_less: self.at_least.map(ObjectVersion),
         }
     }
 

@@ -16,7 +16,12 @@ use core::fmt;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
+mod exchange;
+mod whole;
+
 pub use crate::condition::Condition;
+pub use exchange::{Answer, Change, Exchange, Request, Want};
+pub use whole::{Begun, History, KeyHistory, KeyId, KeyKind, OrderedBatch, Scan};
 
 /// How many parts a whole has: histories count numbers in quarters, which floating-point sums give
 /// exactly.
@@ -37,8 +42,18 @@ pub enum Content {
     Bytes(u64),
     /// A number in decimal text, in quarters ([`WHOLE`]).
     Number(i64),
+    /// A value of a key of kind [`KeyKind::Value`] or [`KeyKind::Tokens`]; its hash.
+    Hash(u64),
     /// Something that no client ever wrote; its hash.
     Damaged(u64),
+}
+
+impl Content {
+    /// The value of a key whose bytes checkers know.
+    #[must_use]
+    pub fn of_bytes(value: &[u8]) -> Self {
+        Self::Hash(twox_hash::XxHash3_64::oneshot(value))
+    }
 }
 
 impl fmt::Display for Content {
@@ -47,6 +62,7 @@ impl fmt::Display for Content {
             Self::Empty => f.write_str("the empty value"),
             Self::Bytes(id) => write!(f, "value #{id}"),
             Self::Number(number) => write!(f, "number {}", in_wholes(*number)),
+            Self::Hash(hash) => write!(f, "value {hash:016x}"),
             Self::Damaged(hash) => write!(f, "DAMAGED value {hash:016x}"),
         }
     }
@@ -82,6 +98,11 @@ pub enum Action {
         #[serde(default)]
         condition: Option<Condition>,
     },
+    /// Change it as its [`Exchange`] says.
+    Mutate {
+        /// When to go ahead; `None`: always.
+        condition: Option<Condition>,
+    },
 }
 
 impl Action {
@@ -91,7 +112,8 @@ impl Action {
         match self {
             Self::Write { condition, .. }
             | Self::Delete { condition }
-            | Self::Add { condition, .. } => *condition,
+            | Self::Add { condition, .. }
+            | Self::Mutate { condition } => *condition,
             Self::ReadIf { condition } => Some(*condition),
             Self::Read => None,
         }
@@ -111,6 +133,7 @@ impl fmt::Display for Action {
             Self::Write { content, .. } => write!(f, "write {content}"),
             Self::Delete { .. } => f.write_str("delete"),
             Self::Add { by, .. } => write!(f, "add {}", in_wholes(*by)),
+            Self::Mutate { .. } => f.write_str("mutate"),
         }?;
         match self.condition() {
             Some(condition) => write!(f, " if {condition}"),
@@ -130,7 +153,8 @@ pub enum Plain {
     },
     /// The write is acknowledged.
     Wrote,
-    /// The write is acknowledged, and gave the value that it replaced, if there was an object.
+    /// The write is acknowledged, and gave the value that it replaced, if there was an object. Or
+    /// the delete is, and gave the value that it deleted.
     Replaced {
         /// That value.
         old: Option<Content>,
@@ -170,7 +194,12 @@ pub enum Outcome {
         /// Its value.
         content: Content,
     },
-    /// The read gave nothing.
+    /// There was an object of this version; its value is not told here, and did not change.
+    Seen {
+        /// Its version.
+        version: u64,
+    },
+    /// There was no object, and still is none.
     Missing,
     /// The write is acknowledged.
     Wrote {
@@ -208,6 +237,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Found { version, content } => write!(f, "version {version} with {content}"),
+            Self::Seen { version } => write!(f, "version {version}"),
             Self::Missing => f.write_str("no object"),
             Self::Wrote { version, replaced } => {
                 write!(f, "version {version}, replaced {replaced}")
@@ -259,6 +289,7 @@ impl Record {
     pub fn seen(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Found { version, .. }
+            | Outcome::Seen { version }
             | Outcome::Wrote { version, .. }
             | Outcome::Added { version, .. }
             | Outcome::Rejected { version } => Some(version),
@@ -273,6 +304,7 @@ impl Record {
         match self.outcome {
             Outcome::Wrote { version, .. } | Outcome::Added { version, .. } => Some(version),
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Missing
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }
@@ -291,6 +323,7 @@ impl Record {
             }
             Outcome::Plain(Plain::Replaced { old }) => old,
             Outcome::Missing
+            | Outcome::Seen { .. }
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. }
@@ -312,6 +345,7 @@ impl Record {
             | Outcome::Plain(Plain::Replaced { old: None }) => true,
             Outcome::Plain(Plain::Wrote) => self.action.condition().is_some_and(|c| c.absent),
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Added { .. }
@@ -330,6 +364,7 @@ impl Record {
         }
         match self.outcome {
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Missing
             | Outcome::Rejected { .. }
             | Outcome::Plain(Plain::Found { .. } | Plain::Refused)
@@ -367,167 +402,5 @@ impl fmt::Display for Record {
             write!(f, " (sent again to another server {} times)", self.repeats)?;
         }
         Ok(())
-    }
-}
-
-/// Names a key in a history.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct KeyId(pub u32);
-
-/// What kind of operations go to a key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum KeyKind {
-    /// Reads, writes and deletes.
-    Register,
-    /// Reads and additions.
-    Counter,
-}
-
-/// All operations on one key, in the order of their beginnings.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct KeyHistory {
-    /// The key, for people.
-    pub name: String,
-    /// Its kind.
-    pub kind: KeyKind,
-    /// The operations.
-    pub records: Vec<Record>,
-}
-
-/// One pass through a table.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Scan {
-    /// When it began (a tick).
-    pub invoked: u64,
-    /// When it ended.
-    pub returned: u64,
-    /// The keys of the table.
-    pub keys: Vec<KeyId>,
-    /// What it found, in its order.
-    pub found: Vec<KeyId>,
-    /// Keys that it found and nobody ever used, for people.
-    pub strangers: Vec<String>,
-}
-
-/// A beginning whose end is not recorded yet.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct Begun {
-    key: KeyId,
-    index: usize,
-}
-
-/// Everything clients did.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct History {
-    tick: u64,
-    keys: Vec<KeyHistory>,
-    scans: Vec<Scan>,
-}
-
-impl History {
-    /// Adds a key.
-    pub fn key(&mut self, name: impl Into<String>, kind: KeyKind) -> KeyId {
-        let id = u32::try_from(self.keys.len()).expect("a run has fewer than 2^32 keys");
-        self.keys.push(KeyHistory {
-            name: name.into(),
-            kind,
-            records: Vec::new(),
-        });
-        KeyId(id)
-    }
-
-    /// The next tick.
-    pub fn tick(&mut self) -> u64 {
-        self.tick += 1;
-        self.tick
-    }
-
-    /// An operation begins.
-    pub fn invoke(&mut self, key: KeyId, client: u16, action: Action, now: Duration) -> Begun {
-        let invoked = self.tick();
-        let records = &mut self.keys[key.0 as usize].records;
-        records.push(Record {
-            client,
-            action,
-            invoked,
-            returned: u64::MAX,
-            outcome: Outcome::Unknown,
-            repeats: 0,
-            at: now,
-            until: now,
-        });
-        Begun {
-            key,
-            index: records.len() - 1,
-        }
-    }
-
-    /// It has ended.
-    pub fn finish(&mut self, begun: Begun, outcome: Outcome, repeats: u8, now: Duration) {
-        let returned = self.tick();
-        let record = &mut self.keys[begun.key.0 as usize].records[begun.index];
-        record.returned = returned;
-        record.outcome = outcome;
-        record.repeats = repeats;
-        record.until = now;
-    }
-
-    /// A record that is known only once it has ended, such as an object met in an enumeration.
-    /// [`History::settle`] puts it into its place.
-    pub fn add(&mut self, key: KeyId, record: Record) {
-        self.keys[key.0 as usize].records.push(record);
-    }
-
-    /// Puts all records into the order of their beginnings. No operation may be under way whose
-    /// end is still to be recorded.
-    pub fn settle(&mut self) {
-        for key in &mut self.keys {
-            key.records.sort_by_key(|r| (r.invoked, r.returned));
-        }
-    }
-
-    /// A pass through a table has ended; its beginning was at tick `scan.invoked`.
-    pub fn scanned(&mut self, scan: Scan) {
-        self.scans.push(scan);
-    }
-
-    /// All keys.
-    pub fn keys(&self) -> impl Iterator<Item = (KeyId, &KeyHistory)> {
-        (0..).map(KeyId).zip(&self.keys)
-    }
-
-    /// The operations on one key.
-    #[must_use]
-    pub fn of(&self, key: KeyId) -> &KeyHistory {
-        &self.keys[key.0 as usize]
-    }
-
-    /// For tests that plant errors.
-    pub fn of_mut(&mut self, key: KeyId) -> &mut KeyHistory {
-        &mut self.keys[key.0 as usize]
-    }
-
-    /// All passes through tables.
-    #[must_use]
-    pub fn scans(&self) -> &[Scan] {
-        &self.scans
-    }
-
-    /// For tests that plant errors.
-    pub fn scans_mut(&mut self) -> &mut Vec<Scan> {
-        &mut self.scans
-    }
-
-    /// Operations in all.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.keys.iter().map(|key| key.records.len()).sum()
-    }
-
-    /// Whether there were none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }

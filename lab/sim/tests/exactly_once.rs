@@ -13,7 +13,6 @@ use lost_answers::{Armed, table};
 use pluvio_client::{Client, Key, Number, RejectRules};
 use pluvio_sim::{ProcessId, Sim, SimOptions};
 use pluvio_units::ObjectVersion;
-use pluvio_wire::Opcode;
 use support::LIMIT;
 
 /// A cluster with a client process and what arms the loss of its answers.
@@ -35,16 +34,16 @@ fn a_retry_after_the_owner_crashed_is_answered_not_repeated() {
             let added = client.increment(&table, b"n", Number::Integer(5)).await;
             assert_eq!(added.unwrap().value, Number::Integer(5));
 
-            *armed.lock().unwrap() = Some((Opcode::Increment, 1));
+            *armed.lock().unwrap() = 1;
             let added = client.increment(&table, b"n", Number::Integer(7)).await;
             assert_eq!(added.unwrap().value, Number::Integer(12));
 
-            *armed.lock().unwrap() = Some((Opcode::Write, 1));
+            *armed.lock().unwrap() = 1;
             let new = ObjectVersion(0);
             let written = client.conditional_write(&table, b"k", Bytes::new(), new);
             assert_eq!(written.await.unwrap().replaced, new);
 
-            assert_eq!(*armed.lock().unwrap(), Some((Opcode::Write, 0)));
+            assert_eq!(*armed.lock().unwrap(), 0);
             let number = client.read(&table, b"n").await.unwrap().unwrap();
             assert_eq!(number.value, "12");
         };
@@ -71,11 +70,11 @@ fn a_batch_whose_items_were_executed_by_a_crashed_server_is_not_executed_twice()
                     (key, Bytes::from(name.clone()))
                 })
                 .collect();
-            *armed.lock().unwrap() = Some((Opcode::MultiWrite, 1));
+            *armed.lock().unwrap() = 1;
             for result in client.multi_write(&objects).await {
                 assert_eq!(result.unwrap().replaced, ObjectVersion(0));
             }
-            assert_eq!(*armed.lock().unwrap(), Some((Opcode::MultiWrite, 0)));
+            assert_eq!(*armed.lock().unwrap(), 0);
         };
         sim.block_on(process, work, LIMIT).unwrap();
     }

@@ -20,6 +20,10 @@ use std::time::Duration;
 const KEYS: usize = 32;
 /// Every so many keys are counters.
 const COUNTER_EVERY: usize = 4;
+/// One in so many counters counts bytes.
+const LENGTH_EVERY: usize = 2;
+/// With what names of keys begin whose numbers are lengths.
+pub const LENGTH: char = 'a';
 /// Operations that are begun on one key.
 pub const OPERATIONS_MAX: u64 = 120;
 const OPERATIONS_MIN: u64 = 30;
@@ -61,6 +65,7 @@ pub struct Pages {
 struct Active {
     id: KeyId,
     kind: KeyKind,
+    is_length: bool,
     left: u64,
 }
 
@@ -71,6 +76,8 @@ pub struct Subject {
     pub id: KeyId,
     /// What operations it takes.
     pub kind: KeyKind,
+    /// Whether its number is the length of its value: appends add to it.
+    pub is_length: bool,
     /// Its bytes.
     pub key: Vec<u8>,
 }
@@ -149,6 +156,7 @@ impl Journal {
             Outcome::NotDone => counts.not_done += 1,
             Outcome::Unknown => counts.unknown += 1,
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Missing
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
@@ -191,25 +199,35 @@ impl Pages {
         }
         let active = &mut self.keys[at];
         active.left -= 1;
-        let (id, kind) = (active.id, active.kind);
+        let Active {
+            id,
+            kind,
+            is_length,
+            ..
+        } = *active;
         Subject {
             id,
             kind,
+            is_length,
             key: self.history.of(id).name.clone().into_bytes(),
         }
     }
 
     fn new_key(&mut self, at: usize, draw: &mut Draw) -> Active {
         self.keys_made += 1;
-        let (letter, kind) = match at % COUNTER_EVERY {
-            0 => ('c', KeyKind::Counter),
-            _ => ('r', KeyKind::Register),
+        let is_counter = at.is_multiple_of(COUNTER_EVERY);
+        let is_length = is_counter && (at / COUNTER_EVERY).is_multiple_of(LENGTH_EVERY);
+        let (letter, kind) = match (is_counter, is_length) {
+            (_, true) => (LENGTH, KeyKind::Counter),
+            (true, false) => ('c', KeyKind::Counter),
+            (false, false) => ('r', KeyKind::Register),
         };
         Active {
             id: self
                 .history
                 .key(format!("{letter}-{:07}", self.keys_made), kind),
             kind,
+            is_length,
             left: OPERATIONS_MIN + draw.below(OPERATIONS_MAX - OPERATIONS_MIN + 1),
         }
     }

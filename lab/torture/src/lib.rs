@@ -532,6 +532,7 @@ impl Readers<'_> {
             keys.map(|(id, key)| Subject {
                 id,
                 kind: key.kind,
+                is_length: key.name.starts_with(journal::LENGTH),
                 key: key.name.clone().into_bytes(),
             })
             .collect()

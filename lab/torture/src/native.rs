@@ -5,12 +5,16 @@ use super::journal::{Journal, Subject};
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, ErrorKind, Key, Number, Object, RejectRules, Table};
 use pluvio_sim::cluster::values;
-use pluvio_sim::history::{Action, Begun, Condition, Content, KeyId, KeyKind, Outcome, WHOLE};
+use pluvio_sim::history::{
+    Action, Begun, Condition, Content, KeyId, KeyKind, Outcome, Plain, WHOLE,
+};
 use pluvio_units::ObjectVersion;
 use std::collections::BTreeMap;
 
 /// Objects of a batch.
 const BATCH_MAX: u64 = 8;
+/// What is appended: some of it.
+const APPENDED: &[u8] = &[b'a'; 40];
 /// Versions that a client remembers, for conditions.
 const VERSIONS_MAX: usize = 256;
 
@@ -37,15 +41,19 @@ impl Native {
         let dice = self.draw.below(100);
         match (subject.kind, dice) {
             (_, 0..30) => drop(self.read(&subject).await),
+            (KeyKind::Counter, _) if subject.is_length => self.append(&subject).await,
             (KeyKind::Counter, _) => self.increment(&subject).await,
-            (KeyKind::Register, 30..55) => self.write(&subject, None).await,
+            (KeyKind::Register, 30..40) => self.get_and_set(&subject).await,
+            (KeyKind::Register, 40..55) => self.write(&subject, None).await,
             (KeyKind::Register, 55..75) => {
                 let condition = self.condition(subject.id);
                 self.write(&subject, Some(condition)).await;
             }
-            (KeyKind::Register, 75..85) => self.delete(&subject).await,
+            (KeyKind::Register, 75..80) => self.delete(&subject).await,
+            (KeyKind::Register, 80..85) => self.get_and_delete(&subject).await,
             (KeyKind::Register, 85..92) => self.multi_read(subject).await,
             (KeyKind::Register, _) => self.multi_write(subject).await,
+            (KeyKind::Value | KeyKind::Tokens, _) => unreachable!("there are no such keys here"),
         }
     }
 
@@ -57,7 +65,7 @@ impl Native {
         let begun = self.begin(subject, Action::Read);
         let result = self.client.read(&self.table, &subject.key).await;
         let error = result.as_ref().err().cloned();
-        let outcome = self.found(result);
+        let outcome = self.found(subject, result);
         self.end("read", subject.id, begun, outcome);
         error.map_or(Ok(()), Err)
     }
@@ -139,6 +147,43 @@ impl Native {
         self.end("increment", subject.id, begun, outcome);
     }
 
+    async fn append(&mut self, subject: &Subject) {
+        let bytes = appendix(&mut self.draw);
+        let begun = self.begin(subject, appends(bytes));
+        let appended = self.client.append(&self.table, &subject.key, bytes);
+        let outcome = match appended.await {
+            Ok(reply) => Outcome::Added {
+                version: reply.version.0,
+                sum: length(reply.length),
+            },
+            Err(error) => self.failed(&error),
+        };
+        self.end("append", subject.id, begun, outcome);
+    }
+
+    async fn get_and_set(&mut self, subject: &Subject) {
+        let (value, content) = new_value(&self.journal, &mut self.draw);
+        let condition = None;
+        let begun = self.begin(subject, Action::Write { content, condition });
+        let swapped = self.client.get_and_set(&self.table, &subject.key, value);
+        let outcome = match swapped.await {
+            Ok(old) => replaced(old),
+            Err(error) => self.failed(&error),
+        };
+        self.end("get-and-set", subject.id, begun, outcome);
+    }
+
+    async fn get_and_delete(&mut self, subject: &Subject) {
+        let begun = self.begin(subject, Action::Delete { condition: None });
+        let deleted = self.client.get_and_delete(&self.table, &subject.key);
+        let outcome = match deleted.await {
+            Ok(None) => Outcome::Deleted { version: 0 },
+            Ok(old) => replaced(old),
+            Err(error) => self.failed(&error),
+        };
+        self.end("get-and-delete", subject.id, begun, outcome);
+    }
+
     async fn multi_read(&mut self, first: Subject) {
         let subjects = self.several(first, false);
         let begun: Vec<Begun> = subjects
@@ -151,7 +196,7 @@ impl Native {
             .collect();
         let results = self.client.multi_read(&keys).await;
         for ((subject, begun), result) in subjects.iter().zip(begun).zip(results) {
-            let outcome = self.found(result);
+            let outcome = self.found(subject, result);
             self.end("multi-read", subject.id, begun, outcome);
         }
     }
@@ -217,6 +262,7 @@ impl Native {
     fn end(&mut self, kind: &str, key: KeyId, begun: Begun, outcome: Outcome) {
         let seen = match outcome {
             Outcome::Found { version, .. }
+            | Outcome::Seen { version }
             | Outcome::Wrote { version, .. }
             | Outcome::Added { version, .. }
             | Outcome::Rejected { version } => Some(version),
@@ -232,11 +278,14 @@ impl Native {
         self.journal.end(&format!("native {kind}"), begun, outcome);
     }
 
-    fn found(&self, result: Result<Option<Object>, ClientError>) -> Outcome {
+    fn found(&self, subject: &Subject, result: Result<Option<Object>, ClientError>) -> Outcome {
         match result {
             Ok(Some(object)) => Outcome::Found {
                 version: object.version.0,
-                content: values::content(&object.value),
+                content: match subject.is_length {
+                    true => length_of(&object.value),
+                    false => values::content(&object.value),
+                },
             },
             Ok(None) => Outcome::Missing,
             Err(error) => {
@@ -271,6 +320,40 @@ fn rules(condition: Option<u64>) -> RejectRules {
     condition.map_or_else(RejectRules::default, |version| {
         RejectRules::unless_version(ObjectVersion(version))
     })
+}
+
+/// A change that told the value from before, and no version.
+pub fn replaced(old: Option<Bytes>) -> Outcome {
+    let old = old.map(|value| values::content(&value));
+    Outcome::Plain(Plain::Replaced { old })
+}
+
+/// Bytes to append, at least one.
+pub fn appendix(draw: &mut Draw) -> &'static [u8] {
+    &APPENDED[..=draw.place(APPENDED.len())]
+}
+
+/// An append to an object whose number is its length.
+pub fn appends(bytes: &[u8]) -> Action {
+    Action::Add {
+        by: length(bytes.len() as u64),
+        condition: None,
+    }
+}
+
+/// A length, as counters count.
+pub fn length(bytes: u64) -> i64 {
+    i64::try_from(bytes)
+        .unwrap_or(i64::MAX)
+        .saturating_mul(WHOLE)
+}
+
+/// What a value is that was only appended to.
+pub fn length_of(value: &[u8]) -> Content {
+    match value.iter().all(|byte| *byte == APPENDED[0]) {
+        true => Content::Number(length(value.len() as u64)),
+        false => values::content(value),
+    }
 }
 
 /// What to add to a counter: of either sign.

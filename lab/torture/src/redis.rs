@@ -4,7 +4,7 @@
 
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
-use super::native::{addend, new_value};
+use super::native::{addend, appendix, appends, length, new_value, replaced};
 use super::resp::{Connection, Reply, command};
 use pluvio_env::{Clock, timeout};
 use pluvio_sim::cluster::values;
@@ -46,9 +46,17 @@ enum Kind {
     Get,
     Set,
     SetNew,
+    SetGet,
     GetSet,
     Delete,
+    GetDelete,
     Add,
+    /// In decimal, and whole, so that integers can be added after it.
+    AddDecimal,
+    Append,
+    Length,
+    /// Of no bytes: it tells the length and changes nothing.
+    SetNoRange,
 }
 
 impl Kind {
@@ -57,9 +65,39 @@ impl Kind {
             Self::Get => "redis GET",
             Self::Set => "redis SET",
             Self::SetNew => "redis SETNX",
+            Self::SetGet => "redis SET GET",
             Self::GetSet => "redis GETSET",
             Self::Delete => "redis DEL",
+            Self::GetDelete => "redis GETDEL",
             Self::Add => "redis INCRBY",
+            Self::AddDecimal => "redis INCRBYFLOAT",
+            Self::Append => "redis APPEND",
+            Self::Length => "redis STRLEN",
+            Self::SetNoRange => "redis SETRANGE",
+        }
+    }
+
+    /// Whether it changes nothing.
+    fn is_read(self) -> bool {
+        matches!(self, Self::Get | Self::Length | Self::SetNoRange)
+    }
+
+    /// What to do with a key.
+    fn draw(subject: &Subject, draw: &mut Draw) -> Self {
+        match (subject.kind, draw.below(100)) {
+            (KeyKind::Counter, 0..20) if subject.is_length => Self::Length,
+            (KeyKind::Counter, 20..30) if subject.is_length => Self::SetNoRange,
+            (KeyKind::Counter, _) if subject.is_length => Self::Append,
+            (_, 0..30) => Self::Get,
+            (KeyKind::Counter, 30..60) => Self::AddDecimal,
+            (KeyKind::Counter, _) => Self::Add,
+            (KeyKind::Register, 30..55) => Self::Set,
+            (KeyKind::Register, 55..70) => Self::SetNew,
+            (KeyKind::Register, 70..77) => Self::SetGet,
+            (KeyKind::Register, 77..85) => Self::GetSet,
+            (KeyKind::Register, 85..90) => Self::GetDelete,
+            (KeyKind::Register, _) => Self::Delete,
+            (KeyKind::Value | KeyKind::Tokens, _) => unreachable!("there are no such keys here"),
         }
     }
 }
@@ -102,7 +140,7 @@ impl Redis {
             };
             // A read changes nothing, whatever happened to it.
             let outcome = match (kind, outcome) {
-                (Kind::Get, Outcome::Unknown) => Outcome::NotDone,
+                (kind, Outcome::Unknown) if kind.is_read() => Outcome::NotDone,
                 (_, outcome) => outcome,
             };
             self.journal.end(kind.name(), begun, outcome);
@@ -122,40 +160,53 @@ impl Redis {
     }
 
     fn one(&mut self, subject: &Subject, bytes: &mut Vec<u8>) -> Sent {
-        let kind = match (subject.kind, self.draw.below(100)) {
-            (_, 0..30) => Kind::Get,
-            (KeyKind::Counter, _) => Kind::Add,
-            (KeyKind::Register, 30..60) => Kind::Set,
-            (KeyKind::Register, 60..75) => Kind::SetNew,
-            (KeyKind::Register, 75..88) => Kind::GetSet,
-            (KeyKind::Register, _) => Kind::Delete,
-        };
+        let kind = Kind::draw(subject, &mut self.draw);
         let key = subject.key.as_slice();
         let action = match kind {
             Kind::Get => {
                 command(bytes, &[b"GET", key]);
                 Action::Read
             }
-            Kind::Delete => {
-                command(bytes, &[b"DEL", key]);
+            Kind::Length => {
+                command(bytes, &[b"STRLEN", key]);
+                Action::Read
+            }
+            Kind::SetNoRange => {
+                command(bytes, &[b"SETRANGE", key, b"1", b""]);
+                Action::Read
+            }
+            Kind::Delete | Kind::GetDelete => {
+                let name: &[u8] = match kind {
+                    Kind::GetDelete => b"GETDEL",
+                    _ => b"DEL",
+                };
+                command(bytes, &[name, key]);
                 Action::Delete { condition: None }
             }
-            Kind::Add => {
+            Kind::Add | Kind::AddDecimal => {
                 let by = addend(&mut self.draw);
-                command(bytes, &[b"INCRBY", key, by.to_string().as_bytes()]);
+                let name: &[u8] = match kind {
+                    Kind::AddDecimal => b"INCRBYFLOAT",
+                    _ => b"INCRBY",
+                };
+                command(bytes, &[name, key, by.to_string().as_bytes()]);
                 Action::Add {
                     by: by * WHOLE,
                     condition: None,
                 }
             }
-            Kind::Set | Kind::SetNew | Kind::GetSet => {
+            Kind::Append => {
+                let more = appendix(&mut self.draw);
+                command(bytes, &[b"APPEND", key, more]);
+                appends(more)
+            }
+            Kind::Set | Kind::SetNew | Kind::SetGet | Kind::GetSet => {
                 let (value, content) = new_value(&self.journal, &mut self.draw);
                 match kind {
                     Kind::SetNew => command(bytes, &[b"SETNX", key, &value]),
-                    Kind::GetSet => command(bytes, &[b"SET", key, &value, b"GET"]),
-                    Kind::Set | Kind::Get | Kind::Delete | Kind::Add => {
-                        command(bytes, &[b"SET", key, &value]);
-                    }
+                    Kind::SetGet => command(bytes, &[b"SET", key, &value, b"GET"]),
+                    Kind::GetSet => command(bytes, &[b"GETSET", key, &value]),
+                    _ => command(bytes, &[b"SET", key, &value]),
                 }
                 let condition = (kind == Kind::SetNew).then(|| Condition::version(0));
                 Action::Write { content, condition }
@@ -174,15 +225,31 @@ impl Redis {
             (Kind::Set, Reply::Text(text)) if text == "OK" => Plain::Wrote,
             (Kind::SetNew, Reply::Integer(1)) => Plain::Wrote,
             (Kind::SetNew, Reply::Integer(0)) => Plain::Refused,
-            (Kind::GetSet, Reply::Nil) => Plain::Replaced { old: None },
-            (Kind::GetSet, Reply::Value(value)) => {
-                let old: Content = values::content(&value);
-                Plain::Replaced { old: Some(old) }
+            (Kind::SetGet | Kind::GetSet, Reply::Nil) => return replaced(None),
+            (Kind::SetGet | Kind::GetSet | Kind::GetDelete, Reply::Value(value)) => {
+                return replaced(Some(value));
             }
-            (Kind::Delete, Reply::Integer(0)) => return Outcome::Deleted { version: 0 },
+            (Kind::Delete, Reply::Integer(0)) | (Kind::GetDelete, Reply::Nil) => {
+                return Outcome::Deleted { version: 0 };
+            }
             (Kind::Delete, Reply::Integer(1)) => Plain::Deleted,
             (Kind::Add, Reply::Integer(sum)) => Plain::Added {
                 sum: sum.saturating_mul(WHOLE),
+            },
+            (Kind::AddDecimal, Reply::Value(text)) => match values::content(&text) {
+                Content::Number(sum) => Plain::Added { sum },
+                other => {
+                    self.journal.wrong(format!("INCRBYFLOAT gave {other}"));
+                    return Outcome::Unknown;
+                }
+            },
+            (Kind::Append, Reply::Integer(bytes)) => Plain::Added {
+                sum: length(bytes.unsigned_abs()),
+            },
+            // Nothing empty is ever appended.
+            (Kind::Length | Kind::SetNoRange, Reply::Integer(0)) => return Outcome::Missing,
+            (Kind::Length | Kind::SetNoRange, Reply::Integer(bytes)) => Plain::Found {
+                content: Content::Number(length(bytes.unsigned_abs())),
             },
             (_, Reply::Error(text)) => {
                 self.error(kind, &text);

@@ -20,13 +20,16 @@ use std::time::Duration;
 /// How long the sender of a duplicate should wait for the original to end: it runs on another core
 /// right now.
 const DUPLICATE_RETRY: Duration = Duration::from_micros(500);
+/// When to send the rest of an ordered batch: its beginning is durable when this is told.
+const AFTER_OTHERS_RETRY: Duration = Duration::ZERO;
 /// How long to wait for others' results to be acknowledged.
 const RESULTS_RETRY: Duration = Duration::from_millis(5);
 
 impl Master {
     /// Changes objects; answers when that is durable, one result an item. Each item succeeds or
     /// fails by itself; an `ordered` batch ends with the first item that is refused, and has as
-    /// many results as items were looked at.
+    /// many results as items were looked at. An item of it is put off while one before it rests on
+    /// another log: logs become durable in any order.
     pub fn mutate<'m>(
         self: &Arc<Self>,
         log: LogId,
@@ -60,6 +63,12 @@ impl Master {
             }
             self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
             for mutation in &group {
+                if ordered && replies.last_rests_elsewhere(log) {
+                    // What is executed now could survive a crash that it does not survive.
+                    pluvio_units::mark("ordered-batch-waits-for-another-log");
+                    replies.refused(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
+                    return replies.into_answer(self);
+                }
                 let refused = self.mutate_one(log, &snapshot, mutation, &mut replies);
                 if let Err(refusal) = refused {
                     replies.refused(refusal);
@@ -87,6 +96,9 @@ impl Master {
             Some(Admission::Execute(execution)) => Some(execution),
             Some(Admission::Answer(outcome)) => {
                 pluvio_units::mark("completion-answers-retry");
+                if outcome.pending().output().bulk_len() > 0 {
+                    pluvio_units::mark("completion-answers-with-value");
+                }
                 if !mutation.change.gives(outcome.pending()) {
                     return Err(reused());
                 }

@@ -16,6 +16,7 @@ use crate::master::Master;
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_store::{Applied, EngineTable};
+use pluvio_units::LogId;
 use pluvio_wire::{Answer, Refusal, Results};
 use std::sync::Arc;
 
@@ -68,6 +69,19 @@ impl Replies {
             Ok(outcome) => self.done(outcome),
             Err(applied) => self.wait(Waiting::Applied(Arc::clone(table), applied)),
         }
+    }
+
+    /// Whether the last item waits for another log than this one.
+    pub(crate) fn last_rests_elsewhere(&self, log: LogId) -> bool {
+        let last = self.results.len().checked_sub(1);
+        let waiting = self
+            .waiting
+            .last()
+            .filter(|(place, _)| Some(*place) == last);
+        waiting.is_some_and(|(_, waiting)| match waiting {
+            Waiting::Outcome(outcome) => outcome.waits().any(|(of, _)| of != log),
+            Waiting::Applied(_, applied) => applied.waits().any(|(of, _)| of != log),
+        })
     }
 
     fn wait(&mut self, waiting: Waiting) {

@@ -19,7 +19,7 @@ pub(super) fn one_winner(subject: &Subject<'_>) -> Vec<Violation> {
                 }
                 continue;
             }
-            Outcome::Found { version, .. } => version,
+            Outcome::Found { version, .. } | Outcome::Seen { version } => version,
             Outcome::Missing => 0,
             Outcome::Added { .. } | Outcome::Plain(_) | Outcome::NotDone | Outcome::Unknown => {
                 continue;
@@ -29,7 +29,7 @@ pub(super) fn one_winner(subject: &Subject<'_>) -> Vec<Violation> {
             let message = format!("it went ahead at version {followed} against its condition");
             return vec![subject.violation(Check::OneWinner, message, &[record])];
         }
-        if followed == 0 || record.action.is_read() {
+        if followed == 0 || !record.may_change() {
             continue;
         }
         if let Some(other) = followers.insert(followed, record) {

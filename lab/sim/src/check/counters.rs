@@ -24,7 +24,8 @@ pub(super) fn counters_add_up(subject: &Subject<'_>) -> Vec<Violation> {
                 let message = "a counter holds something else than a number";
                 return vec![subject.violation(Check::CountersAddUp, message, &[record])];
             }
-            Outcome::Wrote { .. }
+            Outcome::Seen { .. }
+            | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }
             | Outcome::Plain(_)

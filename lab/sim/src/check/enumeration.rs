@@ -81,6 +81,7 @@ fn presence<'a>(records: &'a [Record], scan: &Scan) -> Presence<'a> {
             | Outcome::Rejected { version: 0 }
             | Outcome::Plain(Plain::Deleted) => Presence::Away(Some(record)),
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Wrote { .. }
             | Outcome::Added { .. }
             | Outcome::Rejected { .. } => Presence::There(record),

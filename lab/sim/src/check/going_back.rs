@@ -16,7 +16,9 @@ pub(super) fn acknowledged_write_is_readable(subject: &Subject<'_>) -> Vec<Viola
 /// What was read is never lost afterwards.
 pub(super) fn reads_never_go_back(subject: &Subject<'_>) -> Vec<Violation> {
     let lost = lost(subject, |record| match record.outcome {
-        Outcome::Found { version, .. } | Outcome::Rejected { version } => Some(version),
+        Outcome::Found { version, .. }
+        | Outcome::Seen { version }
+        | Outcome::Rejected { version } => Some(version),
         Outcome::Missing
         | Outcome::Wrote { .. }
         | Outcome::Deleted { .. }
@@ -69,7 +71,9 @@ fn lost<'a>(
 /// The version that was there when the operation took effect; `Some(0)`: no object.
 fn found(record: &Record) -> Option<u64> {
     match record.outcome {
-        Outcome::Found { version, .. } | Outcome::Rejected { version } => Some(version),
+        Outcome::Found { version, .. }
+        | Outcome::Seen { version }
+        | Outcome::Rejected { version } => Some(version),
         Outcome::Missing => Some(0),
         Outcome::Wrote { replaced, .. } => Some(replaced),
         Outcome::Deleted { version } => Some(version),
@@ -103,6 +107,7 @@ pub(super) fn deleted_stays_deleted(subject: &Subject<'_>) -> Vec<Violation> {
             | Outcome::Plain(Plain::Deleted) => Some(highest),
             Outcome::Plain(_) => record.found_nothing().then_some(highest),
             Outcome::Found { .. }
+            | Outcome::Seen { .. }
             | Outcome::Wrote { .. }
             | Outcome::Added { .. }
             | Outcome::Rejected { .. }

@@ -8,22 +8,82 @@
 //! is an order for all (locality of linearizability).
 
 use crate::check::register::Object;
-use crate::history::{Action, Outcome, Plain, Record};
+use crate::history::{Outcome, Plain, Record};
 use crate::random::mix;
+use core::hash::Hash;
 use pluvio_units::FixedSet;
+
+/// An operation on one object, as the search needs it.
+pub trait Operation {
+    /// The object at one moment; the default is a key that nobody has used yet.
+    type Object: Clone + Eq + Hash + Default;
+
+    /// When it began, and when its client had its answer or gave up.
+    fn times(&self) -> (u64, u64);
+
+    /// What is known of its end.
+    fn end(&self) -> End;
+
+    /// The object after it; `None`: it cannot have ended so here.
+    fn after(&self, object: &Self::Object) -> Option<Self::Object>;
+}
+
+/// What is known of the end of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Its answer knows this version, which says roughly where its place is.
+    Answered(u64),
+    /// It may take effect at any time after its beginning, or never.
+    Unknown,
+    /// It has no effect and tells nothing.
+    None,
+}
+
+impl Operation for Record {
+    type Object = Object;
+
+    fn times(&self) -> (u64, u64) {
+        (self.invoked, self.returned)
+    }
+
+    fn end(&self) -> End {
+        match self.outcome {
+            Outcome::Found { version, .. }
+            | Outcome::Seen { version }
+            | Outcome::Wrote { version, .. }
+            | Outcome::Added { version, .. }
+            | Outcome::Rejected { version }
+            | Outcome::Deleted { version } => End::Answered(version),
+            // Reads without a version come before others, because one that fits changes nothing;
+            // changes without a version after them.
+            Outcome::Plain(Plain::Found { .. } | Plain::Refused) | Outcome::Missing => {
+                End::Answered(0)
+            }
+            Outcome::Plain(
+                Plain::Wrote | Plain::Replaced { .. } | Plain::Deleted | Plain::Added { .. },
+            ) => End::Answered(u64::MAX),
+            Outcome::Unknown if !self.action.is_read() => End::Unknown,
+            Outcome::Unknown | Outcome::NotDone => End::None,
+        }
+    }
+
+    fn after(&self, object: &Object) -> Option<Object> {
+        object.after(self.action, self.outcome)
+    }
+}
 
 /// What the search found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Linear {
+pub enum Linear<O = Object> {
     /// There is an order.
     Yes,
-    /// There is none. The records (by index) that the longest attempt could not place, the
+    /// There is none. The operations (by index) that the longest attempt could not place, the
     /// earliest end first.
     No {
         /// How many answered operations the longest attempt placed.
         placed: usize,
         /// The object after them.
-        object: Object,
+        object: O,
         /// Answered operations that were due next.
         due: Vec<usize>,
     },
@@ -32,37 +92,39 @@ pub enum Linear {
 }
 
 /// An operation that has, or may have, a place in the order.
-struct Piece {
-    record: usize,
-    action: Action,
-    outcome: Outcome,
+struct Piece<'a, P> {
+    /// Its place among all operations.
+    index: usize,
+    operation: &'a P,
     invoked: u64,
     /// The last tick at which it may take effect.
     end: u64,
+    /// The version that its answer knows.
+    version: u64,
     /// Whether it must have a place.
     needed: bool,
     /// A random number: the exclusive or of those done names the set of them.
     mark: u64,
 }
 
-struct Search {
-    pieces: Vec<Piece>,
+struct Search<'a, P: Operation> {
+    pieces: Vec<Piece<'a, P>>,
     /// Pieces that are not needed, ascending.
     optional: Vec<usize>,
     done: Vec<bool>,
     needed_left: usize,
     /// Names the set of pieces done.
     marks: u64,
-    seen: FixedSet<(u64, Object)>,
-    best: (usize, Object, Vec<usize>),
+    seen: FixedSet<(u64, P::Object)>,
+    best: (usize, P::Object, Vec<usize>),
     needed: usize,
 }
 
 /// One level of the search.
-struct Level {
+struct Level<O> {
     /// The piece that led here.
     piece: usize,
-    object: Object,
+    object: O,
     candidates: Vec<usize>,
     next: usize,
     /// The latest beginning among pieces done.
@@ -71,10 +133,10 @@ struct Level {
     first: usize,
 }
 
-/// Searches an order for the records of one key, in at most `steps_max` steps.
+/// Searches an order for the operations on one key, in at most `steps_max` steps.
 #[must_use]
-pub fn linearize(records: &[Record], steps_max: u64) -> Linear {
-    let pieces = pieces(records);
+pub fn linearize<P: Operation>(operations: &[P], steps_max: u64) -> Linear<P::Object> {
+    let pieces = pieces(operations);
     let needed = pieces.iter().filter(|p| p.needed).count();
     let mut search = Search {
         optional: (0..pieces.len()).filter(|i| !pieces[*i].needed).collect(),
@@ -83,38 +145,30 @@ pub fn linearize(records: &[Record], steps_max: u64) -> Linear {
         needed_left: needed,
         marks: 0,
         seen: FixedSet::default(),
-        best: (0, Object::new(), Vec::new()),
+        best: (0, P::Object::default(), Vec::new()),
         needed,
     };
     search.run(steps_max)
 }
 
-fn pieces(records: &[Record]) -> Vec<Piece> {
-    let mut pieces = Vec::with_capacity(records.len());
-    for (index, record) in records.iter().enumerate() {
-        let unknown = Piece {
-            record: index,
-            action: record.action,
-            outcome: Outcome::Unknown,
-            invoked: record.invoked,
-            end: u64::MAX,
-            needed: false,
-            mark: 0,
+fn pieces<P: Operation>(operations: &[P]) -> Vec<Piece<'_, P>> {
+    let mut pieces = Vec::with_capacity(operations.len());
+    for (index, operation) in operations.iter().enumerate() {
+        let (invoked, returned) = operation.times();
+        let (version, end, needed) = match operation.end() {
+            End::None => continue,
+            End::Unknown => (0, u64::MAX, false),
+            End::Answered(version) => (version, returned, true),
         };
-        match record.outcome {
-            Outcome::NotDone => {}
-            Outcome::Unknown => {
-                if !record.action.is_read() {
-                    pieces.push(unknown);
-                }
-            }
-            outcome => pieces.push(Piece {
-                outcome,
-                end: record.returned,
-                needed: true,
-                ..unknown
-            }),
-        }
+        pieces.push(Piece {
+            index,
+            operation,
+            invoked,
+            end,
+            version,
+            needed,
+            mark: 0,
+        });
     }
     pieces.sort_by_key(|p| p.invoked);
     for (piece, number) in pieces.iter_mut().zip(1..) {
@@ -123,9 +177,9 @@ fn pieces(records: &[Record]) -> Vec<Piece> {
     pieces
 }
 
-impl Search {
-    fn run(&mut self, steps_max: u64) -> Linear {
-        let mut levels = vec![self.level(usize::MAX, Object::new(), 0, 0)];
+impl<P: Operation> Search<'_, P> {
+    fn run(&mut self, steps_max: u64) -> Linear<P::Object> {
+        let mut levels = vec![self.level(usize::MAX, P::Object::default(), 0, 0)];
         let mut steps = 0;
         while let Some(level) = levels.last_mut() {
             if self.needed_left == 0 {
@@ -144,11 +198,11 @@ impl Search {
                 return Linear::Undecided;
             }
             let piece = &self.pieces[candidate];
-            let Some(object) = level.object.after(piece.action, piece.outcome) else {
+            let Some(object) = piece.operation.after(&level.object) else {
                 continue;
             };
             let marks = self.marks ^ piece.mark;
-            if !self.seen.insert((marks, object)) {
+            if !self.seen.insert((marks, object.clone())) {
                 continue;
             }
             let invoked_max = level.invoked_max.max(piece.invoked);
@@ -179,7 +233,13 @@ impl Search {
     }
 
     /// What may come next: pieces that began before the first end of a needed piece that is left.
-    fn level(&mut self, piece: usize, object: Object, invoked_max: u64, first: usize) -> Level {
+    fn level(
+        &mut self,
+        piece: usize,
+        object: P::Object,
+        invoked_max: u64,
+        first: usize,
+    ) -> Level<P::Object> {
         let is_left = |index: &usize| self.pieces[*index].needed && !self.done[*index];
         let first = (first..self.pieces.len())
             .find(is_left)
@@ -200,31 +260,16 @@ impl Search {
             .filter(|i| !self.done[*i] && self.pieces[*i].end >= invoked_max)
             .collect();
         // Answered operations first, in the order of the versions they know: that is nearly always
-        // the right one. Reads without a version before them, because one that fits changes
-        // nothing; changes without a version after them. Unknown ones only when nothing else helps.
+        // the right one. Unknown ones only when nothing else helps.
         candidates.sort_by_key(|i| {
             let piece = &self.pieces[*i];
-            let version = match piece.outcome {
-                Outcome::Found { version, .. }
-                | Outcome::Wrote { version, .. }
-                | Outcome::Added { version, .. }
-                | Outcome::Rejected { version }
-                | Outcome::Deleted { version } => version,
-                Outcome::Plain(Plain::Found { .. } | Plain::Refused)
-                | Outcome::Missing
-                | Outcome::NotDone
-                | Outcome::Unknown => 0,
-                Outcome::Plain(
-                    Plain::Wrote | Plain::Replaced { .. } | Plain::Deleted | Plain::Added { .. },
-                ) => u64::MAX,
-            };
-            (!piece.needed, version, piece.end)
+            (!piece.needed, piece.version, piece.end)
         });
         let placed = self.needed - self.needed_left;
         if placed >= self.best.0 {
             let due = candidates.iter().filter(|i| self.pieces[**i].needed);
-            let due = due.map(|i| self.pieces[*i].record).collect();
-            self.best = (placed, object, due);
+            let due = due.map(|i| self.pieces[*i].index).collect();
+            self.best = (placed, object.clone(), due);
         }
         Level {
             piece,

@@ -14,6 +14,7 @@ pub mod accounts;
 mod conditional;
 mod counters;
 mod enumeration;
+mod exchanges;
 pub mod expected;
 mod going_back;
 mod linear;
@@ -23,13 +24,15 @@ mod register;
 pub mod running;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 mod versions;
 
 use crate::history::{History, KeyHistory, KeyId, Record};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-pub use linear::{Linear, linearize};
+pub use exchanges::ValueObject;
+pub use linear::{End, Linear, Operation, linearize};
 pub use register::Object;
 
 /// What is checked.
@@ -54,6 +57,8 @@ pub enum Check {
     CountersAddUp,
     /// An enumeration finds each stable key exactly once.
     EnumerationFindsEachOnce,
+    /// Items of an ordered batch take effect in its order.
+    BatchesInOrder,
     /// There is an order of all operations on a key that explains every answer.
     Linearizable,
     /// Each key has one owner at any time.
@@ -82,6 +87,7 @@ impl fmt::Display for Check {
             Self::OneWinner => "one conditional change wins per version",
             Self::CountersAddUp => "counters add up",
             Self::EnumerationFindsEachOnce => "an enumeration finds each stable key exactly once",
+            Self::BatchesInOrder => "an ordered batch takes effect in its order",
             Self::Linearizable => "operations on a key are linearizable",
             Self::OneOwner => "each key has one owner",
             Self::LogsComplete => "every log could be recovered",
@@ -170,7 +176,7 @@ impl Subject<'_> {
 /// A checker of one key.
 type KeyChecker = fn(&Subject<'_>) -> Vec<Violation>;
 
-const KEY_CHECKERS: [KeyChecker; 8] = [
+const KEY_CHECKERS: [KeyChecker; 9] = [
     going_back::acknowledged_write_is_readable,
     going_back::reads_never_go_back,
     going_back::deleted_stays_deleted,
@@ -179,6 +185,7 @@ const KEY_CHECKERS: [KeyChecker; 8] = [
     not_done::not_done_has_no_effect,
     conditional::one_winner,
     counters::counters_add_up,
+    tokens::each_once,
 ];
 
 /// Runs all checkers of histories. `steps_max` bounds the search for an order, per key.
@@ -190,18 +197,24 @@ pub fn check_history(history: &History, steps_max: u64) -> Verdict {
         for checker in KEY_CHECKERS {
             verdict.violations.extend(checker(&subject));
         }
-        match linearize(&key.records, steps_max) {
-            Linear::Yes => verdict.linearizable += 1,
-            Linear::Undecided => verdict.undecided += 1,
-            Linear::No {
-                placed,
-                object,
-                due,
-            } => verdict
-                .violations
-                .push(not_linearizable(&subject, placed, object, &due)),
-        }
+        let violation = if key.kind.has_exchanges() {
+            judged(
+                &mut verdict,
+                &subject,
+                &key.exchanges,
+                steps_max,
+                describe_value,
+            )
+        } else {
+            judged(&mut verdict, &subject, &key.records, steps_max, describe)
+        };
+        verdict.violations.extend(violation);
     }
+    let reads = tokens::Reads::new(history);
+    let batches = history.batches().iter();
+    verdict
+        .violations
+        .extend(batches.filter_map(|batch| reads.in_order(batch)));
     for scan in history.scans() {
         verdict
             .violations
@@ -210,30 +223,65 @@ pub fn check_history(history: &History, steps_max: u64) -> Verdict {
     verdict
 }
 
-/// The evidence: what could not be placed, and what overlaps or precedes it closely.
-fn not_linearizable(
+/// Searches an order for the operations on a key, and counts what came of it.
+fn judged<P: Operation + fmt::Display>(
+    verdict: &mut Verdict,
     subject: &Subject<'_>,
-    placed: usize,
-    object: Object,
-    due: &[usize],
-) -> Violation {
+    operations: &[P],
+    steps_max: u64,
+    describe: impl Fn(&P::Object) -> String,
+) -> Option<Violation> {
+    match linearize(operations, steps_max) {
+        Linear::Yes => verdict.linearizable += 1,
+        Linear::Undecided => verdict.undecided += 1,
+        Linear::No {
+            placed,
+            object,
+            due,
+        } => {
+            let message = format!(
+                "after {placed} operations ({}) none of {} that are due fits",
+                describe(&object),
+                due.len(),
+            );
+            return Some(Violation {
+                check: Check::Linearizable,
+                message: format!("key {}: {message}", subject.key.name),
+                evidence: around(operations, &due),
+            });
+        }
+    }
+    None
+}
+
+/// The evidence: what could not be placed, and what overlaps or precedes it closely.
+fn around<P: fmt::Display>(operations: &[P], due: &[usize]) -> Vec<String> {
     /// So many records say what happened just before.
     const BEFORE: usize = 12;
-    let records = subject.records();
     let first = due.iter().min().copied().unwrap_or(0);
     let last = due.iter().max().copied().unwrap_or(0);
-    let shown = &records[first.saturating_sub(BEFORE)..=last.min(records.len().saturating_sub(1))];
-    let evidence: Vec<&Record> = shown.iter().collect();
+    let shown =
+        &operations[first.saturating_sub(BEFORE)..=last.min(operations.len().saturating_sub(1))];
+    shown.iter().map(ToString::to_string).collect()
+}
+
+fn describe(object: &Object) -> String {
     let content = object
         .content
         .map_or("no object".to_owned(), |content| content.to_string());
-    let message = format!(
-        "after {placed} operations ({content}, version {}{}) none of {} that are due fits",
-        object.version,
-        if object.exact { "" } else { " or more" },
-        due.len(),
-    );
-    subject.violation(Check::Linearizable, message, &evidence)
+    format!("{content}, {}", version_of(object))
+}
+
+fn describe_value(object: &ValueObject) -> String {
+    match &object.content {
+        Some(value) => format!("{value:?}, {}", version_of(object)),
+        None => format!("no object, {}", version_of(object)),
+    }
+}
+
+fn version_of<C>(object: &Object<C>) -> String {
+    let or_more = if object.exact { "" } else { " or more" };
+    format!("version {}{or_more}", object.version)
 }
 
 /// Names a key in messages.

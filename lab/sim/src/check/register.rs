@@ -3,11 +3,11 @@
 
 use crate::history::{Action, Condition, Content, Outcome, Plain};
 
-/// One object at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Object {
+/// One object at one moment, with what a checker knows of its value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Object<C = Content> {
     /// Its value; `None`: there is no object.
-    pub content: Option<Content>,
+    pub content: Option<C>,
     /// Its version; without an object, the highest version it ever had as far as is known.
     pub version: u64,
     /// Whether `version` is exact. Otherwise it is the least that is possible: an operation whose
@@ -15,20 +15,26 @@ pub struct Object {
     pub exact: bool,
 }
 
-impl Object {
-    /// A key that nobody has used yet.
-    #[must_use]
-    pub fn new() -> Self {
+impl<C> Default for Object<C> {
+    fn default() -> Self {
         Self {
             content: None,
             version: 0,
             exact: true,
         }
     }
+}
+
+impl<C: Clone> Object<C> {
+    /// A key that nobody has used yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
 
     /// Whether the object may have this version (0: may be missing).
     fn may_be(&self, version: u64) -> bool {
-        match (self.content, self.exact) {
+        match (&self.content, self.exact) {
             (None, _) => version == 0,
             (Some(_), true) => version == self.version,
             (Some(_), false) => version >= self.version,
@@ -36,28 +42,28 @@ impl Object {
     }
 
     /// The object, known to have this version.
-    fn known(&self, version: u64) -> Option<Self> {
+    pub(super) fn known(&self, version: u64) -> Option<Self> {
         if !self.may_be(version) {
             return None;
         }
         Some(match self.content {
-            None => *self,
+            None => self.clone(),
             Some(_) => Self {
                 version,
                 exact: true,
-                ..*self
+                content: self.content.clone(),
             },
         })
     }
 
     /// The object, known to fulfil this condition; `None`: it cannot.
-    fn held(&self, condition: Option<Condition>) -> Option<Self> {
+    pub(super) fn held(&self, condition: Option<Condition>) -> Option<Self> {
         let Some(condition) = condition else {
-            return Some(*self);
+            return Some(self.clone());
         };
         if self.content.is_none() || self.exact {
-            let version = self.content.map_or(0, |_| self.version);
-            return condition.holds(version).then_some(*self);
+            let version = self.content.as_ref().map_or(0, |_| self.version);
+            return condition.holds(version).then(|| self.clone());
         }
         if let Some(version) = condition.is {
             return self.known(version).filter(|_| condition.holds(version));
@@ -66,7 +72,10 @@ impl Object {
         if condition.is_not == Some(version) {
             version += 1;
         }
-        (!condition.absent).then_some(Self { version, ..*self })
+        (!condition.absent).then(|| Self {
+            version,
+            ..self.clone()
+        })
     }
 
     /// Whether the condition holds, whichever version it has of those that are possible.
@@ -80,7 +89,8 @@ impl Object {
             && condition.at_least.is_none_or(|v| v <= self.version)
     }
 
-    fn put(&self, content: Content, version: u64) -> Option<Self> {
+    /// The object after a write that gave it this version.
+    pub(super) fn put(&self, content: C, version: u64) -> Option<Self> {
         (version > self.version).then_some(Self {
             content: Some(content),
             version,
@@ -89,7 +99,7 @@ impl Object {
     }
 
     /// The object after a write that gave it a higher version, which nobody was told.
-    fn put_blindly(&self, content: Content) -> Self {
+    pub(super) fn put_blindly(&self, content: C) -> Self {
         Self {
             content: Some(content),
             version: self.version + 1,
@@ -97,11 +107,23 @@ impl Object {
         }
     }
 
+    /// The key after a delete.
+    pub(super) fn deleted(&self) -> Self {
+        Self {
+            content: None,
+            ..self.clone()
+        }
+    }
+}
+
+impl Object {
     fn number(&self) -> Option<i64> {
         match self.content {
             None => Some(0),
             Some(Content::Number(number)) => Some(number),
-            Some(Content::Empty | Content::Bytes(_) | Content::Damaged(_)) => None,
+            Some(Content::Empty | Content::Bytes(_) | Content::Hash(_) | Content::Damaged(_)) => {
+                None
+            }
         }
     }
 
@@ -125,11 +147,7 @@ impl Object {
             }
             (Action::Delete { .. }, Outcome::Deleted { version }) => {
                 holds(version).then_some(())?;
-                let known = self.known(version)?;
-                Some(Self {
-                    content: None,
-                    ..known
-                })
+                Some(self.known(version)?.deleted())
             }
             (Action::Add { by, .. }, Outcome::Added { version, sum }) => {
                 let correct = self.number()?.checked_add(by) == Some(sum);
@@ -148,8 +166,10 @@ impl Object {
                 | Action::ReadIf { .. }
                 | Action::Write { .. }
                 | Action::Delete { .. }
-                | Action::Add { .. },
+                | Action::Add { .. }
+                | Action::Mutate { .. },
                 Outcome::Found { .. }
+                | Outcome::Seen { .. }
                 | Outcome::Missing
                 | Outcome::Wrote { .. }
                 | Outcome::Deleted { .. }
@@ -175,12 +195,12 @@ impl Object {
                 },
                 Plain::Replaced { old },
             ) => (self.content == old).then(|| self.put_blindly(content)),
+            (Action::Delete { condition: None }, Plain::Replaced { old }) => {
+                (old.is_some() && self.content == old).then(|| self.deleted())
+            }
             (Action::Delete { condition: None }, Plain::Deleted) => {
                 self.content?;
-                Some(Self {
-                    content: None,
-                    ..*self
-                })
+                Some(self.deleted())
             }
             (Action::Add { by, condition }, Plain::Added { sum }) => {
                 let correct = self.number()?.checked_add(by) == Some(sum);
@@ -194,7 +214,8 @@ impl Object {
                 | Action::ReadIf { .. }
                 | Action::Write { .. }
                 | Action::Delete { .. }
-                | Action::Add { .. },
+                | Action::Add { .. }
+                | Action::Mutate { .. },
                 Plain::Found { .. }
                 | Plain::Wrote
                 | Plain::Replaced { .. }
@@ -209,14 +230,12 @@ impl Object {
     fn after_unknown(&self, action: Action) -> Option<Self> {
         let known = self.held(action.condition())?;
         Some(match action {
-            Action::Read | Action::ReadIf { .. } => return None,
+            // What a mutation makes of the value is judged elsewhere (`exchanges`).
+            Action::Read | Action::ReadIf { .. } | Action::Mutate { .. } => return None,
             Action::Write { content, .. } => known.put_blindly(content),
             Action::Delete { .. } => {
                 known.content?;
-                Self {
-                    content: None,
-                    ..known
-                }
+                known.deleted()
             }
             Action::Add { by, .. } => {
                 known.put_blindly(Content::Number(known.number()?.checked_add(by)?))
@@ -319,6 +338,9 @@ mod tests {
         assert_eq!(swapped.after(Action::Read, found(1)), None);
         assert!(swapped.after(Action::Read, found(2)).is_some());
         let delete = Action::Delete { condition: None };
+        let taken = |old| plain(swapped, delete, Plain::Replaced { old });
+        assert!(taken(Some(B)).is_some());
+        assert_eq!((taken(Some(A)), taken(None)), (None, None));
         let gone = plain(swapped, delete, Plain::Deleted).unwrap();
         assert_eq!(plain(gone, delete, Plain::Deleted), None);
         assert_eq!(gone.after(write(A), wrote(2, 0)), None);

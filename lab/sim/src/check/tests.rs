@@ -1,5 +1,6 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
+mod exchanges;
 mod fake;
 
 use super::accounts::{Account, Contents, not_accounted_for, not_found};
@@ -272,10 +273,8 @@ fn a_rule_that_is_not_obeyed_is_found() {
                     _ if !obeyed => Outcome::Rejected { version },
                     Action::Write { .. } => wrote(version + 1, version),
                     Action::Delete { .. } => Outcome::Deleted { version },
-                    Action::Read | Action::ReadIf { .. } | Action::Add { .. } if version == 0 => {
-                        Outcome::Missing
-                    }
-                    Action::Read | Action::ReadIf { .. } | Action::Add { .. } => found(3, 1),
+                    _ if version == 0 => Outcome::Missing,
+                    _ => found(3, 1),
                 };
                 let first = (write(1), wrote(3, 0));
                 let operations = [first, (action, outcome)];

@@ -15,8 +15,10 @@ fn shown(record: &Record) -> Option<(u64, Content)> {
             | Action::ReadIf { .. }
             | Action::Write { .. }
             | Action::Delete { .. }
-            | Action::Add { .. },
-            Outcome::Missing
+            | Action::Add { .. }
+            | Action::Mutate { .. },
+            Outcome::Seen { .. }
+            | Outcome::Missing
             | Outcome::Wrote { .. }
             | Outcome::Deleted { .. }
             | Outcome::Rejected { .. }

@@ -3,7 +3,11 @@
 use crate::check::Violation;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::OperationCounts;
-use crate::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Plain, Record, Scan};
+use crate::history::{
+    Action, Answer, Begun, Exchange, History, KeyId, KeyKind, OrderedBatch, Outcome, Plain, Record,
+    Request, Scan,
+};
+use bytes::Bytes;
 use core::time::Duration;
 use pluvio_client::ClientError;
 use pluvio_units::ServerId;
@@ -23,6 +27,8 @@ struct Place {
 pub(super) struct Keys {
     pub(super) tables: Vec<String>,
     places: Vec<Place>,
+    /// How many of them, the first ones, are registers and counters.
+    plain: usize,
     by_bytes: BTreeMap<(usize, Vec<u8>), KeyId>,
 }
 
@@ -32,6 +38,7 @@ impl Keys {
         let mut keys = Self {
             tables: (0..plan.tables).map(|t| format!("table {t}")).collect(),
             places: Vec::new(),
+            plain: 0,
             by_bytes: BTreeMap::new(),
         };
         for number in 0..plan.keys {
@@ -49,21 +56,55 @@ impl Keys {
                     n if n % 50 == 7 => format!("{n:0300}").into_bytes(),
                     n => format!("key {n}").into_bytes(),
                 };
-                let id = journal.new_key(format!("{number} of {}", keys.tables[table]), kind);
-                keys.by_bytes.insert((table, bytes.clone()), id);
-                keys.places.push(Place {
+                let name = format!("{number} of {}", keys.tables[table]);
+                let place = Place {
                     table,
                     bytes,
                     kind,
                     is_float,
-                });
+                };
+                keys.add(journal, name, place);
             }
+        }
+        keys.plain = keys.places.len();
+        for number in 0..plan.values {
+            let table = number as usize % keys.tables.len();
+            let (word, kind) = match number % 5 {
+                0 | 3 => ("value", KeyKind::Value),
+                _ => ("tokens", KeyKind::Tokens),
+            };
+            let place = Place {
+                table,
+                bytes: format!("{word} {number}").into_bytes(),
+                kind,
+                is_float: false,
+            };
+            let name = format!("{word} {number} of {}", keys.tables[table]);
+            keys.add(journal, name, place);
         }
         keys
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.places.len()
+    fn add(&mut self, journal: &Journal, name: String, place: Place) {
+        let id = journal.new_key(name, place.kind);
+        self.by_bytes.insert((place.table, place.bytes.clone()), id);
+        self.places.push(place);
+    }
+
+    /// How many registers and counters there are: the first keys.
+    pub(super) fn plain(&self) -> usize {
+        self.plain
+    }
+
+    /// All keys of this kind.
+    pub(super) fn of_kind(&self, kind: KeyKind) -> Vec<KeyId> {
+        self.all().filter(|key| self.kind(*key) == kind).collect()
+    }
+
+    /// All keys whose values checkers know.
+    pub(super) fn with_exchanges(&self) -> Vec<KeyId> {
+        let has = |key: &KeyId| self.kind(*key).has_exchanges();
+        self.all().filter(has).collect()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = KeyId> + use<> {
@@ -97,6 +138,23 @@ impl Keys {
 
     pub(super) fn of_table(&self, table: usize) -> Vec<KeyId> {
         self.all().filter(|k| self.table(*k) == table).collect()
+    }
+}
+
+impl OperationCounts {
+    fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Found { .. }
+            | Outcome::Seen { .. }
+            | Outcome::Missing
+            | Outcome::Wrote { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Added { .. } => self.done += 1,
+            Outcome::Rejected { .. } | Outcome::Plain(Plain::Refused) => self.rejected += 1,
+            Outcome::Plain(_) => self.done += 1,
+            Outcome::NotDone => self.failed += 1,
+            Outcome::Unknown => self.unknown += 1,
+        }
     }
 }
 
@@ -186,6 +244,41 @@ impl Journal {
         self.pages().history.invoke(key, client, action, now)
     }
 
+    /// An operation on a key begins whose values checkers know.
+    pub(super) fn ask(&self, key: KeyId, client: u16, request: Request, now: Duration) -> Begun {
+        self.pages().history.ask(key, client, request, now)
+    }
+
+    /// It has ended: gives its outcome, and the value that it showed.
+    pub(super) fn answer(
+        &self,
+        kind: OperationKind,
+        begun: Begun,
+        answer: Answer,
+        repeats: u8,
+        now: Duration,
+    ) -> (Outcome, Option<Bytes>) {
+        let mut pages = self.pages();
+        let refused = matches!(answer, Answer::Given(pluvio_client::Outcome::Refused(_)));
+        let (outcome, exchange) = pages.history.answer(begun, answer, repeats, now);
+        let shown = exchange.shows().map(Bytes::copy_from_slice);
+        let counts = pages.operations.entry(kind).or_default();
+        match refused {
+            true => counts.rejected += 1,
+            false => counts.add(outcome),
+        }
+        counts.sent_again += u64::from(repeats > 0);
+        (outcome, shown)
+    }
+
+    /// An ordered batch whose last item has just begun.
+    pub(super) fn ordered(&self, appended: Vec<(KeyId, u64)>) {
+        let mut pages = self.pages();
+        let invoked = pages.history.tick();
+        let batch = OrderedBatch { invoked, appended };
+        pages.history.ordered(batch);
+    }
+
     pub(super) fn finish(
         &self,
         kind: OperationKind,
@@ -197,17 +290,7 @@ impl Journal {
         let mut pages = self.pages();
         pages.history.finish(begun, outcome, repeats, now);
         let counts = pages.operations.entry(kind).or_default();
-        match outcome {
-            Outcome::Found { .. }
-            | Outcome::Missing
-            | Outcome::Wrote { .. }
-            | Outcome::Deleted { .. }
-            | Outcome::Added { .. } => counts.done += 1,
-            Outcome::Rejected { .. } | Outcome::Plain(Plain::Refused) => counts.rejected += 1,
-            Outcome::Plain(_) => counts.done += 1,
-            Outcome::NotDone => counts.failed += 1,
-            Outcome::Unknown => counts.unknown += 1,
-        }
+        counts.add(outcome);
         counts.sent_again += u64::from(repeats > 0);
     }
 
@@ -231,11 +314,19 @@ impl Journal {
         *self.pages().failures.entry(kind).or_default() += 1;
     }
 
-    pub(super) fn scanned(&self, kind: OperationKind, scan: Scan, records: Vec<(KeyId, Record)>) {
+    pub(super) fn scanned(
+        &self,
+        kind: OperationKind,
+        scan: Scan,
+        records: Vec<(KeyId, Record, Option<Exchange>)>,
+    ) {
         let mut pages = self.pages();
         pages.history.scanned(scan);
-        for (key, record) in records {
-            pages.history.add(key, record);
+        for (key, record, exchange) in records {
+            match exchange {
+                Some(exchange) => pages.history.add_read(key, record, exchange),
+                None => pages.history.add(key, record),
+            }
         }
         pages.operations.entry(kind).or_default().done += 1;
     }

@@ -45,6 +45,34 @@ pub enum OperationKind {
     Migrate,
     /// Create a table, use it, drop it, create it again.
     Scratch,
+    /// Put bytes behind a value.
+    Append,
+    /// Replace bytes in a value.
+    SetRange,
+    /// Steps on fields of bits.
+    Bits,
+    /// Add an integer to what may be no number.
+    AddInteger,
+    /// Add a decimal number to what may be no number.
+    AddDecimal,
+    /// Write an object if it has the value that is expected.
+    CompareAndSet,
+    /// Delete an object if it has the value that is expected.
+    CompareAndDelete,
+    /// Write an object and learn its old value, often under a condition.
+    GetAndSet,
+    /// Delete an object and learn its old value.
+    GetAndDelete,
+    /// Read an object, or a part of it.
+    Project,
+    /// Several mutations of any kinds.
+    MultiMutate,
+    /// Several reads of objects or parts of them.
+    MultiGet,
+    /// Several mutations one after the other.
+    InOrder,
+    /// Read all that ordered mutations append to.
+    Audit,
 }
 
 impl OperationKind {
@@ -62,6 +90,37 @@ impl OperationKind {
         (Self::Enumerate, 10),
         (Self::Split, 2),
         (Self::Scratch, 4),
+    ];
+
+    /// Kinds that are one mutation of a key whose bytes checkers know.
+    pub(super) const MUTATIONS: [Self; 9] = [
+        Self::Append,
+        Self::SetRange,
+        Self::Bits,
+        Self::AddInteger,
+        Self::AddDecimal,
+        Self::CompareAndSet,
+        Self::CompareAndDelete,
+        Self::GetAndSet,
+        Self::GetAndDelete,
+    ];
+
+    /// Kinds that are drawn where there are such keys, and how often they are asked for.
+    const OF_VALUES: [(Self, u32); 14] = [
+        (Self::Append, 80),
+        (Self::SetRange, 40),
+        (Self::Bits, 40),
+        (Self::AddInteger, 30),
+        (Self::AddDecimal, 40),
+        (Self::CompareAndSet, 50),
+        (Self::CompareAndDelete, 30),
+        (Self::GetAndSet, 50),
+        (Self::GetAndDelete, 25),
+        (Self::Project, 120),
+        (Self::MultiMutate, 20),
+        (Self::MultiGet, 20),
+        (Self::InOrder, 50),
+        (Self::Audit, 15),
     ];
 }
 
@@ -90,6 +149,9 @@ pub struct Plan {
     pub span: Option<u32>,
     /// Keys of each table.
     pub keys: u32,
+    /// Keys beside those, in all tables together, whose bytes checkers know: they get mutations of
+    /// every kind.
+    pub values: u32,
     /// How many of a table's keys hold numbers, in percent.
     pub counters_percent: u32,
     /// How many of those numbers are floating-point ones, in percent.
@@ -192,7 +254,8 @@ impl Plan {
             } else {
                 [0, 10, 10, 30, 30, 100][draw.below(6) as usize]
             },
-            // These two are drawn apart, so that they change nothing else.
+            // These three are drawn apart, so that they change nothing else.
+            values: [0, 5, 5, 10][Stream::new(seed, "values").below(4) as usize],
             floats_percent: [0, 50, 100][Stream::new(seed, "floats").below(3) as usize],
             other_rules_percent: [0, 20, 20, 60][Stream::new(seed, "rules").below(4) as usize],
             hot_percent: if heavy {
@@ -222,6 +285,7 @@ impl Plan {
         if migrations > 0 && servers > 1 {
             plan.operations.push((OperationKind::Migrate, migrations));
         }
+        plan.draw_mutations(seed);
         if plan.faults.has(Fault::Clock) {
             // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).
             let drifts = [200, 20_000, 100_000];
@@ -235,6 +299,24 @@ impl Plan {
         let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
         plan.synced |= plan.faults.has(Fault::Power) && !one;
         plan
+    }
+
+    /// What is done with keys whose bytes checkers know. Drawn apart, too.
+    fn draw_mutations(&mut self, seed: u64) {
+        if self.values == 0 {
+            return;
+        }
+        let mut draw = Stream::new(seed, "mutations");
+        for (kind, usual) in OperationKind::OF_VALUES {
+            let weight = match draw.below(6) {
+                0 => 0,
+                1 => usual * 5,
+                _ => usual,
+            };
+            if weight > 0 {
+                self.operations.push((kind, weight));
+            }
+        }
     }
 
     /// One copy of everything may be lost where two are always there.

@@ -481,7 +481,7 @@ impl<'s> Cluster<'s> {
                 return Err("the tables cannot be opened".to_owned());
             }
             for key in keys.all() {
-                if worker.read(OperationKind::Read, key).await == Outcome::NotDone {
+                if worker.read_any(key).await == Outcome::NotDone {
                     return Err(format!("key {} cannot be read", journal.name_of(key)));
                 }
             }

@@ -1,5 +1,7 @@
 //! What clients do: operations drawn from the plan, each recorded in the history.
 
+mod exchanges;
+mod requests;
 mod tables;
 
 use crate::check::{Check, Violation};
@@ -18,7 +20,6 @@ use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
 };
 use pluvio_env::Env;
-use pluvio_units::ObjectVersion;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,8 +46,12 @@ pub(super) struct Worker {
     draw: Stream,
     /// For conditions and the like: apart, so that they change nothing else of what is drawn.
     rules: Stream,
+    /// For keys whose bytes checkers know: apart, too.
+    values: Stream,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
+    /// The values it saw last of keys whose bytes checkers know.
+    seen: BTreeMap<KeyId, Bytes>,
     scratch_last: u32,
 }
 
@@ -65,14 +70,7 @@ pub(super) fn recorded_client(env: &Env, plan: &Plan, attempts: &Attempts) -> Cl
 
 /// The rules that reject what the condition does not allow.
 fn rules(condition: Option<Condition>) -> RejectRules {
-    let condition = condition.unwrap_or_default();
-    RejectRules {
-        exists: condition.absent,
-        does_not_exist: condition.present,
-        version_equal: condition.is_not.map(ObjectVersion),
-        version_not_equal: condition.is.map(ObjectVersion),
-        version_less: condition.at_least.map(ObjectVersion),
-    }
+    condition.unwrap_or_default().rules()
 }
 
 /// What an error says of an operation.
@@ -142,7 +140,9 @@ impl Worker {
             tables: Vec::new(),
             draw: Stream::new(shared.sim.seed(), &name),
             rules: Stream::new(shared.sim.seed(), &format!("rules of {name}")),
+            values: Stream::new(shared.sim.seed(), &format!("values of {name}")),
             versions: BTreeMap::new(),
+            seen: BTreeMap::new(),
             scratch_last: 0,
             shared: shared.clone(),
         }
@@ -219,11 +219,25 @@ impl Worker {
             }
             OperationKind::Migrate => self.migrate(kind).await,
             OperationKind::Scratch => self.scratch(kind).await,
+            OperationKind::Append
+            | OperationKind::SetRange
+            | OperationKind::Bits
+            | OperationKind::AddInteger
+            | OperationKind::AddDecimal
+            | OperationKind::CompareAndSet
+            | OperationKind::CompareAndDelete
+            | OperationKind::GetAndSet
+            | OperationKind::GetAndDelete
+            | OperationKind::Project => self.exchange(kind).await,
+            OperationKind::MultiMutate => self.multi_mutate(kind).await,
+            OperationKind::MultiGet => self.multi_get(kind).await,
+            OperationKind::InOrder => self.in_order(kind).await,
+            OperationKind::Audit => self.audit(kind).await,
         }
     }
 
     fn any_key(&mut self) -> KeyId {
-        let all = self.shared.keys.len() as u64;
+        let all = self.shared.keys.plain() as u64;
         let hot = self.draw.below(100) < u64::from(self.shared.plan.hot_percent);
         let bound = if hot { all.div_ceil(10) } else { all };
         // Hot keys are spread over the tables and both kinds.
@@ -285,8 +299,18 @@ impl Worker {
         outcome: Outcome,
         repeats: u8,
     ) {
+        self.remember(key, outcome);
+        let now = self.shared.sim.now();
+        self.shared
+            .journal
+            .finish(kind, begun, outcome, repeats, now);
+    }
+
+    /// Remembers the version that an operation left or found.
+    fn remember(&mut self, key: KeyId, outcome: Outcome) {
         match outcome {
             Outcome::Found { version, .. }
+            | Outcome::Seen { version }
             | Outcome::Wrote { version, .. }
             | Outcome::Added { version, .. }
             | Outcome::Rejected { version } => {
@@ -297,10 +321,14 @@ impl Worker {
             }
             Outcome::Plain(_) | Outcome::NotDone | Outcome::Unknown => {}
         }
-        let now = self.shared.sim.now();
-        self.shared
-            .journal
-            .finish(kind, begun, outcome, repeats, now);
+    }
+
+    /// Reads the whole of any key.
+    pub(super) async fn read_any(&mut self, key: KeyId) -> Outcome {
+        match self.shared.keys.kind(key).has_exchanges() {
+            true => self.read_value(key).await,
+            false => self.read(OperationKind::Read, key).await,
+        }
     }
 
     pub(super) async fn read(&mut self, kind: OperationKind, key: KeyId) -> Outcome {

@@ -1,4 +1,4 @@
-//! A cluster whose servers crash after they have executed an operation and before its answer
+//! A cluster whose servers crash after they have executed a mutation and before its answer
 //! arrives.
 
 use crate::support::{self, run_coordinator, run_server};
@@ -8,30 +8,30 @@ use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimHandle};
 use pluvio_units::Size;
-use pluvio_wire::Opcode;
+use pluvio_wire::{Opcode, Outcomes};
 use std::sync::{Arc, Mutex};
 
 const SERVERS: u32 = 5;
 
-/// The kind of request to strike at, and how often.
-pub type Armed = Arc<Mutex<Option<(Opcode, u32)>>>;
+/// How many requests to strike at.
+pub type Armed = Arc<Mutex<u32>>;
 
-/// Crashes the server that answered a request of one kind, and keeps its answer.
+/// Crashes the server that executed a mutation, and keeps its answer.
 struct Saboteur {
     sim: SimHandle,
     armed: Armed,
 }
 
 impl Saboteur {
-    fn strikes(&self, opcode: u16) -> bool {
+    fn strikes(&self, opcode: u16, answer: &Frame) -> bool {
+        let outcomes = Outcomes::of_reply(answer);
+        let is_executed = outcomes.is_some_and(|all| all.items.iter().any(Result::is_ok));
         let mut armed = self.armed.lock().unwrap();
-        match &mut *armed {
-            Some((wanted, times)) if *wanted as u16 == opcode && *times > 0 => {
-                *times -= 1;
-                true
-            }
-            _ => false,
+        if opcode != Opcode::Mutate as u16 || !is_executed || *armed == 0 {
+            return false;
         }
+        *armed -= 1;
+        true
     }
 }
 
@@ -46,8 +46,7 @@ impl Interceptor for Saboteur {
         Box::pin(async move {
             let opcode = request.opcode;
             let answer = network.call(to, request, limit).await?;
-            // The first byte of an answer says whether it is a result.
-            if answer.meta.first() == Some(&0) && self.strikes(opcode) {
+            if self.strikes(opcode, &answer) {
                 let name = to.0.split(':').next().unwrap();
                 let processes = self.sim.processes();
                 let (process, _) = processes.iter().find(|(_, n)| n == name).unwrap();

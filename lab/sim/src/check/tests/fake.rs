@@ -134,7 +134,9 @@ impl Fake {
                 self.change(None);
                 Outcome::Deleted { version }
             }
-            Action::Write { .. } | Action::Add { .. } => unreachable!("not asked for"),
+            Action::Write { .. } | Action::Add { .. } | Action::Mutate { .. } => {
+                unreachable!("not asked for")
+            }
         }
     }
 

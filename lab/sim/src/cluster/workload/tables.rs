@@ -1,10 +1,11 @@
 //! What clients do with whole tables and tablets.
 
+use super::exchanges::enumerated;
 use super::{Worker, found, wrote};
 use crate::check::accounts::Contents;
 use crate::cluster::plan::OperationKind;
 use crate::cluster::values;
-use crate::history::{Action, KeyKind, Outcome, Record, Scan};
+use crate::history::{Action, Content, KeyKind, Outcome, Record, Scan};
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, ErrorKind, WhichTablet};
 use pluvio_units::{HashRange, KeyHash};
@@ -71,9 +72,13 @@ impl Worker {
                     continue;
                 };
                 found.push(key);
+                let has_exchanges = keys.kind(key).has_exchanges();
                 let outcome = Outcome::Found {
                     version: object.version.0,
-                    content: values::content(&object.value),
+                    content: match has_exchanges {
+                        true => Content::of_bytes(&object.value),
+                        false => values::content(&object.value),
+                    },
                 };
                 let record = Record {
                     client: self.number,
@@ -85,7 +90,8 @@ impl Worker {
                     at,
                     until,
                 };
-                records.push((key, record));
+                let exchange = has_exchanges.then(|| enumerated(&record, object.value));
+                records.push((key, record, exchange));
             }
         }
         let scan = Scan {
