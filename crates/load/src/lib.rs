@@ -20,8 +20,9 @@ mod error;
 mod machine;
 mod plan;
 mod random;
+mod redis;
 mod report;
-mod resp;
+pub mod resp;
 mod target;
 
 pub use driver::{Progress, latency, load, round_trips, throughput};

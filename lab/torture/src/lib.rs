@@ -48,7 +48,6 @@ mod native;
 mod nemesis;
 mod redis;
 mod report;
-mod resp;
 
 /// The table of all keys: database 0 of the Redis port, so that both kinds of clients meet.
 const TABLE: &str = "redis:0";

@@ -5,8 +5,8 @@
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
 use super::native::{addend, new_value};
-use super::resp::{Connection, Reply, command};
 use pluvio_env::{Clock, timeout};
+use pluvio_load::resp::{Connection, Reply, command};
 use pluvio_sim::cluster::values;
 use pluvio_sim::history::{Action, Begun, Condition, Content, KeyKind, Outcome, Plain, WHOLE};
 use std::sync::Arc;
@@ -87,14 +87,15 @@ impl Redis {
             .await
             .is_ok_and(|result| result.is_ok());
         for Sent { kind, begun } in sent {
-            let mut reply = None;
+            let mut outcome = None;
             if is_whole {
-                let waited = timeout(&*clock, self.patience, connection.reply()).await;
-                reply = waited.ok().and_then(Result::ok);
-                is_whole = reply.is_some();
+                let reply = connection.reply(|reply| self.outcome(kind, reply));
+                let waited = timeout(&*clock, self.patience, reply).await;
+                outcome = waited.ok().and_then(Result::ok);
+                is_whole = outcome.is_some();
             }
-            let outcome = match reply {
-                Some(reply) => self.outcome(kind, reply),
+            let outcome = match outcome {
+                Some(outcome) => outcome,
                 None => {
                     self.journal.error("redis: no reply".to_owned());
                     Outcome::Unknown
@@ -165,17 +166,17 @@ impl Redis {
         Sent { kind, begun }
     }
 
-    fn outcome(&self, kind: Kind, reply: Reply) -> Outcome {
+    fn outcome(&self, kind: Kind, reply: Reply<'_>) -> Outcome {
         let plain = match (kind, reply) {
             (Kind::Get, Reply::Nil) => return Outcome::Missing,
-            (Kind::Get, Reply::Value(value)) => Plain::Found {
+            (Kind::Get, Reply::Bulk(value)) => Plain::Found {
                 content: values::content(&value),
             },
-            (Kind::Set, Reply::Text(text)) if text == "OK" => Plain::Wrote,
+            (Kind::Set, Reply::Simple(text)) if text == "OK" => Plain::Wrote,
             (Kind::SetNew, Reply::Integer(1)) => Plain::Wrote,
             (Kind::SetNew, Reply::Integer(0)) => Plain::Refused,
             (Kind::GetSet, Reply::Nil) => Plain::Replaced { old: None },
-            (Kind::GetSet, Reply::Value(value)) => {
+            (Kind::GetSet, Reply::Bulk(value)) => {
                 let old: Content = values::content(&value);
                 Plain::Replaced { old: Some(old) }
             }

@@ -381,7 +381,7 @@ mod needs_many_files {
         wait_for("a place", || {
             let mut again = Resp::connect(&address);
             match again.try_call(&["GET", "visits"]) {
-                Ok(Reply::Bulk(n)) if n == MOST.to_string().as_bytes() => Ok(()),
+                Ok(reply) if reply == Reply::bulk(MOST.to_string()) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         });

@@ -397,7 +397,7 @@ fn a_redis_port_that_was_free_is_told(cluster: &Cluster) {
     let Reply::Bulk(info) = info else {
         panic!("{info:?}");
     };
-    let info = String::from_utf8(info).unwrap();
+    let info = String::from_utf8(info.into_owned()).unwrap();
     assert!(info.contains(&format!("tcp_port:{port}\r\n")), "{info}");
     let config = redis.call(&["CONFIG", "GET", "port"]);
     let expected = [Reply::bulk("port"), Reply::bulk(port)];

@@ -17,7 +17,7 @@ fn fill(cluster: &Cluster, prefix: &str) -> (usize, String) {
     let mut redis = cluster.connect(0);
     for n in 0..10_000 {
         match redis.call(&["SET".to_owned(), format!("{prefix}{n}"), large(n)]) {
-            Reply::Error(text) => return (n, text),
+            Reply::Error(text) => return (n, text.into_owned()),
             reply => assert!(reply.is_ok(), "{reply:?}"),
         }
     }
@@ -133,7 +133,7 @@ impl Mixed {
                 .collect();
             for (&key, found) in some.iter().zip(redis.pipeline(&gets)) {
                 let expected = Self::value(key, self.written[key]);
-                assert!(found == Reply::Bulk(expected), "{key} has another value");
+                assert!(found == Reply::bulk(expected), "{key} has another value");
             }
         }
     }

@@ -172,7 +172,7 @@ fn without_replicas_nothing_is_on_disk_and_a_server_takes_its_objects_with_it() 
     let (mut kept, mut lost) = (0, 0);
     for n in 0..200 {
         match connection.call(&["GET".to_owned(), format!("key{n}")]) {
-            Reply::Nothing => lost += 1,
+            Reply::Nil => lost += 1,
             found => {
                 assert_eq!(found, Reply::bulk(format!("value{n}")));
                 kept += 1;
@@ -190,7 +190,7 @@ fn without_replicas_nothing_is_on_disk_and_a_server_takes_its_objects_with_it() 
     cluster.restart();
     let mut connection = cluster.connect(1);
     assert_eq!(connection.call(&["DBSIZE"]), Reply::Integer(0));
-    assert_eq!(connection.call(&["GET", "key0"]), Reply::Nothing);
+    assert_eq!(connection.call(&["GET", "key0"]), Reply::Nil);
     fill(&cluster, 0, 0);
     assert_filled(&cluster, 2, 200);
 }

@@ -76,7 +76,7 @@ impl RedisWay {
         match reply {
             Reply::Error(text) => Err(Trouble {
                 broken: false,
-                text,
+                text: text.into_owned(),
             }),
             other => Ok(other),
         }
@@ -116,8 +116,8 @@ impl Way for RedisWay {
 
     fn read(&mut self, key: &str) -> Result<Option<Vec<u8>>, Trouble> {
         match self.call(&[b"GET", key.as_bytes()])? {
-            Reply::Bulk(value) => Ok(Some(value)),
-            Reply::Nothing => Ok(None),
+            Reply::Bulk(value) => Ok(Some(value.into_owned())),
+            Reply::Nil => Ok(None),
             other => Err(Trouble {
                 broken: false,
                 text: format!("an unexpected reply: {other:?}"),
