@@ -1,5 +1,5 @@
-//! Freeing replicas that nobody needs (003 §8): of masters that left the cluster, and those from a
-//! former life of this server that their masters have replaced.
+//! Frees replicas that nobody needs [RAMCloud §8]: those of masters that left the cluster, and
+//! those from a former life of this server that their masters have replaced.
 
 use crate::backup::Backup;
 use crate::frame::{Frame, ReplicaKey};

@@ -204,7 +204,7 @@ pub struct Server {
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
-    /// What keeps an overwritten object dead when the log is recovered
+    /// How an overwritten object is kept dead when the log is recovered
     #[arg(long, value_enum, env = "PLUVIO_TOMBSTONES", default_value_t = Tombstones::Deletes)]
     pub tombstones: Tombstones,
     /// Most connections of Redis clients

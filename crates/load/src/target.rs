@@ -18,7 +18,7 @@ pub enum Target {
     Redis {
         /// Where they are; connections are spread over them.
         addresses: Vec<String>,
-        /// After writes, wait until so many replicas have them (`WAIT`). With none, do not ask.
+        /// After writes, wait until this many replicas have them (`WAIT`). With zero, do not ask.
         wait: u32,
     },
     /// A Pluvio cluster by its own protocol.

@@ -1,6 +1,6 @@
 //! Clients that use the Redis port of any server, in pipelines, over connections that break.
 //!
-//! What was not answered has an unknown outcome, except for what was never sent.
+//! A command without an answer has an unknown outcome, except for one that was never sent.
 
 use super::draw::Draw;
 use super::journal::{Journal, Subject};

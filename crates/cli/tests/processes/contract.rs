@@ -239,7 +239,7 @@ fn objects(cluster: &Cluster) {
     let got = run(&["get", "things", "00FF0A", "--key-hex", "--json"]).json();
     assert_eq!(got["key_base64"], "AP8K");
     run(&["get", "things", "0", "--key-hex"]).fails(2, &["--key-hex"]);
-    // Deleting, also what is not there.
+    // Deleting, also an object that does not exist.
     let deleted = run(&["delete", "things", "a", "--json"]).json();
     assert_eq!(deleted["deleted"], true);
     run(&["delete", "things", "a"]).ok();
