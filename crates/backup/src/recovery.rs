@@ -1,5 +1,7 @@
-//! The backup's part in the recovery of a crashed master [RAMCloud §7.4-§7.6]: it says what it has,
-//! reads each replica once, sorts its entries by partition, and hands them to the recovery masters.
+//! The backup's part in the recovery of a crashed master [RAMCloud §7.4-§7.6]:
+//! 1. It says what it has.
+//! 2. It reads each replica once, and sorts its entries by partition.
+//! 3. It hands them to the recovery masters.
 
 use crate::backup::{Backup, Inner};
 use crate::buckets::{Buckets, Damage, Router, head_info, sort};
@@ -329,7 +331,7 @@ impl Backup {
     ///
     /// # Errors
     /// - `Retry`: `NotReady` when the partitions of this attempt are not known yet.
-    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition),
+    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition). Or
     ///   `Corrupt` (the replica is damaged: use another one), `Other` (the disk failed; a later try
     ///   may succeed).
     pub async fn get_recovery_data(

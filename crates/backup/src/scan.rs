@@ -141,7 +141,7 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
 /// How many bytes of a frame count. A closed frame is believed; recovery will check it. An open one
 /// is read: after a power loss its newest header may certify bytes that never reached the device.
 /// The header before it, `older`, counts instead if two things hold. The bytes before the last
-/// write are whole, and a part of the last write never reached the device, so that write was not
+/// write are whole, and a part of the last write never reached the device. Such a write was not
 /// answered as synced. A last write that is complete and damaged has rotted (BACKUP-12).
 async fn verify(
     file: &dyn File,

@@ -19,12 +19,12 @@ impl Backup {
     ///
     /// # Errors
     /// - `Retry`, nothing was changed: `NotServing` (this backup does not know the master yet),
-    ///   `NoSpace` (the disk is full, or too many files are open: use another backup), `NotReady`
-    ///   (the replica is just being freed or replaced).
-    /// - `Fatal`: `WrongCluster`, `NotInCluster` (the master is dead), `Stale` (the master is being
-    ///   recovered, its epoch is over, or the replica is closed), `NotFound` (a write that opens
-    ///   nothing to an unknown or freed replica), `Corrupt` (the disk failed: the replica is lost),
-    ///   `Malformed`.
+    ///   `NotReady` (the replica is just being freed or replaced). Or `NoSpace`: the disk is full,
+    ///   or too many files are open. Use another backup.
+    /// - `Fatal`: `WrongCluster`, `NotInCluster` (the master is dead), `Malformed`, `Corrupt` (the
+    ///   disk failed: the replica is lost). `Stale`: the master is being recovered, its epoch is
+    ///   over, or the replica is closed. `NotFound`: a write that opens nothing to an unknown or
+    ///   freed replica.
     pub async fn write_replica(&self, core: CoreId, request: WriteReplica) -> Result<(), Refusal> {
         let me = self.clone();
         self.detached(

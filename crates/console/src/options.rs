@@ -37,7 +37,7 @@ pub struct Global {
     #[arg(long, global = true)]
     pub print_config: bool,
     /// The traces on standard error: off, error, warn, info, debug, trace, or a filter such as
-    /// pluvio_net=debug [default: info for server and coordinator, warn for others]
+    /// pluvio_net=debug [default: info for servers and coordinators, else warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "PLUVIO_LOG")]
     pub log: Option<String>,
     /// How to write traces

@@ -1,5 +1,5 @@
-//! For commands that run a cluster for a while: a directory that is removed at the end, and an end
-//! that a signal may bring earlier.
+//! For commands that run a cluster for a while: a directory that is removed at the end, and an
+//! earlier end by a signal.
 
 use crate::KILL_PAUSE;
 use pluvio_console::failure::Failure;

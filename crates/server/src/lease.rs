@@ -4,10 +4,10 @@
 //! Reads need no backup, so a server that was declared dead and does not know it would go on
 //! showing what others have changed. So:
 //!
-//! - LEASE-1: the master answers for [`LEASE`] from the moment when its witnesses were asked, if
-//!   all of them said that they take part in no recovery of it. The witnesses are the backups of
-//!   its first log's open heads ([`Replication::witnesses`]); every recovery needs one of them. A
-//!   backup that may have a head is one of them.
+//! - LEASE-1: the master answers for [`LEASE`] from the moment when it asked its witnesses, if
+//!   all said that they take part in no recovery of it. The witnesses are the backups of its first
+//!   log's open heads ([`Replication::witnesses`]); every recovery needs one of them. A backup that
+//!   may have a head is one of them.
 //! - LEASE-2: the coordinator gives tablets away only when more than that time has passed since the
 //!   backups that answered began to take part (its `zombie_grace`).
 //! - LEASE-3: without witnesses, the leading coordinator's word does as well. This server was still

@@ -4,7 +4,7 @@
 //! - MEM-2: a server that the list does not show as up never serves again in this life.
 //! - MEM-3: a server that cannot reach anyone asks the coordinator whether it still belongs.
 //! - MEM-4: an id that the list does not show is new only if it is above all ids that any list has
-//!   shown; otherwise its server is dead. So the witnesses of a dead server's read lease tell it
+//!   shown. Otherwise its server is dead. So the witnesses of a dead server's read lease tell it
 //!   so, also when it was the newest one and has left the list. They knew it, because they have
 //!   kept replicas for it.
 //! - MEM-5: a server asks the leading coordinator from time to time whether it is a member,

@@ -1,5 +1,5 @@
-//! Overload [RAMCloud §5.3]: every server writes to every other one, and all of them are at their
-//! limits; or one disk is much slower than the others.
+//! Overload [RAMCloud §5.3]. Every server writes to every other one, and all of them are at their
+//! limits. Or one disk is much slower than the others.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 

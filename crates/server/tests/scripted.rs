@@ -462,7 +462,7 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
 }
 
 /// A refusal says nothing of the tablets, and only the one as no member is final. After any other
-/// the report comes again: it may come from an older coordinator, or from one of another cluster
+/// the report comes again. It may come from an older coordinator, or from one of another cluster
 /// that has the address for a while.
 // shows: COORD-11, REC-6
 #[test]

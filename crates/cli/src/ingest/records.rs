@@ -254,7 +254,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The line of the record that begins at this byte, or behind the line ends at this byte: the
+    /// The line of the record that begins at this byte, or behind the line ends at this byte. The
     /// CSV reader leaves the line feed of a carriage return, and blank lines, to the next record.
     /// Bytes must come in ascending order.
     fn line_at(&mut self, mut byte: u64) -> u64 {

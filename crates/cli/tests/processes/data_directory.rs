@@ -211,8 +211,8 @@ fn of_another_role(cluster: &Cluster, place: &Path) {
     assert_eq!(files_below(place), before, "nothing was written");
 }
 
-/// A file that is no metadata begins no new cluster. Without a file a cluster is begun, also when
-/// an earlier beginning was interrupted.
+/// A file of anything but metadata begins no cluster. A missing file begins one, also when an
+/// earlier beginning was interrupted.
 fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
     type Make = fn(&Path);
     let words: [(&str, Make, &str); 3] = [

@@ -39,8 +39,8 @@ impl Delays {
         self.set_growing(opcode, delay, Duration::ZERO);
     }
 
-    /// Delays requests of this kind that servers make from here on: the first one by `next`, and
-    /// each further one by `growth` more than the one before it.
+    /// Delays requests of this kind that servers make from here on. The first one waits for `next`,
+    /// and each further one for `growth` more than the one before it.
     pub fn set_growing(&self, opcode: Opcode, next: Duration, growth: Duration) {
         let delay = Delay { next, growth };
         self.0.lock().unwrap().insert(opcode as u16, delay);

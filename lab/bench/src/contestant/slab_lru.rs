@@ -1,7 +1,7 @@
 //! Memcached's way of keeping objects, in this process: slabs of chunks of one size, and a bounded
 //! memory whose longest unused objects make room.
 //!
-//! Pages of 1 MiB belong to a size class for ever, and are cut into its chunks; each class is a
+//! Pages of 1 MiB belong to a size class for ever, and are cut into its chunks. Each class is a
 //! quarter larger than the one below. A class without a free chunk takes a new page, and when all
 //! pages are in use it evicts. Eviction is a second chance in the order of chunks: close to the
 //! least recently used, with one byte written on a read. Keys are dealt to shards, each behind a

@@ -4,9 +4,9 @@
 //! Every round replays the same objects, each key once, into an empty table of a store whose memory
 //! was used before. The first round does not count. The clock covers checking, the side log, the
 //! index and closing the side log. With replicas it also covers sending the side log to backups in
-//! this process, until they have acknowledged everything. Then their bytes are compared with the
-//! log's checksums: after each bucket the durable part, at the end the rest, as a recovery master
-//! does (CLEAN-10). Without replicas a log has no checksums, and there is nothing to compare.
+//! this process, until they have acknowledged everything. Then it covers comparing their bytes with
+//! the log's checksums, as a recovery master does (CLEAN-10). The durable part is compared after
+//! each bucket, the rest at the end. Without replicas a log has no checksums, and there is nothing to compare.
 
 use super::backups::Backups;
 use super::thread_cpu;

@@ -3,8 +3,8 @@
 //! W1-W8: [LSM-DRAM table 1]. Five times the live bytes are allocated from one distribution of
 //! sizes, with random deletions that keep the live bytes at their limit. A part is deleted; then
 //! the same follows with another distribution. P1-P6: figure 14b of the Nibble dissertation. The
-//! limit is allocated in objects of one size, nine of ten are removed at random, and it is filled
-//! again with objects of another size.
+//! limit is allocated in objects of one size, and nine of ten are removed at random. Then it is
+//! filled again with objects of another size.
 
 use super::stream::{Live, Operation, Stream};
 use pluvio_load::Random;

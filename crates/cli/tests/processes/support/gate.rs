@@ -1,4 +1,4 @@
-//! A gate before a metadata server. Requests of coordinators pass through it one by one, so a test
+//! A gate before a metadata server. Requests of coordinators pass through it one by one. So a test
 //! can kill a coordinator at the very request that stores a change, or let the store be slow.
 //!
 //! It knows of the two protocols how requests and answers are told apart, and which requests write.

@@ -21,9 +21,8 @@ use std::process::ExitCode;
 /// `pluvio bench recovery`.
 #[derive(Args, Clone, Debug)]
 pub struct Recovery {
-    /// The parts to measure: replay (one recovery master inside this process), cluster (a killed
-    /// server of a real one), redis (how long redis-server loads as much) [default: all, redis if
-    /// it is installed]
+    /// The parts to measure: replay (a recovery master in this process), cluster (a killed server
+    /// of a real one), redis (redis-server's load) [default: all possible]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     part: Vec<Part>,
     /// Replay: bytes of a value; several give a row each

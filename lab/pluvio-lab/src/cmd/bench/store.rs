@@ -72,7 +72,7 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
 #[derive(Args, Clone, Debug)]
 pub struct Cleaner {
     /// Memory of each store. Reserves take a larger part of less than 2 GiB, which shows at 80 and
-    /// 90 % [default: 2GiB, or each store's share of half of this machine's memory in a panel]
+    /// 90 % [default: 2GiB, at most half of the machine in all]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Live objects in percent of the log, headers included; up to 98, as far as the store's
@@ -89,13 +89,13 @@ pub struct Cleaner {
     /// differ only with --disk-bandwidth
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = level, default_values = ["two"])]
     level: Vec<bool>,
-    /// How overwritten objects are kept dead on the disk: deletes (the new object says where the
-    /// old one lies, only deletes write tombstones), every (a tombstone for every overwrite, which
-    /// needs --disk-bandwidth). Several give a store each
+    /// How overwritten objects are kept dead on the disk. deletes: the new object says where the
+    /// old one lies, and only deletes write tombstones. every: a tombstone for every overwrite,
+    /// which needs --disk-bandwidth. Several give a store each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["deletes"])]
     tombstones: Vec<Tombstones>,
-    /// The log's bandwidth to a simulated disk, in megabytes a second: none (there is no disk),
-    /// unlimited, or numbers
+    /// The log's bandwidth to a simulated disk, in megabytes a second: none (no disk), unlimited,
+    /// or numbers
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["none"])]
     disk_bandwidth: Vec<Disk>,
     /// Threads that write

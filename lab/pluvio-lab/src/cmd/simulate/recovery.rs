@@ -85,7 +85,7 @@ enum Part {
 }
 
 /// The prices of things. The defaults of sorting, replaying, sending and storing add up, for two
-/// replicas, to the measured processor time a megabyte of a whole recovery of 1 GiB, 12.6 to 14.5
+/// replicas, to the measured processor time a megabyte. A whole recovery of 1 GiB took 12.6 to 14.5
 /// ms. Replaying and storing were measured alone; how the rest is divided between sorting and
 /// sending is assumed (`docs/measurements/recovery.md`).
 #[derive(Args, Clone, Copy, Debug)]
