@@ -1,8 +1,8 @@
 //! Who the data directory belongs to.
 //!
-//! One small file says which cluster and which server life last used the directory, so that a
-//! restarted server can say whose successor it is, and so that a directory of another cluster or
-//! another format is refused before anything is touched.
+//! One small file says which cluster and which server life last used the directory. So a restarted
+//! server can say whose successor it is. A directory of another cluster or another format is
+//! refused before anything is touched.
 
 use bytes::Bytes;
 use pluvio_env::{Disk, DiskError, OpenMode};
@@ -105,7 +105,8 @@ impl Identity {
     }
 }
 
-/// Writes the file that is to take the place of the other one, over what is there of it.
+/// Writes the file that is to take the place of the other one, over any remainder of an earlier
+/// try.
 async fn write_new(disk: &dyn Disk, mut text: Vec<u8>) -> Result<(), DiskError> {
     assert!(text.len() <= LENGTH, "it would be cut off");
     text.resize(LENGTH, b' ');

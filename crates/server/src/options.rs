@@ -42,14 +42,14 @@ pub struct ServerOptions {
     pub pings: PingOptions,
     /// Process id, for the server list.
     pub pid: u32,
-    /// What is done when memory is found to be corrupt; `None`: the process stops at once, with a
+    /// Ends a server whose memory is found to be corrupt. `None`: the process stops at once, with a
     /// message that says where.
     pub on_corruption: Option<OnCorruption>,
 }
 
-/// What ends a server whose memory is corrupt, where servers share a process: in simulations. It is
-/// called by whoever finds the corruption, in the middle of anything: from there on nothing of the
-/// server may run, and what still runs must not be heard of.
+/// Ends a server whose memory is corrupt, where servers share a process: in simulations. The caller
+/// is whatever finds the corruption, in the middle of anything. From there on nothing of the server
+/// may run, and any part that still runs must stay unheard.
 #[derive(Clone)]
 pub struct OnCorruption(Arc<dyn Fn(&Corruption) + Send + Sync>);
 

@@ -39,12 +39,11 @@ const ENLIST_TRACE_EVERY: u32 = 20;
 /// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
-/// recovery takes. Clients whose own time-out is shorter (many have 2 to 5 s, some none) give up
-/// before and do not hear whether their command was executed.
+/// recovery takes. Clients with a shorter time-out (many have 2 to 5 s) give up earlier, and do not
+/// hear whether their command was executed.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a Redis client waits while all that servers say is that memory is full: the cleaner
-/// gets its chance, and the answer comes before the two seconds after which several client
-/// libraries give up.
+/// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
+/// chance. The answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Why a server cannot start, or stopped.
@@ -255,8 +254,8 @@ fn store_options(
     }
 }
 
-/// A part of the memory for each memory node that event loops are bound to; none when they are
-/// bound to no node, or all to one. Core by core: its node.
+/// A part of the memory for each memory node that event loops are bound to. There are none when
+/// they are bound to no node, or all to one. `nodes` gives the node of each core.
 fn memory_parts(nodes: impl Iterator<Item = Option<u32>>) -> Vec<MemoryPart> {
     let mut logs_of = BTreeMap::<u32, Vec<LogId>>::new();
     for (log, node) in (0..).map(LogId).zip(nodes) {
@@ -287,8 +286,8 @@ fn tell_binding(log: &LogStats) {
     }
 }
 
-/// Where others reach a port of this process that is open at `bound`, when `own` is an address by
-/// which they reach this machine: a port that is open on all addresses is open on that one, too.
+/// The address at which others reach a port of this process that is open at `bound`. By `own` they
+/// reach this machine, and a port that is open on all addresses is open on that one, too.
 fn as_others_reach(bound: &str, own: &Address) -> String {
     match (bound.parse::<SocketAddr>(), own.0.parse::<SocketAddr>()) {
         (Ok(bound), Ok(own))
@@ -312,7 +311,7 @@ fn port_of(address: &Address) -> u16 {
     port.and_then(|p| p.parse().ok()).unwrap_or(0)
 }
 
-/// Cleaner threads of a server with so many cores: they share the cores with the event loops, and
+/// Cleaner threads of a server with this many cores. They share the cores with the event loops, and
 /// each keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
     (cores / 4).clamp(1, 4)

@@ -223,7 +223,7 @@ impl Metrics {
         );
     }
 
-    /// What the whole cluster has, as its coordinator sees it.
+    /// The whole cluster, as its coordinator sees it.
     pub fn cluster(&mut self, status: &ClusterStatus) {
         let servers = |state| {
             status

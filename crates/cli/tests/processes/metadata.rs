@@ -1,6 +1,6 @@
-//! The metadata stores outside of the process, against real servers: the promises of all stores,
-//! and what is told when a server is away or its place is somebody else's. What real servers say
-//! rarely is said by scripted ones.
+//! The metadata stores outside of the process, against real servers. They keep the promises of all
+//! stores, and say it when a server is away or its place is somebody else's. Scripted servers give
+//! the answers that real ones give rarely.
 
 use crate::support::cluster::Turn;
 use crate::support::gate::http_request;
@@ -111,7 +111,7 @@ fn is_a_metadata_store(kind: Kind) {
     let second = open(&server.place("/clusters/second"));
     second.conforms();
     first.has_kept();
-    // What was acknowledged is there when the server was killed, through old and new connections.
+    // Acknowledged changes are there after the server was killed, through old and new connections.
     server.kill();
     let away = first.get("t/2").unwrap_err().to_string();
     assert!(away.contains(&server.place("/clusters/first")), "{away}");

@@ -41,8 +41,8 @@ impl Delays {
         self.set_growing(opcode, delay, Duration::ZERO);
     }
 
-    /// Of the requests of this kind that servers make from here on, the first one is kept back for
-    /// so long, and each further one so much longer than the one before it.
+    /// Delays requests of this kind that servers make from here on. The first one waits for `next`,
+    /// and each further one for `growth` more than the one before it.
     pub fn set_growing(&self, opcode: Opcode, next: Duration, growth: Duration) {
         let delay = Delay { next, growth };
         self.0.lock().unwrap().insert(opcode as u16, delay);
@@ -139,7 +139,7 @@ impl Rig {
         rig
     }
 
-    /// With servers that keep so many replicas.
+    /// With servers that keep this many replicas.
     pub fn of(seed: u64, servers: usize, replicas: u32) -> Self {
         let mut rig = Self::new(seed);
         for _ in 0..servers {

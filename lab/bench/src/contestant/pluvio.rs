@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering;
 
 /// Live objects may take this much: the utilization is that of the experiment, not of the limit.
 const LIVE_PERCENT_MAX: u32 = 98;
-/// With a disk, a thread waits for it after so many bytes of values: clients of a server have some
-/// writes under way, and wait for the oldest (in 000 §8.1, ten requests of 75 writes).
+/// With a disk, a thread waits for it after this many bytes of values. Clients of a server also
+/// have some writes under way, and wait for the oldest (in [LSM-DRAM §8.1], ten requests of 75
+/// writes).
 const UNSYNCED_MAX: usize = 256 << 10;
 
 thread_local! {

@@ -58,8 +58,8 @@ struct Common {
 #[derive(Args, Clone, Debug)]
 pub struct Trace {
     /// The trace: comma-separated values whose first line names the columns time, operation, key
-    /// and size (block traces with op, size and lbn are understood too); times are not looked at,
-    /// it is replayed as fast as it goes
+    /// and size. Block traces with op, size and lbn are understood too. Times are ignored: it is
+    /// replayed as fast as it goes
     #[arg(value_name = "FILE", required_unless_present = "profile")]
     file: Option<String>,
     /// Instead of a file: a load with the sizes, the mix and the skew of production cluster N, as
