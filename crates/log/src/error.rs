@@ -54,7 +54,7 @@ impl core::fmt::Display for FullReason {
 }
 
 /// Log memory does not hold what was written to it. The process must stop: its replicas are right
-/// and another server recovers from them (003 §6, failure promotion).
+/// and another server recovers from them [RAMCloud §6] (failure promotion).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "log memory is corrupt: entry at region offset {:#x} (segment {segment}, offset {offset}): {what}",
@@ -71,7 +71,7 @@ pub struct Corruption {
     pub what: ParseErrorKind,
 }
 
-/// What is done when memory does not hold what was written to it, in the place of
+/// Called when memory does not hold what was written to it, in the place of
 /// [`Fatal::corrupt`]: see [`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook).
 pub type CorruptionHook = Box<dyn Fn(&Corruption) + Send + Sync>;
 
@@ -79,8 +79,8 @@ pub type CorruptionHook = Box<dyn Fn(&Corruption) + Send + Sync>;
 pub struct Fatal;
 
 impl Fatal {
-    /// Stops the process with a message that says where: through the panic hook, which whoever
-    /// embeds the store may have set, and then for good, also where panics unwind. A thread that
+    /// Stops the process with a message that says where: through the panic hook, which the
+    /// embedding program may have set, and then for good, also where panics unwind. A thread that
     /// ended alone would leave others to serve what is corrupt.
     pub fn corrupt(corruption: &Corruption) -> ! {
         let _no_further = StopsProcess;

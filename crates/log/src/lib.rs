@@ -5,57 +5,47 @@
 //! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
 //! [`Cleaner`] collects dead entries, step by step.
 //!
+//! Each folder is a room: `append` (heads, side logs), `segments` (what they are made of), `memory`
+//! (bytes), `cleaner`, `sink`, and `space`, the facade over them.
+//!
 //! It owns log memory, the segments and their states, and the invariants LOG-1 to LOG-15 and
 //! CLEAN-1 to CLEAN-10. Each is stated in the file that keeps it.
 //!
 //! Threads: everything takes `&self` and may be called from any thread; nothing waits for another
-//! thread but for short locks. What a caller found in the index or appended it must use under an
-//! epoch guard ([`LogSpace::pin`]).
+//! thread but for short locks. A caller must use entries that it found in the index or appended
+//! under an epoch guard ([`LogSpace::pin`]).
 //!
 //! What it does not do: no I/O, no async, no clock (seconds come in), no index, and it does not
-//! know who replicates.
+//! know the replicator.
 
 mod append;
 mod cleaner;
-mod dead;
-mod dead_bits;
+mod clock;
 mod durable;
 mod error;
-mod faults;
-#[allow(unsafe_code)] // reads what lies before a value
-mod in_place;
-mod log_state;
-#[allow(unsafe_code)] // all access to the bytes of log memory goes through here
+mod geometry;
 mod memory;
 mod options;
-mod presence;
-mod roll;
-#[allow(unsafe_code)] // copies bytes out of log memory
-mod segment;
-mod side_log;
+mod segments;
 mod sink;
 mod space;
 mod stats;
-#[allow(unsafe_code)] // reads entries in log memory
-mod view;
-#[allow(unsafe_code)] // writes entries to log memory
-mod writer;
 
-pub use append::{AppendClass, EntryRefs, OpenHead};
+pub use append::graves::{Burial, DeadIn, Tombstones};
+pub use append::{
+    AppendClass, CommitRefused, EntryRefs, Hook, OpenHead, SideLog, TableStatsSource,
+};
 pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
-pub use dead::{Burial, DeadIn, Tombstones};
-pub use durable::{Appended, Durability, Durable};
+pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };
-pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
-pub use log_state::Hook;
+pub use geometry::Geometry;
+pub use memory::{EntryView, MutableObject, VALUE_HEAD_BYTES};
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
-pub use segment::Segment;
-pub use side_log::{CommitRefused, SideLog};
+pub use segments::{SegletGate, Segment};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
-pub use space::{LogSpace, SegletGate, TableStatsSource};
+pub use space::LogSpace;
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
-pub use view::EntryView;
 
 pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, SegletClass};

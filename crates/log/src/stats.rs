@@ -105,8 +105,8 @@ impl CleanerStats {
         self.bytes_moved + self.bytes_compacted
     }
 
-    /// Bytes written for each byte of free memory gained, as in 003 fig. 6: 1 means that cleaned
-    /// segments were empty. `None` before anything was gained.
+    /// Bytes written for each byte of free memory gained, as in [RAMCloud fig. 6]: 1 means that
+    /// cleaned segments were empty. `None` before anything was gained.
     #[must_use]
     pub fn write_cost(&self) -> Option<f64> {
         let gained = self.bytes_cleaned.checked_sub(self.bytes_copied())?;

@@ -12,8 +12,8 @@ use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
 use pluvio_log::{
-    Cleaner, CleanerOptions, CleanerPace, Corruption, Durability, LogOptions, LogSpace, LogStats,
-    MemoryBinding, MemoryPart, OpenError,
+    Cleaner, CleanerOptions, CleanerPace, Corruption, Durability, Geometry, LogOptions, LogSpace,
+    LogStats, MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
@@ -108,12 +108,8 @@ impl Server {
             return Err(ServerError::Option(problem));
         }
         // Refuses bad memory options before the cluster hears of this server.
-        drop(Engine::open(store_options(
-            &env,
-            &options,
-            ServerId(0),
-            ClusterId(0),
-        ))?);
+        let log_options = store_options(&env, &options, ServerId(0), ClusterId(0)).log;
+        Geometry::of(&log_options)?;
         let former = Identity::load(&*env.disk).await?;
         let backup_options = BackupOptions {
             cluster: former.map(|f| f.cluster),

@@ -27,16 +27,15 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
-mod bury;
 mod completions;
 mod embedded;
 mod engine;
+#[cfg(feature = "fault-injection")]
 mod flip;
 mod in_place;
 mod indexes;
 mod leave;
 mod liveness;
-mod once;
 mod options;
 mod overwrite;
 mod read;
@@ -45,25 +44,24 @@ mod scan;
 mod table;
 
 pub use completions::{
-    Admission, CLIENTS_MAX, Completions, Execution, LeavingResults, OLDEST_RESULTS_MAX,
-    OPERATIONS_MAX, RESULTS_MAX, kept_for,
+    Admission, CLIENT_VALUES_MAX, CLIENTS_MAX, Completions, Execution, LeavingResults,
+    OLDEST_RESULTS_MAX, OPERATIONS_MAX, RESULTS_MAX, VALUES_MAX, kept_for,
 };
 pub use embedded::{
-    Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, HugePages, IncrementError,
-    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
-    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Borrowed, BuildError, Cleaning, EpochKind, HeadChoice, HugePages, IncrementError, Iter, Kept,
+    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
+    StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{Change, Current, Engine, EngineError, EngineStats, Settle, Update, Updated};
+pub use engine::{Applied, Engine, EngineError, EngineStats, Site};
 pub use leave::Copied;
-pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkPace, SinkWrite, Tombstones,
 };
+pub use pluvio_mutation::RejectRules;
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
-pub use read::{Found, Pending};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
 pub use table::EngineTable;

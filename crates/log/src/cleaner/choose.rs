@@ -1,28 +1,25 @@
 //! Which segments to clean.
 
-use super::balance::Pressure;
-use super::combine::{Aim, Goal, Pass};
+use super::balance::{Balance, Pressure};
+use super::combine::{Aim, Pass};
 use super::compact::Compaction;
 use super::entries::Source;
-use super::{Cleaner, CleanerPace, Stage, State};
+use super::{Goal, Shared, Stage, State};
+use crate::append::LogState;
 use crate::durable::Durability;
-use crate::log_state::LogState;
-use crate::options::head_seglets;
-use crate::segment::Segment;
-use crate::side_log::SIDE_HEADER_BYTES;
-use core::sync::atomic::Ordering;
+use crate::segments::{Claim, Segment, Storage, Use};
+use core::cell::OnceCell;
 use pluvio_format::SegmentKind;
-use pluvio_memory::{FreeSeglets, PartIndex};
+use pluvio_memory::{FreeSeglets, PartIndex, ReclaimFrontier};
 use pluvio_units::SEGLET_BYTES;
 use std::sync::Arc;
 
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
 pub(super) const WASTE_PERCENT_MIN: u32 = 15;
 
-/// How much more than a dead byte on disk one in memory counts when a pass for disk chooses: what
-/// lives in its victims has to be copied, and all the memory that frees is memory that no
-/// compaction has to free. From 10 on the choice is that by memory, among segments with much dead
-/// on disk.
+/// The weight of a dead byte in memory against one on disk, when a pass for disk chooses. Its
+/// survivors have to be copied, and memory that this frees need not be freed by a compaction. From
+/// 10 on the choice is that by memory, among segments with much dead on disk.
 const MEMORY_WEIGHT: f64 = 10.0;
 
 /// Combined cleaning helps memory when tombstones take this share of what live objects leave (the
@@ -30,12 +27,12 @@ const MEMORY_WEIGHT: f64 = 10.0;
 const TOMBSTONE_PERCENT: u64 = 40;
 
 /// Segments of the part of memory with the least free are chosen when they score more than the
-/// others divided by this: so that its logs need not take seglets of other memory nodes, and hardly
-/// more is copied for that.
+/// others divided by this. So its logs need not take seglets of other memory nodes, and hardly more
+/// is copied.
 const POOREST_PREFERENCE: f64 = 2.0;
 
-/// A pass stays with its own part of memory (004 §4.4) until another one has less than its own
-/// share of free seglets divided by this; then it helps there (004 §12.1.1).
+/// A pass stays with its own part of memory [Nibble §4.4] until another one has less free than its
+/// own share divided by this. Then it helps there [Nibble §12.1.1].
 const HELPED_BELOW: u64 = 2;
 
 /// Whose segments a choice looks at.
@@ -56,8 +53,8 @@ impl Reach {
     }
 }
 
-/// The store as it was when combined passes gained nothing, the last one for each goal and reach:
-/// no use in another one before something has changed.
+/// The store as it was when combined passes gained nothing, the last one for each goal and reach.
+/// Another one is of no use before something has changed.
 #[derive(Default)]
 pub(super) struct Barren([[Option<Fingerprint>; 2]; 3]);
 
@@ -101,7 +98,7 @@ impl Candidate {
         (self.seglets * SEGLET_BYTES) as u64
     }
 
-    /// What it takes that is of no use, for this goal.
+    /// The bytes it takes that are of no use, for this goal.
     fn dead_bytes(&self, goal: Goal) -> u64 {
         let all = match goal {
             Goal::Memory => self.memory_bytes(),
@@ -134,55 +131,52 @@ impl Candidate {
 
     /// Cleaned alone it gained nothing, and nothing in it has died since.
     fn is_barren(&self) -> bool {
-        self.live_bytes >= u64::from(self.segment.barren_at())
+        self.segment.is_barren(self.live_bytes)
     }
 }
 
-impl Cleaner {
-    /// The first stage of a pass.
-    pub(super) fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
-        self.look_at_growth();
-        let wanted = self.space.cleaning_wanted.swap(false, Ordering::Relaxed);
-        let way = self.space.on_their_way();
-        let waiting = way.seglets;
-        if waiting > 0 && (wanted || self.waits_for_digests()) {
-            // Appends that are refused write no digest. Neither do passes: one after the other
-            // would copy what lives, and nothing would leave the disk.
-            self.publish();
+impl Fingerprint {
+    pub(super) fn of(shared: &Shared, goal: Goal, reach: Reach) -> Self {
+        Self {
+            goal,
+            reach,
+            live_bytes: shared.storage().live_bytes(),
+            disk_bytes: shared.storage().table.disk_bytes(),
+            free: shared.storage().seglets.free(),
         }
-        let Some(pressure) = self.pressure(wanted, &way) else {
-            self.look_at_waste(&mut state.pages);
-            if waiting > 0 && self.memory_low(0) {
-                self.publish();
-            } else if state.pages.is_shrinking(self.space.newest_s()) {
-                if let Some(stage) = self.combine(Goal::Memory, WASTE_PERCENT_MIN, state) {
-                    state.pages.found_waste();
-                    return (stage, CleanerPace::Again);
-                }
-                self.publish();
-                self.look_for_waste_in_heads(&mut state.pages);
-            }
-            return (Stage::Choose, CleanerPace::Idle);
-        };
-        if let Some(stage) = self.begin(pressure, wanted, state) {
-            return (stage, CleanerPace::Again);
+    }
+}
+
+/// One choice of segments: by one look at the guards, and at the store as it is now.
+pub(super) struct Choice<'c> {
+    shared: &'c Shared,
+    balance: Balance<'c>,
+    /// A segment that was closed before this has no writer between append and index.
+    frontier: OnceCell<ReclaimFrontier>,
+}
+
+impl<'c> Choice<'c> {
+    pub(super) fn new(shared: &'c Shared) -> Self {
+        Self {
+            shared,
+            balance: shared.balance(),
+            frontier: OnceCell::new(),
         }
-        // What others took away, or what was refused memory, is wanted still.
-        if wanted {
-            self.space.cleaning_wanted.store(true, Ordering::Relaxed);
-        }
-        if waiting > 0 {
-            self.publish();
-        } else if wanted && state.finished.is_empty() {
-            self.close_emptiest_head(0);
-        }
-        (Stage::Choose, CleanerPace::Idle)
     }
 
-    /// Which level comes first (000 §5.2), and what is tried when it finds nothing. Passes that
-    /// hardly gain anything are tried only when an append was refused.
-    fn begin(&self, pressure: Pressure, refused: bool, state: &mut State) -> Option<Stage> {
-        let percent = self.options.dead_percent_min;
+    fn storage(&self) -> &'c Storage {
+        self.shared.storage()
+    }
+
+    /// Which level comes first [LSM-DRAM §5.2], and what is tried when it finds nothing. Passes
+    /// that hardly gain anything are tried only when an append was refused.
+    pub(super) fn begin(
+        &self,
+        pressure: Pressure,
+        refused: bool,
+        state: &mut State,
+    ) -> Option<Stage> {
+        let percent = self.shared.options.dead_percent_min;
         let (combine_first, goal) = match pressure {
             Pressure::Slots => (true, Goal::Slots),
             Pressure::Disk => (true, Goal::Disk),
@@ -198,7 +192,7 @@ impl Cleaner {
         state.combined_last = combine_first;
         let state = &*state;
         let combine = |goal, percent| self.combine(goal, percent, state);
-        if !self.has_two_levels() {
+        if !self.balance.has_two_levels() {
             let first = match pressure {
                 Pressure::Slots | Pressure::Disk => combine(goal, percent),
                 Pressure::Memory | Pressure::MemoryCritical => None,
@@ -227,30 +221,15 @@ impl Cleaner {
 
     /// Whether tombstones take much of the memory that live objects leave (RAMCloud's balancer).
     fn has_many_tombstones(&self) -> bool {
-        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
-        let others = usable.saturating_sub(self.space.live_bytes());
+        let usable = (self.storage().geometry.usable() * SEGLET_BYTES) as u64;
+        let others = usable.saturating_sub(self.storage().live_bytes());
         let mut tombstones = 0;
-        for log in self.space.log_states() {
+        for log in self.shared.space.heads.logs() {
             let members = log.members();
             let each = members.in_log.values();
             tombstones += each.map(|s| s.tombstones().live_bytes()).sum::<u64>();
         }
         tombstones * 100 >= others * TOMBSTONE_PERCENT
-    }
-
-    pub(super) fn fingerprint(&self, goal: Goal, reach: Reach) -> Fingerprint {
-        Fingerprint {
-            goal,
-            reach,
-            live_bytes: self.space.live_bytes(),
-            disk_bytes: self.space.disk_bytes(),
-            free: self.space.pool.free(),
-        }
-    }
-
-    pub(super) fn live_bytes(&self, segment: &Segment) -> u64 {
-        let objects = self.space.memory.live_of_slot(segment.slot());
-        objects + segment.tombstones().live_bytes() + SIDE_HEADER_BYTES as u64
     }
 
     /// Where a pass looks for segments: first, and if it finds nothing there.
@@ -261,14 +240,14 @@ impl Cleaner {
 
     /// Whether another part of memory has much less free than this one.
     fn is_needed_elsewhere(&self, home: PartIndex) -> bool {
-        let free = self.space.pool.free_permille();
+        let free = self.storage().seglets.free_permille();
         let own = free[usize::from(home.0)];
         free.iter().any(|&other| other < own / HELPED_BELOW)
     }
 
     /// A combined pass, over segments of one log: that with the best segment, if some of its
     /// segments gain together.
-    fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
+    pub(super) fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
         self.reaches(state)
             .find_map(|reach| self.combine_within(reach, goal, percent, state))
     }
@@ -280,17 +259,24 @@ impl Cleaner {
         percent: u32,
         state: &State,
     ) -> Option<Stage> {
-        let in_vain = state.barren.has(self.fingerprint(goal, reach));
-        if in_vain && !self.cleans_alone(goal) {
+        let in_vain = state.barren.has(Fingerprint::of(self.shared, goal, reach));
+        if in_vain && !self.balance.cleans_alone(goal) {
             return None;
         }
-        let poorest = self.space.pool.poorest();
+        let poorest = self.storage().seglets.poorest();
         let mut logs: Vec<(f64, &LogState, Vec<Candidate>)> = Vec::new();
-        for log in self.space.log_states().iter().filter(|l| reach.covers(l)) {
+        for log in self
+            .shared
+            .space
+            .heads
+            .logs()
+            .iter()
+            .filter(|l| reach.covers(l))
+        {
             let preference = self.preference(log, poorest);
             let score = |candidate: &Candidate| preference * self.score(candidate, goal);
             let mut candidates = self.candidates(log, score);
-            candidates.retain(|c| c.segment.can_be_claimed(false));
+            candidates.retain(|c| c.segment.uses().can_be_claimed(Claim::Scan));
             candidates.sort_by(|a, b| {
                 let order = b.score.total_cmp(&a.score);
                 order.then(a.segment.id().cmp(&b.segment.id()))
@@ -308,7 +294,7 @@ impl Cleaner {
             let alone = || Some(vec![self.best_alone(candidates, goal, percent)?]);
             Some((log, together.flatten().or_else(alone)?))
         })?;
-        chosen.retain(|candidate| candidate.segment.claim(false));
+        chosen.retain(|candidate| candidate.segment.uses().claim(Claim::Scan));
         if chosen.is_empty() {
             return None;
         }
@@ -320,15 +306,15 @@ impl Cleaner {
         let victims = chosen.iter().map(victim).collect();
         // Looked at again: what was opened while we chose may be named in what was closed
         // meanwhile.
-        let on_disk = self.space.on_disk();
-        let live = self.lists.take();
+        let on_disk = self.storage().table.snapshot();
+        let live = self.shared.lists.take();
         let aim = Aim { goal, reach };
         Some(Stage::Scan(Pass::new(log.id, aim, victims, on_disk, live)))
     }
 
     /// A compaction of the segment, of all logs, that gives most memory for what is copied.
     fn compact(&self, percent: u32, state: &State) -> Option<Stage> {
-        if self.has_enough_finished(&state.finished) {
+        if state.finished.is_full() {
             return None;
         }
         self.reaches(state)
@@ -340,15 +326,15 @@ impl Cleaner {
             |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
         // Others hold what there was until they are durable: a segment would be read through in
         // vain.
-        let free = self.space.pool.free();
-        let spare = (free.default as usize).saturating_sub(self.space.geometry.delete_reserve);
+        let free = self.storage().seglets.free();
+        let spare = (free.default as usize).saturating_sub(self.storage().geometry.reserves.delete);
         let free = free.cleaner as usize + spare;
-        let poorest = self.space.pool.poorest();
+        let poorest = self.storage().seglets.poorest();
         let of_log = |log| {
             let preference = self.preference(log, poorest);
             self.candidates(log, |candidate| preference * score(candidate))
         };
-        let logs = self.space.log_states().iter();
+        let logs = self.shared.space.heads.logs().iter();
         let mut candidates: Vec<Candidate> = logs
             .filter(|log| reach.covers(log))
             .flat_map(of_log)
@@ -357,18 +343,23 @@ impl Cleaner {
                     && c.seglets_alone_min() <= free
                     && c.is_worthwhile(Goal::Memory, percent)
                     && !c.is_barren()
-                    && c.segment.can_be_claimed(true)
+                    && c.segment.uses().can_be_claimed(Claim::Compact)
             })
             .collect();
         candidates.sort_by(|a, b| {
             let order = b.score.total_cmp(&a.score);
             order.then(a.segment.id().cmp(&b.segment.id()))
         });
-        let chosen = candidates.into_iter().find(|c| c.segment.claim(true))?;
-        self.check_cleanable(self.space.log(chosen.segment.log()), &chosen.segment);
-        let on_disk = self.space.on_disk();
+        let chosen = candidates
+            .into_iter()
+            .find(|c| c.segment.uses().claim(Claim::Compact))?;
+        self.check_cleanable(
+            self.shared.space.heads.log(chosen.segment.log()),
+            &chosen.segment,
+        );
+        let on_disk = self.storage().table.snapshot();
         let source = Source::new(chosen.segment, chosen.live_bytes);
-        let live = self.lists.take();
+        let live = self.shared.lists.take();
         Some(Stage::CompactScan(Compaction::new(source, on_disk, live)))
     }
 
@@ -381,27 +372,23 @@ impl Cleaner {
         }
     }
 
-    /// What of a log could be cleaned, with its score.
+    /// The segments of a log that could be cleaned, with their scores.
     fn candidates(&self, log: &LogState, score: impl Fn(&Candidate) -> f64) -> Vec<Candidate> {
-        let epochs = self.space.memory.epochs();
-        let frontier = epochs.frontier();
-        let mut new_stamp = None;
         let members: Vec<_> = log.members().in_log.values().cloned().collect();
         let mut candidates = Vec::new();
         for segment in members {
-            if segment.is_emergency() || segment.is_held() || !self.is_durable(log, &segment) {
-                continue;
-            }
-            // One stamp serves all segments that were closed since the last look.
-            let stamp = segment.settled(|| *new_stamp.get_or_insert_with(|| epochs.retire_epoch()));
-            if !frontier.covers(stamp) {
+            if segment.is_emergency()
+                || segment.uses().get() == Use::SideLog
+                || !self.is_durable(log, &segment)
+                || !self.is_settled(&segment)
+            {
                 continue;
             }
             let mut candidate = Candidate {
-                live_bytes: self.live_bytes(&segment),
-                seglets: segment.seglet_count(),
+                live_bytes: self.shared.live_bytes(&segment),
+                seglets: segment.contents().seglets(),
                 disk_bytes: u64::from(segment.disk_len()),
-                full_bytes: u64::from(self.space.geometry.segment_bytes()),
+                full_bytes: u64::from(self.storage().geometry.segment_bytes()),
                 segment,
                 score: 0.0,
             };
@@ -411,11 +398,20 @@ impl Cleaner {
         candidates
     }
 
+    /// Whether no writer is between append and index update in a closed segment (CLEAN-1).
+    fn is_settled(&self, segment: &Segment) -> bool {
+        let look = || self.shared.memory().epochs().frontier();
+        let frontier = *self.frontier.get_or_init(look);
+        segment
+            .settled()
+            .is_some_and(|stamp| frontier.covers(stamp))
+    }
+
     /// A segment that was claimed for a pass may be cleaned.
     fn check_cleanable(&self, log: &LogState, segment: &Segment) {
         assert!(
-            segment.is_claimed()
-                && segment.has_settled_epoch()
+            matches!(segment.uses().get(), Use::Scanning | Use::Compacting)
+                && segment.settled().is_some()
                 && self.is_durable(log, segment)
                 && !segment.is_emergency(),
             "CLEAN-1: a pass has {segment:?}"
@@ -427,18 +423,18 @@ impl Cleaner {
         if !segment.is_closed() {
             return false;
         }
-        match self.space.options.durability {
+        match self.storage().options.durability {
             Durability::Volatile => true,
             Durability::Replicated => match segment.kind() {
                 SegmentKind::Head => log.durable.covers(segment.end()),
-                SegmentKind::Side => segment.is_marked_durable(),
+                SegmentKind::Side => segment.state().is_durable(),
             },
         }
     }
 
-    /// Cost-benefit with the age of the segment (002): `(1 - u) * age / u`. For memory, `u` is the
-    /// live share of the memory the segment takes; for disk, that of its replica; for slots, that
-    /// of a full segment.
+    /// Cost-benefit with the age of the segment [LSM-DRAM §3]: `(1 - u) * age / u`. For memory, `u`
+    /// is the live share of the memory the segment takes; for disk, that of its replica; for slots,
+    /// that of a full segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
         let mut dead = candidate.dead_bytes(goal) as f64;
         if goal == Goal::Disk {
@@ -446,21 +442,21 @@ impl Cleaner {
         }
         let live = candidate.live_bytes as f64;
         let created_s = candidate.segment.created_s();
-        let age = f64::from(self.space.newest_s().saturating_sub(created_s)) + 1.0;
+        let age = f64::from(self.storage().clock.now_s().saturating_sub(created_s)) + 1.0;
         dead * age / (live + 1.0)
     }
 
     /// Takes the best candidates for whose live data there is memory now.
-    fn fit_budget<'c>(
+    fn fit_budget<'s>(
         &self,
-        candidates: &'c [Candidate],
+        candidates: &'s [Candidate],
         goal: Goal,
         percent: u32,
-    ) -> Option<Vec<&'c Candidate>> {
+    ) -> Option<Vec<&'s Candidate>> {
         let worthwhile = candidates.iter().filter(|c| c.is_worthwhile(goal, percent));
         // Not more than is useful now: what is left will have less that lives later on.
-        let segment_bytes = u64::from(self.space.geometry.segment_bytes());
-        let usable = (self.space.geometry.usable() * SEGLET_BYTES) as u64;
+        let segment_bytes = u64::from(self.storage().geometry.segment_bytes());
+        let usable = (self.storage().geometry.usable() * SEGLET_BYTES) as u64;
         let enough = match goal {
             Goal::Memory | Goal::Disk => (2 * segment_bytes).max(usable / 64),
             Goal::Slots => u64::MAX,
@@ -476,29 +472,19 @@ impl Cleaner {
         self.seem_to_gain(&by_dead, goal).then_some(by_dead)
     }
 
-    /// Whether segments that free memory alone are for passes: there is no compaction that would
-    /// see to them.
-    pub(super) fn cleans_alone(&self, goal: Goal) -> bool {
-        let is_for_memory = match goal {
-            Goal::Memory => true,
-            Goal::Disk | Goal::Slots => false,
-        };
-        is_for_memory && !self.has_two_levels()
-    }
-
-    /// The candidate that frees most memory alone, if that is for passes. What lives may not fit
-    /// where its bytes would, so each that gains nothing is remembered, and another one is next.
-    fn best_alone<'c>(
+    /// The candidate that frees most memory alone, if that is for passes. Padding may eat up the
+    /// gain, so each that gains nothing is remembered, and another one is next.
+    fn best_alone<'s>(
         &self,
-        candidates: &'c [Candidate],
+        candidates: &'s [Candidate],
         goal: Goal,
         percent: u32,
-    ) -> Option<&'c Candidate> {
-        if !self.cleans_alone(goal) {
+    ) -> Option<&'s Candidate> {
+        if !self.balance.cleans_alone(goal) {
             return None;
         }
-        let budget = self.survivor_budget();
-        let least = self.least_gain(goal);
+        let budget = self.balance.survivor_budget();
+        let least = self.balance.least_gain(goal);
         candidates
             .iter()
             .filter(|c| {
@@ -510,15 +496,15 @@ impl Cleaner {
             .max_by_key(|c| (c.dead_bytes(goal), core::cmp::Reverse(c.segment.id())))
     }
 
-    fn take_while_fitting<'c>(
+    fn take_while_fitting<'s>(
         &self,
-        candidates: impl Iterator<Item = &'c Candidate>,
+        candidates: impl Iterator<Item = &'s Candidate>,
         goal: Goal,
         enough: u64,
-    ) -> Vec<&'c Candidate> {
-        let segment_bytes = u64::from(self.space.geometry.segment_bytes());
-        let budget = (self.survivor_budget() * SEGLET_BYTES) as u64;
-        let most = budget.min(segment_bytes * self.options.pass_segments_max as u64);
+    ) -> Vec<&'s Candidate> {
+        let segment_bytes = u64::from(self.storage().geometry.segment_bytes());
+        let budget = (self.balance.survivor_budget() * SEGLET_BYTES) as u64;
+        let most = budget.min(segment_bytes * self.shared.options.pass_segments_max as u64);
         let mut chosen = Vec::new();
         let (mut live, mut dead) = (0, 0);
         for candidate in candidates {
@@ -526,7 +512,7 @@ impl Cleaner {
                 break;
             }
             let with_it = live + candidate.live_bytes;
-            if with_it <= most && chosen.len() < 4 * self.options.pass_segments_max {
+            if with_it <= most && chosen.len() < 4 * self.shared.options.pass_segments_max {
                 live = with_it;
                 dead += candidate.dead_bytes(goal);
                 chosen.push(candidate);
@@ -539,13 +525,13 @@ impl Cleaner {
     /// closely.
     fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
         if let [one] = chosen
-            && self.cleans_alone(goal)
+            && self.balance.cleans_alone(goal)
             && one.is_barren()
         {
             return false;
         }
         let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
-        let least = self.least_gain(goal);
+        let least = self.balance.least_gain(goal);
         match goal {
             Goal::Memory => {
                 let needed = (live as usize).div_ceil(SEGLET_BYTES);
@@ -556,17 +542,6 @@ impl Cleaner {
                 live + (least * SEGLET_BYTES) as u64 <= on_disk
             }
             Goal::Slots => chosen.len() >= least.max(2),
-        }
-    }
-
-    /// Seglets, or slots, that a combined pass must gain: its digest needs a head, which may be
-    /// opened for that alone and takes one. With less, passes would go on for ever about the heads
-    /// of the passes before. On disk such a head is as long as its digest.
-    pub(super) fn least_gain(&self, goal: Goal) -> usize {
-        match (self.space.options.durability, goal) {
-            (Durability::Volatile, Goal::Memory | Goal::Disk | Goal::Slots) => 1,
-            (Durability::Replicated, Goal::Disk) => 1 + head_seglets(self.space.geometry.slots),
-            (Durability::Replicated, Goal::Memory | Goal::Slots) => 2,
         }
     }
 }

@@ -1,36 +1,20 @@
 //! Combined cleaning: one pass scans several segments of a log, relocates what lives, and exchanges
-//! the segments for survivors (000 §3).
+//! the segments for survivors [LSM-DRAM §3].
 
-use super::choose::{Barren, Reach};
+use super::choose::{Barren, Fingerprint, Reach};
 use super::entries::{Dropped, Moved, Place, Scan, Source, Survivor, TableCache};
-use super::{Cleaner, CleanerPace, Stage};
+use super::{CleanerPace, Goal, Shared, Stage};
+use crate::append::{LogState, SIDE_HEADER_BYTES, SegmentWriter};
 use crate::durable::Durability;
 use crate::error::Corruption;
-use crate::log_state::LogState;
-use crate::segment::Segment;
-use crate::side_log::SIDE_HEADER_BYTES;
-use crate::writer::{Packing, SegmentWriter};
-use core::sync::atomic::Ordering;
+use crate::memory::Packing;
+use crate::segments::{Departure, OnDisk, Segment, compare_piece};
 use pluvio_format::Check;
 use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a pass is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Goal {
-    /// It frees seglets.
-    Memory,
-    /// It makes the log on disk shorter, so that tombstones die, and takes no more seglets than it
-    /// frees.
-    Disk,
-    /// It takes fewer segments than it frees, also with the head of its digest, and no more
-    /// seglets.
-    Slots,
-}
-
-/// What a pass is for, and among whose segments it was chosen.
+/// The goal of a pass, and the logs among whose segments it was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Aim {
     pub goal: Goal,
@@ -43,7 +27,7 @@ pub(super) struct Pass {
     aim: Aim,
     victims: Vec<Source>,
     /// What existed on disk when the pass began: names in older tombstones are looked up here.
-    on_disk: BTreeMap<SegmentId, Arc<Segment>>,
+    on_disk: OnDisk,
     tables: TableCache,
     live: Vec<Survivor>,
     moved: usize,
@@ -79,11 +63,11 @@ impl Pass {
         log: LogId,
         aim: Aim,
         victims: Vec<Source>,
-        on_disk: BTreeMap<SegmentId, Arc<Segment>>,
+        on_disk: OnDisk,
         live: Vec<Survivor>,
     ) -> Self {
-        // What a closed segment's tombstones name was opened before that segment was closed, so
-        // it is in `on_disk` unless it is gone for good.
+        // A segment that tombstones of a closed segment name was opened before that one was closed.
+        // So it is in `on_disk` unless it is gone for good.
         Self {
             log,
             aim,
@@ -141,10 +125,9 @@ impl Pass {
         (self.live, self.dropped) = (live, dropped);
     }
 
-    /// Lays the survivors out. Entries that turn out to be dead when they are copied are left out
-    /// of their segment; the end of a segment is nowhere further than planned then, because where
-    /// an entry ends never depends on those before it but through where they end, and ascends with
-    /// that.
+    /// Lays the survivors out. An entry that turns out to be dead when it is copied is left out. A
+    /// survivor segment never ends later than planned: an entry's end grows monotonically with the
+    /// end of the entry before it.
     fn layout(&self, capacity: u32, packing: Packing) -> Layout {
         let mut layout = Layout::default();
         let mut at = None;
@@ -171,7 +154,7 @@ impl Pass {
 
     /// Seglets of its survivors so far.
     fn taken(&self) -> usize {
-        self.survivors.iter().map(|s| s.seglet_count()).sum()
+        self.survivors.iter().map(|s| s.contents().seglets()).sum()
     }
 
     /// Whether the exchange would bring the pass nearer to its goal (CLEAN-4).
@@ -212,7 +195,7 @@ impl Pass {
         let Some(fullest) = (0..self.victims.len()).min_by_key(|&i| dead(i)) else {
             return;
         };
-        self.victims.remove(fullest).segment.end_pass();
+        self.victims.remove(fullest).segment.uses().end_pass();
         let fullest = fullest as u32;
         self.live.retain(|s| s.source != fullest);
         for survivor in &mut self.live {
@@ -236,258 +219,251 @@ impl Layout {
     }
 }
 
-/// Whether a tombstone that names `id` may be needed when a pass over `log` is through: unless that
-/// segment is gone, or goes with the next digest of this log (CLEAN-5).
-fn may_outlive_pass(
-    on_disk: &BTreeMap<SegmentId, Arc<Segment>>,
-    log: LogId,
-    id: SegmentId,
-) -> bool {
+/// Whether a tombstone that names `id` may be needed when a pass over `log` is through. It is not
+/// if that segment is gone, or goes with the next digest of this log (CLEAN-5).
+fn may_outlive_pass(on_disk: &OnDisk, log: LogId, id: SegmentId) -> bool {
     on_disk
         .get(&id)
-        .is_some_and(|named| !(named.log() == log && named.is_leaving()))
+        .is_some_and(|named| !(named.log() == log && named.state().is_leaving()))
 }
 
-impl Cleaner {
+impl Pass {
     /// Reads a slice of the victims; after the last one, plans the survivors.
     pub(super) fn scan(
-        &self,
-        mut pass: Pass,
+        mut self,
+        shared: &Shared,
         barren: &mut Barren,
     ) -> Result<(Stage, CleanerPace), Corruption> {
-        let mut bytes = self.options.slice_bytes;
-        let (on_disk, log) = (&pass.on_disk, pass.log);
-        for (number, victim) in pass.victims.iter_mut().enumerate() {
+        let scanner = shared.scanner();
+        let mut bytes = shared.options.slice_bytes;
+        let (on_disk, log) = (&self.on_disk, self.log);
+        for (number, victim) in self.victims.iter_mut().enumerate() {
             let scan = Scan {
                 number: number as u32,
                 bytes,
                 needed_for: &|id| may_outlive_pass(on_disk, log, id),
             };
-            let (tables, live) = (&mut pass.tables, &mut pass.live);
-            bytes = self.scan_slice(victim, tables, live, &mut pass.dropped, &scan)?;
+            let (tables, live) = (&mut self.tables, &mut self.live);
+            bytes = scanner.scan_slice(victim, tables, live, &mut self.dropped, &scan)?;
             if bytes == 0 {
                 break;
             }
         }
-        if pass.victims.iter().all(Source::is_scanned) {
-            return self.plan(pass, barren);
+        if self.victims.iter().all(Source::is_scanned) {
+            return self.plan(shared, barren);
         }
-        Ok((Stage::Scan(pass), CleanerPace::Again))
+        Ok((Stage::Scan(self), CleanerPace::Again))
     }
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
     fn plan(
-        &self,
-        mut pass: Pass,
+        mut self,
+        shared: &Shared,
         barren: &mut Barren,
     ) -> Result<(Stage, CleanerPace), Corruption> {
-        pass.forget_gone();
-        if pass.victims.len() > 1 {
+        self.forget_gone();
+        if self.victims.len() > 1 {
             // Equal seconds stay in the order of the segments, which is that of writing, because
             // the victims are in the order of their ids. In place: a sort that needs memory leaves
             // it to the heap.
-            pass.live
+            self.live
                 .sort_unstable_by_key(|s| (s.timestamp_s, s.source, s.offset));
         }
-        let capacity = self.space.geometry.segment_bytes();
-        let least = self.least_gain(pass.aim.goal);
+        let balance = shared.balance();
+        let capacity = shared.storage().geometry.segment_bytes();
+        let least = balance.least_gain(self.aim.goal);
         let mut is_refused = false;
         // With a segment that is known to be barren, the next choice is another one.
         let mut pace = CleanerPace::Idle;
         let mut has_asked = false;
-        while !pass.victims.is_empty() {
-            let layout = pass.layout(capacity, self.space.memory.packing());
-            let fits = layout.seglets <= self.survivor_budget();
-            let gains = pass.gains(&layout, least);
+        while !self.victims.is_empty() {
+            let layout = self.layout(capacity, shared.memory().packing());
+            let fits = layout.seglets <= balance.survivor_budget();
+            let gains = self.gains(&layout, least);
             if !gains
                 && !core::mem::replace(&mut has_asked, true)
-                && self.forget_dead(&mut pass.live, &pass.tables, &pass.victims)?
+                && shared
+                    .scanner()
+                    .forget_dead(&mut self.live, &self.tables, &self.victims)?
             {
                 continue;
             }
-            if let [last] = pass.victims.as_slice()
+            if let [last] = self.victims.as_slice()
                 && !gains
-                && self.cleans_alone(pass.aim.goal)
+                && balance.cleans_alone(self.aim.goal)
             {
                 last.set_barren();
                 pace = CleanerPace::Again;
             }
             let is_useful = gains && fits;
-            if is_useful && self.stock_up(&mut pass, &layout) {
-                self.add(|c| &c.bytes_cleaned, (pass.seglets() * SEGLET_BYTES) as u64);
-                pass.settle();
-                pass.gain = pass.seglets() - layout.seglets;
-                self.space.gains.fetch_add(pass.gain, Ordering::Relaxed);
-                pass.starts = layout.starts;
-                pass.moved_bytes.went = vec![0; pass.victims.len()];
-                return Ok((Stage::Relocate(pass), CleanerPace::Again));
+            if is_useful && self.stock_up(shared, &layout) {
+                shared.add(|c| &c.bytes_cleaned, (self.seglets() * SEGLET_BYTES) as u64);
+                self.settle();
+                self.gain = self.seglets() - layout.seglets;
+                shared.storage().seglets.expect_gain(self.gain);
+                self.starts = layout.starts;
+                self.moved_bytes.went = vec![0; self.victims.len()];
+                return Ok((Stage::Relocate(self), CleanerPace::Again));
             }
             is_refused |= is_useful;
-            pass.drop_fullest(capacity);
+            self.drop_fullest(capacity);
         }
-        self.add(|c| &c.barren_passes, 1);
-        // What would gain, and got no memory, is not in vain another time.
+        shared.add(|c| &c.barren_passes, 1);
+        // A pass that would gain, and got no memory, may gain another time.
         if !is_refused {
-            let Aim { goal, reach } = pass.aim;
-            barren.note(self.fingerprint(goal, reach));
+            let Aim { goal, reach } = self.aim;
+            barren.note(Fingerprint::of(shared, goal, reach));
         }
-        self.publish();
-        self.lists.give_back(pass.live);
+        shared.publish();
+        shared.lists.give_back(self.live);
         Ok((Stage::Choose, pace))
     }
 
-    fn stock_up(&self, pass: &mut Pass, layout: &Layout) -> bool {
-        let geometry = &self.space.geometry;
+    fn stock_up(&mut self, shared: &Shared, layout: &Layout) -> bool {
+        let geometry = &shared.storage().geometry;
         let count = layout.starts.len();
-        let heads = match self.space.options.durability {
+        let heads = match shared.storage().options.durability {
             Durability::Volatile => 0,
             Durability::Replicated => 1,
         };
         // The victims' slots come back with a digest, whose head needs one. Survivors that are more
         // than the victims take slots for good, as appends do. Passes that make segments no fewer
         // leave the slots with which others do that.
-        let leave = if count > pass.victims.len() {
-            geometry.slots_reserve
-        } else if count + heads > pass.victims.len() {
-            geometry.slots_of_digests + usize::from(self.space.options.cleaners)
+        let leave = if count > self.victims.len() {
+            geometry.slots.reserve
+        } else if count + heads > self.victims.len() {
+            geometry.slots.digests + usize::from(shared.storage().options.cleaners)
         } else {
-            geometry.slots_of_digests
+            geometry.slots.digests
         };
-        let Some(slots) = self.space.take_slots(count, leave) else {
+        let Some(slots) = shared.storage().table.take_slots(count, leave) else {
             return false;
         };
+        let part = shared.space.heads.log(self.log).part;
         let Some(seglets) =
-            self.space
-                .take_reserved(pass.log, SegletClass::Cleaner, layout.seglets)
+            shared
+                .storage()
+                .take_reserved(part, SegletClass::Cleaner, layout.seglets)
         else {
-            self.space.give_back_slots(slots);
+            shared.storage().table.give_back_slots(slots);
             return false;
         };
-        (pass.stock_slots, pass.stock_seglets) = (slots, seglets);
+        (self.stock_slots, self.stock_seglets) = (slots, seglets);
         true
     }
 
     /// Copies a slice; after the last entry, closes the survivors and notes what must be durable.
-    pub(super) fn relocate(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn relocate(mut self, shared: &Shared) -> Result<(Stage, CleanerPace), Corruption> {
+        let mover = shared.mover();
         let mut copied = 0;
-        let guard = self.space.pin();
-        let begun = pass.moved;
-        while pass.moved < pass.live.len() && copied < self.options.slice_bytes {
-            self.prefetch_ahead(&pass.live, (begun, pass.moved), &pass.tables);
-            let len = pass.live[pass.moved].len;
-            self.make_room(&mut pass, len);
-            let Pass {
+        let guard = shared.space.pin();
+        let begun = self.moved;
+        while self.moved < self.live.len() && copied < shared.options.slice_bytes {
+            mover.prefetch_ahead(&self.live, (begun, self.moved), &self.tables);
+            let len = self.live[self.moved].len;
+            self.make_room(shared, len);
+            let Self {
                 live,
                 writer,
                 tables,
                 moved_bytes,
                 moved,
                 ..
-            } = &mut pass;
+            } = &mut self;
             let writer = writer.as_mut().expect("opened for the first entry");
             let mut place = Place::Survivor(moved_bytes);
-            self.move_entry(&live[*moved], writer, tables, &mut place, &guard)?;
-            pass.moved += 1;
+            mover.move_entry(&live[*moved], writer, tables, &mut place, &guard)?;
+            self.moved += 1;
             copied += len as usize;
         }
-        self.count_moved(&mut pass);
+        self.count_moved(shared);
         drop(guard);
-        self.add(|c| &c.bytes_moved, copied as u64);
-        if let Some(writer) = &mut pass.writer {
+        shared.add(|c| &c.bytes_moved, copied as u64);
+        if let Some(writer) = &mut self.writer {
             writer.publish();
-            LogState::call(&self.space.log(pass.log).append_hook);
+            LogState::call(&shared.space.heads.log(self.log).append_hook);
         }
-        if pass.moved < pass.live.len() {
-            return Ok((Stage::Relocate(pass), CleanerPace::Again));
+        if self.moved < self.live.len() {
+            return Ok((Stage::Relocate(self), CleanerPace::Again));
         }
-        self.close_survivor(&mut pass);
-        self.space
-            .give_back(core::mem::take(&mut pass.stock_seglets));
-        self.space
-            .give_back_slots(core::mem::take(&mut pass.stock_slots));
-        pass.await_positions = self.end_positions();
-        let taken = pass.taken();
+        self.close_survivor(shared);
+        shared
+            .storage()
+            .seglets
+            .give_back(core::mem::take(&mut self.stock_seglets));
+        shared
+            .storage()
+            .table
+            .give_back_slots(core::mem::take(&mut self.stock_slots));
+        self.await_positions = shared.end_positions();
+        let taken = self.taken();
         assert!(
-            taken + pass.gain <= pass.seglets(),
+            taken + self.gain <= self.seglets(),
             "CLEAN-4: survivors of {} seglets take {taken}",
-            pass.seglets()
+            self.seglets()
         );
-        self.lists.give_back(core::mem::take(&mut pass.live));
-        LogState::call(&self.space.log(pass.log).append_hook);
-        Ok((Stage::AwaitDurable(pass), CleanerPace::Again))
-    }
-
-    /// The ends of all logs. Whatever made an entry dead whose liveness was decided before lies
-    /// before them (CLEAN-2).
-    pub(super) fn end_positions(&self) -> Vec<(LogId, LogPosition)> {
-        let logs = self.space.logs();
-        logs.map(|log| (log, self.space.end_position(log)))
-            .collect()
-    }
-
-    /// Whether all logs are durable up to these positions.
-    pub(super) fn are_durable(&self, positions: &[(LogId, LogPosition)]) -> bool {
-        match self.space.options.durability {
-            Durability::Volatile => true,
-            Durability::Replicated => positions
-                .iter()
-                .all(|(log, position)| self.space.is_durable(*log, *position)),
-        }
+        shared.lists.give_back(core::mem::take(&mut self.live));
+        LogState::call(&shared.space.heads.log(self.log).append_hook);
+        Ok((Stage::AwaitDurable(self), CleanerPace::Again))
     }
 
     /// Sees to it that the writer is that of the planned survivor and has seglets for `len` bytes
     /// more.
-    fn make_room(&self, pass: &mut Pass, len: u32) {
-        if pass.starts.get(pass.opened) == Some(&pass.moved) {
-            self.close_survivor(pass);
-            let slot = pass.stock_slots.pop().expect("one for each planned");
-            let first = pass.stock_seglets.pop().into_iter().collect();
-            let writer = self.space.open_survivor(pass.log, slot, first);
-            self.add(|c| &c.survivors, 1);
-            pass.opened += 1;
-            pass.writer = Some(writer);
+    fn make_room(&mut self, shared: &Shared, len: u32) {
+        if self.starts.get(self.opened) == Some(&self.moved) {
+            self.close_survivor(shared);
+            let slot = self.stock_slots.pop().expect("one for each planned");
+            let first = self.stock_seglets.pop().into_iter().collect();
+            let writer = shared.space.heads.open_survivor(self.log, slot, first);
+            shared.add(|c| &c.survivors, 1);
+            self.opened += 1;
+            self.writer = Some(writer);
         }
-        let writer = pass.writer.as_mut().expect("opened for the first entry");
+        let writer = self.writer.as_mut().expect("opened for the first entry");
         let end = writer.end_after([len as usize].into_iter());
         let missing = writer.missing_seglets(end);
         if missing > 0 {
-            let keep = pass.stock_seglets.len().checked_sub(missing);
+            let keep = self.stock_seglets.len().checked_sub(missing);
             let keep = keep.expect("CLEAN-4: a survivor ends where it was planned to, or before");
-            writer.extend(pass.stock_seglets.drain(keep..));
+            writer.extend(self.stock_seglets.drain(keep..));
         }
     }
 
     /// Counts what was moved since the last time as live where it is. The logs' counters stay.
-    fn count_moved(&self, pass: &mut Pass) {
-        let memory = &self.space.memory;
-        if let Some(writer) = &pass.writer {
-            memory.move_live(writer.segment().slot(), pass.log, pass.moved_bytes.came);
+    fn count_moved(&mut self, shared: &Shared) {
+        let memory = &shared.memory();
+        if let Some(writer) = &self.writer {
+            memory
+                .live()
+                .add_moved(writer.segment().slot(), self.log, self.moved_bytes.came);
         }
-        pass.moved_bytes.came = 0;
-        for (victim, went) in pass.victims.iter().zip(&mut pass.moved_bytes.went) {
-            memory.move_live(victim.segment.slot(), pass.log, -core::mem::take(went));
+        self.moved_bytes.came = 0;
+        for (victim, went) in self.victims.iter().zip(&mut self.moved_bytes.went) {
+            memory
+                .live()
+                .add_moved(victim.segment.slot(), self.log, -core::mem::take(went));
         }
     }
 
-    fn close_survivor(&self, pass: &mut Pass) {
-        self.count_moved(pass);
-        if let Some(mut writer) = pass.writer.take() {
+    fn close_survivor(&mut self, shared: &Shared) {
+        self.count_moved(shared);
+        if let Some(mut writer) = self.writer.take() {
             writer.publish();
-            self.space.close_segment(writer.segment());
-            pass.survivors.push(Arc::clone(writer.segment()));
+            shared.storage().close_segment(writer.segment());
+            self.survivors.push(Arc::clone(writer.segment()));
         }
     }
 
     /// Compares a piece of the survivors with their checksums. Returns whether there was one left.
-    fn compare_piece(&self, pass: &mut Pass) -> Result<bool, Corruption> {
-        if self.space.memory.possible(Check::Checksum) == Check::Structure {
+    fn compare_piece(&mut self, shared: &Shared) -> Result<bool, Corruption> {
+        if shared.memory().possible(Check::Checksum) == Check::Structure {
             return Ok(false);
         }
-        let (number, from) = pass.compared;
-        let Some(survivor) = pass.survivors.get(number) else {
+        let (number, from) = self.compared;
+        let Some(survivor) = self.survivors.get(number) else {
             return Ok(false);
         };
-        pass.compared = match survivor.compare_piece(from)? {
+        self.compared = match compare_piece(survivor, from)? {
             Some(next) => (number, next),
             None => (number + 1, 0),
         };
@@ -496,49 +472,51 @@ impl Cleaner {
 
     /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the
     /// survivors are right (CLEAN-10).
-    pub(super) fn await_durable(&self, mut pass: Pass) -> Result<(Stage, CleanerPace), Corruption> {
-        let survivors_are_durable = || match self.space.options.durability {
+    pub(super) fn await_durable(
+        mut self,
+        shared: &Shared,
+    ) -> Result<(Stage, CleanerPace), Corruption> {
+        let survivors_are_durable = || match shared.storage().options.durability {
             Durability::Volatile => true,
-            Durability::Replicated => pass.survivors.iter().all(|s| s.is_marked_durable()),
+            Durability::Replicated => self.survivors.iter().all(|s| s.state().is_durable()),
         };
-        if !survivors_are_durable() || !self.are_durable(&pass.await_positions) {
-            return Ok((Stage::AwaitDurable(pass), CleanerPace::Idle));
+        if !survivors_are_durable() || !shared.are_durable(&self.await_positions) {
+            return Ok((Stage::AwaitDurable(self), CleanerPace::Idle));
         }
-        if self.compare_piece(&mut pass)? {
-            return Ok((Stage::AwaitDurable(pass), CleanerPace::Again));
+        if self.compare_piece(shared)? {
+            return Ok((Stage::AwaitDurable(self), CleanerPace::Again));
         }
-        let freed = (pass.seglets() - pass.taken()) * SEGLET_BYTES;
-        self.add(|c| &c.passes, 1);
-        self.add(|c| &c.segments_cleaned, pass.victims.len() as u64);
-        self.add(|c| &c.bytes_freed, freed as u64);
-        self.space.gains.fetch_sub(pass.gain, Ordering::Relaxed);
+        let freed = (self.seglets() - self.taken()) * SEGLET_BYTES;
+        shared.add(|c| &c.passes, 1);
+        shared.add(|c| &c.segments_cleaned, self.victims.len() as u64);
+        shared.add(|c| &c.bytes_freed, freed as u64);
+        shared.storage().seglets.end_gain(self.gain);
         assert_eq!(
-            pass.await_positions.len(),
-            usize::from(self.space.options.logs),
+            self.await_positions.len(),
+            usize::from(shared.storage().options.logs),
             "CLEAN-2: each log is waited for"
         );
-        let mut members = self.space.log(pass.log).members();
-        self.check_dropped(&pass.dropped, |named| {
-            let is_victim = pass.victims.iter().any(|v| v.segment.id() == named.id());
-            named.log() == pass.log && (is_victim || named.is_leaving())
+        let mut members = shared.space.heads.log(self.log).members();
+        self.dropped.check(&shared.storage().table, |named| {
+            let is_victim = self.victims.iter().any(|v| v.segment.id() == named.id());
+            named.log() == self.log && (is_victim || named.state().is_leaving())
         });
-        for survivor in pass.survivors {
+        for survivor in self.survivors {
             assert!(
-                survivor.is_closed() && !survivor.is_leaving(),
+                survivor.is_closed() && !survivor.state().is_leaving(),
                 "CLEAN-3: {survivor:?} joins the log as a whole"
             );
             members.in_log.insert(survivor.id(), survivor);
         }
-        for victim in pass.victims {
+        for victim in self.victims {
             // `drop_committed` may have taken it meanwhile, if it was not held: those of recoveries
             // are (REC-4).
             let Some(segment) = members.in_log.remove(&victim.segment.id()) else {
                 continue;
             };
-            segment.set_cleaned();
-            segment.set_leaving();
-            match self.space.options.durability {
-                Durability::Volatile => self.space.drop_segment(&mut members, segment),
+            segment.leave(Departure::Cleaned);
+            match shared.storage().options.durability {
+                Durability::Volatile => shared.space.heads.drop_segment(&mut members, segment),
                 Durability::Replicated => members.leaving.push(segment),
             }
         }

@@ -1,27 +1,30 @@
-//! Compaction: what lives in one segment is copied to fewer seglets of the same segment (000 §5).
+//! Compaction: what lives in one segment is copied to fewer seglets of the same segment [LSM-DRAM
+//! §5].
 //!
 //! The segment keeps its id, its place in the digests and its replicas, which keep what died. So no
-//! network and no disk is needed, and a tombstone that names it stays needed. What is dropped from
-//! memory must be dead for good before the old bytes go: replication copies a replica that was lost
-//! from the new ones (CLEAN-8).
+//! network and no disk is needed, and a tombstone that names it stays needed. Entries dropped from
+//! memory must be dead for good before the old bytes go: replication copies a lost replica from the
+//! new ones (CLEAN-8).
 
 use super::entries::{Dropped, Place, Scan, Source, Survivor, TableCache};
-use super::{Cleaner, CleanerPace, FINISHED_MAX, Stage};
+use super::{CleanerPace, Shared, Stage};
+use crate::append::{SIDE_HEADER_BYTES, SegmentWriter};
 use crate::error::Corruption;
-use crate::segment::{Segment, TombstoneTargets};
-use crate::side_log::SIDE_HEADER_BYTES;
-use crate::writer::SegmentWriter;
-use core::sync::atomic::Ordering;
+use crate::memory::Packing;
+use crate::segments::{OnDisk, Retired, TombstoneTargets};
 use pluvio_format::Encoded;
 use pluvio_memory::SegletClass;
-use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
-use std::collections::BTreeMap;
+use pluvio_units::{LogId, LogPosition, SEGLET_BYTES};
 use std::sync::Arc;
+
+/// Compactions that may wait to be durable while the next one runs. With one, a cleaner would idle
+/// for a round trip to the backups after each; more would only hold memory.
+const FINISHED_MAX: usize = 3;
 
 /// The state of a compaction.
 pub(super) struct Compaction {
     source: Source,
-    on_disk: BTreeMap<SegmentId, Arc<Segment>>,
+    on_disk: OnDisk,
     tables: TableCache,
     live: Vec<Survivor>,
     moved: usize,
@@ -34,11 +37,7 @@ pub(super) struct Compaction {
 
 impl Compaction {
     /// A compaction of a segment that was claimed for it, with an empty list for what lives there.
-    pub(super) fn new(
-        source: Source,
-        on_disk: BTreeMap<SegmentId, Arc<Segment>>,
-        live: Vec<Survivor>,
-    ) -> Self {
+    pub(super) fn new(source: Source, on_disk: OnDisk, live: Vec<Survivor>) -> Self {
         Self {
             source,
             on_disk,
@@ -54,58 +53,59 @@ impl Compaction {
     }
 }
 
-impl Cleaner {
+impl Compaction {
     /// Reads a slice; after the last one, takes memory for what lives.
-    pub(super) fn compact_scan(
-        &self,
-        mut compaction: Compaction,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
-        let on_disk = &compaction.on_disk;
+    pub(super) fn scan(mut self, shared: &Shared) -> Result<(Stage, CleanerPace), Corruption> {
+        let on_disk = &self.on_disk;
         let scan = Scan {
             number: 0,
-            bytes: self.options.slice_bytes,
+            bytes: shared.options.slice_bytes,
             // Not even when that segment is leaving: only a digest drops it, and none is
             // written for this (CLEAN-5).
             needed_for: &|id| on_disk.contains_key(&id),
         };
-        self.scan_slice(
-            &mut compaction.source,
-            &mut compaction.tables,
-            &mut compaction.live,
-            &mut compaction.dropped,
+        shared.scanner().scan_slice(
+            &mut self.source,
+            &mut self.tables,
+            &mut self.live,
+            &mut self.dropped,
             &scan,
         )?;
-        if !compaction.source.is_scanned() {
-            return Ok((Stage::CompactScan(compaction), CleanerPace::Again));
+        if !self.source.is_scanned() {
+            return Ok((Stage::CompactScan(self), CleanerPace::Again));
         }
-        self.plan_compaction(compaction)
+        self.plan(shared)
     }
 
-    fn plan_compaction(
-        &self,
-        mut compaction: Compaction,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
-        let mut needed = self.seglets_for(&compaction.live);
-        if needed >= compaction.source.seglets.len() {
-            let sources = core::slice::from_ref(&compaction.source);
-            self.forget_dead(&mut compaction.live, &compaction.tables, sources)?;
-            needed = self.seglets_for(&compaction.live);
+    fn plan(mut self, shared: &Shared) -> Result<(Stage, CleanerPace), Corruption> {
+        let mut needed = seglets_for(&self.live, shared.memory().packing());
+        if needed >= self.source.seglets.len() {
+            let sources = core::slice::from_ref(&self.source);
+            shared
+                .scanner()
+                .forget_dead(&mut self.live, &self.tables, sources)?;
+            needed = seglets_for(&self.live, shared.memory().packing());
         }
-        let source = &compaction.source;
+        let source = &self.source;
         let gain = source.seglets.len().saturating_sub(needed);
-        let log = source.segment.log();
-        let take = || self.space.take_reserved(log, SegletClass::Cleaner, needed);
+        let part = shared.space.heads.log(source.segment.log()).part;
+        let take = || {
+            shared
+                .storage()
+                .take_reserved(part, SegletClass::Cleaner, needed)
+        };
         let seglets = (gain > 0).then(take).flatten();
         let Some(seglets) = seglets else {
             if gain == 0 {
                 source.set_barren();
-                self.add(|c| &c.barren_passes, 1);
+                shared.add(|c| &c.barren_passes, 1);
             } else {
-                // Survivors have taken the reserve; what they replace comes back with a digest.
-                self.publish();
+                // Survivors have taken the reserve; the segments they replace come back with a
+                // digest.
+                shared.publish();
             }
-            source.segment.end_pass();
-            self.lists.give_back(compaction.live);
+            source.segment.uses().end_pass();
+            shared.lists.give_back(self.live);
             let pace = if gain == 0 {
                 CleanerPace::Again
             } else {
@@ -113,13 +113,13 @@ impl Cleaner {
             };
             return Ok((Stage::Choose, pace));
         };
-        compaction.gain = gain;
-        self.space.gains.fetch_add(gain, Ordering::Relaxed);
+        self.gain = gain;
+        shared.storage().seglets.expect_gain(gain);
         let segment = &source.segment;
         let mut writer =
-            SegmentWriter::rewriting(Arc::clone(segment), Arc::clone(&self.space.memory));
+            SegmentWriter::rewriting(Arc::clone(segment), Arc::clone(&shared.storage().memory));
         writer.extend(seglets);
-        let header = self.space.segment_header(
+        let header = shared.storage().segment_header(
             segment.log(),
             segment.kind(),
             segment.id(),
@@ -127,113 +127,127 @@ impl Cleaner {
         );
         let header = Encoded::new(&header, false).expect("it was encoded before");
         writer.put(&header.parts());
-        compaction.writer = Some(writer);
-        Ok((Stage::CompactCopy(compaction), CleanerPace::Again))
-    }
-
-    /// Seglets that these take behind the header of a segment.
-    fn seglets_for(&self, live: &[Survivor]) -> usize {
-        let lens = live.iter().map(|s| s.len as usize);
-        let packing = self.space.memory.packing();
-        let end = packing.end_after(SIDE_HEADER_BYTES as u32, lens);
-        (end as usize).div_ceil(SEGLET_BYTES)
+        self.writer = Some(writer);
+        Ok((Stage::CompactCopy(self), CleanerPace::Again))
     }
 
     /// Copies a slice; after the last entry, notes what must be durable.
-    pub(super) fn compact_copy(
-        &self,
-        mut compaction: Compaction,
-        finished: &mut Vec<Compaction>,
+    pub(super) fn copy(
+        mut self,
+        shared: &Shared,
+        finished: &mut Finished,
     ) -> Result<(Stage, CleanerPace), Corruption> {
-        let Compaction {
+        let Self {
             live,
             tables,
             writer,
             tombstones,
             moved,
             ..
-        } = &mut compaction;
+        } = &mut self;
         let writer = writer.as_mut().expect("made by the plan");
+        let mover = shared.mover();
         let mut copied = 0;
-        let guard = self.space.pin();
+        let guard = shared.space.pin();
         let begun = *moved;
-        while *moved < live.len() && copied < self.options.slice_bytes {
-            self.prefetch_ahead(live, (begun, *moved), tables);
+        while *moved < live.len() && copied < shared.options.slice_bytes {
+            mover.prefetch_ahead(live, (begun, *moved), tables);
             let survivor = &live[*moved];
             let mut place = Place::SameSegment(tombstones);
-            self.move_entry(survivor, writer, tables, &mut place, &guard)?;
+            mover.move_entry(survivor, writer, tables, &mut place, &guard)?;
             *moved += 1;
             copied += survivor.len as usize;
         }
         drop(guard);
-        self.add(|c| &c.bytes_compacted, copied as u64);
-        if compaction.moved < compaction.live.len() {
-            return Ok((Stage::CompactCopy(compaction), CleanerPace::Again));
+        shared.add(|c| &c.bytes_compacted, copied as u64);
+        if self.moved < self.live.len() {
+            return Ok((Stage::CompactCopy(self), CleanerPace::Again));
         }
-        self.lists.give_back(core::mem::take(&mut compaction.live));
-        compaction.await_positions = self.end_positions();
-        finished.push(compaction);
-        self.exchange_finished(finished);
+        shared.lists.give_back(core::mem::take(&mut self.live));
+        self.await_positions = shared.end_positions();
+        finished.add(self, shared);
         Ok((Stage::Choose, CleanerPace::Again))
     }
 
-    /// Exchanges the bytes of compacted segments for which all logs are durable (CLEAN-2). Returns
-    /// whether there were any.
-    pub(super) fn exchange_finished(&self, finished: &mut Vec<Compaction>) -> bool {
-        let before = finished.len();
-        while let Some(first) = finished.first() {
-            if !self.are_durable(&first.await_positions) {
-                break;
-            }
-            let first = finished.remove(0);
-            self.exchange(first);
-        }
-        finished.len() < before
-    }
-
-    /// Whether another compaction has to wait for those that wait.
-    pub(super) fn has_enough_finished(&self, finished: &[Compaction]) -> bool {
-        finished.len() >= FINISHED_MAX
-    }
-
-    fn exchange(&self, compaction: Compaction) {
-        let segment = compaction.source.segment;
-        let writer = compaction.writer.expect("made by the plan");
-        let bytes = (compaction.source.seglets.len() * SEGLET_BYTES) as u64;
-        self.add(|c| &c.compactions, 1);
-        self.add(|c| &c.bytes_cleaned, bytes);
-        self.space
-            .gains
-            .fetch_sub(compaction.gain, Ordering::Relaxed);
+    fn exchange(self, shared: &Shared) {
+        let segment = self.source.segment;
+        let writer = self.writer.expect("made by the plan");
+        let bytes = (self.source.seglets.len() * SEGLET_BYTES) as u64;
+        shared.add(|c| &c.compactions, 1);
+        shared.add(|c| &c.bytes_cleaned, bytes);
+        shared.storage().seglets.end_gain(self.gain);
         assert!(
-            compaction.await_positions.len() == usize::from(self.space.options.logs)
-                && self.are_durable(&compaction.await_positions),
+            self.await_positions.len() == usize::from(shared.storage().options.logs)
+                && shared.are_durable(&self.await_positions),
             "CLEAN-2: what {segment:?} loses may not be dead for good"
         );
-        self.check_dropped(&compaction.dropped, |_| false);
+        self.dropped.check(&shared.storage().table, |_| false);
         let end = writer.at();
         let mut new = writer.into_seglets();
         assert!(
-            new.len() < compaction.source.seglets.len(),
+            new.len() < self.source.seglets.len(),
             "CLEAN-4: a compaction of {segment:?} takes {} seglets",
             new.len()
         );
         // What died since the plan was written nowhere.
         let unused = new.split_off((end as usize).div_ceil(SEGLET_BYTES));
         let freed = bytes - (new.len() * SEGLET_BYTES) as u64;
-        let members = self.space.log(segment.log()).members();
+        let members = shared.space.heads.log(segment.log()).members();
         let free = if members.in_log.contains_key(&segment.id()) {
-            segment.exchange(new, end, compaction.tombstones)
+            segment.exchange(new, end, self.tombstones)
         } else {
             // `drop_committed` took it meanwhile, as it was not held: nothing points to either
             // copy.
             new
         };
         drop(members);
-        self.add(|c| &c.bytes_freed, freed);
-        self.space.forget_gone_targets(&segment);
-        segment.end_pass();
-        self.space.retire_seglets(free);
-        self.space.give_back(unused);
+        shared.add(|c| &c.bytes_freed, freed);
+        shared.storage().table.forget_gone_targets(&segment);
+        segment.uses().end_pass();
+        shared.storage().retire(Retired::Seglets(free));
+        shared.storage().seglets.give_back(unused);
+    }
+}
+
+/// Seglets that these take behind the header of a segment.
+fn seglets_for(live: &[Survivor], packing: Packing) -> usize {
+    let lens = live.iter().map(|s| s.len as usize);
+    let end = packing.end_after(SIDE_HEADER_BYTES as u32, lens);
+    (end as usize).div_ceil(SEGLET_BYTES)
+}
+
+/// Compactions that wait for all logs to be durable, oldest first; they hold memory, so they are
+/// few.
+#[derive(Default)]
+pub(super) struct Finished(Vec<Compaction>);
+
+impl Finished {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether another compaction has to wait for those that wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= FINISHED_MAX
+    }
+
+    fn add(&mut self, compaction: Compaction, shared: &Shared) {
+        self.0.push(compaction);
+        self.exchange_ready(shared);
+    }
+
+    /// Exchanges the bytes of those for which all logs are durable (CLEAN-2). Returns whether there
+    /// were any.
+    pub(super) fn exchange_ready(&mut self, shared: &Shared) -> bool {
+        let is_ready = |waiting: &Compaction| shared.are_durable(&waiting.await_positions);
+        let ready = self
+            .0
+            .iter()
+            .take_while(|waiting| is_ready(waiting))
+            .count();
+        for compaction in self.0.drain(..ready) {
+            compaction.exchange(shared);
+        }
+        ready > 0
     }
 }

@@ -1,12 +1,12 @@
-//! The memory of passes for the entries that survive them: kept from one pass to the next while the
-//! store is written, and given back to the system when it is not.
+//! The memory of passes for the entries that survive them. It is kept from one pass to the next
+//! while the store is written, and given back to the system when it is not.
 
 use super::entries::Survivor;
 use std::sync::{Mutex, PoisonError};
 
-/// A new list has room for so many bytes of entries. An allocator gives a block of that size pages
-/// of its own, which cost nothing before they are written, and hands them back when the block is
-/// freed: glibc does so from 32 MiB on, whatever was freed before. Smaller ones it keeps.
+/// A new list has room for this many bytes of entries. An allocator gives a block of that size
+/// pages of its own, which cost nothing before they are written, and hands them back when the block
+/// is freed. glibc does so from 32 MiB on, whatever was freed before. Smaller ones it keeps.
 const FIRST_BYTES: usize = 32 << 20;
 
 /// Lists that no pass has, at most one for each pass that may go on at once.
@@ -16,7 +16,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// For so many passes at once.
+    /// For `most` passes at once.
     pub(super) fn new(most: usize) -> Self {
         Self {
             idle: Mutex::default(),

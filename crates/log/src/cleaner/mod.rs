@@ -1,27 +1,27 @@
 //! The cleaner: compaction of single segments in memory, and combined cleaning of several in memory
-//! and on disk (000 §3, §5, §6), as state machines.
+//! and on disk [LSM-DRAM §3, §5, §6], as state machines.
 //!
-//! `balance` decides what there is too little of and `choose` which segments to clean for it. A
-//! combined pass (`combine`) *scans* its segments for live entries, *relocates* them to survivor
-//! segments in the order of their age, waits until survivors and everything that made the other
-//! entries dead are *durable*, and exchanges the old segments for the new ones with one digest. A
-//! compaction (`compact`) does the same to one segment, into fewer seglets of the same segment, and
-//! no digest. Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads
-//! drive it in production, the simulator one step at a time. Several passes may go on at once: a
-//! segment is claimed by one of them.
+//! `balance` finds which resource is short, and `choose` the segments to clean for it. A combined
+//! pass (`combine`) *scans* its segments for live entries and *relocates* them to survivor segments
+//! in the order of their age. It waits until survivors, and everything that made the other entries
+//! dead, are *durable*. Then one digest exchanges the old segments for the new ones. A compaction
+//! (`compact`) does the same to one segment, into fewer seglets of the same segment, and no digest.
+//! Each [`Cleaner::step`] does a bounded piece; between steps nothing is locked. Threads drive it
+//! in production, the simulator one step at a time. Several passes may go on at once: a segment is
+//! claimed by one of them.
 //!
 //! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held
 //!   when they were closed is gone. So each of their entries has reached the index, or never will.
-//! - CLEAN-2: an entry that is not copied stays dead on disk: before a digest drops its segment,
-//!   and before a segment's bytes become shorter, each log is durable up to where it was when the
-//!   pass looked for the last time at what is dead.
+//! - CLEAN-2: an entry that is not copied stays dead on disk. Before a digest drops its segment, or
+//!   the segment's bytes become shorter, each log is durable up to where it was at the pass's last
+//!   look for dead entries.
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
 //!   frees. So it always finishes; one for memory frees at least one seglet, and what its digest
 //!   takes. Of segment slots it leaves those of the digests by which cleaned segments leave.
-//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk; by a
-//!   combined pass also when that segment goes with the same digest or an earlier one of the same
+//! - CLEAN-5: a tombstone is dropped only when the segment it names is gone from disk. A combined
+//!   pass also drops it when that segment goes with the same digest or an earlier one of the same
 //!   log.
 //! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy
 //!   would be dead on disk without a tombstone that names the survivor, and would come back to life
@@ -30,11 +30,11 @@
 //! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in
 //!   the place of any replica, recovery finds the same.
 //! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared
-//!   with its checksum, where entries have one: a bit that turned over in a length leads past
+//!   with its checksum, where entries have one. A bit that turned over in a length leads past
 //!   entries that live, and their replicas would be freed.
 //! - CLEAN-10: survivors are compared with their checksums when all their replicas are closed,
-//!   before the digest that lists them drops the victims: replicas that were made of memory in
-//!   which a bit had turned over would be all there is.
+//!   before the digest that lists them drops the victims. Replicas made of memory in which a bit
+//!   had turned over would be the only ones.
 
 mod balance;
 mod choose;
@@ -43,23 +43,25 @@ mod compact;
 mod entries;
 mod lists;
 mod pages;
+mod shared;
 
 use crate::error::Corruption;
 use crate::space::LogSpace;
 use crate::stats::CleanerStats;
-use choose::Barren;
+use choose::{Barren, Choice, WASTE_PERCENT_MIN};
 use combine::Pass;
-use compact::Compaction;
+use compact::{Compaction, Finished};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use lists::Lists;
-use pages::{GivenBack, PagePolicy};
+use pages::{PagePolicy, PagesGivenBack};
 use pluvio_format::Completion;
 use pluvio_memory::PartIndex;
 use pluvio_units::{EntryRef, KeyHash, TableId};
+use shared::Shared;
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// What the cleaner asks the owner of the indexes and of the table of results. Called under a
-/// guard, never with a lock of the log.
+/// The questions of the cleaner to the owner of the indexes and of the table of results. Called
+/// under a guard, never with a lock of the log.
 pub trait Liveness: Send + Sync {
     /// The index of a table, for the length of a pass. `None` when nothing of the table lives here.
     fn table(&self, table: TableId) -> Option<Arc<dyn TableLiveness>>;
@@ -72,7 +74,8 @@ pub trait Liveness: Send + Sync {
     fn relocate_completion(&self, record: &Completion, old: EntryRef, new: EntryRef) -> bool;
 }
 
-/// What the cleaner asks the index of a table. Called under a guard, never with a lock of the log.
+/// The questions of the cleaner to the index of a table. Called under a guard, never with a lock of
+/// the log.
 pub trait TableLiveness: Send + Sync {
     /// The hash of a key.
     fn hash(&self, key: &[u8]) -> KeyHash;
@@ -95,8 +98,8 @@ pub trait TableLiveness: Send + Sync {
 /// How memory is cleaned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cleaning {
-    /// Memory by compaction, disk by combined passes (000 §5). Without replicas there is no disk to
-    /// spare, and combined passes do everything.
+    /// Memory by compaction, disk by combined passes [LSM-DRAM §5]. Without replicas there is no
+    /// disk to spare, and combined passes do everything.
     #[default]
     TwoLevel,
     /// Combined passes only.
@@ -108,21 +111,23 @@ pub enum Cleaning {
 pub struct CleanerOptions {
     /// One or two levels.
     pub cleaning: Cleaning,
-    /// Cleaning of memory begins when less than this share of it is free (000 §5.2), in percent; or
-    /// less than a part of what live objects leave, if that is less ([`Self::idle_percent`]).
+    /// Cleaning of memory begins when less than this share of it is free [LSM-DRAM §5.2], in
+    /// percent; or less than a part of what live objects leave, if that is less
+    /// ([`Self::idle_percent`]).
     pub compact_free_percent: u32,
-    /// Below this share of free memory, combined passes alternate with compactions (000 §5.2) when
-    /// there are many tombstones, in percent; half of what compaction begins at, if that is less.
+    /// Below this share of free memory, combined passes alternate with compactions [LSM-DRAM §5.2]
+    /// when there are many tombstones, in percent; half of what compaction begins at, if that is
+    /// less.
     pub combine_free_percent: u32,
-    /// Combined passes begin when the log on disk is within this share of its limit (000 §5.2), in
-    /// percent of the limit.
+    /// Combined passes begin when the log on disk is within this share of its limit [LSM-DRAM
+    /// §5.2], in percent of the limit.
     pub disk_slack_percent: u32,
     /// Of the memory that live objects leave, so much may lie idle before it is cleaned, in
     /// percent. The more lies idle, the less dead data there is, and the more is copied for each
     /// byte gained.
     pub idle_percent: u32,
     /// A segment with less dead data than this, in percent, is cleaned only when nothing else can
-    /// be (000 §7): the copy costs more than it gains.
+    /// be [LSM-DRAM §7]: the copy costs more than it gains.
     pub dead_percent_min: u32,
     /// About as many bytes are scanned or copied by one step: 256 KiB are some 50 µs.
     pub slice_bytes: usize,
@@ -149,6 +154,19 @@ impl Default for CleanerOptions {
             waste_percent: Some(20),
         }
     }
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goal {
+    /// It frees seglets.
+    Memory,
+    /// It makes the log on disk shorter, so that tombstones die, and takes no more seglets than it
+    /// frees.
+    Disk,
+    /// It takes fewer segments than it frees, also with the head of its digest, and no more
+    /// seglets.
+    Slots,
 }
 
 /// What the driver should do after a step.
@@ -178,14 +196,14 @@ enum Stage {
     CompactCopy(Compaction),
 }
 
-/// What one of the passes that may go on at once is at.
+/// One of the passes that may go on at once.
 struct State {
     stage: Stage,
-    /// The part of memory whose logs it cleans (004 §4.4). Nothing where there is one part, or
+    /// The part of memory whose logs it cleans [Nibble §4.4]. Nothing where there is one part, or
     /// where not every part gets one.
     home: Option<PartIndex>,
-    /// Compactions that wait for all logs to be durable; they hold memory, so they are few.
-    finished: Vec<Compaction>,
+    /// Compactions that wait for all logs to be durable.
+    finished: Finished,
     /// Combined cleaning was last; compaction is next when both are due.
     combined_last: bool,
     barren: Barren,
@@ -197,7 +215,7 @@ impl State {
         Self {
             stage: Stage::Choose,
             home,
-            finished: Vec::new(),
+            finished: Finished::default(),
             combined_last: false,
             barren: Barren::default(),
             pages: PagePolicy::default(),
@@ -205,43 +223,38 @@ impl State {
     }
 }
 
-/// Compactions that may wait to be durable while the next one runs: with one, a cleaner would
-/// idle for a round trip to the backups after each; more would only hold memory.
-const FINISHED_MAX: usize = 3;
-
 /// See the module. One for a log space, to be kept as long as that: a pass cannot be taken up by
 /// another one. Any number of threads may step it; as many passes go on at once as
 /// [`LogOptions::cleaners`](crate::LogOptions::cleaners) says.
 pub struct Cleaner {
-    space: Arc<LogSpace>,
-    liveness: Arc<dyn Liveness>,
-    options: CleanerOptions,
+    shared: Shared,
     /// One for each pass that may go on at once; locked for a step.
     states: Box<[Mutex<State>]>,
     /// Whether each pass has a part of memory that it cleans first.
     has_homes: bool,
     /// Which state is stepped next, so that none is left in the middle of a pass.
     next: AtomicUsize,
-    given_back: Mutex<GivenBack>,
-    lists: Lists,
 }
 
 impl Cleaner {
     /// A cleaner that has nothing to do yet.
     #[must_use]
     pub fn new(space: Arc<LogSpace>, liveness: Arc<dyn Liveness>, options: CleanerOptions) -> Self {
-        let (count, parts) = (space.options.cleaners, space.options.parts.len() as u16);
+        let log_options = &space.storage().options;
+        let (count, parts) = (log_options.cleaners, log_options.parts.len() as u16);
         let has_homes = (2..=count).contains(&parts);
         let state = |number| State::new(has_homes.then(|| PartIndex(number % parts)));
         Self {
             states: (0..count).map(|number| Mutex::new(state(number))).collect(),
             has_homes,
             next: AtomicUsize::new(0),
-            given_back: Mutex::default(),
-            lists: Lists::new(usize::from(count)),
-            space,
-            liveness,
-            options,
+            shared: Shared {
+                given_back: PagesGivenBack::default(),
+                lists: Lists::new(usize::from(count)),
+                space,
+                liveness,
+                options,
+            },
         }
     }
 
@@ -258,7 +271,7 @@ impl Cleaner {
     /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and there
     /// is a thread at least for each part, the thread goes on with a pass of its own, over segments
     /// of logs of part `thread % parts`; it sees to others when there is nothing to do for that
-    /// one, or when another part has much less free (004 §4.4, §12.1.1).
+    /// one, or when another part has much less free [Nibble §4.4, §12.1.1].
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -271,9 +284,9 @@ impl Cleaner {
     }
 
     fn step_from(&self, first: usize, now_s: u32) -> Result<CleanerPace, Corruption> {
-        self.space.follow_clock(now_s);
+        self.shared.storage().clock.follow(now_s);
         let mut pace = CleanerPace::Idle;
-        if self.space.reclaim() > 0 {
+        if self.shared.storage().reclaim() > 0 {
             pace = CleanerPace::Again;
         }
         for turn in 0..self.states.len() {
@@ -293,29 +306,70 @@ impl Cleaner {
     }
 
     fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
-        state.pages.note_step(self.space.newest_s());
-        let exchanged = self.exchange_finished(&mut state.finished);
+        let shared = &self.shared;
+        state.pages.note_step(shared.storage().clock.now_s());
+        let exchanged = state.finished.exchange_ready(shared);
         let (next, pace) = match core::mem::replace(&mut state.stage, Stage::Choose) {
             Stage::Choose => self.choose(state),
-            Stage::Scan(pass) => self.scan(pass, &mut state.barren)?,
-            Stage::Relocate(pass) => self.relocate(pass)?,
-            Stage::AwaitDurable(pass) => self.await_durable(pass)?,
-            Stage::CompactScan(compaction) => self.compact_scan(compaction)?,
-            Stage::CompactCopy(compaction) => self.compact_copy(compaction, &mut state.finished)?,
+            Stage::Scan(pass) => pass.scan(shared, &mut state.barren)?,
+            Stage::Relocate(pass) => pass.relocate(shared)?,
+            Stage::AwaitDurable(pass) => pass.await_durable(shared)?,
+            Stage::CompactScan(compaction) => compaction.scan(shared)?,
+            Stage::CompactCopy(compaction) => compaction.copy(shared, &mut state.finished)?,
         };
         state.stage = next;
         Ok(if exchanged { CleanerPace::Again } else { pace })
     }
 
-    fn add(&self, counter: impl FnOnce(&CleanerCounters) -> &AtomicU64, by: u64) {
-        counter(&self.space.cleaner_counters).fetch_add(by, Ordering::Relaxed);
+    /// The first stage of a pass.
+    fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
+        let shared = &self.shared;
+        let balance = shared.balance();
+        shared.given_back.look_at_growth(shared.storage());
+        let wanted = shared.space.heads.admission.take_wanted();
+        let way = shared.space.heads.on_their_way();
+        let waiting = way.seglets;
+        if waiting > 0 && (wanted || balance.waits_for_digests()) {
+            // Appends that are refused write no digest. Neither do passes: one after the other
+            // would copy what lives, and nothing would leave the disk.
+            shared.publish();
+        }
+        let Some(pressure) = balance.pressure(wanted, &way) else {
+            state.pages.look_at_waste(shared);
+            if waiting > 0 && balance.memory_low(0) {
+                shared.publish();
+            } else if state.pages.is_shrinking(shared.storage().clock.now_s()) {
+                if let Some(stage) =
+                    Choice::new(shared).combine(Goal::Memory, WASTE_PERCENT_MIN, state)
+                {
+                    state.pages.found_waste();
+                    return (stage, CleanerPace::Again);
+                }
+                shared.publish();
+                state.pages.look_for_waste_in_heads(shared);
+            }
+            return (Stage::Choose, CleanerPace::Idle);
+        };
+        if let Some(stage) = Choice::new(shared).begin(pressure, wanted, state) {
+            return (stage, CleanerPace::Again);
+        }
+        // Cleaning is wanted still: others took the segments, or memory was refused.
+        if wanted {
+            shared.space.heads.admission.want_cleaning();
+        }
+        if waiting > 0 {
+            shared.publish();
+        } else if wanted && state.finished.is_empty() {
+            shared.close_emptiest_head(0);
+        }
+        (Stage::Choose, CleanerPace::Idle)
     }
 }
 
 impl core::fmt::Debug for Cleaner {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Cleaner")
-            .field("options", &self.options)
+            .field("options", &self.shared.options)
             .finish_non_exhaustive()
     }
 }
@@ -332,8 +386,6 @@ pub(crate) struct CleanerCounters {
     pub survivors: AtomicU64,
     pub bytes_moved: AtomicU64,
     pub bytes_compacted: AtomicU64,
-    pub forced_digests: AtomicU64,
-    pub emergency_heads: AtomicU64,
     pub bytes_given_back: AtomicU64,
 }
 
@@ -350,9 +402,9 @@ impl CleanerCounters {
             survivors: read(&self.survivors),
             bytes_moved: read(&self.bytes_moved),
             bytes_compacted: read(&self.bytes_compacted),
-            forced_digests: read(&self.forced_digests),
-            emergency_heads: read(&self.emergency_heads),
             bytes_given_back: read(&self.bytes_given_back),
+            // Heads count their own.
+            ..CleanerStats::default()
         }
     }
 }

@@ -6,16 +6,17 @@
 //! every 4 KiB.
 
 use super::choose::WASTE_PERCENT_MIN;
-use super::{Cleaner, CleanerOptions};
-use crate::options::HEAD_DEAD_SEGLETS;
+use super::{CleanerOptions, Shared};
+use crate::geometry::HEAD_DEAD_SEGLETS;
+use crate::segments::Storage;
 use core::sync::atomic::Ordering;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SEGMENT_BYTES};
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most seglets given back by one step: 4 MiB take some 100 µs.
 const SEGLETS_PER_STEP: usize = 64;
-/// Most seglets of the reserve given back by one step: so many fewer others of several cleaners
-/// find for a moment.
+/// Most seglets of the reserve given back by one step: other cleaners find that many fewer for a
+/// moment.
 const RESERVE_SEGLETS_PER_STEP: usize = 8;
 /// How long the store is watched before its load is judged, in seconds.
 const WINDOW_S: u32 = 2;
@@ -24,8 +25,8 @@ const STEPS_APART_MAX_S: u32 = 1;
 /// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much
 /// where five sixths live the cleaner copies 20 MiB, which takes it some hundredth of the time.
 const LIGHT_BYTES: u64 = SEGMENT_BYTES as u64;
-/// After so many looks in vain, which are some milliseconds apart, waste is looked for once in a
-/// window: until then what was just closed may wait for guards or replicas.
+/// After this many looks without a find, some milliseconds apart, waste is looked for once in a
+/// window. Until then, segments that were just closed may wait for guards or replicas.
 const LOOKS_IN_VAIN: u32 = 8;
 
 /// How much the store is written.
@@ -40,7 +41,7 @@ enum Load {
     Still,
 }
 
-/// What a cleaner remembers about how busy the store is.
+/// The memory of a cleaner about how busy the store is.
 #[derive(Default)]
 pub(super) struct PagePolicy {
     /// When the cleaner did its last step, if it did one.
@@ -78,9 +79,9 @@ impl PagePolicy {
     }
 }
 
-/// What went back of the memory and is not in use again.
+/// Memory that went back to the system and is not in use again.
 #[derive(Default)]
-pub(super) struct GivenBack {
+struct GivenBack {
     /// Seglets that went back since huge pages were asked for last, without those that were taken
     /// again.
     seglets: u64,
@@ -98,7 +99,7 @@ impl GivenBack {
         self.blank = blank;
     }
 
-    /// So many seglets went back, after which `blank` have no pages.
+    /// `seglets` went back, after which `blank` have no pages.
     fn add(&mut self, seglets: u64, blank: u64) {
         self.count_taken(blank.saturating_sub(seglets));
         self.seglets += seglets;
@@ -134,112 +135,116 @@ impl Limits {
     }
 }
 
-impl Cleaner {
+impl PagePolicy {
     /// Looks at the store in a step in which memory was not short.
-    pub(super) fn look_at_waste(&self, policy: &mut PagePolicy) {
-        self.judge_load(policy);
-        let space = &self.space;
-        let of_head = match policy.load {
+    pub(super) fn look_at_waste(&mut self, shared: &Shared) {
+        self.judge_load(shared);
+        let storage = shared.storage();
+        let of_head = match self.load {
             Load::Busy => {
-                policy.shrinking = false;
+                self.shrinking = false;
                 return;
             }
-            Load::Light => u64::from(space.geometry.segment_bytes()),
+            Load::Light => u64::from(storage.geometry.segment_bytes()),
             // One that has more dead data is closed.
             Load::Still => ((HEAD_DEAD_SEGLETS + 1) * SEGLET_BYTES) as u64,
         };
-        self.lists.free();
-        let heads = u64::from(space.options.logs) * of_head;
-        let Some(limits) = Limits::of(&self.options, space.live_bytes(), heads) else {
+        shared.lists.free();
+        let heads = u64::from(storage.options.logs) * of_head;
+        let Some(limits) = Limits::of(&shared.options, storage.live_bytes(), heads) else {
             return;
         };
-        let free = space.pool.free().total() as usize;
-        let taken = ((space.geometry.seglets - free) * SEGLET_BYTES) as u64;
-        policy.shrinking = if policy.shrinking {
+        let free = storage.seglets.free().total() as usize;
+        let taken = ((storage.geometry.seglets - free) * SEGLET_BYTES) as u64;
+        self.shrinking = if self.shrinking {
             taken > limits.end
         } else {
             taken > limits.begin
         };
-        let pages = u64::from(space.pool.free_with_pages()) * SEGLET_BYTES as u64;
+        let pages = u64::from(storage.seglets.free_with_pages()) * SEGLET_BYTES as u64;
         let spare = pages.saturating_sub(limits.keep) as usize / SEGLET_BYTES;
-        let mut given = space.give_pages_back(spare.min(SEGLETS_PER_STEP));
-        if policy.load == Load::Still && !policy.is_shrinking(space.newest_s()) {
-            given += space.give_reserve_pages_back(RESERVE_SEGLETS_PER_STEP);
+        let mut given = storage.give_pages_back(spare.min(SEGLETS_PER_STEP));
+        if self.load == Load::Still && !self.is_shrinking(storage.clock.now_s()) {
+            given += storage.give_reserve_pages_back(RESERVE_SEGLETS_PER_STEP);
         }
         if given > 0 {
-            self.note_given_back(given);
+            shared.add(|c| &c.bytes_given_back, (given * SEGLET_BYTES) as u64);
+            shared.given_back.note(given, storage);
         }
     }
 
     /// Judges the load once in a window. After the process stood still a new one begins: in the old
     /// one little was written for want of time.
-    fn judge_load(&self, policy: &mut PagePolicy) {
-        let space = &self.space;
-        let now_s = space.newest_s();
-        let stood_still = core::mem::take(&mut policy.stood_still);
-        if !stood_still && now_s.saturating_sub(policy.since_s) < WINDOW_S {
+    fn judge_load(&mut self, shared: &Shared) {
+        let storage = shared.storage();
+        let now_s = storage.clock.now_s();
+        let stood_still = core::mem::take(&mut self.stood_still);
+        if !stood_still && now_s.saturating_sub(self.since_s) < WINDOW_S {
             return;
         }
-        let heads = space.heads_filled.load(Ordering::Relaxed);
-        let ends = self.end_positions();
-        let taken = (heads - policy.heads_before) * u64::from(space.geometry.segment_bytes());
-        policy.load = if stood_still {
+        let heads = shared.space.heads.counters.filled.load(Ordering::Relaxed);
+        let ends = shared.end_positions();
+        let taken = (heads - self.heads_before) * u64::from(storage.geometry.segment_bytes());
+        self.load = if stood_still {
             Load::Busy
-        } else if ends == policy.ends_before {
+        } else if ends == self.ends_before {
             Load::Still
-        } else if taken <= u64::from(space.options.logs) * LIGHT_BYTES {
+        } else if taken <= u64::from(storage.options.logs) * LIGHT_BYTES {
             Load::Light
         } else {
             Load::Busy
         };
-        (policy.heads_before, policy.ends_before, policy.since_s) = (heads, ends, now_s);
+        (self.heads_before, self.ends_before, self.since_s) = (heads, ends, now_s);
     }
 
     /// No closed segment has enough dead data. That in heads cannot be cleaned: of a store that is
     /// not written they are closed. If nothing is found there either, the cleaner rests for a
     /// window.
-    pub(super) fn look_for_waste_in_heads(&self, policy: &mut PagePolicy) {
-        if policy.load == Load::Still && self.close_emptiest_head(WASTE_PERCENT_MIN) {
+    pub(super) fn look_for_waste_in_heads(&mut self, shared: &Shared) {
+        if self.load == Load::Still && shared.close_emptiest_head(WASTE_PERCENT_MIN) {
             pluvio_units::mark("log-head-closed-for-its-waste");
-            policy.found_waste();
+            self.found_waste();
             return;
         }
-        policy.in_vain += 1;
-        if policy.in_vain >= LOOKS_IN_VAIN {
-            policy.in_vain = 0;
-            policy.rests_until_s = self.space.newest_s().saturating_add(WINDOW_S);
+        self.in_vain += 1;
+        if self.in_vain >= LOOKS_IN_VAIN {
+            self.in_vain = 0;
+            self.rests_until_s = shared.storage().clock.now_s().saturating_add(WINDOW_S);
         }
     }
+}
 
-    fn note_given_back(&self, seglets: usize) {
-        self.add(|c| &c.bytes_given_back, (seglets * SEGLET_BYTES) as u64);
-        let blank = u64::from(self.space.pool.blank());
-        let mut back = self
-            .given_back
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+/// Memory that went back to the system, counted over all passes.
+#[derive(Default)]
+pub(super) struct PagesGivenBack(Mutex<GivenBack>);
+
+impl PagesGivenBack {
+    fn note(&self, seglets: usize, storage: &Storage) {
+        let blank = u64::from(storage.seglets.blank());
+        let mut back = self.locked();
         if back.most == 0 {
-            self.space.memory.prefer_small_pages();
+            storage.memory.prefer_small_pages();
         }
         back.add(seglets as u64, blank);
     }
 
     /// Asks for huge pages again when half of what was given back is in use.
-    pub(super) fn look_at_growth(&self) {
-        let mut back = self
-            .given_back
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn look_at_growth(&self, storage: &Storage) {
+        let mut back = self.locked();
         if back.most == 0 {
             return;
         }
-        back.count_taken(u64::from(self.space.pool.blank()));
+        back.count_taken(u64::from(storage.seglets.blank()));
         if back.is_half_in_use() {
             *back = GivenBack::default();
-            if self.space.options.huge_pages {
-                let _works_without = self.space.memory.prefer_huge_pages();
+            if storage.options.huge_pages {
+                let _works_without = storage.memory.prefer_huge_pages();
             }
         }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, GivenBack> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

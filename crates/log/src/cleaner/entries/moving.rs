@@ -1,11 +1,12 @@
 //! Moving the entries that live: what is asked for ahead, the copy, and the swing of what points to
 //! it.
 
-use super::{GROUP, Kind, Survivor, TableCache, is_intact, prefetch_each};
-use crate::cleaner::Cleaner;
+use super::{GROUP, Kind, Scanner, Survivor, TableCache, is_intact, prefetch_each};
+use crate::append::SegmentWriter;
+use crate::cleaner::Liveness;
 use crate::error::Corruption;
-use crate::segment::TombstoneTargets;
-use crate::writer::SegmentWriter;
+use crate::memory::LogMemory;
+use crate::segments::TombstoneTargets;
 use pluvio_format::{Check, Encoded, Entry, EntryHead};
 use pluvio_memory::EpochGuard;
 use pluvio_units::EntryRef;
@@ -14,10 +15,21 @@ use pluvio_units::EntryRef;
 /// that more follow.
 const LINES_MAX: u64 = 3;
 
-impl Cleaner {
-    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time: to
-    /// be called before each entry of `live`, of which those from `begun` on are moved one after
-    /// the other. What is found only by following what came is asked for later.
+/// Copies entries that live to where they survive, and swings what points to them.
+#[derive(Clone, Copy)]
+pub(in crate::cleaner) struct Mover<'c> {
+    memory: &'c LogMemory,
+    liveness: &'c dyn Liveness,
+}
+
+impl<'c> Mover<'c> {
+    pub(in crate::cleaner) fn new(memory: &'c LogMemory, liveness: &'c dyn Liveness) -> Self {
+        Self { memory, liveness }
+    }
+
+    /// Asks for the bytes and the buckets of entries that will be moved soon, a group at a time. To
+    /// be called before each entry of `live`; those from `begun` on are moved one after the other.
+    /// Lines that are found only by following these are asked for later.
     #[inline]
     pub(in crate::cleaner) fn prefetch_ahead(
         &self,
@@ -42,13 +54,13 @@ impl Cleaner {
     fn prefetch_group(&self, group: &[Survivor], tables: &TableCache) {
         for survivor in group {
             let lines = u64::from(survivor.len).div_ceil(64).min(LINES_MAX);
-            self.space.memory.prefetch(survivor.entry, lines);
+            self.memory.raw().prefetch(survivor.entry, lines);
         }
         prefetch_each(group, tables);
     }
 
     /// Compares one entry with its checksum, copies it behind `writer`, which has room for it, and
-    /// swings the index to it. What died since the scan leaves nothing behind (CLEAN-6).
+    /// swings the index to it. An entry that died since the scan leaves nothing behind (CLEAN-6).
     pub(in crate::cleaner) fn move_entry(
         &self,
         survivor: &Survivor,
@@ -57,8 +69,12 @@ impl Cleaner {
         place: &mut Place<'_>,
         guard: &EpochGuard<'_>,
     ) -> Result<(), Corruption> {
-        if survivor.kind == Kind::Object && self.space.memory.is_dead(survivor.entry) {
-            return self.check_dead(survivor.entry, survivor.len, guard);
+        if survivor.kind == Kind::Object && self.memory.is_dead(survivor.entry) {
+            return Scanner::new(self.memory, self.liveness).check_dead(
+                survivor.entry,
+                survivor.len,
+                guard,
+            );
         }
         let before = writer.at();
         let planned = writer.end_after(core::iter::once(survivor.len as usize));
@@ -95,8 +111,10 @@ impl Cleaner {
         new: EntryRef,
         guard: &EpochGuard<'_>,
     ) -> Result<bool, Corruption> {
-        let memory = &self.space.memory;
-        let view = memory.view(survivor.entry, Check::Structure, guard)?;
+        let memory = self.memory;
+        let view = memory
+            .entries()
+            .view(survivor.entry, Check::Structure, guard)?;
         let Entry::Completion(record) = view.entry() else {
             unreachable!("it was a completion record when it was scanned");
         };
@@ -112,9 +130,11 @@ impl Cleaner {
         writer: &mut SegmentWriter,
         guard: &EpochGuard<'_>,
     ) -> Option<EntryRef> {
-        let memory = &self.space.memory;
+        let memory = self.memory;
         let check = memory.possible(Check::Checksum);
-        let bytes = memory.whole_entry(survivor.entry, survivor.len, guard)?;
+        let bytes = memory
+            .entries()
+            .whole_entry(survivor.entry, survivor.len, guard)?;
         let intact = EntryHead::read(bytes).is_ok_and(|head| {
             head.total_len() == bytes.len()
                 && !head.group_continues
@@ -123,7 +143,7 @@ impl Cleaner {
                     Check::Checksum => is_intact(bytes),
                 }
         });
-        // Whatever is wrong, or only unusual, is found out by the long way.
+        // Whatever is wrong, or only unusual, is found out by the slow path.
         intact.then(|| {
             writer
                 .put_within(&[bytes, &[], &[]])
@@ -139,8 +159,8 @@ impl Cleaner {
         guard: &EpochGuard<'_>,
     ) -> Result<EntryRef, Corruption> {
         let view = self
-            .space
             .memory
+            .entries()
             .view(survivor.entry, Check::Checksum, guard)?;
         Ok(if view.head().group_continues {
             // The copy stands alone, under a checksum of its own; its group was complete.

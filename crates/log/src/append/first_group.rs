@@ -1,0 +1,92 @@
+//! What every head begins with: segment header, log digest, table statistics, safe version.
+//!
+//! Owns the safe version and the source of the statistics. The digests it writes are given to it.
+
+use super::log_state::LogState;
+use crate::segments::Storage;
+use core::sync::atomic::{AtomicU64, Ordering};
+use pluvio_format::{Encoded, Entry, LogDigest, SegmentKind, TableStats};
+use pluvio_units::{ObjectVersion, SegmentId};
+use std::sync::OnceLock;
+
+/// Tells the sizes of the tables; see
+/// [`LogSpace::set_table_stats_source`](crate::LogSpace::set_table_stats_source).
+pub type TableStatsSource = Box<dyn Fn() -> TableStats + Send + Sync>;
+
+/// See the module.
+pub(crate) struct FirstGroup {
+    safe_version: AtomicU64,
+    table_stats: OnceLock<TableStatsSource>,
+}
+
+impl Default for FirstGroup {
+    fn default() -> Self {
+        Self {
+            safe_version: AtomicU64::new(1),
+            table_stats: OnceLock::new(),
+        }
+    }
+}
+
+impl FirstGroup {
+    #[inline]
+    pub(crate) fn safe_version(&self) -> ObjectVersion {
+        ObjectVersion(self.safe_version.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn raise_safe_version(&self, to: ObjectVersion) {
+        self.safe_version.fetch_max(to.0, Ordering::AcqRel);
+    }
+
+    /// Sets the party that tells the table statistics; only the first call counts.
+    pub(crate) fn set_table_stats_source(&self, source: TableStatsSource) {
+        let _first_one_counts = self.table_stats.set(source);
+    }
+
+    pub(crate) fn table_stats(&self) -> TableStats {
+        self.table_stats
+            .get()
+            .map_or_else(TableStats::default, |source| source())
+    }
+
+    /// The group of head `id`, whose digest lists these segments and itself.
+    pub(crate) fn entries(
+        &self,
+        storage: &Storage,
+        log: &LogState,
+        (id, created_s): (SegmentId, u32),
+        mut listed: Vec<SegmentId>,
+        stats: TableStats,
+    ) -> Vec<Entry<'static>> {
+        // Side segments may have been opened later than the newest member, never later than `id`.
+        listed.push(id);
+        let digest = LogDigest {
+            log: log.id,
+            logs_of_master: storage.options.logs,
+            segments: listed,
+        };
+        vec![
+            storage.segment_header(log.id, SegmentKind::Head, id, created_s),
+            Entry::LogDigest(digest),
+            Entry::TableStats(stats),
+            Entry::SafeVersion(self.safe_version()),
+        ]
+    }
+
+    /// Bytes of the group of a head whose digest lists these segments, or a few more.
+    pub(crate) fn bytes(
+        &self,
+        storage: &Storage,
+        log: &LogState,
+        listed: Vec<SegmentId>,
+        stats: &TableStats,
+    ) -> usize {
+        let id = SegmentId(u64::MAX >> 1);
+        let entries = self.entries(storage, log, (id, u32::MAX), listed, stats.clone());
+        let lens = entries.iter().map(|entry| {
+            let encoded = Encoded::new(entry, true).expect("ids ascend and all is in bounds");
+            encoded.len()
+        });
+        storage.memory.packing().end_after(0, lens) as usize
+    }
+}

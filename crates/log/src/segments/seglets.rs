@@ -1,0 +1,165 @@
+//! Free seglets: taking them for segments, giving them back, and giving pages of free ones back to
+//! the system.
+//!
+//! Owns the pool with its reserves, and two forecasts: whether appends make live data more, and how
+//! much passes under way will free.
+
+use crate::geometry::Geometry;
+use crate::memory::{DeadBits, LogMemory};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use pluvio_memory::{FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool};
+use std::sync::OnceLock;
+
+/// Asked before seglets are taken, for whom and how many; see
+/// [`LogSpace::set_seglet_gate`](crate::LogSpace::set_seglet_gate).
+pub type SegletGate = Box<dyn Fn(SegletClass, usize) -> bool + Send + Sync>;
+
+/// See the module.
+pub(crate) struct Seglets {
+    pool: SegletPool,
+    gate: OnceLock<SegletGate>,
+    delete_reserve: usize,
+    segment_seglets: usize,
+    /// For so many seglets more that other appends take, memory is kept free for those that make
+    /// live data more.
+    growth: AtomicUsize,
+    /// Seglets that passes under way will free beyond those they take.
+    gains: AtomicUsize,
+}
+
+impl Seglets {
+    /// Of a memory divided into parts of these lengths.
+    pub(crate) fn new(geometry: &Geometry, parts: &[u32]) -> Self {
+        let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
+        let reserves = Reserves {
+            cleaner: count(geometry.reserves.cleaner),
+            emergency: count(geometry.reserves.emergency),
+        };
+        Self {
+            pool: SegletPool::divided(parts, reserves)
+                .expect("the geometry leaves seglets beside the reserves"),
+            gate: OnceLock::new(),
+            delete_reserve: geometry.reserves.delete,
+            segment_seglets: geometry.segment_seglets,
+            growth: AtomicUsize::new(0),
+            gains: AtomicUsize::new(0),
+        }
+    }
+
+    /// Sets the party that may refuse seglets; only the first call counts.
+    pub(crate) fn set_gate(&self, gate: SegletGate) {
+        let _first_one_counts = self.gate.set(gate);
+    }
+
+    /// Takes seglets of a class, of this part of memory as long as there are some, and leaves at
+    /// least `leave` of the default pool behind.
+    pub(crate) fn take(
+        &self,
+        class: SegletClass,
+        count: usize,
+        leave: usize,
+        part: PartIndex,
+    ) -> Option<Vec<u32>> {
+        let is_let = self.gate.get().is_none_or(|gate| gate(class, count));
+        let seglets = is_let.then(|| self.pool.take_leaving(class, count, leave, part))??;
+        Some(seglets.into_iter().map(|s| s.0).collect())
+    }
+
+    pub(crate) fn give_back(&self, seglets: impl IntoIterator<Item = u32>) {
+        self.pool.give_back(seglets.into_iter().map(SegletIndex));
+    }
+
+    /// Notes, for the cleaner, whether the appends of late make live data more.
+    pub(crate) fn note_growth(&self, count: usize, leave: usize) {
+        // The loads keep the line shared: this is once for each seglet.
+        let seglets = self.growth.load(Ordering::Relaxed);
+        let now = if leave > self.delete_reserve {
+            self.segment_seglets
+        } else {
+            seglets.saturating_sub(count)
+        };
+        if now != seglets {
+            self.growth.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some of the last seglets, as many as a segment has, were wanted by appends that make
+    /// live data more. These have to leave the overwrite reserve alone.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.growth.load(Ordering::Relaxed) > 0
+    }
+
+    /// A pass will free this many seglets beyond those it takes.
+    pub(crate) fn expect_gain(&self, seglets: usize) {
+        self.gains.fetch_add(seglets, Ordering::Relaxed);
+    }
+
+    /// It is through, and they are on their way.
+    pub(crate) fn end_gain(&self, seglets: usize) {
+        self.gains.fetch_sub(seglets, Ordering::Relaxed);
+    }
+
+    /// Seglets that passes under way will free beyond those they take.
+    pub(crate) fn expected_gains(&self) -> usize {
+        self.gains.load(Ordering::Relaxed)
+    }
+
+    // --- what is free ----------------------------------------------------------------------------
+
+    pub(crate) fn free(&self) -> FreeSeglets {
+        self.pool.free()
+    }
+
+    /// Free seglets of each part, in thousandths of its own.
+    pub(crate) fn free_permille(&self) -> Vec<u64> {
+        self.pool.free_permille()
+    }
+
+    /// The part with the least free, where there are several.
+    pub(crate) fn poorest(&self) -> Option<(PartIndex, u64)> {
+        self.pool.poorest()
+    }
+
+    /// Seglets that a log took from another part, because its own had none.
+    pub(crate) fn taken_away(&self) -> u64 {
+        self.pool.taken_away()
+    }
+
+    // --- pages -----------------------------------------------------------------------------------
+
+    /// Seglets without pages.
+    pub(crate) fn blank(&self) -> u32 {
+        self.pool.blank()
+    }
+
+    pub(crate) fn free_with_pages(&self) -> u32 {
+        self.pool.free_with_pages()
+    }
+
+    /// Gives the pages of up to `count` free seglets back to the system; returns of how many.
+    pub(crate) fn give_pages_back(&self, count: usize, memory: &LogMemory) -> usize {
+        self.discard(self.pool.take_with_pages(count), memory)
+    }
+
+    /// The same for seglets of the cleaners' reserve.
+    pub(crate) fn give_reserve_pages_back(&self, count: usize, memory: &LogMemory) -> usize {
+        self.discard(self.pool.take_reserve_with_pages(count), memory)
+    }
+
+    fn discard(&self, seglets: Vec<SegletIndex>, memory: &LogMemory) -> usize {
+        if seglets.is_empty() {
+            return 0;
+        }
+        for seglet in &seglets {
+            memory.raw().discard(seglet.0);
+        }
+        let given: Vec<u32> = seglets.iter().map(|seglet| seglet.0).collect();
+        self.pool.give_back_blank(seglets);
+        for &seglet in &given {
+            if self.pool.are_blank(DeadBits::beside(seglet)) {
+                memory.discard_dead(seglet);
+            }
+        }
+        given.len()
+    }
+}
