@@ -464,6 +464,7 @@ mod tests {
         assert_eq!(cli.global.coordinator, "b:1");
     }
 
+    // shows: CFG-1
     #[test]
     fn unknown_keys_are_named() {
         for (file, named) in [

@@ -211,7 +211,7 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// shows: RESP-1
+    // shows: RESP-1
     #[test]
     fn replies_are_parsed_whole_or_not_at_all() {
         let cases = [
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// shows: RESP-2
+    // shows: RESP-2
     #[test]
     fn nonsense_is_refused() {
         let nested = "*1\r\n".repeat(100);

@@ -5,7 +5,7 @@
 //! showing what others have changed. So:
 //!
 //! - LEASE-1: the master answers for [`LEASE`] from the moment when it asked its witnesses, if
-//!   all said that they take part in no recovery of it. The witnesses are the backups of its first
+//!   all say that they join no recovery of it. The witnesses are the backups of its first
 //!   log's open heads ([`Replication::witnesses`]); every recovery needs one of them. A backup that
 //!   may have a head is one of them.
 //! - LEASE-2: the coordinator gives tablets away only when more than that time has passed since the

@@ -90,7 +90,7 @@ impl Scene {
         })
     }
 
-    /// What the master has of the table that is recovered.
+    /// The object that the master has under a key of the recovered table.
     fn read(&self, key: &[u8]) -> Option<(pluvio_units::ObjectVersion, Vec<u8>)> {
         let (env, id) = (self.rig.client.env.clone(), self.id(self.master));
         let (to, table) = (self.address(), self.table.id());

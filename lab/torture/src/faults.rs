@@ -213,6 +213,7 @@ mod tests {
         );
     }
 
+    // shows: TORT-1
     #[test]
     fn a_seed_has_one_schedule_and_every_fault_is_in_it() {
         let acts = |seed| -> Vec<Act> { Schedule::new(seed, &Faults::all()).take(200).collect() };

@@ -75,6 +75,7 @@ mod tests {
     use pluvio_sim::history::{Action, Condition, Content, Outcome, Plain};
     use std::time::Duration;
 
+    // shows: LINES-1
     #[test]
     fn a_history_is_read_as_it_was_written() {
         let mut history = History::default();

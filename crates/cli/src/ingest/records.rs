@@ -494,6 +494,7 @@ mod tests {
         );
     }
 
+    // shows: INPUT-1, INPUT-3
     #[test]
     fn bad_csv_records_are_told_by_line_and_passed() {
         let text = b"a,b\n1,2\n3\n4,\xff\n5,6\n";
@@ -526,6 +527,7 @@ mod tests {
         }
     }
 
+    // shows: INPUT-2
     #[test]
     fn an_open_quote_does_not_collect_the_rest_of_a_huge_file() {
         let mut text = b"a\n\"".to_vec();
@@ -572,6 +574,7 @@ mod tests {
         );
     }
 
+    // shows: INPUT-2
     #[test]
     fn a_line_without_an_end_is_not_collected() {
         let mut text = vec![b'x'; 2 * RECORD_BYTES_MAX];

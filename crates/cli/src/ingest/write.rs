@@ -300,6 +300,7 @@ mod tests {
         }
     }
 
+    // shows: ING-1
     #[test]
     fn a_batch_holds_a_key_once_with_its_last_value() {
         let mut batch = Batch::default();
@@ -315,6 +316,7 @@ mod tests {
         assert_eq!((batch.summary.records, batch.summary.duplicates), (3, 1));
     }
 
+    // shows: ING-1
     #[test]
     fn every_hash_has_one_worker() {
         assert_eq!(worker_of(KeyHash(0), 3), 0);

@@ -271,6 +271,7 @@ mod tests {
         }
     }
 
+    // shows: LFS-2
     #[test]
     fn runs_repeat() {
         let options = options(Policy::SegmentAge, Distribution::HotCold, 0.8);

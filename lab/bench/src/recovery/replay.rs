@@ -6,7 +6,8 @@
 //! index and closing the side log. With replicas it also covers sending the side log to backups in
 //! this process, until they have acknowledged everything. Then it covers comparing their bytes with
 //! the log's checksums, as a recovery master does (CLEAN-10). The durable part is compared after
-//! each bucket, the rest at the end. Without replicas a log has no checksums, and there is nothing to compare.
+//! each bucket, the rest at the end. Without replicas a log has no checksums, and there is nothing
+//! to compare.
 
 use super::backups::Backups;
 use super::thread_cpu;

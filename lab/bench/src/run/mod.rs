@@ -141,6 +141,7 @@ mod tests {
         }
     }
 
+    // shows: LOAD-2
     #[test]
     fn a_batch_goes_on_behind_what_was_refused() {
         let store = Refusing::new(Refusal::Full(Duration::ZERO));

@@ -72,6 +72,7 @@ fn a_configuration_file_serves_both_programs() {
     pluvio(line).fails(2, &["`kees`"]);
 }
 
+// shows: HAND-1
 #[test]
 fn options_before_the_command_and_the_exit_code_are_passed_on() {
     let report = pluvio(["--json", "sim", "--seed", "1", "--steps", "5"]).json();

@@ -242,6 +242,7 @@ mod tests {
         assert!(fixed("seven\n").is_err());
     }
 
+    // shows: SEEDS-3
     #[test]
     fn marks_are_read_from_reports_and_compared_with_the_list() {
         let text =
@@ -263,6 +264,7 @@ mod tests {
         assert_eq!(too_few, Counts::default());
     }
 
+    // shows: SEEDS-1
     #[test]
     fn seeds_are_a_function_of_the_commit() {
         let seeds = derived("abc", 10);

@@ -255,6 +255,7 @@ fn parse_result(line: &str) -> Option<Counts> {
 mod tests {
     use super::*;
 
+    // shows: TEST-1
     #[test]
     fn closing_lines_of_libtest_are_counted() {
         let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.10s";

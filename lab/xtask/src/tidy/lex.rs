@@ -160,6 +160,7 @@ pub fn line_of(text: &str, at: usize) -> usize {
 mod tests {
     use super::*;
 
+    // shows: LEX-1, LEX-2
     #[test]
     fn comments_and_literals_leave_the_code_layer() {
         let source =
@@ -197,7 +198,7 @@ mod tests {
         assert!(layers.comments.ends_with("// end"));
     }
 
-    // shows: LEX-2
+    // shows: LEX-1, LEX-2
     #[test]
     fn escaped_quotes_and_byte_strings() {
         let layers = split(r#"a("\"unwrap()"); b(b"\\"); c('\u{1F600}'); d(br"\"); e"#);

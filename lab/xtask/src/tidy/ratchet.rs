@@ -153,6 +153,7 @@ mod tests {
     }
 
     // shows: TIDY-3
+    // shows: TIDY-3
     #[test]
     fn the_number_of_places_may_only_fall() {
         assert!(checked("long log 3\n", 3).findings.is_empty());

@@ -144,6 +144,7 @@ fn links_carry_the_data_once_and_each_replica_once_more() {
     }
 }
 
+// shows: MODEL-2
 #[test]
 fn nothing_is_quicker_than_its_parts() {
     for servers in [3, 10, 60, 400] {
@@ -230,6 +231,7 @@ fn masters_that_are_not_followed_weigh_as_much() {
     }
 }
 
+// shows: MODEL-1
 #[test]
 fn runs_repeat() {
     let one = options(30, USUAL);

@@ -72,7 +72,7 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
 #[derive(Args, Clone, Debug)]
 pub struct Cleaner {
     /// Memory of each store. Reserves take a larger part of less than 2 GiB, which shows at 80 and
-    /// 90 % [default: 2GiB, at most half of the machine in all]
+    /// 90 %. [default: 2GiB, or half of this machine's memory over the stores of a panel]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Live objects in percent of the log, headers included; up to 98, as far as the store's
