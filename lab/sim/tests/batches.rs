@@ -1,4 +1,4 @@
-//! Batches of mutations: ordered ones over several servers and logs, and ones that ask for more old
+//! Batches of mutations. Some are ordered, over several servers and logs. Some ask for more old
 //! values than a server keeps for retries of one client.
 
 #![allow(clippy::unwrap_used)]

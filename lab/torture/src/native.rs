@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Objects of a batch.
 const BATCH_MAX: u64 = 8;
-/// What is appended: some of it.
+/// Bytes of which appends take some.
 const APPENDED: &[u8] = &[b'a'; 40];
 /// Versions that a client remembers, for conditions.
 const VERSIONS_MAX: usize = 256;
@@ -348,7 +348,7 @@ pub fn length(bytes: u64) -> i64 {
         .saturating_mul(WHOLE)
 }
 
-/// What a value is that was only appended to.
+/// The content of a value that was only appended to.
 pub fn length_of(value: &[u8]) -> Content {
     match value.iter().all(|byte| *byte == APPENDED[0]) {
         true => Content::Number(length(value.len() as u64)),

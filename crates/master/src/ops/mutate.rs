@@ -64,7 +64,7 @@ impl Master {
             self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
             for mutation in &group {
                 if ordered && replies.last_rests_elsewhere(log) {
-                    // What is executed now could survive a crash that it does not survive.
+                    // After a crash this item could be there, and the one before it be gone.
                     pluvio_units::mark("ordered-batch-waits-for-another-log");
                     replies.refused(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
                     return replies.into_answer(self);

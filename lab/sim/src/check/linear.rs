@@ -28,7 +28,7 @@ pub trait Operation {
     fn after(&self, object: &Self::Object) -> Option<Self::Object>;
 }
 
-/// What is known of the end of an operation.
+/// The end of an operation, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// Its answer knows this version, which says roughly where its place is.

@@ -230,7 +230,7 @@ impl Object {
     fn after_unknown(&self, action: Action) -> Option<Self> {
         let known = self.held(action.condition())?;
         Some(match action {
-            // What a mutation makes of the value is judged elsewhere (`exchanges`).
+            // `exchanges` judges mutations.
             Action::Read | Action::ReadIf { .. } | Action::Mutate { .. } => return None,
             Action::Write { content, .. } => known.put_blindly(content),
             Action::Delete { .. } => {

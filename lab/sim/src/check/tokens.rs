@@ -1,5 +1,5 @@
-//! Tokens: each append puts one behind the value that no other puts anywhere, so that an append
-//! that is lost, done twice, or done before one that stands before it in its batch shows at once.
+//! Tokens: each append puts one behind the value that no other puts anywhere. So an append shows
+//! at once that is lost, done twice, or done before its turn in an ordered batch.
 //!
 //! ```text
 //! 1f;a0;20;       the tokens 0x1f, 0xa0 and 0x20
@@ -166,7 +166,7 @@ impl<'a> Reads<'a> {
         self.of.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// No item of an ordered batch takes effect before one that stands before it: a read that
+    /// No item of an ordered batch takes effect before one that stands before it. So a read that
     /// begins after a later token was seen sees the earlier one.
     pub(super) fn in_order(&self, batch: &OrderedBatch) -> Option<Violation> {
         for (place, (later, token)) in batch.appended.iter().enumerate() {

@@ -301,7 +301,7 @@ impl Plan {
         plan
     }
 
-    /// What is done with keys whose bytes checkers know. Drawn apart, too.
+    /// Draws the operations on keys whose bytes checkers know. Drawn apart, too.
     fn draw_mutations(&mut self, seed: u64) {
         if self.values == 0 {
             return;

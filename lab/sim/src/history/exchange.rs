@@ -1,8 +1,8 @@
-//! What clients did to keys whose values checkers know byte by byte: any mutation, any read.
+//! Operations on keys whose values checkers know byte by byte: any mutation, any read.
 //!
 //! An [`Exchange`] is a request and its answer, both whole. It stands in the history beside a
-//! [`Record`](crate::history::Record) of the same operation, for the checkers that look at versions
-//! only; [`Request::action`] and [`Answer::outcome`] say what that one holds.
+//! [`Record`](crate::history::Record) of the same operation. [`Request::action`] and
+//! [`Answer::outcome`] make that one, for the checkers that look at versions only.
 //!
 //! Not here: what a mutation makes of a value (crate `mutation`).
 

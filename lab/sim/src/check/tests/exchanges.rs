@@ -55,7 +55,7 @@ fn ask(history: &mut History, key: KeyId, step: &Step) {
     history.answer(begun, step.1.clone(), 0, Duration::ZERO);
 }
 
-/// What is broken of one key on which one step follows the other.
+/// The broken checks of one key on which one step follows the other.
 fn on_key(kind: KeyKind, steps: &[Step]) -> BTreeSet<Check> {
     let mut history = History::default();
     let key = history.key("k", kind);

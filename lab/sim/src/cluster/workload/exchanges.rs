@@ -103,7 +103,7 @@ impl Worker {
         }
         let unanswered = ClientError::Protocol("no outcome and no error".to_owned());
         let error = error.unwrap_or(unanswered);
-        // What a server did before its answer was lost may have gone on behind the last known one.
+        // A server whose answer was lost may have gone on behind the last known outcome.
         let rest = core::iter::repeat_with(|| Err(error.clone()));
         let results = done.into_iter().map(Ok).chain(rest).take(items.len());
         let results = results.collect();

@@ -14,12 +14,12 @@ use pluvio_client::{BitAction, BitOverflow, BitStep, Span};
 const LENGTH_MAX: usize = 64;
 /// Bits that steps go to, mostly.
 const BITS_MAX: u64 = 160;
-/// What is added in decimal; the last ones are no numbers, or too large.
+/// Decimal numbers to add; the last ones are no numbers, or too large.
 const DECIMALS: [&str; 10] = [
     "0.25", "-1.5", "3", "1e-3", "-0.125", "2.5e1", "1e17", "-7", "0x1", "1e99999",
 ];
 
-/// What is known of the key that a request is for.
+/// The key that a request is for, as far as its client knows it.
 pub(super) struct Target<'a> {
     /// Its kind.
     pub(super) kind: KeyKind,
@@ -94,7 +94,7 @@ fn value(draw: &mut Stream) -> Bytes {
     }
 }
 
-/// Up to so many bytes; half of the time digits.
+/// Up to `most` bytes; half of the time digits.
 fn short(draw: &mut Stream, most: u64) -> Bytes {
     let is_digits = draw.below(2) == 0;
     (0..draw.below(most + 1))
