@@ -7,9 +7,11 @@
 //! does not matter which items come again together, nor where their tablets are by then. Batches of
 //! more than 4096 such items are done one part after the other.
 
-use crate::client::{Again, Client, Object, object};
+use crate::check::{check_get, check_mutation};
+use crate::client::{Again, Client};
 use crate::error::ClientError;
-use crate::local::LocalMaster;
+use crate::objects::{DeleteReply, Object, WriteReply, deleted, object, written};
+use crate::request::{DataRequest, Gets, Mutations};
 use crate::retry::Attempts;
 use crate::sequence::{BATCH_UNDER_WAY_MAX, Ticket};
 use crate::table::{Table, TableKey, TableMap, Tablet};
@@ -18,11 +20,10 @@ use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
-use pluvio_units::{ClusterId, CoreId, SequenceNumber, ServerId};
+use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
-    Answer, DeleteReply, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, MultiDelete, MultiKey,
-    MultiRead, MultiWrite, ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError,
-    WriteReply, check_key, check_value,
+    Change, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload, Refusal,
+    RejectRules, Results, RetryReason, RpcError,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,145 +61,79 @@ impl<'a> Key<'a> {
         self
     }
 
-    fn wire(&self, sequence: SequenceNumber) -> MultiKey {
-        MultiKey {
-            sequence,
-            table: self.table.id(),
-            key: self.key.to_vec(),
+    fn get(&self) -> (&'a Table, Get<'a>) {
+        let get = Get {
+            hash: Some(self.table.hash(self.key)),
             rules: self.rules,
+            ..Get::new(self.table.id(), self.key)
+        };
+        (self.table, get)
+    }
+
+    fn mutation<'m>(&self, change: Change<'m>) -> (&'a Table, Mutation<'m>)
+    where
+        'a: 'm,
+    {
+        let mutation = Mutation {
+            hash: Some(self.table.hash(self.key)),
+            rules: self.rules,
+            ..Mutation::new(self.table.id(), self.key, change)
+        };
+        (self.table, mutation)
+    }
+}
+
+/// The items of a batch: all of one kind.
+#[derive(Clone, Copy)]
+enum Items<'a> {
+    Gets(&'a [(&'a Table, Get<'a>)]),
+    Mutations(&'a [(&'a Table, Mutation<'a>)]),
+}
+
+impl<'a> Items<'a> {
+    fn len(self) -> usize {
+        match self {
+            Self::Gets(items) => items.len(),
+            Self::Mutations(items) => items.len(),
         }
     }
-}
 
-/// What the three kinds of batches differ in.
-trait Kind: Send + Sync {
-    type Request: Request;
-    type Item: Send;
-    /// The object at `index`.
-    fn key(&self, index: usize) -> Key<'_>;
-    /// The value of an item; empty when it has none.
-    fn value(&self, _index: usize) -> &[u8] {
-        &[]
-    }
-    /// `number` gives the number of each item as an operation.
-    fn request(
-        &self,
-        indexes: &[usize],
-        number: &(dyn Fn(usize) -> SequenceNumber + Sync),
-    ) -> Self::Request;
-    fn items(reply: <Self::Request as Request>::Reply) -> Vec<Result<Self::Item, Refusal>>;
-    fn local(
-        master: &dyn LocalMaster,
-        core: CoreId,
-        header: &Header,
-        request: Self::Request,
-    ) -> Answer<<Self::Request as Request>::Reply>;
-
-    fn check(&self, index: usize) -> Result<(), Refusal> {
-        check_key(self.key(index).key).and_then(|()| check_value(self.value(index)))
-    }
-
-    fn changes_data() -> bool {
-        !Self::Request::OPCODE.is_idempotent()
-    }
-}
-
-struct Reads<'a>(&'a [Key<'a>]);
-struct Writes<'a>(&'a [(Key<'a>, Bytes)]);
-struct Deletes<'a>(&'a [Key<'a>]);
-
-impl Kind for Reads<'_> {
-    type Request = MultiRead;
-    type Item = ReadReply;
-    fn key(&self, index: usize) -> Key<'_> {
-        self.0[index]
-    }
-    fn request(
-        &self,
-        indexes: &[usize],
-        _number: &(dyn Fn(usize) -> SequenceNumber + Sync),
-    ) -> MultiRead {
-        MultiRead {
-            items: indexes
-                .iter()
-                .map(|i| self.0[*i].wire(SequenceNumber(0)))
-                .collect(),
+    fn table(self, index: usize) -> &'a Table {
+        match self {
+            Self::Gets(items) => items[index].0,
+            Self::Mutations(items) => items[index].0,
         }
     }
-    fn items(reply: pluvio_wire::MultiReadReply) -> Vec<Result<ReadReply, Refusal>> {
-        reply.items
-    }
-    fn local(
-        master: &dyn LocalMaster,
-        core: CoreId,
-        header: &Header,
-        request: MultiRead,
-    ) -> Answer<pluvio_wire::MultiReadReply> {
-        master.multi_read(core, header, request)
-    }
-}
 
-impl Kind for Writes<'_> {
-    type Request = MultiWrite;
-    type Item = WriteReply;
-    fn key(&self, index: usize) -> Key<'_> {
-        self.0[index].0
+    fn hash(self, index: usize) -> KeyHash {
+        let (table, key, hash) = match self {
+            Self::Gets(items) => (items[index].0, items[index].1.key, items[index].1.hash),
+            Self::Mutations(items) => (items[index].0, items[index].1.key, items[index].1.hash),
+        };
+        hash.unwrap_or_else(|| table.hash(key))
     }
-    fn value(&self, index: usize) -> &[u8] {
-        &self.0[index].1
-    }
-    fn request(
-        &self,
-        indexes: &[usize],
-        number: &(dyn Fn(usize) -> SequenceNumber + Sync),
-    ) -> MultiWrite {
-        let objects = indexes.iter().map(|i| {
-            let (key, value) = &self.0[*i];
-            (key.wire(number(*i)), value.clone())
-        });
-        MultiWrite::new(objects.collect())
-    }
-    fn items(reply: pluvio_wire::MultiWriteReply) -> Vec<Result<WriteReply, Refusal>> {
-        reply.items
-    }
-    fn local(
-        master: &dyn LocalMaster,
-        core: CoreId,
-        header: &Header,
-        request: MultiWrite,
-    ) -> Answer<pluvio_wire::MultiWriteReply> {
-        master.multi_write(core, header, request)
-    }
-}
 
-impl Kind for Deletes<'_> {
-    type Request = MultiDelete;
-    type Item = DeleteReply;
-    fn key(&self, index: usize) -> Key<'_> {
-        self.0[index]
-    }
-    fn request(
-        &self,
-        indexes: &[usize],
-        number: &(dyn Fn(usize) -> SequenceNumber + Sync),
-    ) -> MultiDelete {
-        MultiDelete {
-            items: indexes
-                .iter()
-                .map(|i| self.0[*i].wire(number(*i)))
-                .collect(),
+    /// Bytes of a request that an item takes, without its fixed part.
+    fn bytes(self, index: usize) -> usize {
+        match self {
+            Self::Gets(items) => items[index].1.key.len(),
+            Self::Mutations(items) => {
+                let mutation = &items[index].1;
+                let expected = mutation.value_is.map_or(0, <[u8]>::len);
+                mutation.key.len() + expected + mutation.change.bulk_len()
+            }
         }
     }
-    fn items(reply: pluvio_wire::MultiDeleteReply) -> Vec<Result<DeleteReply, Refusal>> {
-        reply.items
+
+    fn check(self, index: usize) -> Result<(), ClientError> {
+        match self {
+            Self::Gets(items) => check_get(&items[index].1),
+            Self::Mutations(items) => check_mutation(&items[index].1),
+        }
     }
-    fn local(
-        master: &dyn LocalMaster,
-        core: CoreId,
-        header: &Header,
-        request: MultiDelete,
-    ) -> Answer<pluvio_wire::MultiDeleteReply> {
-        master.multi_delete(core, header, request)
+
+    fn changes_data(self) -> bool {
+        matches!(self, Self::Mutations(_))
     }
 }
 
@@ -230,9 +165,9 @@ impl Chunk {
     }
 
     /// Whether more is known about the tablets of an item than when it was sorted.
-    fn has_moved<K: Kind>(&self, kind: &K, maps: &Maps) -> bool {
+    fn has_moved(&self, items: Items<'_>, maps: &Maps) -> bool {
         self.indexes.iter().any(|&index| {
-            let table = kind.key(index).table;
+            let table = items.table(index);
             table.map().generation != maps[&table.unique_key()].generation
         })
     }
@@ -246,6 +181,13 @@ struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
+    /// The first `count` items have their results.
+    fn finished(&mut self, count: usize) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.finished(count);
+        }
+    }
+
     /// The number of an item; 0 when none has one.
     fn number(&self, index: usize) -> SequenceNumber {
         let number = |ticket: &Ticket<'_>| ticket.number(index - self.items.start);
@@ -254,9 +196,10 @@ impl Numbers<'_> {
 }
 
 /// What became of one chunk.
-enum Outcome<T> {
-    /// One result an item; some may say "later".
-    Items(Vec<Result<T, Refusal>>),
+enum Sent {
+    /// Results of the items, in their order; some may say "later". Of an ordered chunk those that
+    /// were looked at.
+    Items(Results),
     /// Not done, or not known to be done: sort the items anew.
     Again(Again),
     /// No retry helps.
@@ -273,6 +216,25 @@ struct Rest {
 }
 
 impl Rest {
+    /// The tablet of an item has no owner.
+    fn not_served(
+        &mut self,
+        table: &Table,
+        map: &TableMap,
+        index: usize,
+        attempts: &mut Attempts<'_>,
+    ) {
+        attempts.failed(
+            format!("a tablet of table {:?} is not served", table.name()),
+            Some(RetryReason::TabletNotReady),
+        );
+        let again = Again {
+            after: Duration::ZERO,
+            refresh: true,
+        };
+        self.put_off(table, map, index, again);
+    }
+
     fn put_off(&mut self, table: &Table, map: &TableMap, index: usize, again: Again) {
         self.pending.push(index);
         self.after = self.after.max(again.after);
@@ -284,14 +246,32 @@ impl Rest {
     }
 }
 
-type Results<T> = Vec<Option<Result<T, ClientError>>>;
+type Done = Vec<Option<Result<Outcome, ClientError>>>;
 type Maps = BTreeMap<TableKey, Arc<TableMap>>;
 
 impl Client {
     /// Reads several objects, also of several tables. One result an item, in their order.
     pub async fn multi_read(&self, keys: &[Key<'_>]) -> Vec<Result<Option<Object>, ClientError>> {
-        let results = Box::pin(self.batch(&Reads(keys), keys.len())).await;
-        results.into_iter().map(|r| r.map(object)).collect()
+        let gets: Vec<_> = keys.iter().map(Key::get).collect();
+        let results = Box::pin(self.batch(Items::Gets(&gets))).await;
+        results.into_iter().map(|r| r.and_then(object)).collect()
+    }
+
+    /// Reads of several objects, also of several tables, what is wanted of each. One outcome an
+    /// item, in their order; see [`Client::get`].
+    pub async fn multi_get(&self, gets: &[(&Table, Get<'_>)]) -> Vec<Result<Outcome, ClientError>> {
+        let gets: Vec<_> = gets
+            .iter()
+            .map(|(table, get)| {
+                let get = Get {
+                    table: table.id(),
+                    hash: Some(table.hash(get.key)),
+                    ..*get
+                };
+                (*table, get)
+            })
+            .collect();
+        Box::pin(self.batch(Items::Gets(&gets))).await
     }
 
     /// Writes several objects, also of several tables. Each one succeeds or fails by itself; one
@@ -300,19 +280,170 @@ impl Client {
         &self,
         objects: &[(Key<'_>, Bytes)],
     ) -> Vec<Result<WriteReply, ClientError>> {
-        Box::pin(self.batch(&Writes(objects), objects.len())).await
+        let put = |(key, value)| Key::mutation(key, Change::Put(Payload::from(value)));
+        let puts: Vec<_> = objects
+            .iter()
+            .map(|(key, value)| put((key, value)))
+            .collect();
+        let results = Box::pin(self.batch(Items::Mutations(&puts))).await;
+        results.into_iter().map(|r| r.and_then(written)).collect()
     }
 
     /// Deletes several objects, also of several tables. Each one succeeds or fails by itself; one
     /// result an item, in their order.
     pub async fn multi_delete(&self, keys: &[Key<'_>]) -> Vec<Result<DeleteReply, ClientError>> {
-        Box::pin(self.batch(&Deletes(keys), keys.len())).await
+        let deletes: Vec<_> = keys
+            .iter()
+            .map(|key| key.mutation(Change::Delete))
+            .collect();
+        let results = Box::pin(self.batch(Items::Mutations(&deletes))).await;
+        results.into_iter().map(|r| r.and_then(deleted)).collect()
     }
 
-    async fn batch<K: Kind>(&self, kind: &K, count: usize) -> Vec<Result<K::Item, ClientError>> {
-        let mut results: Results<K::Item> = (0..count).map(|_| None).collect();
+    /// Applies several mutations, also of several tables, in no fixed order. Each one succeeds or
+    /// fails by itself; one outcome an item, in their order; see [`Client::mutate`].
+    pub async fn multi_mutate(
+        &self,
+        mutations: &[(&Table, Mutation<'_>)],
+    ) -> Vec<Result<Outcome, ClientError>> {
+        let mutations: Vec<_> = mutations
+            .iter()
+            .map(|(t, m)| (*t, of_table(t, m)))
+            .collect();
+        Box::pin(self.batch(Items::Mutations(&mutations))).await
+    }
+
+    /// Applies mutations one after the other: none takes effect before all that stand before it
+    /// have. Runs of them that one server owns are sent together, and that server stops at the
+    /// first that it cannot do. Outcomes that changed nothing, as a rule that rejects, end nothing.
+    ///
+    /// # Errors
+    /// Why the first of the rest could not be done, beside the outcomes of those before it; see
+    /// [`Client`]. At most 4096 mutations are taken at a time.
+    pub async fn mutate_in_order(
+        &self,
+        mutations: &[(&Table, Mutation<'_>)],
+    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
+        let mutations: Vec<_> = mutations
+            .iter()
+            .map(|(t, m)| (*t, of_table(t, m)))
+            .collect();
+        let mut done = Vec::with_capacity(mutations.len());
+        match Box::pin(self.in_order(Items::Mutations(&mutations), &mut done)).await {
+            Ok(()) => Ok(done),
+            Err(error) => Err((done, error)),
+        }
+    }
+
+    async fn in_order(&self, items: Items<'_>, done: &mut Vec<Outcome>) -> Result<(), ClientError> {
+        if items.len() > BATCH_UNDER_WAY_MAX {
+            return Err(ClientError::from_final(Refusal::malformed(format!(
+                "{} mutations in order are over the limit of {BATCH_UNDER_WAY_MAX}",
+                items.len()
+            ))));
+        }
+        for index in 0..items.len() {
+            items.check(index)?;
+        }
         let mut attempts = self.attempts();
-        let part = if K::changes_data() {
+        let mut numbers = Numbers {
+            items: 0..items.len(),
+            ticket: None,
+        };
+        while done.len() < items.len() {
+            let mut rest = Rest::default();
+            let mut maps = Maps::new();
+            let first = done.len();
+            let Some(chunk) = self.run_of(items, first, &mut maps, &mut rest, &mut attempts) else {
+                self.pause(rest, &mut attempts).await?;
+                continue;
+            };
+            if self.local(chunk.owner).is_none() {
+                let count = u32::try_from(items.len()).expect("it is bounded");
+                self.identify(&mut numbers.ticket, count, &attempts).await?;
+            }
+            let sent = self
+                .send(items, &chunk, &maps, &numbers, true, &mut attempts)
+                .await;
+            let again = match sent {
+                Sent::Failed(error) => return Err(error),
+                Sent::Again(again) => Some(again),
+                Sent::Items(results) => {
+                    let mut again = None;
+                    for result in results {
+                        match result {
+                            Ok(outcome) => done.push(outcome),
+                            Err(refusal) => {
+                                let refused = RpcError::Refused(refusal);
+                                again = Some(self.judge(refused, true, &mut attempts)?);
+                                // What a server did behind it all the same is asked for again.
+                                break;
+                            }
+                        }
+                    }
+                    again
+                }
+            };
+            if done.len() > first {
+                attempts.progressed();
+                numbers.finished(done.len());
+            }
+            if let Some(again) = again {
+                let table = items.table(done.len());
+                rest.put_off(table, &maps[&table.unique_key()], done.len(), again);
+                self.pause(rest, &mut attempts).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits as the items that were put off ask for, and looks for their tablets.
+    async fn pause(&self, rest: Rest, attempts: &mut Attempts<'_>) -> Result<(), ClientError> {
+        attempts.pause(rest.after).await?;
+        for (table, seen) in rest.stale.into_values() {
+            self.refresh(&table, seen, attempts).await?;
+        }
+        Ok(())
+    }
+
+    /// The items from `first` on that one server owns, as many as a request takes.
+    fn run_of(
+        &self,
+        items: Items<'_>,
+        first: usize,
+        maps: &mut Maps,
+        rest: &mut Rest,
+        attempts: &mut Attempts<'_>,
+    ) -> Option<Chunk> {
+        let mut run: Option<Chunk> = None;
+        for index in first..items.len() {
+            let table = items.table(index);
+            let map = maps
+                .entry(table.unique_key())
+                .or_insert_with(|| table.map());
+            let Some(tablet) = map.locate(items.hash(index)) else {
+                if run.is_none() {
+                    rest.not_served(table, map, index, attempts);
+                }
+                break;
+            };
+            let chunk = run.get_or_insert_with(|| Chunk::new(table.cluster(), tablet));
+            let bytes = items.bytes(index);
+            let fits = chunk.has_room(bytes);
+            if (chunk.cluster, chunk.owner) != (table.cluster(), tablet.owner) || !fits {
+                break;
+            }
+            chunk.bytes += bytes;
+            chunk.indexes.push(index);
+        }
+        run
+    }
+
+    async fn batch(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
+        let count = items.len();
+        let mut results: Done = (0..count).map(|_| None).collect();
+        let mut attempts = self.attempts();
+        let part = if items.changes_data() {
             BATCH_UNDER_WAY_MAX
         } else {
             count.max(1)
@@ -320,7 +451,7 @@ impl Client {
         let mut first = 0;
         while first < count {
             let last = count.min(first + part);
-            self.part(kind, first..last, &mut results, &mut attempts)
+            self.part(items, first..last, &mut results, &mut attempts)
                 .await;
             first = last;
         }
@@ -331,18 +462,18 @@ impl Client {
     }
 
     /// Does a part of a batch.
-    async fn part<K: Kind>(
+    async fn part(
         &self,
-        kind: &K,
-        items: Range<usize>,
-        results: &mut Results<K::Item>,
+        items: Items<'_>,
+        range: Range<usize>,
+        results: &mut Done,
         attempts: &mut Attempts<'_>,
     ) {
-        let mut pending = Vec::with_capacity(items.len());
-        for index in items.clone() {
-            match kind.check(index) {
+        let mut pending = Vec::with_capacity(range.len());
+        for index in range.clone() {
+            match items.check(index) {
                 Ok(()) => pending.push(index),
-                Err(refusal) => results[index] = Some(Err(ClientError::from_final(refusal))),
+                Err(error) => results[index] = Some(Err(error)),
             }
         }
         attempts.begin_unsent();
@@ -351,17 +482,19 @@ impl Client {
             fail(results, &mut pending, &attempts.timed_out(), |_| true);
         }
         let mut numbers = Numbers {
-            items,
+            items: range,
             ticket: None,
         };
         while !pending.is_empty() {
             let before = pending.len();
             let rest = self
-                .round(kind, pending, &mut numbers, results, attempts)
+                .round(items, pending, &mut numbers, results, attempts)
                 .await;
             pending = rest.pending;
             if pending.len() < before {
                 attempts.progressed();
+                let oldest = pending.iter().copied().min().unwrap_or(numbers.items.end);
+                numbers.finished(oldest - numbers.items.start);
             }
             if pending.is_empty() {
                 break;
@@ -374,7 +507,7 @@ impl Client {
                     // Out of time hits all; anything else only the objects of this table.
                     fail(results, &mut pending, &error, |index| {
                         error.is_retryable()
-                            || kind.key(index).table.unique_key() == table.unique_key()
+                            || items.table(index).unique_key() == table.unique_key()
                     });
                 }
             }
@@ -382,18 +515,18 @@ impl Client {
     }
 
     /// Sends every pending item once.
-    async fn round<'a, K: Kind>(
+    async fn round<'a>(
         &'a self,
-        kind: &K,
+        items: Items<'_>,
         pending: Vec<usize>,
         numbers: &mut Numbers<'a>,
-        results: &mut Results<K::Item>,
+        results: &mut Done,
         attempts: &mut Attempts<'_>,
     ) -> Rest {
         let mut rest = Rest::default();
         let mut maps = Maps::new();
-        let chunks = self.sort(kind, pending, &mut maps, &mut rest, attempts);
-        if K::changes_data() && chunks.iter().any(|c| self.local(c.owner).is_none()) {
+        let chunks = self.sort(items, pending, &mut maps, &mut rest, attempts);
+        if items.changes_data() && chunks.iter().any(|c| self.local(c.owner).is_none()) {
             let count = u32::try_from(numbers.items.len()).expect("a part of a batch is small");
             if let Err(error) = self.identify(&mut numbers.ticket, count, attempts).await {
                 for index in chunks.iter().flat_map(|chunk| &chunk.indexes) {
@@ -406,8 +539,8 @@ impl Client {
         let mut done = stream::iter(chunks)
             .map(|chunk| async move {
                 let mut own = shared.clone();
-                let outcome = self.send(kind, &chunk, maps, numbers, &mut own).await;
-                (chunk, outcome, own)
+                let sent = self.send(items, &chunk, maps, numbers, false, &mut own);
+                (sent.await, chunk, own)
             })
             .buffer_unordered(CALLS_MAX);
         let mut ended = Vec::new();
@@ -415,12 +548,12 @@ impl Client {
             ended.push(one);
         }
         drop(done);
-        for (chunk, outcome, own) in ended {
+        for (sent, chunk, own) in ended {
             attempts.absorb(own);
-            let table = |index: usize| kind.key(index).table;
-            match outcome {
-                Outcome::Items(items) => {
-                    for (&index, item) in chunk.indexes.iter().zip(items) {
+            let table = |index: usize| items.table(index);
+            match sent {
+                Sent::Items(answered) => {
+                    for (&index, item) in chunk.indexes.iter().zip(answered) {
                         let refusal = match item {
                             Ok(item) => {
                                 results[index] = Some(Ok(item));
@@ -428,7 +561,7 @@ impl Client {
                             }
                             Err(refusal) => RpcError::Refused(refusal),
                         };
-                        match self.judge(refusal, K::changes_data(), attempts) {
+                        match self.judge(refusal, items.changes_data(), attempts) {
                             Ok(again) => {
                                 let table = table(index);
                                 rest.put_off(table, &maps[&table.unique_key()], index, again);
@@ -437,13 +570,13 @@ impl Client {
                         }
                     }
                 }
-                Outcome::Again(again) => {
+                Sent::Again(again) => {
                     for index in chunk.indexes {
                         let table = table(index);
                         rest.put_off(table, &maps[&table.unique_key()], index, again);
                     }
                 }
-                Outcome::Failed(error) => {
+                Sent::Failed(error) => {
                     for index in chunk.indexes {
                         results[index] = Some(Err(error.clone()));
                     }
@@ -454,9 +587,9 @@ impl Client {
     }
 
     /// Groups items by server, in requests within the limits.
-    fn sort<K: Kind>(
+    fn sort(
         &self,
-        kind: &K,
+        items: Items<'_>,
         pending: Vec<usize>,
         maps: &mut Maps,
         rest: &mut Rest,
@@ -465,24 +598,16 @@ impl Client {
         let mut full = Vec::new();
         let mut open: BTreeMap<(ClusterId, ServerId), Chunk> = BTreeMap::new();
         for index in pending {
-            let key = kind.key(index);
+            let table = items.table(index);
             let map = &*maps
-                .entry(key.table.unique_key())
-                .or_insert_with(|| key.table.map());
-            let Some(tablet) = map.locate(key.table.hash(key.key)) else {
-                attempts.failed(
-                    format!("a tablet of table {:?} is not served", key.table.name()),
-                    Some(RetryReason::TabletNotReady),
-                );
-                let again = Again {
-                    after: Duration::ZERO,
-                    refresh: true,
-                };
-                rest.put_off(key.table, map, index, again);
+                .entry(table.unique_key())
+                .or_insert_with(|| table.map());
+            let Some(tablet) = map.locate(items.hash(index)) else {
+                rest.not_served(table, map, index, attempts);
                 continue;
             };
-            let bytes = key.key.len() + kind.value(index).len();
-            let cluster = key.table.cluster();
+            let bytes = items.bytes(index);
+            let cluster = table.cluster();
             let chunk = open
                 .entry((cluster, tablet.owner))
                 .or_insert_with(|| Chunk::new(cluster, tablet));
@@ -497,36 +622,77 @@ impl Client {
     }
 
     /// Sends one request, unless the time is up.
-    async fn send<K: Kind>(
+    async fn send(
         &self,
-        kind: &K,
+        items: Items<'_>,
         chunk: &Chunk,
         maps: &Maps,
         numbers: &Numbers<'_>,
+        ordered: bool,
         attempts: &mut Attempts<'_>,
-    ) -> Outcome<K::Item> {
+    ) -> Sent {
         if attempts.is_over() {
-            return Outcome::Failed(attempts.timed_out());
+            return Sent::Failed(attempts.timed_out());
         }
-        let request = kind.request(&chunk.indexes, &|index| numbers.number(index));
+        let indexes = || chunk.indexes.iter().copied();
+        match items {
+            Items::Gets(all) => {
+                let gets: Vec<Get<'_>> = indexes().map(|index| all[index].1).collect();
+                let request = Gets(&gets);
+                self.send_request(items, chunk, maps, numbers, &request, attempts)
+                    .await
+            }
+            Items::Mutations(all) => {
+                let id = |index: usize| match &numbers.ticket {
+                    // Before an answer was lost, no other server can have executed any of them.
+                    Some(ticket)
+                        if self.local(chunk.owner).is_none() || attempts.is_ambiguous() =>
+                    {
+                        OperationId {
+                            sequence: numbers.number(index),
+                            ..ticket.id(attempts.until_deadline())
+                        }
+                    }
+                    Some(_) | None => OperationId::default(),
+                };
+                let mutation = |index: usize| Mutation {
+                    id: id(index),
+                    ..all[index].1
+                };
+                let mutations: Vec<Mutation<'_>> = indexes().map(mutation).collect();
+                let request = Mutations {
+                    items: &mutations,
+                    ordered,
+                };
+                let sent = self.send_request(items, chunk, maps, numbers, &request, attempts);
+                sent.await
+            }
+        }
+    }
+
+    async fn send_request<R: DataRequest<Reply = Results>>(
+        &self,
+        items: Items<'_>,
+        chunk: &Chunk,
+        maps: &Maps,
+        numbers: &Numbers<'_>,
+        request: &R,
+        attempts: &mut Attempts<'_>,
+    ) -> Sent {
         let result = if let Some(master) = self.local(chunk.owner) {
             let limit = attempts.remaining();
-            let mut header = Self::local_header(chunk.cluster, chunk.owner, limit);
-            // Before, no other server can have executed any of them.
-            if let Some(ticket) = numbers.ticket.as_ref().filter(|_| attempts.is_ambiguous()) {
-                header.operation = ticket.id(attempts.until_deadline());
-            }
-            let answer = K::local(master, self.core(), &header, request);
-            match self.finish_local::<K::Request>(answer, attempts).await {
+            let header = Self::local_header(chunk.cluster, chunk.owner, limit);
+            let answer = request.local(master, self.core(), &header);
+            match self.finish_local::<R>(answer, attempts).await {
                 Ok(result) => result,
-                Err(error) => return Outcome::Failed(error),
+                Err(error) => return Sent::Failed(error),
             }
         } else {
-            let moved = || chunk.has_moved(kind, maps);
+            let moved = || chunk.has_moved(items, maps);
             let _place = match self.place(chunk.owner, attempts, moved).await {
                 Ok(Some(place)) => place,
-                Ok(None) => return Outcome::Again(Again::AT_ONCE),
-                Err(error) => return Outcome::Failed(error),
+                Ok(None) => return Sent::Again(Again::AT_ONCE),
+                Err(error) => return Sent::Failed(error),
             };
             let mut header = Header::within(chunk.cluster, chunk.owner);
             if let Some(ticket) = &numbers.ticket {
@@ -534,32 +700,41 @@ impl Client {
             }
             let limit = attempts.next_limit();
             let network = &*self.shared.parts.network;
-            pluvio_wire::call(network, &chunk.address, header, &request, limit).await
+            request.call(network, &chunk.address, header, limit).await
         };
         match result {
-            Ok(reply) => {
-                let items = K::items(reply);
-                if items.len() == chunk.indexes.len() {
-                    return Outcome::Items(items);
+            Ok(results) => {
+                let (answered, asked) = (results.len(), chunk.indexes.len());
+                let refused_last = results.last().is_some_and(Result::is_err);
+                let ended_early = request.ordered() && answered < asked && refused_last;
+                if answered == asked || ended_early {
+                    return Sent::Items(results);
                 }
-                Outcome::Failed(ClientError::Protocol(format!(
-                    "{} answered {} of {} items",
-                    chunk.address,
-                    items.len(),
-                    chunk.indexes.len()
+                Sent::Failed(ClientError::Protocol(format!(
+                    "{} answered {answered} of {asked} items",
+                    chunk.address
                 )))
             }
-            Err(error) => match self.judge(error, K::changes_data(), attempts) {
-                Ok(again) => Outcome::Again(again),
-                Err(error) => Outcome::Failed(error),
+            Err(error) => match self.judge(error, R::CHANGES_DATA, attempts) {
+                Ok(again) => Sent::Again(again),
+                Err(error) => Sent::Failed(error),
             },
         }
     }
 }
 
+/// A mutation of this table.
+fn of_table<'m>(table: &Table, mutation: &Mutation<'m>) -> Mutation<'m> {
+    Mutation {
+        table: table.id(),
+        hash: Some(table.hash(mutation.key)),
+        ..*mutation
+    }
+}
+
 /// Gives `error` to the pending items that it hits.
-fn fail<T>(
-    results: &mut Results<T>,
+fn fail(
+    results: &mut Done,
     pending: &mut Vec<usize>,
     error: &ClientError,
     hits: impl Fn(usize) -> bool,

@@ -4,14 +4,18 @@
 //! [`Client`] then offers the operations of the [asynchronous client](crate::Client) as plain
 //! calls. Must not be used on an event loop: it would wait for itself.
 
+use crate::check::{check_get, check_mutation};
 use crate::error::ClientError;
 use crate::{
-    ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, IncrementReply,
-    MigrateTabletReply, MigrationStatus, Number, Object, RejectRules, ServerList, Table, TableInfo,
-    WhichTablet, WriteReply,
+    BitStep, BitsReply, ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, Get,
+    IncrementReply, LengthReply, MigrateTabletReply, MigrationStatus, Mutation, Number, Object,
+    Outcome, Output, Projection, RejectRules, ServerList, Table, TableInfo, WhichTablet,
+    WriteReply,
 };
 use bytes::Bytes;
+use pluvio_env::Frame;
 use pluvio_units::{KeyHash, MigrationId, ObjectVersion, ServerId, TableId};
+use pluvio_wire::{Gets, Header, Mutations, decode_get, decode_mutate, encode_get, encode_mutate};
 
 /// Runs a future to its end while the calling thread waits.
 pub trait BlockOn {
@@ -51,6 +55,43 @@ impl Key {
         crate::Key::new(&self.table, &self.key).rules(self.rules)
     }
 }
+
+/// A mutation that owns its bytes: as the wire carries it.
+fn pack(mutation: &Mutation<'_>) -> Result<Frame, ClientError> {
+    check_mutation(mutation)?;
+    let mutations = core::slice::from_ref(mutation);
+    Ok(encode_mutate(&Header::default(), mutations, false))
+}
+
+/// What [`pack`] packed.
+fn unpack(frame: &Frame) -> Result<Mutations<'_>, ClientError> {
+    let (_, mutations) = decode_mutate(frame).map_err(ClientError::from_final)?;
+    Ok(mutations)
+}
+
+/// A mutation of a batch, packed, or why it cannot be done.
+type Packed = Result<(Table, Frame), ClientError>;
+
+fn unpack_of_table(packed: &Packed) -> Result<(&Table, Mutations<'_>), ClientError> {
+    match packed {
+        Ok((table, frame)) => Ok((table, unpack(frame)?)),
+        Err(error) => Err(error.clone()),
+    }
+}
+
+/// A read that owns its bytes: as the wire carries it.
+fn pack_get(get: &Get<'_>) -> Result<Frame, ClientError> {
+    check_get(get)?;
+    Ok(encode_get(&Header::default(), core::slice::from_ref(get)))
+}
+
+/// What [`pack_get`] packed.
+fn unpack_get(frame: &Frame) -> Result<Gets<'_>, ClientError> {
+    let (_, gets) = decode_get(frame).map_err(ClientError::from_final)?;
+    Ok(gets)
+}
+
+const PACKED: &str = "one was packed";
 
 /// One call: clones what the future needs, because it may run on another thread.
 macro_rules! call {
@@ -289,6 +330,173 @@ impl<B: BlockOn> Client<B> {
         call!(self, client => client.increment(&table, &key, by).await)
     }
 
+    /// See [`crate::Client::mutate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mutate(&self, table: &Table, mutation: Mutation<'_>) -> Result<Outcome, ClientError> {
+        let (table, frame) = (table.clone(), pack(&mutation)?);
+        call!(self, client => {
+            let mutations = unpack(&frame)?;
+            let mutation = mutations.iter().next().expect(PACKED);
+            client.mutate(&table, mutation).await
+        })
+    }
+
+    /// See [`crate::Client::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, table: &Table, get: Get<'_>) -> Result<Outcome, ClientError> {
+        let (table, frame) = (table.clone(), pack_get(&get)?);
+        call!(self, client => {
+            let gets = unpack_get(&frame)?;
+            client.get(&table, gets.iter().next().expect(PACKED)).await
+        })
+    }
+
+    /// See [`crate::Client::project`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn project(
+        &self,
+        table: &Table,
+        key: &[u8],
+        projection: Projection<'_>,
+    ) -> Result<Option<Output>, ClientError> {
+        let get = Get {
+            projection,
+            ..Get::new(table.id(), key)
+        };
+        let (table, frame) = (table.clone(), pack_get(&get)?);
+        call!(self, client => {
+            let gets = unpack_get(&frame)?;
+            let get = gets.iter().next().expect(PACKED);
+            client.project(&table, get.key, get.projection).await
+        })
+    }
+
+    /// See [`crate::Client::compare_and_set`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_set(
+        &self,
+        table: &Table,
+        key: &[u8],
+        expected: &[u8],
+        value: impl Into<Bytes>,
+    ) -> Result<bool, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        let (expected, value) = (expected.to_vec(), value.into());
+        call!(self, client => client.compare_and_set(&table, &key, &expected, value).await)
+    }
+
+    /// See [`crate::Client::compare_and_delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_delete(
+        &self,
+        table: &Table,
+        key: &[u8],
+        expected: &[u8],
+    ) -> Result<bool, ClientError> {
+        let (table, key, expected) = (table.clone(), key.to_vec(), expected.to_vec());
+        call!(self, client => client.compare_and_delete(&table, &key, &expected).await)
+    }
+
+    /// See [`crate::Client::get_and_set`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_and_set(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: impl Into<Bytes>,
+    ) -> Result<Option<Bytes>, ClientError> {
+        let (table, key, value) = (table.clone(), key.to_vec(), value.into());
+        call!(self, client => client.get_and_set(&table, &key, value).await)
+    }
+
+    /// See [`crate::Client::get_and_delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_and_delete(&self, table: &Table, key: &[u8]) -> Result<Option<Bytes>, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.get_and_delete(&table, &key).await)
+    }
+
+    /// See [`crate::Client::add_decimal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_decimal(&self, table: &Table, key: &[u8], by: &str) -> Result<Bytes, ClientError> {
+        let (table, key, by) = (table.clone(), key.to_vec(), by.to_owned());
+        call!(self, client => client.add_decimal(&table, &key, &by).await)
+    }
+
+    /// See [`crate::Client::append`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn append(
+        &self,
+        table: &Table,
+        key: &[u8],
+        bytes: &[u8],
+    ) -> Result<LengthReply, ClientError> {
+        let (table, key, bytes) = (table.clone(), key.to_vec(), bytes.to_vec());
+        call!(self, client => client.append(&table, &key, &bytes).await)
+    }
+
+    /// See [`crate::Client::set_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_range(
+        &self,
+        table: &Table,
+        key: &[u8],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<LengthReply, ClientError> {
+        let (table, key, bytes) = (table.clone(), key.to_vec(), bytes.to_vec());
+        call!(self, client => client.set_range(&table, &key, offset, &bytes).await)
+    }
+
+    /// See [`crate::Client::set_bit`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_bit(
+        &self,
+        table: &Table,
+        key: &[u8],
+        offset: u64,
+        bit: bool,
+    ) -> Result<bool, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.set_bit(&table, &key, offset, bit).await)
+    }
+
+    /// See [`crate::Client::bit_field`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bit_field(
+        &self,
+        table: &Table,
+        key: &[u8],
+        steps: &[BitStep],
+    ) -> Result<BitsReply, ClientError> {
+        let (table, key, steps) = (table.clone(), key.to_vec(), steps.to_vec());
+        call!(self, client => client.bit_field(&table, &key, &steps).await)
+    }
+
     /// See [`crate::Client::multi_read`].
     pub fn multi_read(&self, keys: Vec<Key>) -> Vec<Result<Option<Object>, ClientError>> {
         call!(self, client => {
@@ -310,6 +518,28 @@ impl<B: BlockOn> Client<B> {
         call!(self, client => {
             let keys: Vec<_> = keys.iter().map(Key::borrow).collect();
             client.multi_delete(&keys).await
+        })
+    }
+
+    /// See [`crate::Client::multi_mutate`].
+    pub fn multi_mutate(
+        &self,
+        mutations: &[(&Table, Mutation<'_>)],
+    ) -> Vec<Result<Outcome, ClientError>> {
+        let pack = |(table, mutation): &(&Table, _)| Ok(((*table).clone(), pack(mutation)?));
+        let packed: Vec<Result<(Table, Frame), ClientError>> = mutations.iter().map(pack).collect();
+        call!(self, client => {
+            let unpacked: Vec<_> = packed.iter().map(unpack_of_table).collect();
+            let sound = unpacked.iter().flatten();
+            let sound: Vec<_> = sound
+                .map(|(table, one)| (*table, one.iter().next().expect(PACKED)))
+                .collect();
+            let mut done = client.multi_mutate(&sound).await.into_iter();
+            let results = unpacked.iter().map(|one| match one {
+                Ok(_) => done.next().expect("one result an item"),
+                Err(error) => Err(error.clone()),
+            });
+            results.collect()
         })
     }
 

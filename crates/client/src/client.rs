@@ -1,35 +1,22 @@
-//! The client and its operations on single objects.
+//! The client: what it owns, and how an operation on one object finds its server.
 
 use crate::error::ClientError;
 use crate::local::LocalMaster;
 use crate::options::{ClientOptions, Parts};
+use crate::request::DataRequest;
 use crate::retry::Attempts;
 use crate::sequence::{Sequence, Ticket};
 use crate::table::Table;
 use crate::window::{WindowPlace, Windows};
-use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
-use pluvio_units::{ClientId, ClusterId, CoreId, KeyHash, ObjectVersion, ServerId, TableId};
-use pluvio_wire::{
-    Answer, Coordinators, Delete, DeleteReply, Header, Increment, IncrementReply, Number, Read,
-    ReadReply, Refusal, RejectRules, Request, RetryReason, RpcError, TableInfo, Write, WriteReply,
-    check_key, check_value,
-};
+use pluvio_units::{ClientId, ClusterId, CoreId, KeyHash, ServerId, TableId};
+use pluvio_wire::{Answer, Coordinators, Header, Refusal, RetryReason, RpcError, TableInfo};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Tables that are remembered without need, at most.
 const TABLES_IDLE_MAX: usize = 64;
-
-/// An object as it was read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Object {
-    /// Its version.
-    pub version: ObjectVersion,
-    /// Its value.
-    pub value: Bytes,
-}
 
 /// A client of one cluster. Cheap to clone; clones share what they know.
 ///
@@ -77,10 +64,6 @@ impl Again {
     };
 }
 
-/// How the master in this process executes a request.
-pub(crate) type Local<R> =
-    fn(&dyn LocalMaster, CoreId, &Header, R) -> Answer<<R as Request>::Reply>;
-
 impl Client {
     /// A client. Nothing is sent before the first operation.
     pub fn new(parts: impl Into<Parts>, options: ClientOptions) -> Self {
@@ -123,154 +106,6 @@ impl Client {
         }
     }
 
-    /// Reads an object; `None` when there is none.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn read(&self, table: &Table, key: &[u8]) -> Result<Option<Object>, ClientError> {
-        self.read_if(table, key, RejectRules::default()).await
-    }
-
-    /// Reads an object unless `rules` reject it; `None` when there is none.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn read_if(
-        &self,
-        table: &Table,
-        key: &[u8],
-        rules: RejectRules,
-    ) -> Result<Option<Object>, ClientError> {
-        check_key(key).map_err(ClientError::from_final)?;
-        let request = || Read {
-            table: table.id(),
-            key: key.to_vec(),
-            rules,
-        };
-        let reply = self
-            .on_key(table, key, request, |m, core, h, r| m.read(core, h, r))
-            .await?;
-        Ok(object(reply))
-    }
-
-    /// Writes an object.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn write(
-        &self,
-        table: &Table,
-        key: &[u8],
-        value: Bytes,
-    ) -> Result<WriteReply, ClientError> {
-        self.write_if(table, key, value, RejectRules::default())
-            .await
-    }
-
-    /// Writes an object if it has exactly this version; version 0 means that it does not exist.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn conditional_write(
-        &self,
-        table: &Table,
-        key: &[u8],
-        value: Bytes,
-        version: ObjectVersion,
-    ) -> Result<WriteReply, ClientError> {
-        self.write_if(table, key, value, RejectRules::unless_version(version))
-            .await
-    }
-
-    /// Writes an object unless `rules` reject it.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn write_if(
-        &self,
-        table: &Table,
-        key: &[u8],
-        value: Bytes,
-        rules: RejectRules,
-    ) -> Result<WriteReply, ClientError> {
-        check_key(key)
-            .and_then(|()| check_value(&value))
-            .map_err(ClientError::from_final)?;
-        let request = || Write {
-            table: table.id(),
-            key: key.to_vec(),
-            rules,
-            value: value.clone(),
-        };
-        self.on_key(table, key, request, |m, core, h, r| m.write(core, h, r))
-            .await
-    }
-
-    /// Deletes an object; deleting what does not exist is no error.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn delete(&self, table: &Table, key: &[u8]) -> Result<DeleteReply, ClientError> {
-        self.delete_if(table, key, RejectRules::default()).await
-    }
-
-    /// Deletes an object unless `rules` reject it.
-    ///
-    /// # Errors
-    /// See [`Client`].
-    pub async fn delete_if(
-        &self,
-        table: &Table,
-        key: &[u8],
-        rules: RejectRules,
-    ) -> Result<DeleteReply, ClientError> {
-        check_key(key).map_err(ClientError::from_final)?;
-        let request = || Delete {
-            table: table.id(),
-            key: key.to_vec(),
-            rules,
-        };
-        self.on_key(table, key, request, |m, core, h, r| m.delete(core, h, r))
-            .await
-    }
-
-    /// Adds to the number an object holds as decimal text; a missing object counts as 0.
-    ///
-    /// # Errors
-    /// See [`Client`], and [`ErrorKind::BadNumber`](crate::ErrorKind::BadNumber) when the object is
-    /// no such number or the result does not fit.
-    pub async fn increment(
-        &self,
-        table: &Table,
-        key: &[u8],
-        by: Number,
-    ) -> Result<IncrementReply, ClientError> {
-        self.increment_if(table, key, by, RejectRules::default())
-            .await
-    }
-
-    /// [`Client::increment`] unless `rules` reject it.
-    ///
-    /// # Errors
-    /// See [`Client::increment`].
-    pub async fn increment_if(
-        &self,
-        table: &Table,
-        key: &[u8],
-        by: Number,
-        rules: RejectRules,
-    ) -> Result<IncrementReply, ClientError> {
-        check_key(key).map_err(ClientError::from_final)?;
-        let request = || Increment {
-            table: table.id(),
-            key: key.to_vec(),
-            rules,
-            by,
-        };
-        self.on_key(table, key, request, |m, core, h, r| m.increment(core, h, r))
-            .await
-    }
-
     pub(crate) fn attempts(&self) -> Attempts<'_> {
         Attempts::new(&self.shared.parts, &self.shared.options)
     }
@@ -287,39 +122,29 @@ impl Client {
         self.core
     }
 
-    /// Executes a request on the server that has `key`: at once when that is possible.
-    async fn on_key<R: Request>(
-        &self,
-        table: &Table,
-        key: &[u8],
-        request: impl Fn() -> R + Send + Sync,
-        local: Local<R>,
-    ) -> Result<R::Reply, ClientError> {
-        let hash = table.hash(key);
-        self.on_hash(table, hash, request, local).await
-    }
-
-    /// [`Client::on_key`] for a hash.
-    pub(crate) async fn on_hash<R: Request>(
+    /// Executes a request on the server that has this hash: at once when that is possible.
+    pub(crate) async fn on_hash<R: DataRequest>(
         &self,
         table: &Table,
         hash: KeyHash,
-        request: impl Fn() -> R + Send + Sync,
-        local: Local<R>,
-    ) -> Result<R::Reply, ClientError> {
+        request: &R,
+    ) -> Result<R::Done, ClientError> {
         let mut first = None;
         if self.shared.local.is_some()
             && let Some(owner) = table.owner(hash)
             && let Some(master) = self.local(owner)
         {
             let header = Self::local_header(table.cluster(), owner, self.shared.options.timeout);
-            match local(master, self.core, &header, request()) {
-                Answer::Now(Ok(reply)) => return Ok(reply),
-                other => first = Some(other),
-            }
+            first = Some(match request.local(master, self.core, &header) {
+                Answer::Now(Ok(reply)) => match R::done(reply) {
+                    Ok(done) => return Ok(done),
+                    Err(refusal) => Answer::Now(Err(refusal)),
+                },
+                other => other,
+            });
         }
         // Boxed, so that the futures of operations that are answered at once stay small.
-        Box::pin(self.on_hash_slow(table, hash, request, local, first)).await
+        Box::pin(self.on_hash_slow(table, hash, request, first)).await
     }
 
     pub(crate) fn local_header(cluster: ClusterId, owner: ServerId, limit: Duration) -> Header {
@@ -329,14 +154,13 @@ impl Client {
         }
     }
 
-    async fn on_hash_slow<R: Request>(
+    async fn on_hash_slow<R: DataRequest>(
         &self,
         table: &Table,
         hash: KeyHash,
-        request: impl Fn() -> R + Send + Sync,
-        local: Local<R>,
+        request: &R,
         mut first: Option<Answer<R::Reply>>,
-    ) -> Result<R::Reply, ClientError> {
+    ) -> Result<R::Done, ClientError> {
         let mut attempts = self.attempts();
         let mut ticket: Option<Ticket<'_>> = None;
         loop {
@@ -351,12 +175,12 @@ impl Client {
                     if let Some(ticket) = &ticket {
                         header.operation = ticket.id(attempts.until_deadline());
                     }
-                    let answer = local(master, self.core, &header, request());
+                    let answer = request.local(master, self.core, &header);
                     self.finish_local::<R>(answer, &mut attempts).await?
                 } else {
                     let moved = || table.map().generation != map.generation;
-                    let numbered = !R::OPCODE.is_idempotent();
-                    let place = self.enter(tablet.owner, numbered, &mut ticket, &attempts, moved);
+                    let place =
+                        self.enter(tablet.owner, R::CHANGES_DATA, &mut ticket, &attempts, moved);
                     let Some(_place) = place.await? else {
                         continue;
                     };
@@ -366,7 +190,7 @@ impl Client {
                     }
                     let limit = attempts.next_limit();
                     let network = &*self.shared.parts.network;
-                    pluvio_wire::call(network, &tablet.address, header, &request(), limit).await
+                    request.call(network, &tablet.address, header, limit).await
                 }
             } else {
                 attempts.failed(
@@ -377,9 +201,10 @@ impl Client {
                 self.refresh(table, map.generation, &mut attempts).await?;
                 continue;
             };
+            let result = result.and_then(|reply| R::done(reply).map_err(RpcError::Refused));
             let again = match result {
-                Ok(reply) => return Ok(reply),
-                Err(error) => self.judge(error, !R::OPCODE.is_idempotent(), &mut attempts)?,
+                Ok(done) => return Ok(done),
+                Err(error) => self.judge(error, R::CHANGES_DATA, &mut attempts)?,
             };
             attempts.pause(again.after).await?;
             if again.refresh {
@@ -466,7 +291,7 @@ impl Client {
     }
 
     /// Waits for a local answer, at most until the time is up.
-    pub(crate) async fn finish_local<R: Request>(
+    pub(crate) async fn finish_local<R: DataRequest>(
         &self,
         answer: Answer<R::Reply>,
         attempts: &mut Attempts<'_>,
@@ -479,7 +304,7 @@ impl Client {
                     Ok(result) => result,
                     Err(_) => {
                         attempts.unanswered();
-                        if !R::OPCODE.is_idempotent() {
+                        if R::CHANGES_DATA {
                             attempts.ambiguous();
                         }
                         return Err(attempts.timed_out());
@@ -573,13 +398,6 @@ impl Client {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(crate) fn object(reply: ReadReply) -> Option<Object> {
-    (reply.version != ObjectVersion(0)).then_some(Object {
-        version: reply.version,
-        value: reply.value,
-    })
 }
 
 #[cfg(test)]

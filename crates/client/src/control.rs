@@ -240,7 +240,7 @@ impl Client {
                 let request = CountObjects { table: table.id() };
                 let header = Header::within(table.cluster(), owner);
                 let result = if let Some(master) = self.local(owner) {
-                    let answer = master.count(self.core(), &header, request);
+                    let answer = master.count(self.core(), &header, &request);
                     self.finish_local::<CountObjects>(answer, &mut attempts)
                         .await?
                 } else {

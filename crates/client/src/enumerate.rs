@@ -89,18 +89,13 @@ impl Enumeration {
         let Some(from) = self.next else {
             return Ok(Vec::new());
         };
-        let request = || Enumerate {
+        let request = Enumerate {
             table: self.table.id(),
             from,
             items: self.items,
             values: self.values,
         };
-        let reply = self
-            .client
-            .on_hash(&self.table, from, request, |m, core, h, r| {
-                m.enumerate(core, h, r)
-            })
-            .await?;
+        let reply = self.client.on_hash(&self.table, from, &request).await?;
         if reply.next.is_some_and(|next| next <= from) {
             return Err(ClientError::Protocol(format!(
                 "an enumeration of table {:?} does not advance past {from}",

@@ -51,13 +51,16 @@
 
 mod batch;
 pub mod blocking;
+mod check;
 mod client;
 mod control;
 mod enumerate;
 mod error;
 mod local;
 mod migrate;
+mod objects;
 mod options;
+mod request;
 mod retry;
 mod sequence;
 mod table;
@@ -68,15 +71,19 @@ mod tests;
 mod window;
 
 pub use batch::Key;
-pub use client::{Client, Object};
+pub use client::Client;
 pub use enumerate::Enumeration;
 pub use error::{ClientError, ErrorKind};
 pub use local::LocalMaster;
+pub use objects::{
+    BitsReply, DeleteReply, IncrementReply, LengthReply, Number, Object, WriteReply,
+};
 pub use options::{ClientOptions, Parts};
 pub use table::Table;
 
 pub use pluvio_wire::{
-    Answer, ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, FatalKind,
-    IncrementReply, MigrateTabletReply, MigrationStatus, Number, Opcode, RejectRules, RetryReason,
-    ServerList, ServerStatus, TableInfo, WhichTablet, WriteReply,
+    Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ClusterStatus,
+    CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get, MigrateTabletReply,
+    MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection, RejectRules,
+    RetryReason, ServerList, ServerStatus, Span, TableInfo, Unfit, WhichTablet,
 };

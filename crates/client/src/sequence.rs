@@ -70,6 +70,7 @@ impl Sequence {
         Ticket {
             sequence: self,
             first,
+            oldest: first,
             _turn: turn,
         }
     }
@@ -79,6 +80,8 @@ impl Sequence {
 pub(crate) struct Ticket<'a> {
     sequence: &'a Sequence,
     first: SequenceNumber,
+    /// The first of them whose result the client waits for.
+    oldest: SequenceNumber,
     _turn: SemaphorePermit<'a>,
 }
 
@@ -96,6 +99,18 @@ impl Ticket<'_> {
         }
     }
 
+    /// The client has the results of the first `count` of the operations: they are acknowledged
+    /// with what is sent next, so that servers need not keep them.
+    pub(crate) fn finished(&mut self, count: usize) {
+        let oldest = self.number(count);
+        if oldest > self.oldest {
+            let mut state = self.sequence.state();
+            state.under_way.remove(&self.oldest);
+            state.under_way.insert(oldest);
+            self.oldest = oldest;
+        }
+    }
+
     /// The number of one of the operations.
     pub(crate) fn number(&self, index: usize) -> SequenceNumber {
         SequenceNumber(self.first.0 + index as u64)
@@ -104,7 +119,7 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.sequence.state().under_way.remove(&self.first);
+        self.sequence.state().under_way.remove(&self.oldest);
     }
 }
 
@@ -125,6 +140,10 @@ mod tests {
         assert_eq!(id(&batch).acknowledged_below, SequenceNumber(1));
         drop(first);
         assert_eq!(id(&batch).acknowledged_below, SequenceNumber(2));
+        let mut batch = batch;
+        batch.finished(4);
+        assert_eq!(id(&batch).acknowledged_below, SequenceNumber(6));
+        assert_eq!(id(&batch).sequence, SequenceNumber(2), "numbers stay");
         drop(batch);
         assert_eq!(id(&begin(1)).acknowledged_below, SequenceNumber(12));
     }

@@ -1,10 +1,11 @@
 //! A table and where its tablets are.
 
+use arc_swap::ArcSwap;
 use pluvio_env::Address;
 use pluvio_units::{ClusterId, HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{TableInfo, TabletState};
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// A table. Cheap to clone; all clones of one client share what is known about its tablets.
 ///
@@ -23,7 +24,7 @@ struct Shared {
     id: TableId,
     seed: u64,
     name: Box<str>,
-    map: RwLock<Arc<TableMap>>,
+    map: ArcSwap<TableMap>,
     refreshing: tokio::sync::Mutex<()>,
 }
 
@@ -34,7 +35,7 @@ impl Table {
             id: info.id,
             seed: info.seed,
             name: info.name.as_str().into(),
-            map: RwLock::new(Arc::new(TableMap::new(info, 1))),
+            map: ArcSwap::from_pointee(TableMap::new(info, 1)),
             refreshing: tokio::sync::Mutex::new(()),
         }))
     }
@@ -78,16 +79,12 @@ impl Table {
     }
 
     pub(crate) fn map(&self) -> Arc<TableMap> {
-        self.0
-            .map
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.map.load_full()
     }
 
     /// The server that should have this hash, if one does: the short way for local operations.
     pub(crate) fn owner(&self, hash: KeyHash) -> Option<ServerId> {
-        let map = self.0.map.read().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.load();
         map.locate(hash).map(|tablet| tablet.owner)
     }
 
@@ -106,8 +103,8 @@ impl Table {
             self.is_described_by(info),
             "the tablets of a table are its own"
         );
-        let mut map = self.0.map.write().unwrap_or_else(PoisonError::into_inner);
-        *map = Arc::new(TableMap::new(info, map.generation + 1));
+        let next = |map: &Arc<TableMap>| Arc::new(TableMap::new(info, map.generation + 1));
+        self.0.map.rcu(next);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::graves::Graves;
 use crate::kind::EntryKind;
 use crate::stats::TableStats;
 use crate::varint::{Fields, VarintError, get_varint, put_varint, varint_len};
+use bytes::Bytes;
 use core::fmt;
 use pluvio_units::{
     ClusterId, KEY_MAX, LogId, ObjectVersion, SEGMENT_BYTES, SegmentId, ServerId, TableId,
@@ -31,10 +32,10 @@ const HAS_GRAVES: u8 = 0x40;
 const KIND_MASK: u8 = 0x1f;
 const CRC_BYTES: usize = 4;
 /// Longest part of an entry before the key: kind, length (≤ 4), crc, and of an object table,
-/// version, segment, timestamp, key length and graves, or a whole completion record, which is
-/// longer.
-const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::BODY_MAX;
-const _: () = assert!(Completion::BODY_MAX >= 3 * 10 + 4 + 3 + Graves::BYTES_MAX);
+/// version, segment, timestamp, key length and graves, or a completion record without
+/// output, which is longer.
+const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::FRONT_MAX;
+const _: () = assert!(Completion::FRONT_MAX >= 3 * 10 + 4 + 3 + Graves::BYTES_MAX);
 /// Longest body; bounds the length field to four bytes.
 const BODY_MAX: u64 = SEGMENT_BYTES as u64;
 
@@ -175,10 +176,12 @@ pub enum EncodeError {
 enum Tail<'a> {
     Slices(&'a [u8], &'a [u8]),
     Owned(Vec<u8>),
+    Shared(Bytes),
 }
 
 /// An entry ready to be copied to the log: header and small fields assembled, key and value still
-/// borrowed. Making one for an object, a tombstone or a completion record allocates nothing.
+/// borrowed. Making one for an object, a tombstone or a completion record allocates nothing, unless
+/// the record holds numbers of many bit fields.
 #[derive(Clone, Debug)]
 pub struct Encoded<'a> {
     head: [u8; HEAD_MAX],
@@ -233,8 +236,12 @@ impl<'a> Encoded<'a> {
                 Tail::Owned(body)
             }
             Entry::Completion(completion) => {
-                at += completion.encode_body(&mut small);
-                Tail::Slices(&[], &[])
+                let (front, rest) = completion.encode_body(&mut small);
+                at += front;
+                match rest.is_empty() {
+                    true => Tail::Slices(&[], &[]),
+                    false => Tail::Shared(rest),
+                }
             }
         };
         Self::assemble(entry.kind(), group_continues, &small[..at], tail)
@@ -301,6 +308,7 @@ impl<'a> Encoded<'a> {
         let (first, second) = match &tail {
             Tail::Slices(first, second) => (*first, *second),
             Tail::Owned(body) => (&body[..], &[][..]),
+            Tail::Shared(body) => (&body[..], &[][..]),
         };
         let body_len = small.len() + first.len() + second.len();
         if body_len as u64 > BODY_MAX {
@@ -344,6 +352,7 @@ impl<'a> Encoded<'a> {
         match &self.tail {
             Tail::Slices(first, second) => [head, first, second],
             Tail::Owned(body) => [head, body, &[]],
+            Tail::Shared(body) => [head, body, &[]],
         }
     }
 

@@ -25,7 +25,7 @@ mod segment;
 mod stats;
 mod varint;
 
-pub use completion::{Completion, Outcome};
+pub use completion::Completion;
 pub use digest::LogDigest;
 pub use entry::{
     Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ObjectFront, ObjectLens,
@@ -42,8 +42,8 @@ pub use segment::{Group, GroupEntries, SegmentIter, check_piece};
 pub use stats::{TableStat, TableStats};
 
 /// The version of everything this crate lays out. Written to every segment and frame; a reader
-/// refuses a version it does not know. Version 2 added [`Graves`].
-pub const FORMAT_VERSION: u32 = 2;
+/// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The oldest version that is read: what it lays out means the same in all since.
 pub const FORMAT_VERSION_MIN: u32 = 1;

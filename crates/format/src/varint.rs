@@ -114,6 +114,16 @@ impl<'a> Fields<'a> {
         Some(u64::from_le_bytes(*bytes))
     }
 
+    /// What is left, taken.
+    pub(crate) fn take_rest(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.rest)
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(crate) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;

@@ -1,14 +1,16 @@
 //! Every kind of entry, from one table: it comes back as it was written, no changed bit and no cut
 //! goes unnoticed, and a segment of them is walked group by group.
 
+use bytes::Bytes;
 use pluvio_format::{
     Check, Completion, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION,
-    GraveList, Graves, LogDigest, Object, Outcome, ParseError, ParseErrorKind, Parsed,
-    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, check_piece,
+    GraveList, Graves, LogDigest, Object, ParseError, ParseErrorKind, Parsed, SegmentHeader,
+    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, check_piece,
 };
+use pluvio_mutation::{Outcome, Output, Unfit};
 use pluvio_units::{
     ClientId, ClusterId, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId, SequenceNumber,
-    ServerId, TableId, VALUE_MAX,
+    ServerId, TableId, VALUE_MAX, crc32c,
 };
 use proptest::prelude::*;
 
@@ -48,6 +50,7 @@ fn example(kind: EntryKind) -> Entry<'static> {
         EntryKind::Completion => Entry::Completion(completion(Outcome::Written {
             version: ObjectVersion(12345),
             replaced: ObjectVersion(12344),
+            output: Output::Nothing,
         })),
         EntryKind::TableStats => Entry::TableStats(TableStats {
             exact: vec![TableStat {
@@ -79,6 +82,7 @@ fn the_bytes_of_a_completion_record_are_these() {
     let entry = Entry::Completion(completion(Outcome::Written {
         version: ObjectVersion(5),
         replaced: ObjectVersion(4),
+        output: Output::Nothing,
     }));
     let bytes = Encoded::new(&entry, false).unwrap().to_vec();
     #[rustfmt::skip]
@@ -96,27 +100,79 @@ fn the_bytes_of_a_completion_record_are_these() {
     assert_eq!(bytes.len(), 30, "the price of an operation with identity");
 }
 
+fn every_outcome(version: ObjectVersion) -> Vec<Outcome> {
+    let outputs = [
+        Output::Nothing,
+        Output::Integer(i64::MIN),
+        Output::Bytes(Bytes::new()),
+        Output::Bytes(Bytes::from(vec![7; VALUE_MAX])),
+        Output::Integers([Some(i64::MAX), None, Some(-1)].into()),
+        Output::Integers([].into()),
+    ];
+    let with = |output: Output| {
+        [
+            Outcome::Written {
+                version,
+                replaced: version,
+                output: output.clone(),
+            },
+            Outcome::Unchanged {
+                version,
+                output: output.clone(),
+            },
+            Outcome::Deleted {
+                version,
+                output: output.clone(),
+            },
+            Outcome::Rejected { version, output },
+        ]
+    };
+    let refused = [Unfit::NotANumber, Unfit::Overflow, Unfit::TooLong].map(Outcome::Refused);
+    outputs.into_iter().flat_map(with).chain(refused).collect()
+}
+
+/// Records of format versions 1 and 2 that this version does not write.
+#[test]
+fn sums_of_earlier_versions_are_read() {
+    let written = Completion {
+        outcome: Outcome::Refused(Unfit::Overflow),
+        ..completion(Outcome::Refused(Unfit::Overflow))
+    };
+    let bytes = Encoded::new(&Entry::Completion(written), false)
+        .unwrap()
+        .to_vec();
+    let front = &bytes[6..bytes.len() - 1];
+    for (code, field, expected) in [
+        (3, 42_u64, Output::Integer(42)),
+        (4, 0.5_f64.to_bits(), Output::Bytes("0.5".into())),
+    ] {
+        let mut body = front.to_vec();
+        body.extend([code, 5]);
+        body.extend(field.to_le_bytes());
+        let mut entry = vec![
+            EntryKind::Completion.code(),
+            u8::try_from(body.len()).unwrap(),
+        ];
+        let crc = crc32c(&[&entry, &body]);
+        entry.extend(crc.to_le_bytes());
+        entry.extend(body);
+        let parsed = Parsed::read(&entry, Check::Checksum).unwrap();
+        let Entry::Completion(read) = parsed.entry else {
+            panic!("another kind: {parsed:?}");
+        };
+        let outcome = Outcome::Written {
+            version: ObjectVersion(5),
+            replaced: ObjectVersion(0),
+            output: expected,
+        };
+        assert_eq!(read, completion(outcome));
+    }
+}
+
 #[test]
 fn every_outcome_comes_back_also_with_the_largest_numbers() {
     let version = ObjectVersion(u64::MAX);
-    let outcomes = [
-        Outcome::Written {
-            version,
-            replaced: version,
-        },
-        Outcome::Deleted { version },
-        Outcome::Added {
-            version,
-            sum: i64::MIN,
-        },
-        Outcome::AddedFloat {
-            version,
-            sum_bits: 0.1f64.to_bits(),
-        },
-        Outcome::Rejected { version },
-        Outcome::NotANumber,
-        Outcome::Overflow,
-    ];
+    let outcomes = every_outcome(version);
     for outcome in outcomes {
         let entry = Entry::Completion(Completion {
             client: ClientId(u64::MAX),

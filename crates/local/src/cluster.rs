@@ -622,7 +622,7 @@ impl LocalCluster {
 fn recovery(status: &ClusterStatus) -> String {
     let mut latest_first = status.recoveries.iter().rev();
     match latest_first.find(|recovery| !recovery.done) {
-        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.phase),
+        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.stage),
         None => String::new(),
     }
 }

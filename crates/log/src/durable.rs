@@ -1,6 +1,34 @@
-//! Durability as a type: `append` gives an [`Appended`], only
-//! [`LogSpace::confirm`](crate::LogSpace::confirm) turns it into a [`Durable`], and only a
-//! `Durable` should become a success reply.
+//! Durability as a type (rule C).
+//!
+//! ```text
+//!  append ──► Appended<T> ──LogSpace::confirm──► Durable<T> ──► success reply
+//!                 ▲                                  ▲
+//!  a slot that is marked pending ──PendingMarks──────┤  a slot without the mark, or no slot
+//! ```
+//!
+//! - DURABLE-1: only the log makes an [`Appended`], from its own appends or for the owner of the
+//!   pending marks. Only the durable position of a log, or the absence of a mark, makes a
+//!   [`Durable`].
+//! - DURABLE-2: a success reply is made from a `Durable` only. A caller cannot build one:
+//!
+//! ```compile_fail,E0423
+//! // The field is private.
+//! let forged = pluvio_log::Durable("a reply that nothing stands for");
+//! ```
+//!
+//! ```compile_fail,E0451
+//! use pluvio_log::Appended;
+//! use pluvio_units::{LogId, LogPosition};
+//! // The fields are private.
+//! let forged = Appended { log: LogId(0), position: LogPosition::default(), more: None, value: () };
+//! ```
+//!
+//! ```compile_fail,E0423
+//! // Only a log space gives the marks away, and only once.
+//! let forged = pluvio_log::PendingMarks(());
+//! ```
+//!
+//! Plain values; any thread. The durable position is advanced by one thread and read by many.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::{LogId, LogPosition, SegmentId};
@@ -14,23 +42,26 @@ pub enum Durability {
     Replicated,
 }
 
-/// Something that is in the log, up to a position, and not yet known to be durable.
+/// Something that is in the log, up to a position, and not yet known to be durable. What rests on
+/// entries of several logs waits for a position in each of them.
 #[derive(Debug)]
 #[must_use = "what was appended is not durable before LogSpace::confirm says so"]
 pub struct Appended<T> {
     log: LogId,
     position: LogPosition,
+    /// Positions in other logs. Boxed: nearly nothing has them.
+    #[allow(clippy::box_collection)]
+    more: Option<Box<Vec<(LogId, LogPosition)>>>,
     value: T,
 }
 
 impl<T> Appended<T> {
-    /// A value that counts only once `log` is durable up to `position`: for what `append` gives
-    /// back, and for answers that tell of somebody else's append (a rejected write that saw a
-    /// pending value).
-    pub fn new(log: LogId, position: LogPosition, value: T) -> Self {
+    /// A value that counts only once `log` is durable up to `position`.
+    pub(crate) fn new(log: LogId, position: LogPosition, value: T) -> Self {
         Self {
             log,
             position,
+            more: None,
             value,
         }
     }
@@ -47,6 +78,12 @@ impl<T> Appended<T> {
         self.position
     }
 
+    /// Everything to wait for: one position in each log.
+    pub fn waits(&self) -> impl Iterator<Item = (LogId, LogPosition)> + '_ {
+        let more = self.more.iter().flat_map(|more| more.iter().copied());
+        core::iter::once((self.log, self.position)).chain(more)
+    }
+
     /// The value, to be looked at but not to be shown to a client.
     #[must_use]
     pub fn pending(&self) -> &T {
@@ -58,59 +95,134 @@ impl<T> Appended<T> {
         Appended {
             log: self.log,
             position: self.position,
+            more: self.more,
             value: f(self.value),
         }
     }
 
     pub(crate) fn into_durable(self) -> Durable<T> {
-        Durable {
-            log: self.log,
-            position: self.position,
-            value: self.value,
-        }
+        Durable(self.value)
     }
 }
 
-/// Something that survives the loss of this server. Cannot be made outside of this crate.
+/// Something that survives the loss of this server, as far as its store promises that.
 #[derive(Debug)]
-pub struct Durable<T> {
-    log: LogId,
-    position: LogPosition,
-    value: T,
-}
+pub struct Durable<T>(T);
 
 impl<T> Durable<T> {
-    /// The log it is in.
-    #[must_use]
-    pub fn log(&self) -> LogId {
-        self.log
-    }
-
-    /// Where it ends in the log.
-    #[must_use]
-    pub fn position(&self) -> LogPosition {
-        self.position
-    }
-
     /// The value.
     #[must_use]
     pub fn value(&self) -> &T {
-        &self.value
+        &self.0
     }
 
     /// The value, without the proof.
     #[must_use]
     pub fn into_value(self) -> T {
-        self.value
+        self.0
     }
 
     /// Another value with the same proof.
     #[must_use]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Durable<U> {
-        Durable {
-            log: self.log,
-            position: self.position,
-            value: f(self.value),
+        Durable(f(self.0))
+    }
+}
+
+/// A value that is durable, or will be.
+#[derive(Debug)]
+#[must_use = "what is not durable yet must not be shown to a client"]
+pub enum Awaited<T> {
+    /// It is.
+    Now(Durable<T>),
+    /// It will be, unless this server is lost before.
+    Later(Appended<T>),
+}
+
+impl<T> Awaited<T> {
+    /// The value, to be looked at but not to be shown to a client.
+    #[must_use]
+    pub fn pending(&self) -> &T {
+        match self {
+            Self::Now(durable) => durable.value(),
+            Self::Later(appended) => appended.pending(),
+        }
+    }
+
+    /// The value without any proof: for a process that looks into its own store.
+    #[must_use]
+    pub fn into_pending(self) -> T {
+        match self {
+            Self::Now(durable) => durable.0,
+            Self::Later(appended) => appended.value,
+        }
+    }
+
+    /// The same wait for another value.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Awaited<U> {
+        match self {
+            Self::Now(durable) => Awaited::Now(durable.map(f)),
+            Self::Later(appended) => Awaited::Later(appended.map(f)),
+        }
+    }
+}
+
+impl<T> From<Appended<T>> for Awaited<T> {
+    fn from(appended: Appended<T>) -> Self {
+        Self::Later(appended)
+    }
+}
+
+/// The right to say what the pending marks of index slots mean: the one who owns the index has it.
+/// [`LogSpace::pending_marks`](crate::LogSpace::pending_marks) gives it away once.
+///
+/// A slot is marked when an entry is appended that the slot points to, and the mark is taken off
+/// when that entry is durable. A deleted key keeps its slot until its tombstone is durable. So a
+/// slot without the mark, and no slot, tell of nothing that could vanish.
+#[derive(Debug)]
+pub struct PendingMarks(());
+
+impl PendingMarks {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+
+    /// A value that rests on slots without marks, or on a store that promises nothing about crashes
+    /// (its logs have no replicas).
+    pub fn unmarked<T>(&self, value: T) -> Durable<T> {
+        Durable(value)
+    }
+
+    /// A value that rests on entries of marked slots, or of results: the end of the last one of
+    /// each log. Without any it is durable.
+    pub fn marked<T>(
+        &self,
+        ends: impl IntoIterator<Item = (LogId, LogPosition)>,
+        value: T,
+    ) -> Awaited<T> {
+        let mut ends = ends.into_iter();
+        let Some((log, position)) = ends.next() else {
+            return Awaited::Now(Durable(value));
+        };
+        let mut appended = Appended::new(log, position, value);
+        for (log, position) in ends {
+            appended.also(log, position);
+        }
+        Awaited::Later(appended)
+    }
+}
+
+impl<T> Appended<T> {
+    /// Waits for this position, too.
+    fn also(&mut self, log: LogId, position: LogPosition) {
+        if log == self.log {
+            self.position = self.position.max(position);
+            return;
+        }
+        let more = self.more.get_or_insert_default();
+        match more.iter_mut().find(|(known, _)| *known == log) {
+            Some((_, known)) => *known = (*known).max(position),
+            None => more.push((log, position)),
         }
     }
 }

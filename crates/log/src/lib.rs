@@ -36,7 +36,7 @@ pub use append::{
     AppendClass, CommitRefused, EntryRefs, Hook, OpenHead, SideLog, TableStatsSource,
 };
 pub use cleaner::{Cleaner, CleanerOptions, Cleaning, Liveness, TableLiveness};
-pub use durable::{Appended, Durability, Durable};
+pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };

@@ -37,18 +37,18 @@
 //!
 //! Not here: who is a member (crate server), where tablets are (coordinator).
 
-mod attempts;
-mod joining;
+mod cancel;
 mod master;
 mod migrate;
-mod number;
 mod ops;
+mod orders;
 mod recover;
+mod recovery_attempts;
 mod service;
+mod side_log;
 mod tablets;
-mod told;
-mod wanted;
 
 pub use master::{Master, MasterParts};
+pub use ops::Replies;
 pub use recover::{AddressBook, RecoveryOptions};
-pub use tablets::{LocalTable, Tablet, TabletMap, TabletPhase};
+pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase};

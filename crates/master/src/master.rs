@@ -1,21 +1,19 @@
 //! The state of a master, and what all operations share.
 
-use crate::attempts::Attempts;
 use crate::migrate::{Arrivals, Leavings};
+use crate::orders::Orders;
 use crate::recover::{AddressBook, RecoveryOptions};
-use crate::tablets::{LocalTable, OLD_MAPS_PAUSE, Tablet, TabletMap, TabletPhase};
-use crate::told::Told;
-use arc_swap::Guard;
+use crate::recovery_attempts::Attempts;
+use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
 use pluvio_env::{Env, Moment, timeout};
-use pluvio_log::{Appended, Durability, Durable};
+use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_replication::Replication;
-use pluvio_store::{Engine, EngineTable, Pending};
+use pluvio_store::{Engine, EngineTable};
 use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
     TabletSpec, TakeTablets,
 };
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -89,6 +87,13 @@ impl NotAdded {
     }
 }
 
+/// A key that is served here.
+pub(crate) struct Served<'s> {
+    pub(crate) table: &'s Arc<EngineTable>,
+    pub(crate) hash: KeyHash,
+    pub(crate) phase: TabletPhase,
+}
+
 /// See the crate's text.
 pub struct Master {
     pub(crate) env: Env,
@@ -105,7 +110,7 @@ pub struct Master {
     pub(crate) arriving: Arrivals,
     /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken
     /// before the locks of the tablets, of those that leave, and of the store's tables.
-    told: Mutex<Told>,
+    orders: Mutex<Orders>,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
@@ -131,7 +136,7 @@ impl Master {
             attempts: Attempts::default(),
             leaving: Leavings::default(),
             arriving: Arrivals::default(),
-            told: Mutex::default(),
+            orders: Mutex::default(),
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -207,8 +212,8 @@ impl Master {
             }
         }
         for spec in &request.tablets {
-            let mut told = self.told();
-            told.admit(spec.table, request.version)?;
+            let mut orders = self.orders();
+            orders.admit(spec.table, request.version)?;
             // The request is late: what is taken so was never anywhere before (MIG-7).
             if self.leaving.were_here(spec.table, spec.range) {
                 let message = "the tablet was here and has moved";
@@ -231,8 +236,8 @@ impl Master {
     /// (MASTER-6). Nothing was cut.
     pub fn split_tablet(&self, request: &SplitTabletLocal) -> Result<(), Refusal> {
         let SplitTabletLocal { version, table, at } = *request;
-        let mut told = self.told();
-        told.admit(table, version)?;
+        let mut orders = self.orders();
+        orders.admit(table, version)?;
         if self.tablets.split(table, at) {
             Ok(())
         } else {
@@ -241,8 +246,8 @@ impl Master {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a tablet, unless one is in the way, the same one included.
@@ -269,8 +274,8 @@ impl Master {
     pub async fn drop_table(&self, request: &DropTablets) {
         let table = request.table;
         let mut old = {
-            let mut told = self.told();
-            told.dropped(table, request.version);
+            let mut orders = self.orders();
+            orders.dropped(table, request.version);
             self.tablets.remove_table(table)
         };
         self.leaving.table_dropped(table);
@@ -311,20 +316,31 @@ impl Master {
         Ok(())
     }
 
-    /// The table and the phase of its tablet, if the tablet of `key` is served here (MASTER-1).
-    pub(crate) fn serving_table<'s>(
+    /// The hash of a key: as it came along, or computed now. `None` when the table is not here.
+    #[inline]
+    pub(crate) fn hash_of(
         &self,
-        snapshot: &'s Guard<Arc<BTreeMap<TableId, LocalTable>>>,
-        header: &Header,
+        snapshot: &Snapshot,
         table: TableId,
         key: &[u8],
-    ) -> Result<(&'s Arc<EngineTable>, TabletPhase), Refusal> {
-        self.check_target(header)?;
+        known: Option<KeyHash>,
+    ) -> Option<KeyHash> {
+        known.or_else(|| Some(snapshot.get(&table)?.table.hash(key)))
+    }
+
+    /// The table and the phase of its tablet, if the tablet of the hash is served here (MASTER-1).
+    pub(crate) fn serving<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        table: TableId,
+        hash: Option<KeyHash>,
+    ) -> Result<Served<'s>, Refusal> {
         let local = snapshot.get(&table).ok_or(Refusal::Refresh)?;
-        let hash: KeyHash = local.table.hash(key);
+        let hash = hash.ok_or(Refusal::Refresh)?;
         let phase = local.tablet_of(hash).ok_or(Refusal::Refresh)?.phase;
         Self::must_serve(phase)?;
-        Ok((&local.table, phase))
+        let table = &local.table;
+        Ok(Served { table, hash, phase })
     }
 
     /// What to say of a tablet in this phase, unless it is served.
@@ -386,9 +402,9 @@ impl Master {
     /// Waits until something appended is durable.
     pub(crate) async fn durable<T>(&self, mut appended: Appended<T>) -> Durable<T> {
         loop {
-            self.replication
-                .synced(appended.log(), appended.position())
-                .await;
+            for (log, position) in appended.waits() {
+                self.replication.synced(log, position).await;
+            }
             match self.store.space().confirm(appended) {
                 Ok(durable) => return durable,
                 Err(not_yet) => appended = not_yet,
@@ -396,23 +412,18 @@ impl Master {
         }
     }
 
-    pub(crate) async fn wait_durable(&self, wait: Pending) {
-        self.replication.synced(wait.log, wait.position).await;
-    }
-
-    /// An answer that rests on what somebody else appended (MASTER-2, EO-3).
-    pub(crate) fn answer_when_durable<T: Send + 'static>(
+    /// An answer that rests on what others appended (MASTER-2, EO-3).
+    pub(crate) fn answer_awaited<T: Send + 'static>(
         self: &Arc<Self>,
-        pending: Option<Pending>,
-        result: Result<T, Refusal>,
+        awaited: Awaited<T>,
     ) -> Answer<T> {
-        let Some(wait) = pending else {
-            return Answer::Now(result);
+        let appended = match awaited {
+            Awaited::Now(durable) => return Answer::Now(Ok(durable.into_value())),
+            Awaited::Later(appended) => appended,
         };
         let master = Arc::clone(self);
         Answer::Later(Box::pin(async move {
-            master.wait_durable(wait).await;
-            result
+            Ok(master.durable(appended).await.into_value())
         }))
     }
 }

@@ -118,7 +118,8 @@ fn forget_unheld(maps: &mut Vec<Weak<Snapshot>>) {
     fence(Ordering::Acquire);
 }
 
-type Snapshot = BTreeMap<TableId, LocalTable>;
+/// The tables of a master at one moment.
+pub type Snapshot = BTreeMap<TableId, LocalTable>;
 
 /// All tablets of a master.
 #[derive(Default)]

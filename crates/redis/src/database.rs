@@ -8,21 +8,22 @@
 //! - DB-3: a table that was dropped (FLUSHDB, here or elsewhere) is found out by the first
 //!   operation on it, which then looks the name up again and repeats itself, at most [`TRIES_MAX`]
 //!   times.
-//! - DB-4: a version is compared only within the table it was read from: a write or delete of what
-//!   was [`Seen`] in another table does nothing.
+//! - DB-4: conditions of a change are on existence and on values, which mean the same in every
+//!   table. Versions of different tables cannot be compared, so no condition names one.
+//! - DB-5: a change that leaves an absent object absent does not create the table.
 //!
 //! Threads: used by the event loop of its core; locks are never held over an await point, but for
 //! the turn to look up, which is a queue.
 
-use crate::failure::{in_part, of_client, of_table, worst};
+use crate::failure::{in_part, of_client, of_table, of_unfit, worst};
 use crate::reply::Failure;
-use bytes::Bytes;
 use core::time::Duration;
 use pluvio_client::{
-    Client, ClientError, CountObjectsReply, DeleteReply, EnumeratedObject, ErrorKind,
-    IncrementReply, Key, Number, Object, Parts, RejectRules, Table, WriteReply,
+    Change, Client, ClientError, CountObjectsReply, EnumeratedObject, ErrorKind, Get, Mutation,
+    Outcome, Parts, Projection, Table,
 };
-use pluvio_units::{KeyHash, ObjectVersion, TableId};
+use pluvio_mutation::{Verdict, judge, look};
+use pluvio_units::{KeyHash, TableId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -66,20 +67,25 @@ impl DatabaseId {
     }
 }
 
-/// A write that went ahead or met its reject rules.
-pub(crate) type Conditional<T> = Result<T, Refused>;
+/// A change of a key without conditions, of whichever table its database has by then.
+pub(crate) fn mutation<'a>(key: &'a [u8], change: Change<'a>) -> Mutation<'a> {
+    Mutation::new(TableId(0), key, change)
+}
 
-/// The reject rules of a write fired; the version the object has, 0 when there is none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Refused(pub(crate) ObjectVersion);
+/// A read of a key, of whichever table its database has by then.
+fn reading<'a>(key: &'a [u8], projection: Projection<'a>) -> Get<'a> {
+    Get {
+        projection,
+        ..Get::new(TableId(0), key)
+    }
+}
 
-/// An object and the table it was read from: versions of different tables cannot be compared.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
-    table: TableId,
-    version: ObjectVersion,
-    /// Its value.
-    pub(crate) value: Bytes,
+/// The outcome of a change that meets no object and makes none.
+fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
+    match judge(mutation, None) {
+        Verdict::Keep(outcome) => Some(outcome),
+        Verdict::Put(..) | Verdict::Delete(_) => None,
+    }
 }
 
 type Found = Option<Arc<Table>>;
@@ -183,283 +189,93 @@ impl Databases {
         }
     }
 
-    pub(crate) async fn read(
+    /// Applies a change to a key, in one round trip to its owner. The outcome is never
+    /// [`Outcome::Refused`]: that is a failure in Redis's words.
+    pub(crate) async fn mutate(
         &self,
         database: DatabaseId,
-        key: &[u8],
-    ) -> Result<Option<Object>, Failure> {
-        let seen = self.see(database, key).await?;
-        Ok(seen.map(|seen| Object {
-            version: seen.version,
-            value: seen.value,
-        }))
+        mutation: Mutation<'_>,
+    ) -> Result<Outcome, Failure> {
+        let mut tries = self.tries(database);
+        let outcome = loop {
+            let table = match tries.table_or(|| of_nothing(&mutation)).await? {
+                Ok(table) => table,
+                Err(outcome) => break outcome,
+            };
+            match self.client.mutate(&table, mutation).await {
+                Ok(outcome) => break outcome,
+                Err(error) => tries.again(&table, &error).await?,
+            }
+        };
+        match outcome {
+            Outcome::Refused(unfit) => Err(of_unfit(&mutation.change, unfit)),
+            done => Ok(done),
+        }
     }
 
-    /// [`Databases::read`] for a command that then writes or deletes what it read.
-    pub(crate) async fn see(
+    /// Reads what is wanted of a key, in one round trip to its owner.
+    pub(crate) async fn get(
         &self,
         database: DatabaseId,
         key: &[u8],
-    ) -> Result<Option<Seen>, Failure> {
+        projection: Projection<'_>,
+    ) -> Result<Outcome, Failure> {
+        let get = reading(key, projection);
         let mut tries = self.tries(database);
         loop {
             let Some(table) = tries.existing().await? else {
-                return Ok(None);
+                return Ok(look(&get, None));
             };
-            match self.client.read(&table, key).await {
-                Err(error) => tries.again(&table, &error).await?,
-                Ok(object) => {
-                    return Ok(object.map(|object| Seen {
-                        table: table.id(),
-                        version: object.version,
-                        value: object.value,
-                    }));
-                }
-            }
-        }
-    }
-
-    /// Writes a key if it is as it was seen, `None` for a key that did not exist; whether it was
-    /// written.
-    pub(crate) async fn replace(
-        &self,
-        database: DatabaseId,
-        key: &[u8],
-        value: Bytes,
-        seen: Option<&Seen>,
-    ) -> Result<bool, Failure> {
-        let Some(seen) = seen else {
-            // That a key does not exist means the same in every table.
-            let rules = RejectRules::unless_version(ObjectVersion(0));
-            return Ok(self.write(database, key, value, rules).await?.is_ok());
-        };
-        let Some(table) = self.table_of(database, seen) else {
-            return Ok(false);
-        };
-        let rules = RejectRules::unless_version(seen.version);
-        let written = self.client.write_if(&table, key, value, rules).await;
-        self.as_seen(database, &table, written.map(|_| ()))
-    }
-
-    /// Deletes a key if it is as it was seen; whether it was deleted.
-    pub(crate) async fn remove(
-        &self,
-        database: DatabaseId,
-        key: &[u8],
-        seen: &Seen,
-    ) -> Result<bool, Failure> {
-        let Some(table) = self.table_of(database, seen) else {
-            return Ok(false);
-        };
-        let rules = RejectRules::unless_version(seen.version);
-        let deleted = self.client.delete_if(&table, key, rules).await;
-        self.as_seen(database, &table, deleted.map(|_| ()))
-    }
-
-    /// The table of what was seen, unless this core knows of another one by now or of none.
-    fn table_of(&self, database: DatabaseId, seen: &Seen) -> Found {
-        let known = self.known(database);
-        known.filter(|table| table.id() == seen.table)
-    }
-
-    /// Whether a change of what was seen went ahead: not if the object or the table is another one
-    /// by now.
-    fn as_seen(
-        &self,
-        database: DatabaseId,
-        table: &Table,
-        changed: Result<(), ClientError>,
-    ) -> Result<bool, Failure> {
-        match changed {
-            Ok(()) => Ok(true),
-            Err(ClientError::Rejected { .. }) => Ok(false),
-            Err(error) if error.kind() == ErrorKind::NoSuchTable => {
-                self.forget(database, table.id());
-                Ok(false)
-            }
-            Err(error) => Err(of_client(&error)),
-        }
-    }
-
-    /// Whether a key exists, without fetching its value.
-    pub(crate) async fn exists(&self, database: DatabaseId, key: &[u8]) -> Result<bool, Failure> {
-        let mut tries = self.tries(database);
-        loop {
-            let Some(table) = tries.existing().await? else {
-                return Ok(false);
-            };
-            match self.client.read_if(&table, key, NOT_IF_THERE).await {
-                Ok(object) => return Ok(object.is_some()),
-                Err(ClientError::Rejected { .. }) => return Ok(true),
+            match self.client.get(&table, get).await {
+                Ok(outcome) => return Ok(outcome),
                 Err(error) => tries.again(&table, &error).await?,
             }
         }
     }
 
-    pub(crate) async fn write(
-        &self,
-        database: DatabaseId,
-        key: &[u8],
-        value: Bytes,
-        rules: RejectRules,
-    ) -> Result<Conditional<WriteReply>, Failure> {
-        let mut tries = self.tries(database);
-        loop {
-            let table = if rules.does_not_exist {
-                match tries.existing().await? {
-                    Some(table) => table,
-                    None => return Ok(Err(Refused(ObjectVersion(0)))),
-                }
-            } else {
-                tries.wanted().await?
-            };
-            match self
-                .client
-                .write_if(&table, key, value.clone(), rules)
-                .await
-            {
-                Ok(reply) => return Ok(Ok(reply)),
-                Err(ClientError::Rejected { version }) => return Ok(Err(Refused(version))),
-                Err(error) => tries.again(&table, &error).await?,
-            }
-        }
-    }
-
-    pub(crate) async fn delete(
-        &self,
-        database: DatabaseId,
-        key: &[u8],
-        rules: RejectRules,
-    ) -> Result<Conditional<DeleteReply>, Failure> {
-        let mut tries = self.tries(database);
-        loop {
-            let Some(table) = tries.existing().await? else {
-                return Ok(if rules.does_not_exist {
-                    Err(Refused(ObjectVersion(0)))
-                } else {
-                    Ok(DeleteReply::default())
-                });
-            };
-            match self.client.delete_if(&table, key, rules).await {
-                Ok(reply) => return Ok(Ok(reply)),
-                Err(ClientError::Rejected { version }) => return Ok(Err(Refused(version))),
-                Err(error) => tries.again(&table, &error).await?,
-            }
-        }
-    }
-
-    pub(crate) async fn increment(
-        &self,
-        database: DatabaseId,
-        key: &[u8],
-        by: i64,
-    ) -> Result<IncrementReply, Failure> {
-        let mut tries = self.tries(database);
-        loop {
-            let table = tries.wanted().await?;
-            match self
-                .client
-                .increment(&table, key, Number::Integer(by))
-                .await
-            {
-                Ok(reply) => return Ok(reply),
-                Err(error) => tries.again(&table, &error).await?,
-            }
-        }
-    }
-
-    /// Reads several keys. One result a key, in their order.
-    pub(crate) async fn multi_read(
+    /// [`Databases::get`] of several keys. One outcome a key, in their order.
+    pub(crate) async fn multi_get(
         &self,
         database: DatabaseId,
         keys: &[&[u8]],
-    ) -> Result<Vec<Option<Object>>, Failure> {
+        projection: Projection<'_>,
+    ) -> Result<Vec<Outcome>, Failure> {
+        let gets = keys.iter().map(|key| reading(key, projection));
         let mut tries = self.tries(database);
         loop {
             let Some(table) = tries.existing().await? else {
-                return Ok(vec![None; keys.len()]);
+                return Ok(gets.map(|get| look(&get, None)).collect());
             };
-            let items: Vec<_> = keys.iter().map(|key| Key::new(&table, key)).collect();
-            let results = self.client.multi_read(&items).await;
+            let items: Vec<_> = gets.clone().map(|get| (&*table, get)).collect();
+            let results = self.client.multi_get(&items).await;
             match results.into_iter().collect() {
-                Ok(objects) => return Ok(objects),
+                Ok(outcomes) => return Ok(outcomes),
                 Err(error) => tries.again(&table, &error).await?,
             }
         }
     }
 
-    /// Counts the keys that exist; a key counts as often as it is given.
-    pub(crate) async fn count_existing(
-        &self,
-        database: DatabaseId,
-        keys: &[&[u8]],
-    ) -> Result<u64, Failure> {
-        let mut tries = self.tries(database);
-        'again: loop {
-            let Some(table) = tries.existing().await? else {
-                return Ok(0);
-            };
-            let item = |key| Key::new(&table, key).rules(NOT_IF_THERE);
-            let items: Vec<_> = keys.iter().map(|key| item(key)).collect();
-            let mut count = 0;
-            for result in self.client.multi_read(&items).await {
-                match result {
-                    Ok(object) => count += u64::from(object.is_some()),
-                    Err(ClientError::Rejected { .. }) => count += 1,
-                    Err(error) => {
-                        tries.again(&table, &error).await?;
-                        continue 'again;
-                    }
-                }
-            }
-            return Ok(count);
-        }
-    }
-
-    /// Writes several keys, each by itself.
+    /// Applies changes to several different keys, each by itself. One outcome a change, in their
+    /// order.
     ///
     /// # Errors
-    /// That of one key that could not be written; others may have been.
-    pub(crate) async fn multi_write(
+    /// That of one change that could not be made; others may have been.
+    pub(crate) async fn multi_mutate(
         &self,
         database: DatabaseId,
-        objects: &[(&[u8], Bytes)],
-    ) -> Result<(), Failure> {
+        mutations: &[Mutation<'_>],
+    ) -> Result<Vec<Outcome>, Failure> {
         let mut tries = self.tries(database);
         loop {
-            let table = tries.wanted().await?;
-            let items: Vec<_> = objects
-                .iter()
-                .map(|(key, value)| (Key::new(&table, key), value.clone()))
-                .collect();
-            let results = self.client.multi_write(&items).await;
-            if results.iter().all(Result::is_ok) {
-                return Ok(());
-            }
-            tries.again_in_part(&table, &results).await?;
-        }
-    }
-
-    /// Deletes several different keys, each by itself: how many there were.
-    ///
-    /// # Errors
-    /// That of one key that could not be deleted; others may have been.
-    pub(crate) async fn multi_delete(
-        &self,
-        database: DatabaseId,
-        keys: &[&[u8]],
-    ) -> Result<u64, Failure> {
-        let mut tries = self.tries(database);
-        loop {
-            let Some(table) = tries.existing().await? else {
-                return Ok(0);
+            let of_nothing = || mutations.iter().map(of_nothing).collect();
+            let table = match tries.table_or(of_nothing).await? {
+                Ok(table) => table,
+                Err(outcomes) => return Ok(outcomes),
             };
-            let items: Vec<_> = keys.iter().map(|key| Key::new(&table, key)).collect();
-            let results = self.client.multi_delete(&items).await;
+            let items: Vec<_> = mutations.iter().map(|m| (&*table, *m)).collect();
+            let results = self.client.multi_mutate(&items).await;
             if results.iter().all(Result::is_ok) {
-                let replies = results.iter().flatten();
-                let deleted = replies.filter(|reply| reply.deleted != ObjectVersion(0));
-                return Ok(deleted.count() as u64);
+                return Ok(results.into_iter().flatten().collect());
             }
             tries.again_in_part(&table, &results).await?;
         }
@@ -524,14 +340,6 @@ impl Databases {
     }
 }
 
-const NOT_IF_THERE: RejectRules = RejectRules {
-    exists: true,
-    does_not_exist: false,
-    version_equal: None,
-    version_not_equal: None,
-    version_less: None,
-};
-
 /// One operation's tries to find its table.
 struct Tries<'a> {
     databases: &'a Databases,
@@ -553,6 +361,21 @@ impl Tries<'_> {
         match self.databases.known(self.database) {
             Some(table) => Ok(table),
             None => Box::pin(self.databases.create(self.database)).await,
+        }
+    }
+
+    /// The table that changes go to, created unless there is an outcome of them without objects;
+    /// that outcome when there is no table.
+    async fn table_or<T>(
+        &self,
+        of_nothing: impl FnOnce() -> Option<T>,
+    ) -> Result<Result<Arc<Table>, T>, Failure> {
+        if let Some(table) = self.databases.known(self.database) {
+            return Ok(Ok(table));
+        }
+        match of_nothing() {
+            Some(outcome) => Ok(self.existing().await?.ok_or(outcome)),
+            None => Ok(Ok(self.wanted().await?)),
         }
     }
 

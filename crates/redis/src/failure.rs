@@ -4,7 +4,7 @@
 //! and what to do.
 
 use crate::reply::Failure;
-use pluvio_client::{ClientError, ErrorKind, FatalKind, RetryReason};
+use pluvio_client::{Addend, Change, ClientError, ErrorKind, FatalKind, RetryReason, Unfit};
 use pluvio_units::VALUE_MAX;
 
 pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
@@ -24,9 +24,16 @@ pub(crate) const BAD_CURSOR: Failure = Failure::fixed("ERR invalid cursor");
 pub(crate) const BAD_DATABASE: Failure = Failure::fixed("ERR DB index is out of range");
 pub(crate) const NO_CLUSTER: Failure =
     Failure::fixed("ERR This instance has cluster support disabled");
-pub(crate) const CONTENDED: Failure = Failure::fixed(
-    "TRYAGAIN the key is changed by too many others at the same time; nothing was done",
+pub(crate) const BAD_BIT: Failure = Failure::fixed("ERR bit is not an integer or out of range");
+pub(crate) const BAD_BIT_OFFSET: Failure =
+    Failure::fixed("ERR bit offset is not an integer or out of range");
+pub(crate) const BIT_IS_NEITHER: Failure = Failure::fixed("ERR The bit argument must be 1 or 0.");
+pub(crate) const BAD_FIELD: Failure = Failure::fixed(
+    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
 );
+pub(crate) const BAD_OVERFLOW: Failure = Failure::fixed("ERR Invalid OVERFLOW type specified");
+pub(crate) const GET_ONLY: Failure =
+    Failure::fixed("ERR BITFIELD_RO only supports the GET subcommand");
 pub(crate) const OUT_OF_MEMORY: Failure =
     Failure::fixed("OOM command not allowed when used memory > 'maxmemory'.");
 pub(crate) const TOO_FEW_REPLICAS: Failure =
@@ -58,6 +65,25 @@ pub(crate) fn bad_expiry(command: &str) -> Failure {
     Failure::new(format!("ERR invalid expire time in '{command}' command"))
 }
 
+/// Why a value does not allow a change.
+pub(crate) fn of_unfit(change: &Change<'_>, unfit: Unfit) -> Failure {
+    let is_decimal = matches!(change, Change::Add(Addend::Decimal(_)));
+    match (unfit, is_decimal) {
+        (Unfit::NotANumber, false) => NOT_INTEGER,
+        (Unfit::NotANumber, true) => NOT_FLOAT,
+        (Unfit::Overflow, false) => OVERFLOW,
+        (Unfit::Overflow, true) => NOT_FINITE,
+        (Unfit::TooLong, _) => too_long(),
+    }
+}
+
+/// More operations than one BITFIELD may have.
+pub(crate) fn too_many_operations(limit: usize) -> Failure {
+    Failure::new(format!(
+        "ERR a BITFIELD has at most {limit} operations: split it into several"
+    ))
+}
+
 /// What an error of the cluster becomes: `ERR` when the command may have been executed. Clients
 /// send what was answered with `TRYAGAIN` again by themselves.
 pub(crate) fn of_client(error: &ClientError) -> Failure {
@@ -73,10 +99,6 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
         ErrorKind::TimedOut => Failure::new(format!(
             "TRYAGAIN the cluster did not do it in time: {error}"
         )),
-        ErrorKind::BadNumber => match error.fatal_kind() {
-            Some(FatalKind::Overflow) => OVERFLOW,
-            _ => NOT_INTEGER,
-        },
         ErrorKind::BadArgument if error.fatal_kind() == Some(FatalKind::ValueTooLong) => too_long(),
         _ => Failure::new(format!("ERR {error}")),
     }

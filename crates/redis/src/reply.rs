@@ -2,6 +2,7 @@
 
 use crate::number::push_integer;
 use bytes::Bytes;
+use pluvio_client::Output;
 use std::borrow::Cow;
 
 /// The version of the protocol a connection speaks.
@@ -94,6 +95,18 @@ pub enum Reply {
 impl From<Result<Self, Failure>> for Reply {
     fn from(result: Result<Self, Failure>) -> Self {
         result.unwrap_or_else(Self::Error)
+    }
+}
+
+impl From<Output> for Reply {
+    fn from(output: Output) -> Self {
+        let number = |number: Option<i64>| number.map_or(Self::Nil, Self::Integer);
+        match output {
+            Output::Nothing => Self::Nil,
+            Output::Integer(value) => Self::Integer(value),
+            Output::Bytes(bytes) => Self::Bulk(bytes),
+            Output::Integers(numbers) => Self::Array(numbers.iter().copied().map(number).collect()),
+        }
     }
 }
 

@@ -35,6 +35,14 @@ rows! {
         "cluster" "3.0.0" "Answers that this is no Redis Cluster";
     "auth" -2 own(Own::Auth), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "1.0.0" "Checks a user's name and password";
+    "bitcount" -2 data(Data::BitCount), "readonly", "read bitmap slow", ONE "RO access",
+        "bitmap" "2.6.0" "Counts the bits of a value, or of a part of it, that are 1";
+    "bitfield" -2 data(Data::BitField), "write denyoom", "write bitmap slow", ONE "RW access update variable_flags",
+        "bitmap" "3.2.0" "Reads, sets and adds to integers of any width in a value";
+    "bitfield_ro" -2 data(Data::BitFieldRo), "readonly fast", "read bitmap fast", ONE "RO access",
+        "bitmap" "6.0.0" "Reads integers of any width in a value";
+    "bitpos" -3 data(Data::BitPos), "readonly", "read bitmap slow", ONE "RO access",
+        "bitmap" "2.8.7" "Finds the first bit that is 1, or 0";
     "client" -2 BOX, "", "slow", NONE "",
         "connection" "2.4.0" "Commands about connections";
     "client|getname" 2 own(Own::ClientGetName), "noscript loading stale", "slow connection", NONE "",
@@ -137,6 +145,8 @@ rows! {
         "server" "1.0.0" "Deletes all keys of the database";
     "get" 2 data(Data::Get), "readonly fast", "read string fast", ONE "RO access",
         "string" "1.0.0" "Gives a value";
+    "getbit" 3 data(Data::GetBit), "readonly fast", "read bitmap fast", ONE "RO access",
+        "bitmap" "2.2.0" "Gives a bit of a value";
     "getdel" 2 data(Data::GetDel), "write fast", "write string fast", ONE "RW access delete",
         "string" "6.2.0" "Gives a value and deletes its key";
     "getex" -2 data(Data::GetEx), "write fast", "write string fast", ONE "RW access update",
@@ -223,6 +233,8 @@ rows! {
         "connection" "1.0.0" "Chooses the database";
     "set" -3 data(Data::Set), "write denyoom", "write string slow", ONE "RW access update variable_flags",
         "string" "1.0.0" "Sets a value; expiry options are not supported yet";
+    "setbit" 4 data(Data::SetBit), "write denyoom", "write bitmap slow", ONE "RW access update",
+        "bitmap" "2.2.0" "Sets a bit of a value and gives the old one";
     "setex" 4 now(Now::NoExpirySet), "write denyoom", "write string slow", ONE "OW update",
         "string" "2.0.0" "Not supported yet: keys do not expire";
     "setnx" 3 data(Data::SetNx), "write denyoom fast", "write string fast", ONE "OW insert",

@@ -1,12 +1,11 @@
-//! This server's own master, for the client library inside its front ends.
+//! The master of this process, as the client library sees it.
 
 use pluvio_client::LocalMaster;
 use pluvio_master::Master;
 use pluvio_units::{CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId};
 use pluvio_wire::{
-    Answer, CountObjects, CountObjectsReply, Delete, DeleteReply, Enumerate, EnumerateReply,
-    Header, Increment, IncrementReply, MultiDelete, MultiDeleteReply, MultiRead, MultiReadReply,
-    MultiWrite, MultiWriteReply, Read, ReadReply, Refusal, Write, WriteReply,
+    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
+    Refusal, Results,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -32,61 +31,37 @@ impl LocalMaster for Local {
     fn owns(&self) -> ServerId {
         self.0.get().map_or(ServerId(0), |master| master.id())
     }
-    fn read(&self, _core: CoreId, header: &Header, request: Read) -> Answer<ReadReply> {
-        self.with(|master| master.read(header, &request))
+
+    fn get(&self, _core: CoreId, header: &Header, gets: &[Get<'_>]) -> Answer<Results> {
+        self.with(|master| master.get(header, gets.iter().copied()))
     }
-    fn write(&self, core: CoreId, header: &Header, request: Write) -> Answer<WriteReply> {
-        self.with(|master| master.write(log_of(core), header, &request))
-    }
-    fn delete(&self, core: CoreId, header: &Header, request: Delete) -> Answer<DeleteReply> {
-        self.with(|master| master.delete(log_of(core), header, &request))
-    }
-    fn increment(
+
+    fn mutate(
         &self,
         core: CoreId,
         header: &Header,
-        request: Increment,
-    ) -> Answer<IncrementReply> {
-        self.with(|master| master.increment(log_of(core), header, &request))
+        mutations: &[Mutation<'_>],
+        ordered: bool,
+    ) -> Answer<Results> {
+        let items = mutations.iter().copied();
+        self.with(|master| master.mutate(log_of(core), header, items, ordered))
     }
-    fn multi_read(
-        &self,
-        _core: CoreId,
-        header: &Header,
-        request: MultiRead,
-    ) -> Answer<MultiReadReply> {
-        self.with(|master| master.multi_read(header, request))
-    }
-    fn multi_write(
-        &self,
-        core: CoreId,
-        header: &Header,
-        request: MultiWrite,
-    ) -> Answer<MultiWriteReply> {
-        self.with(|master| master.multi_write(log_of(core), header, request))
-    }
-    fn multi_delete(
-        &self,
-        core: CoreId,
-        header: &Header,
-        request: MultiDelete,
-    ) -> Answer<MultiDeleteReply> {
-        self.with(|master| master.multi_delete(log_of(core), header, request))
-    }
+
     fn enumerate(
         &self,
         _core: CoreId,
         header: &Header,
-        request: Enumerate,
+        request: &Enumerate,
     ) -> Answer<EnumerateReply> {
-        self.with(|master| master.enumerate(header, &request))
+        self.with(|master| master.enumerate(header, request))
     }
+
     fn count(
         &self,
         _core: CoreId,
         header: &Header,
-        request: CountObjects,
+        request: &CountObjects,
     ) -> Answer<CountObjectsReply> {
-        self.with(|master| master.count(header, &request))
+        self.with(|master| master.count(header, request))
     }
 }

@@ -9,10 +9,10 @@ use pluvio_env::{Frame, Handled, Peer, Service};
 use pluvio_master::Master;
 use pluvio_units::CoreId;
 use pluvio_wire::{
-    Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData, GetServerStatus,
-    GetTabletData, Header, IsReplicaNeeded, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request,
-    RetryReason, SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList,
-    WriteReplica, decode, reply,
+    BackupOp, Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
+    GetServerStatus, GetTabletData, Header, IsReplicaNeeded, MasterOp, Opcode, Ping, ReceiveTablet,
+    Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal,
+    StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,98 +82,98 @@ impl Service for ServerService {
 
 impl ServerService {
     fn dispatch(&self, opcode: Opcode, core: CoreId, frame: &Frame) -> Handled {
-        match opcode {
-            Opcode::Read
-            | Opcode::Write
-            | Opcode::Delete
-            | Opcode::Increment
-            | Opcode::MultiRead
-            | Opcode::MultiWrite
-            | Opcode::MultiDelete
-            | Opcode::Enumerate
-            | Opcode::CountObjects => self.data(opcode, core, frame),
-            Opcode::WriteReplica => self.backup::<WriteReplica, _>(frame, |backup, r| async move {
-                backup.write_replica(core, r).await
-            }),
-            Opcode::FreeReplica => self.backup::<FreeReplica, _>(frame, |backup, r| async move {
-                backup.free_replica(core, r).await
-            }),
-            Opcode::StartRecovery => self
-                .backup::<StartRecovery, _>(frame, |backup, r| async move {
-                    backup.start_recovery(r).await
-                }),
-            Opcode::SetPartitions => self
-                .backup::<SetPartitions, _>(frame, |backup, r| async move {
-                    backup.set_partitions(core, r).await
-                }),
-            Opcode::GetRecoveryData => self
-                .backup::<GetRecoveryData, _>(frame, |backup, r| async move {
-                    backup.get_recovery_data(core, r).await
-                }),
-            Opcode::TakeTablets => self
-                .master_later::<TakeTablets, _>(frame, |master, r| async move {
-                    master.take_tablets(&r).await
-                }),
-            Opcode::Recover => {
-                self.master_now::<Recover>(frame, |master, r| master.recover(core, log_of(core), r))
-            }
-            Opcode::ReceiveTablet => self.master_now::<ReceiveTablet>(frame, |master, r| {
-                master.receive_tablet(core, log_of(core), r)
-            }),
-            Opcode::GetTabletData => self
-                .master_later::<GetTabletData, _>(frame, |master, r| async move {
-                    master.give_tablet_data(r).await
-                }),
-            Opcode::EndMigration => self
-                .master_later::<EndMigration, _>(frame, |master, r| async move {
-                    master.end_migration(core, r).await
-                }),
-            Opcode::DropTablets => {
-                self.master_later::<DropTablets, _>(frame, |master, r| async move {
-                    master.drop_table(&r).await;
-                    Ok(())
-                })
-            }
-            Opcode::SplitTabletLocal => {
-                self.master_now::<SplitTabletLocal>(frame, |master, r| master.split_tablet(&r))
-            }
-            Opcode::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
-                master.replication().is_replica_needed(&r)
-            }),
-            Opcode::Ping => decoded::<Ping>(frame, |_, ping| {
-                let mut answer = self.membership.answer_ping(ping.from);
-                // LEASE-1: a server that is being recovered asks its backups whether it still
-                // serves.
-                answer.caller_is_member &= !self.backup.is_fenced(ping.from);
-                now::<Ping>(&Ok(answer))
-            }),
-            Opcode::UpdateServerList => decoded::<UpdateServerList>(frame, |header, update| {
-                now::<UpdateServerList>(&self.take_list(header, update))
-            }),
-            Opcode::GetServerStatus => decoded::<GetServerStatus>(frame, |_, _| {
-                now::<GetServerStatus>(&Ok(self.status.read()))
-            }),
-            Opcode::RecoveryMasterFinished
-            | Opcode::TabletReceived
-            | Opcode::MigrateTablet
-            | Opcode::GetMigration
-            | Opcode::Enlist
-            | Opcode::HintServerCrashed
-            | Opcode::GetServerList
-            | Opcode::SetReplicationEpoch
-            | Opcode::GetTable
-            | Opcode::CreateTable
-            | Opcode::DropTable
-            | Opcode::ListTables
-            | Opcode::SplitTablet
-            | Opcode::GetClusterStatus
-            | Opcode::GetLeader => {
+        match opcode.by_role() {
+            RoleOp::Data(op) => match self.master() {
+                Ok(master) => master.handle_data(op, log_of(core), frame),
+                Err(refusal) => refuse(opcode as u16, refusal),
+            },
+            RoleOp::Master(op) => self.master_op(op, core, frame),
+            RoleOp::Backup(op) => self.backup_op(op, core, frame),
+            RoleOp::Any(op) => self.server_op(op, frame),
+            RoleOp::Coordinator(_) => {
                 let what = format!(
                     "{} is answered by the coordinator; this is a server",
                     opcode.name()
                 );
                 refuse(opcode as u16, Refusal::fatal(FatalKind::Unsupported, what))
             }
+        }
+    }
+
+    fn master_op(&self, op: MasterOp, core: CoreId, frame: &Frame) -> Handled {
+        match op {
+            MasterOp::TakeTablets => self
+                .master_later::<TakeTablets, _>(frame, |master, r| async move {
+                    master.take_tablets(&r).await
+                }),
+            MasterOp::Recover => {
+                self.master_now::<Recover>(frame, |master, r| master.recover(core, log_of(core), r))
+            }
+            MasterOp::ReceiveTablet => self.master_now::<ReceiveTablet>(frame, |master, r| {
+                master.receive_tablet(core, log_of(core), r)
+            }),
+            MasterOp::GetTabletData => self
+                .master_later::<GetTabletData, _>(frame, |master, r| async move {
+                    master.give_tablet_data(r).await
+                }),
+            MasterOp::EndMigration => self
+                .master_later::<EndMigration, _>(frame, |master, r| async move {
+                    master.end_migration(core, r).await
+                }),
+            MasterOp::DropTablets => {
+                self.master_later::<DropTablets, _>(frame, |master, r| async move {
+                    master.drop_table(&r).await;
+                    Ok(())
+                })
+            }
+            MasterOp::SplitTabletLocal => {
+                self.master_now::<SplitTabletLocal>(frame, |master, r| master.split_tablet(&r))
+            }
+            MasterOp::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
+                master.replication().is_replica_needed(&r)
+            }),
+        }
+    }
+
+    fn backup_op(&self, op: BackupOp, core: CoreId, frame: &Frame) -> Handled {
+        match op {
+            BackupOp::WriteReplica => self
+                .backup::<WriteReplica, _>(frame, |backup, r| async move {
+                    backup.write_replica(core, r).await
+                }),
+            BackupOp::FreeReplica => self.backup::<FreeReplica, _>(frame, |backup, r| async move {
+                backup.free_replica(core, r).await
+            }),
+            BackupOp::StartRecovery => self
+                .backup::<StartRecovery, _>(frame, |backup, r| async move {
+                    backup.start_recovery(r).await
+                }),
+            BackupOp::SetPartitions => self
+                .backup::<SetPartitions, _>(frame, |backup, r| async move {
+                    backup.set_partitions(core, r).await
+                }),
+            BackupOp::GetRecoveryData => self
+                .backup::<GetRecoveryData, _>(frame, |backup, r| async move {
+                    backup.get_recovery_data(core, r).await
+                }),
+        }
+    }
+
+    fn server_op(&self, op: ServerOp, frame: &Frame) -> Handled {
+        match op {
+            ServerOp::Ping => decoded::<Ping>(frame, |_, ping| {
+                let mut answer = self.membership.answer_ping(ping.from);
+                // LEASE-1: a server that is being recovered asks its backups whether it still
+                // serves.
+                answer.caller_is_member &= !self.backup.is_fenced(ping.from);
+                now::<Ping>(&Ok(answer))
+            }),
+            ServerOp::UpdateServerList => decoded::<UpdateServerList>(frame, |header, update| {
+                now::<UpdateServerList>(&self.take_list(header, update))
+            }),
+            ServerOp::GetServerStatus => decoded::<GetServerStatus>(frame, |_, _| {
+                now::<GetServerStatus>(&Ok(self.status.read()))
+            }),
         }
     }
 
@@ -190,15 +190,6 @@ impl ServerService {
             Ok(())
         } else {
             Err(Refusal::Refresh)
-        }
-    }
-
-    fn data(&self, opcode: Opcode, core: CoreId, frame: &Frame) -> Handled {
-        match self.master() {
-            Ok(master) => master
-                .handle_data(opcode, log_of(core), frame)
-                .expect("data operations are the master's"),
-            Err(refusal) => refuse(opcode as u16, refusal),
         }
     }
 

@@ -124,8 +124,8 @@ fn both_backups_away(seed: u64) -> bool {
     let now = rig.status();
     let recovery = now.recoveries.iter().find(|r| r.crashed == id);
     let recovery = recovery.expect("it is being recovered");
-    let (before, named) = recovery
-        .phase
+    let stage = recovery.stage.to_string();
+    let (before, named) = stage
         .split_once("segments are missing (")
         .unwrap_or_else(|| panic!("seed {seed}: {recovery:?}"));
     assert!(!recovery.done && before.contains("not complete"));
@@ -149,7 +149,7 @@ fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId,
     let recovery = now.recoveries.iter().find(|r| r.crashed == id);
     let recovery = recovery.expect("it is being recovered");
     assert!(
-        !recovery.done && recovery.phase.contains(why),
+        !recovery.done && recovery.stage.to_string().contains(why),
         "{recovery:?}"
     );
     for i in (0..5).filter(|i| *i != weak && *i != master) {

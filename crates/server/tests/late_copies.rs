@@ -6,16 +6,17 @@
 
 mod rig;
 
-use bytes::Bytes;
 use pluvio_client::Table;
 use pluvio_env::Address;
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, MetadataVersion, OperationId, SegmentId, SequenceNumber,
+    ClientId, HashRange, KeyHash, MetadataVersion, OperationId, SegmentId, SequenceNumber, TableId,
 };
+use pluvio_wire::{Addend, Change, Mutation, Outcome, Output};
 use pluvio_wire::{
-    DropTablets, FatalKind, Header, Increment, Number, RejectRules, Request, RpcError,
-    SplitTabletLocal, TabletSpec, TakeTablets, Write, call,
+    DropTablets, FatalKind, Header, Request, RpcError, SplitTabletLocal, TabletSpec, TakeTablets,
+    call,
 };
+use rig::objects::mutate;
 use rig::{LONG, Rig};
 use std::time::Duration;
 
@@ -35,16 +36,28 @@ fn table_at(rig: &Rig, owner: Option<usize>) -> Table {
     found.expect("one of many tables goes to each server")
 }
 
-/// Sends one attempt of an operation of one client that has the results of all before it.
-fn send<R: Request + Sync + 'static>(
-    rig: &Rig,
-    of: usize,
-    sequence: u64,
-    request: R,
-) -> Result<R::Reply, RpcError>
+/// Sends a request to a server.
+fn send<R: Request + Sync + 'static>(rig: &Rig, of: usize, request: R) -> Result<R::Reply, RpcError>
 where
     R::Reply: 'static,
 {
+    let env = rig.client.env.clone();
+    let header = Header::to(rig.server(of).expect("it has started").id());
+    rig.run(&rig.client, async move {
+        let to = Address::from(&*format!("server-{of}"));
+        let limit = Duration::from_secs(1);
+        call(&*env.network, &to, header, &request, limit).await
+    })
+}
+
+/// Sends one attempt of an operation of one client that has the results of all before it.
+fn change(
+    rig: &Rig,
+    of: usize,
+    sequence: u64,
+    table: TableId,
+    change: Change<'static>,
+) -> Result<Outcome, RpcError> {
     let operation = OperationId {
         client: ClientId(7_000_000),
         sequence: SequenceNumber(sequence),
@@ -59,7 +72,8 @@ where
     rig.run(&rig.client, async move {
         let to = Address::from(&*format!("server-{of}"));
         let limit = Duration::from_secs(1);
-        call(&*env.network, &to, header, &request, limit).await
+        let mutation = Mutation::new(table, KEY, change);
+        mutate(&*env.network, &to, header, &mutation, limit).await
     })
 }
 
@@ -75,30 +89,23 @@ fn a_late_copy_is_not_executed_when_its_tablet_has_come_back() {
         let first = rig.owner(&table, KEY).expect("somebody serves it");
         let second = (first + 1) % 3;
         let other = table_at(&rig, Some(second));
-        let increment = || Increment {
-            table: table.id(),
-            key: KEY.to_vec(),
-            rules: RejectRules::default(),
-            by: Number::Integer(1),
+        let increment = |server, sequence| {
+            let add = Change::Add(Addend::Integer(1));
+            change(&rig, server, sequence, table.id(), add)
         };
         rig.migrate(&table, second);
-        let done = send(&rig, second, 17, increment()).unwrap();
-        assert_eq!(done.value, Number::Integer(1));
-        let write = Write {
-            table: other.id(),
-            key: KEY.to_vec(),
-            rules: RejectRules::default(),
-            value: Bytes::new(),
-        };
-        send(&rig, second, 18, write).unwrap();
+        let done = increment(second, 17).unwrap();
+        assert_eq!(done.output(), &Output::Integer(1));
+        let write = Change::Put(b"".as_slice().into());
+        change(&rig, second, 18, other.id(), write).unwrap();
         rig.migrate(&table, first);
 
-        let late = send(&rig, first, 17, increment());
+        let late = increment(first, 17);
         let forgotten = matches!(&late, Err(RpcError::Refused(refusal))
             if refusal.fatal_kind() == Some(FatalKind::ResultForgotten));
         assert!(forgotten, "seed {seed}: {late:?}");
-        let next = send(&rig, first, 19, increment()).unwrap();
-        assert_eq!(next.value, Number::Integer(2), "seed {seed}");
+        let next = increment(first, 19).unwrap();
+        assert_eq!(next.output(), &Output::Integer(2), "seed {seed}");
     }
 }
 
@@ -128,11 +135,11 @@ fn what_is_older_than_what_was_said_of_a_table_is_refused() {
     rig.all_started();
     let table = table_at(&rig, None);
     let owner = rig.owner(&table, KEY).expect("somebody serves it");
-    let send = |request| send(&rig, owner, 1, request);
+    let send = |request| send(&rig, owner, request);
     let cut = |version, at| {
         let (table, at) = (table.id(), KeyHash(at));
         let version = MetadataVersion(version);
-        self::send(&rig, owner, 1, SplitTabletLocal { version, table, at })
+        self::send(&rig, owner, SplitTabletLocal { version, table, at })
     };
     let ranges = || {
         let server = rig.server(owner).expect("it has started");
@@ -160,7 +167,7 @@ fn what_is_older_than_what_was_said_of_a_table_is_refused() {
             version,
             table: table.id(),
         };
-        self::send(&rig, owner, 1, drop).expect("it is dropped");
+        self::send(&rig, owner, drop).expect("it is dropped");
     }
     for version in [older, newer + 9] {
         let late = send(take(&table, MetadataVersion(version)));
@@ -179,7 +186,7 @@ fn a_late_request_to_take_a_tablet_is_refused_where_it_has_moved_away() {
     let table = table_at(&rig, None);
     let first = rig.owner(&table, KEY).expect("somebody serves it");
     // Newer than all that was said of the table, so that only its departure speaks against it.
-    let take = || send(&rig, first, 1, take(&table, MetadataVersion(1 << 40)));
+    let take = || send(&rig, first, take(&table, MetadataVersion(1 << 40)));
     take().expect("it has it, as it would if the first answer had been lost");
     let second = (first + 1) % 3;
     rig.migrate(&table, second);

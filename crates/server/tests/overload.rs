@@ -9,10 +9,8 @@ use bytes::Bytes;
 use pluvio_env::{Address, Env};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{ServerId, TableId};
-use pluvio_wire::{
-    GetClusterStatus, Header, Ping, Refusal, RejectRules, RetryReason, RpcError, Write, call,
-};
-use rig::{LONG, Rig};
+use pluvio_wire::{GetClusterStatus, Header, Ping, Refusal, RetryReason, RpcError, call};
+use rig::{LONG, Rig, objects};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,11 +35,17 @@ struct Counts {
 }
 
 /// Writes until it is done, however often it has to come again.
-async fn insist(env: Env, server: usize, id: ServerId, write: Write, counts: Arc<Counts>) {
+async fn insist(
+    env: Env,
+    server: usize,
+    id: ServerId,
+    (table, key, value): (TableId, Vec<u8>, Vec<u8>),
+    counts: Arc<Counts>,
+) {
     let to = Address::from(&*format!("server-{server}"));
     loop {
-        let asked = call(&*env.network, &to, Header::to(id), &write, LONG).await;
-        match asked {
+        let object = (table, &key[..], &value[..]);
+        match objects::write(&*env.network, &to, Header::to(id), object, LONG).await {
             Ok(_) => break,
             Err(RpcError::Refused(Refusal::Retry { after_us, why, .. })) => {
                 if why == RetryReason::Busy {
@@ -100,12 +104,8 @@ fn servers_that_all_wait_for_each_other_with_all_buffers_full_get_through() {
         let keys = keys_of(&rig, &table, server);
         assert_eq!(keys.len(), KEYS, "server {server} has a tablet");
         for writer in 0..WRITERS {
-            let write = Write {
-                table: TableId(table.id().0),
-                key: keys[writer % KEYS].clone(),
-                rules: RejectRules::default(),
-                value: Bytes::from(vec![writer as u8; VALUE]),
-            };
+            let value = vec![writer as u8; VALUE];
+            let write = (table.id(), keys[writer % KEYS].clone(), value);
             let (env, also) = (rig.client.env.clone(), counts.clone());
             rig.sim
                 .spawn(rig.client.id, "write", insist(env, server, id, write, also));
@@ -221,7 +221,7 @@ fn slowest_write_beside_a_slow_disk(seed: u64) -> Option<Duration> {
 fn what_fits_only_without_dead_objects_is_recovered() {
     const LIVE: u32 = 200;
     const CHANGED: u32 = 180;
-    const OTHERS: u32 = 180;
+    const OTHERS: u32 = 200;
     let _marks = pluvio_units::Marks::to_reach(&["recovery-memory-full"]);
     let mut rig = Rig::of(11, 2, 1);
     rig.all_started();

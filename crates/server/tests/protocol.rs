@@ -15,10 +15,10 @@ use pluvio_units::{
     SEGMENT_BYTES, SegmentId, SequenceNumber, Size, TableId,
 };
 use pluvio_wire::{
-    DropTablets, Header, Read, Recover, RecoverySegment, Refusal, RejectRules, RetryReason,
-    RpcError, TabletSpec, TakeTablets, Write, call,
+    DropTablets, Header, Recover, RecoverySegment, Refusal, RetryReason, RpcError, TabletSpec,
+    TakeTablets, call,
 };
-use rig::{FrameOnDisk, LONG, Rig};
+use rig::{FrameOnDisk, LONG, Rig, objects};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -51,14 +51,12 @@ fn zombie_reads(seed: u64) {
     rig.sim.spawn(rig.client.id, "stubborn reader", async move {
         loop {
             let sent = env.clock.now();
-            let read = Read {
-                table: table_id,
-                key: b"key 0".to_vec(),
-                rules: RejectRules::default(),
-            };
             let limit = Duration::from_millis(100);
-            if let Ok(reply) = call(&*env.network, &address, Header::to(id), &read, limit).await {
-                also.lock().unwrap().push((sent, reply.value));
+            let (header, object) = (Header::to(id), (table_id, b"key 0".as_slice()));
+            let read = objects::read(&*env.network, &address, header, object, limit).await;
+            if let Ok(found) = read {
+                let value = found.map_or_else(Bytes::new, |(_, value)| value.into());
+                also.lock().unwrap().push((sent, value));
             }
             env.clock.sleep(Duration::from_millis(5)).await;
         }
@@ -340,16 +338,12 @@ fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
     let server = rig.server(owner).expect("it has started");
     let write = |cluster| {
         let env = rig.client.env.clone();
-        let request = Write {
-            table: table.id(),
-            key: b"key 0".to_vec(),
-            rules: RejectRules::default(),
-            value: Bytes::from("new"),
-        };
+        let table = table.id();
         let header = Header::within(cluster, server.id());
         let address = Address::from(&*format!("server-{owner}"));
         rig.run(&rig.client, async move {
-            call(&*env.network, &address, header, &request, LONG).await
+            let object = (table, b"key 0".as_slice(), b"new".as_slice());
+            objects::write(&*env.network, &address, header, object, LONG).await
         })
     };
     let foreign = write(ClusterId(server.cluster().0 ^ 1));
@@ -384,22 +378,18 @@ fn a_duplicate_of_an_operation_that_runs_is_told_to_come_again() {
     };
     let write = || {
         let env = rig.client.env.clone();
-        let request = Write {
-            table: table.id(),
-            key: b"key 0".to_vec(),
-            rules: RejectRules::default(),
-            value: Bytes::from("new"),
-        };
+        let table = table.id();
         let address = Address::from(&*format!("server-{owner}"));
         rig.run(&rig.client, async move {
             let limit = Duration::from_secs(1);
-            call(&*env.network, &address, header, &request, limit).await
+            let object = (table, b"key 0".as_slice(), b"new".as_slice());
+            objects::write(&*env.network, &address, header, object, limit).await
         })
     };
     let place = (table.id(), table.hash(b"key 0"));
     // No time at which anybody would forget the client.
     let now = Duration::from_secs(1 << 40);
-    let running = work.store().completions().admit(operation, place, now);
+    let running = work.store().admit(operation, place, now);
     let refused = write().expect_err("it runs");
     let in_progress = matches!(
         refused,
@@ -581,34 +571,18 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
         }
         let to = Address::from(&*format!("server-{owner}"));
         let (env, at, table_id) = (rig.client.env.clone(), to.clone(), table.id());
-        let (write, read) = (
-            Write {
-                table: table_id,
-                key: b"key 0".to_vec(),
-                rules: RejectRules::default(),
-                value: Bytes::from("taken back"),
-            },
-            Read {
-                table: table_id,
-                key: b"key 0".to_vec(),
-                rules: RejectRules::default(),
-            },
-        );
         // Less than its lease lasts: it would answer if it had something to show.
         let limit = Duration::from_millis(300);
         rig.sim.spawn(rig.client.id, "writer", async move {
-            let written = call(&*env.network, &at, Header::to(id), &write, limit).await;
+            let object = (table_id, b"key 0".as_slice(), b"taken back".as_slice());
+            let written = objects::write(&*env.network, &at, Header::to(id), object, limit).await;
             assert!(written.is_err(), "{written:?}");
         });
         rig.sim.run_for(Duration::from_millis(50));
         let ask = |key: Vec<u8>| {
             let (env, to) = (rig.client.env.clone(), to.clone());
-            let read = Read {
-                key,
-                ..read.clone()
-            };
             rig.run(&rig.client, async move {
-                call(&*env.network, &to, Header::to(id), &read, limit).await
+                objects::read(&*env.network, &to, Header::to(id), (table_id, &key), limit).await
             })
         };
         let seen = ask(b"key 0".to_vec());

@@ -16,12 +16,12 @@ use pluvio_units::{
     HashRange, Marks, MetadataVersion, RecoveryId, SegmentId, ServerId, ServerListVersion,
 };
 use pluvio_wire::{
-    FatalKind, GetRecoveryData, Header, Opcode, Ping, Read, Recover, RecoveryMasterFinished,
-    RecoveryMasterFinishedReply, RecoverySegment, Refusal, RejectRules, ReplayStats, ReplicaInfo,
-    Request, RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
-    StartRecovery, TabletSpec, TakeTablets, UpdateServerList, Write, call, decode, reply,
+    FatalKind, GetRecoveryData, Header, Opcode, Ping, Recover, RecoveryMasterFinished,
+    RecoveryMasterFinishedReply, RecoverySegment, Refusal, ReplayStats, ReplicaInfo, Request,
+    RetryReason, RpcError, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
+    StartRecovery, TabletSpec, TakeTablets, UpdateServerList, call, decode, reply,
 };
-use rig::{LONG, Rig};
+use rig::{LONG, Rig, objects};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -88,6 +88,32 @@ impl Scene {
             let to = Address::from(&*format!("server-{of}"));
             call(&*env.network, &to, Header::to(id), &request, 5 * SECOND).await
         })
+    }
+
+    /// What the master has of the table that is recovered.
+    fn read(&self, key: &[u8]) -> Option<(pluvio_units::ObjectVersion, Vec<u8>)> {
+        let (env, id) = (self.rig.client.env.clone(), self.id(self.master));
+        let (to, table) = (self.address(), self.table.id());
+        let key = key.to_vec();
+        let read = self.rig.run(&self.rig.client, async move {
+            let header = Header::to(id);
+            objects::read(&*env.network, &to, header, (table, &key), 5 * SECOND).await
+        });
+        read.unwrap()
+    }
+
+    /// Writes to a table of the master's own.
+    fn write(&self, key: String) -> Result<pluvio_wire::Outcome, RpcError> {
+        let (env, id) = (self.rig.client.env.clone(), self.id(self.master));
+        let (to, table) = (self.address(), self.own.id());
+        self.rig.run(&self.rig.client, async move {
+            let object = (table, key.as_bytes(), &[2; VALUE][..]);
+            objects::write(&*env.network, &to, Header::to(id), object, 5 * SECOND).await
+        })
+    }
+
+    fn address(&self) -> Address {
+        Address::from(&*format!("server-{}", self.master))
     }
 
     fn work(&self) -> Arc<Master> {
@@ -402,13 +428,9 @@ fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_on
     let served = || scene.rig.owner(&scene.table, b"key 0") == Some(scene.master);
     scene.rig.sim.run_until(served, LONG).unwrap();
     for i in 0..OBJECTS {
-        let read = Read {
-            table: scene.table.id(),
-            key: format!("key {i}").into_bytes(),
-            rules: RejectRules::default(),
-        };
-        let found = scene.ask(scene.master, read).unwrap();
-        assert_eq!(found.value.len(), VALUE, "key {i}");
+        let key = format!("key {i}").into_bytes();
+        let (_, value) = scene.read(&key).expect("it is there");
+        assert_eq!(value.len(), VALUE, "key {i}");
     }
 }
 
@@ -580,13 +602,7 @@ fn what_nobody_has_decided_about_is_not_cleaned_and_leaves_nothing_behind() {
 fn fill_memory(scene: &Scene) {
     for i in 0.. {
         assert!(i < 1000, "memory has an end");
-        let write = Write {
-            table: scene.own.id(),
-            key: format!("more {i}").into_bytes(),
-            rules: RejectRules::default(),
-            value: Bytes::from(vec![2; VALUE]),
-        };
-        match scene.ask(scene.master, write) {
+        match scene.write(format!("more {i}")) {
             Ok(_) => {}
             Err(RpcError::Refused(Refusal::Retry { why, .. })) => {
                 assert_eq!(why, RetryReason::MemoryFull, "write {i}");

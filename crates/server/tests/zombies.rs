@@ -11,8 +11,8 @@ use pluvio_coordinator::CoordinatorOptions;
 use pluvio_env::{Address, Moment};
 use pluvio_sim::DiskFaults;
 use pluvio_units::ServerId;
-use pluvio_wire::{Header, Read, RejectRules, Write, call};
-use rig::{LONG, Rig};
+use pluvio_wire::Header;
+use rig::{LONG, Rig, objects};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,24 +50,18 @@ fn ask(rig: &Rig, table: &Table, zombie: (usize, ServerId), answers: &Arc<Mutex<
         rig.sim.spawn(rig.client.id, "stubborn", async move {
             for turn in 0_u32.. {
                 let sent = env.clock.now();
-                let rules = RejectRules::default();
-                let read = Read {
-                    table,
-                    key: b"shared".to_vec(),
-                    rules,
-                };
-                if let Ok(reply) = call(&*env.network, &address, header, &read, PATIENCE).await {
-                    answers.lock().unwrap().reads.push((sent, reply.value));
+                let object = (table, b"shared".as_slice());
+                let read = objects::read(&*env.network, &address, header, object, PATIENCE).await;
+                if let Ok(found) = read {
+                    let value = found.map(|(_, value)| Bytes::from(value));
+                    let value = value.unwrap_or_default();
+                    answers.lock().unwrap().reads.push((sent, value));
                 }
                 let key = format!("of {client}, {turn}");
-                let write = Write {
-                    table,
-                    key: key.clone().into_bytes(),
-                    rules,
-                    value: Bytes::from("here"),
-                };
+                let object = (table, key.as_bytes(), b"here".as_slice());
                 let sent = env.clock.now();
-                let written = call(&*env.network, &address, header, &write, PATIENCE).await;
+                let written =
+                    objects::write(&*env.network, &address, header, object, PATIENCE).await;
                 if written.is_ok() {
                     answers.lock().unwrap().written.push((sent, key));
                 }

@@ -30,7 +30,8 @@ use pluvio_log::{
     Cleaner, CleanerOptions, Cleaning, Durability, LogOptions, LogSpace, LogStats, Segment,
     Tombstones,
 };
-use pluvio_store::{Change, Engine, EngineError, EngineOptions, EngineTable};
+use pluvio_mutation::{Change, Mutation};
+use pluvio_store::{Engine, EngineError, EngineOptions, EngineTable, Site};
 use pluvio_units::{HashRange, LogId, LogPosition, Pace, Size, TableId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -179,10 +180,14 @@ impl Run<'_> {
         let key = key.to_le_bytes();
         let now_s = self.now_s.load(Ordering::Relaxed);
         loop {
-            let updated = self.store.update(log, &self.table, &key, now_s, |_| {
-                Ok::<_, ()>(Change::Put(value.into()))
-            });
-            match updated {
+            let site = Site {
+                log,
+                table: &self.table,
+                hash: self.table.hash(&key),
+                now_s,
+            };
+            let put = Mutation::new(self.table.id(), &key, Change::Put(value.into()));
+            match self.store.apply(&site, &put, None) {
                 Ok(_) => return,
                 Err(EngineError::Full { .. }) => {
                     self.refused.fetch_add(1, Ordering::Relaxed);

@@ -28,14 +28,19 @@
 //!   acknowledgements, and for as long. Otherwise a late copy of an acknowledged operation would be
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
+//! - COMP-7: values in outcomes are bounded in bytes: [`VALUES_MAX`] in all and
+//!   [`CLIENT_VALUES_MAX`] of a client beside that of its oldest operation. Room is made before
+//!   anything changes, and without room the operation is refused.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
+use crate::engine::EngineError;
 use crate::read::Pending;
 use core::time::Duration;
-use pluvio_format::{Completion, Entry, Outcome};
-use pluvio_log::LogSpace;
+use pluvio_format::{Completion, Entry};
+use pluvio_log::{Awaited, LogSpace, PendingMarks};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::Outcome;
 use pluvio_units::{
     Acknowledged, BATCH_UNDER_WAY_MAX, ClientId, EntryRef, FixedMap, HashRange, KeyHash,
     OperationId, SequenceNumber, TableId,
@@ -57,6 +62,13 @@ pub const RESULTS_MAX: usize = 1 << 20;
 /// is enough for 256 parts of batches that are half done; more of them may keep each other from
 /// their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
+/// Bytes of values in the outcomes of all clients.
+pub const VALUES_MAX: usize = 64 << 20;
+/// Bytes of values in the outcomes of one client, beside that of its oldest operation.
+pub const CLIENT_VALUES_MAX: usize = 1 << 20;
+/// When to try an operation again whose outcome has no room: clients acknowledge outcomes with
+/// their next operations.
+const VALUES_RETRY: Duration = Duration::from_millis(5);
 /// Independent parts of the table, so that cores seldom meet.
 const SHARDS: usize = 64;
 /// Longer than a message stays on its way between two machines that both live.
@@ -70,7 +82,7 @@ pub fn kept_for(retry: Duration) -> Duration {
 }
 
 /// A result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Done {
     outcome: Outcome,
     table: TableId,
@@ -81,7 +93,7 @@ struct Done {
     pending: Option<Pending>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Record {
     Running,
     Done(Done),
@@ -94,6 +106,18 @@ struct Client {
     records: VecDeque<(SequenceNumber, Record)>,
     /// When it may be forgotten (COMP-3).
     until: Duration,
+    /// Bytes of values in its outcomes (COMP-7).
+    value_bytes: usize,
+}
+
+impl Record {
+    /// Bytes of a value in its outcome.
+    fn value_bytes(&self) -> usize {
+        match self {
+            Self::Running => 0,
+            Self::Done(done) => done.outcome.output().bulk_len(),
+        }
+    }
 }
 
 impl Client {
@@ -120,7 +144,10 @@ impl Client {
         }
         self.acknowledged_below = below;
         let count = self.records.partition_point(|(s, _)| *s < below);
-        gone.extend(self.records.drain(..count).map(|(_, record)| record));
+        let left = self.records.drain(..count).map(|(_, record)| record);
+        let before = gone.len();
+        gone.extend(left);
+        self.give_back(gone[before..].iter().map(Record::value_bytes).sum());
     }
 
     /// What it has acknowledged, for another master; `None` if that is nothing, or none of its
@@ -134,6 +161,11 @@ impl Client {
             below,
             known_s: u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX),
         })
+    }
+
+    /// Gives back what was reserved. The client may have been forgotten since, and be a new one.
+    fn give_back(&mut self, reserved: usize) {
+        self.value_bytes = self.value_bytes.saturating_sub(reserved);
     }
 
     fn is_running(&self) -> bool {
@@ -154,6 +186,8 @@ pub struct Completions {
     shards: Vec<Mutex<Shard>>,
     clients: AtomicUsize,
     results: AtomicUsize,
+    /// Bytes of values in outcomes, and of what is reserved for them (COMP-7).
+    value_bytes: AtomicUsize,
 }
 
 /// What leaves with keys for another master.
@@ -169,13 +203,8 @@ pub struct LeavingResults {
 pub enum Admission {
     /// New: execute it.
     Execute(Execution),
-    /// Done before: this came of it. Not to be told before `pending` is durable.
-    Answer {
-        /// What came of it.
-        outcome: Outcome,
-        /// What to wait for.
-        pending: Option<Pending>,
-    },
+    /// Done before: this came of it.
+    Answer(Awaited<Outcome>),
     /// It is being executed.
     InProgress,
     /// There are too many results to be kept (COMP-4).
@@ -193,6 +222,8 @@ pub struct Execution {
     id: OperationId,
     table: TableId,
     hash: KeyHash,
+    /// Bytes reserved for a value in the outcome.
+    reserved: usize,
     is_complete: bool,
 }
 
@@ -204,6 +235,7 @@ impl Completions {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             clients: AtomicUsize::new(0),
             results: AtomicUsize::new(0),
+            value_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -222,10 +254,16 @@ impl Completions {
         self.results.load(Ordering::Relaxed)
     }
 
-    /// Decides whether an operation on the key with this hash is to be executed. `now` is any clock
-    /// that only goes forward, the same for all calls.
-    pub fn admit(
+    /// Bytes of values in the outcomes that are kept.
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes.load(Ordering::Relaxed)
+    }
+
+    /// See [`Engine::admit`](crate::Engine::admit).
+    pub(crate) fn admit(
         self: &Arc<Self>,
+        marks: &PendingMarks,
         id: OperationId,
         (table, hash): (TableId, KeyHash),
         now: Duration,
@@ -239,15 +277,16 @@ impl Completions {
         let client = self.client(&mut shard, id.client);
         client.until = client.until.max(now + kept_for(id.retry()));
         client.acknowledge(id.acknowledged_below, &mut gone);
-        let admission = self.admit_to(client, id, (table, hash));
+        let admission = self.admit_to(client, marks, id, (table, hash));
         drop(shard);
-        self.bury(gone, &guard);
+        self.count_off(gone, &guard);
         admission
     }
 
     fn admit_to(
         self: &Arc<Self>,
         client: &mut Client,
+        marks: &PendingMarks,
         id: OperationId,
         (table, hash): (TableId, KeyHash),
     ) -> Admission {
@@ -256,17 +295,17 @@ impl Completions {
         }
         let at = match client.find(id.sequence) {
             Ok(at) => {
-                return match client.records[at].1 {
+                return match &client.records[at].1 {
                     Record::Running => Admission::InProgress,
                     Record::Done(done) if (done.table, done.hash) != (table, hash) => {
                         Admission::OtherKey
                     }
-                    Record::Done(done) => Admission::Answer {
-                        outcome: done.outcome,
-                        pending: done
-                            .pending
-                            .filter(|p| !self.space.is_durable(p.log, p.position)),
-                    },
+                    Record::Done(done) => {
+                        let wait = done.pending;
+                        let wait = wait.filter(|p| !self.space.is_durable(p.log, p.position));
+                        let outcome = done.outcome.clone();
+                        Admission::Answer(marks.marked(wait.map(Pending::end), outcome))
+                    }
                 };
             }
             Err(at) => at,
@@ -281,6 +320,7 @@ impl Completions {
             id,
             table,
             hash,
+            reserved: 0,
             is_complete: false,
         })
     }
@@ -306,8 +346,12 @@ impl Completions {
     }
 
     /// Counts off what left the table. `guard` is older than that.
-    fn bury(&self, gone: Vec<Record>, guard: &EpochGuard<'_>) {
+    fn count_off(&self, gone: Vec<Record>, guard: &EpochGuard<'_>) {
         self.results.fetch_sub(gone.len(), Ordering::Relaxed);
+        let bytes: usize = gone.iter().map(Record::value_bytes).sum();
+        if bytes > 0 {
+            self.value_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
         for record in gone {
             if let Record::Done(Done {
                 entry: Some(entry), ..
@@ -347,7 +391,7 @@ impl Completions {
         let wanted =
             record.sequence >= client.acknowledged_below && client.find(record.sequence).is_err();
         drop(shard);
-        self.bury(gone, guard);
+        self.count_off(gone, guard);
         wanted
     }
 
@@ -355,24 +399,27 @@ impl Completions {
     /// of COMP-4 do not hold for it.
     pub(crate) fn restore(&self, record: &Completion, entry: EntryRef, guard: &EpochGuard<'_>) {
         let done = Record::Done(Done {
-            outcome: record.outcome,
+            outcome: record.outcome.clone(),
             table: record.table,
             hash: record.hash,
             entry: Some(entry),
             pending: None,
         });
+        self.value_bytes
+            .fetch_add(done.value_bytes(), Ordering::Relaxed);
         let mut shard = self.shard(record.client);
         let client = self.client(&mut shard, record.client);
         let place = client.find(record.sequence);
         self.results.fetch_add(1, Ordering::Relaxed);
         match place {
             Err(at) if record.sequence >= client.acknowledged_below => {
+                client.value_bytes += done.value_bytes();
                 client.records.insert(at, (record.sequence, done));
             }
             // Acknowledged, or replayed by another recovery, since it was asked for.
             Err(_) | Ok(_) => {
                 drop(shard);
-                self.bury(vec![done], guard);
+                self.count_off(vec![done], guard);
             }
         }
     }
@@ -390,7 +437,7 @@ impl Completions {
             client.until = client.until.max(now + known);
             client.acknowledge(told.below, &mut gone);
             drop(shard);
-            self.bury(gone, &guard);
+            self.count_off(gone, &guard);
         }
     }
 
@@ -421,7 +468,7 @@ impl Completions {
                             retry_s: u32::try_from(left).unwrap_or(u32::MAX),
                             table,
                             hash: done.hash,
-                            outcome: done.outcome,
+                            outcome: done.outcome.clone(),
                         });
                     }
                 }
@@ -436,15 +483,17 @@ impl Completions {
             let guard = self.space.pin();
             let mut gone = Vec::new();
             for client in Self::lock(shard).values_mut() {
+                let value_bytes = &mut client.value_bytes;
                 client.records.retain(|(_, record)| match record {
                     Record::Done(done) if done.table == table && range.contains(done.hash) => {
-                        gone.push(*record);
+                        *value_bytes -= record.value_bytes();
+                        gone.push(record.clone());
                         false
                     }
                     Record::Done(_) | Record::Running => true,
                 });
             }
-            self.bury(gone, &guard);
+            self.count_off(gone, &guard);
         }
     }
 
@@ -466,7 +515,7 @@ impl Completions {
             keep
         });
         self.clients.fetch_sub(forgotten, Ordering::Relaxed);
-        self.bury(gone, &guard);
+        self.count_off(gone, &guard);
     }
 
     /// Calls of [`Completions::forget_clients`] that look at every client.
@@ -502,6 +551,33 @@ impl Execution {
         Completion::new(&self.id, self.table, self.hash, outcome)
     }
 
+    /// Makes room for a value of so many bytes in the outcome (COMP-7).
+    ///
+    /// # Errors
+    /// There is none now.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), EngineError> {
+        debug_assert_eq!(self.reserved, 0, "an outcome holds one value");
+        let full = EngineError::OutcomesFull {
+            retry_after: VALUES_RETRY,
+        };
+        let completions = &self.completions;
+        let mut shard = completions.shard(self.id.client);
+        let Some(client) = shard.get_mut(&self.id.client) else {
+            return Err(full);
+        };
+        // The oldest is always admitted: the client can acknowledge nothing before it has that.
+        let is_oldest = self.id.sequence <= client.acknowledged_below;
+        let has_share = is_oldest || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
+        let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if !has_share || before + bytes > VALUES_MAX {
+            completions.value_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(full);
+        }
+        client.value_bytes += bytes;
+        self.reserved = bytes;
+        Ok(())
+    }
+
     /// The operation was executed. `entry` is its record, appended under a guard that is still
     /// held.
     pub(crate) fn complete(
@@ -511,6 +587,11 @@ impl Execution {
         pending: Option<Pending>,
     ) {
         self.is_complete = true;
+        debug_assert_eq!(
+            self.reserved,
+            outcome.output().bulk_len(),
+            "COMP-7: room was made for the value in the outcome"
+        );
         let mut shard = self.completions.shard(self.id.client);
         let client = shard.get_mut(&self.id.client);
         let record = client.and_then(|c| c.get_mut(self.id.sequence));
@@ -528,10 +609,13 @@ impl Execution {
             }
             // The client acknowledged it while it ran: it has given it up.
             None => {
+                if let Some(client) = shard.get_mut(&self.id.client) {
+                    client.give_back(self.reserved);
+                }
                 drop(shard);
                 let completions = &self.completions;
                 completions.results.fetch_add(1, Ordering::Relaxed);
-                completions.bury(vec![done], &completions.space.pin());
+                completions.count_off(vec![done], &completions.space.pin());
             }
         }
     }
@@ -543,11 +627,14 @@ impl Drop for Execution {
             return;
         }
         let mut shard = self.completions.shard(self.id.client);
-        if let Some(client) = shard.get_mut(&self.id.client)
-            && let Ok(at) = client.find(self.id.sequence)
-        {
-            client.records.remove(at);
-            self.completions.results.fetch_sub(1, Ordering::Relaxed);
+        if let Some(client) = shard.get_mut(&self.id.client) {
+            client.give_back(self.reserved);
+            if let Ok(at) = client.find(self.id.sequence) {
+                client.records.remove(at);
+                self.completions.results.fetch_sub(1, Ordering::Relaxed);
+            }
         }
+        let bytes = &self.completions.value_bytes;
+        bytes.fetch_sub(self.reserved, Ordering::Relaxed);
     }
 }

@@ -1,12 +1,14 @@
-//! The engine itself: its tables, and what reads, updates and scans have in common, from looking at
-//! an entry to knowing what must be durable before it may be shown.
+//! The engine itself: its tables, and what reads, mutations and scans have in common, from looking
+//! at an entry to knowing what must be durable before it may be shown.
 
-mod update;
+mod apply;
+mod replicated;
+mod volatile;
 
-pub use update::{Change, Current, Settle, Update, Updated};
-pub(crate) use update::{Old, Place};
+pub(crate) use apply::Write;
+pub use apply::{Applied, Site};
 
-use crate::completions::Completions;
+use crate::completions::{Admission, Completions};
 use crate::in_place::ValueHead;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
@@ -18,10 +20,12 @@ use pluvio_format::{Entry, TableStats};
 use pluvio_index::{IndexError, IndexFull, Slot};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, EntryRefs,
-    EntryView, LogSpace, OpenError,
+    EntryView, LogSpace, OpenError, PendingMarks,
 };
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, TableId, VALUE_MAX};
+use pluvio_units::{
+    EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, OperationId, TableId, VALUE_MAX,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -47,6 +51,24 @@ pub enum EngineError {
     /// Not retryable.
     #[error("a value of {0} bytes is over the limit of {VALUE_MAX}")]
     ValueTooLong(usize),
+    /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
+    /// after the delay: clients acknowledge outcomes all the time.
+    #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]
+    OutcomesFull {
+        /// When to try again.
+        retry_after: Duration,
+    },
+}
+
+/// The kinds of stores. Each has its own way to write and to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StoreKind {
+    /// Its logs have replicas.
+    Replicated,
+    /// Its logs have none; every write is appended.
+    Volatile,
+    /// Its logs have none; a value is overwritten where it lies if the new one fits.
+    InPlace,
 }
 
 /// Sizes and counts. Bytes.
@@ -72,6 +94,8 @@ pub struct Engine {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) tables: Arc<Tables>,
     completions: Arc<Completions>,
+    pub(crate) kind: StoreKind,
+    pub(crate) marks: PendingMarks,
     index_entries_max: u64,
     huge_pages: bool,
 }
@@ -125,8 +149,16 @@ impl Engine {
                 TableStats::of(tables.read().values().map(|t| t.stat()).collect())
             })
         }));
+        let kind = match space.durability() {
+            Durability::Replicated => StoreKind::Replicated,
+            Durability::Volatile if space.is_in_place() => StoreKind::InPlace,
+            Durability::Volatile => StoreKind::Volatile,
+        };
+        let marks = space.pending_marks();
         Ok(Arc::new(Self {
             completions: Completions::new(Arc::clone(&space)),
+            kind,
+            marks: marks.expect("the space is new, and this engine owns the index over it"),
             space,
             tables,
             index_entries_max,
@@ -144,6 +176,12 @@ impl Engine {
     #[must_use]
     pub fn completions(&self) -> &Arc<Completions> {
         &self.completions
+    }
+
+    /// Decides whether an operation on the key with this hash is to be executed. `now` is any clock
+    /// that only goes forward, the same for all calls.
+    pub fn admit(&self, id: OperationId, place: (TableId, KeyHash), now: Duration) -> Admission {
+        self.completions.admit(&self.marks, id, place, now)
     }
 
     /// The cleaner of this store, to be driven step by step.
@@ -278,9 +316,9 @@ impl Engine {
     }
 
     pub(crate) fn is_durable_store(&self) -> bool {
-        match self.space.durability() {
-            Durability::Replicated => true,
-            Durability::Volatile => false,
+        match self.kind {
+            StoreKind::Replicated => true,
+            StoreKind::Volatile | StoreKind::InPlace => false,
         }
     }
 

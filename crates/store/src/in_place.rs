@@ -16,14 +16,16 @@
 //! A head that is torn may say any length. One that is not, because the bucket is locked or its
 //! version has not changed, and says more than there is room for, is corrupt (STORE-4).
 
-use crate::engine::{Engine, Old, Place};
+use crate::completions::Execution;
+use crate::engine::{Applied, Engine, EngineError, Write};
 use crate::read::{PREFETCH_LINES, Seen};
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{EntryKind, Object, ParseErrorKind};
 use pluvio_index::{Approach, BucketGuard};
-use pluvio_log::{Corruption, EntryView, Fatal, MutableObject, VALUE_HEAD_BYTES};
+use pluvio_log::{Awaited, Corruption, EntryView, Fatal, MutableObject, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.
@@ -334,19 +336,40 @@ impl Engine {
         Some((before, now))
     }
 
-    /// [`Self::overwrite`] for an update that has found the object it replaces.
-    pub(crate) fn overwrite_old(
+    /// A mutation's new value: written over the old one if it fits there, else appended.
+    pub(crate) fn put_or_overwrite(
         &self,
-        at: &Place<'_>,
-        bucket: &mut BucketGuard<'_>,
-        old: &Old<'_>,
+        write: &mut Write<'_, '_>,
         value: &[u8],
-        guard: &EpochGuard<'_>,
-    ) -> Option<ObjectVersion> {
-        let object = self.space.mutable_object(old.entry, guard)?;
-        let (before, now) = self.overwrite(bucket, (old.entry, guard), &object, value)?;
-        debug_assert_eq!(before.version, old.version, "read under the same lock");
-        count_overwrite(at.table, || at.log, before, now);
+        output: Output,
+        execution: Option<Execution>,
+    ) -> Result<Awaited<Applied>, EngineError> {
+        let replaced = write.replaced_version();
+        let version = match self.overwrite_old(write, value) {
+            Some(version) => version,
+            None => {
+                let version = self.next_version(write);
+                let with_head = ValueHead::with(version, value);
+                self.append_volatile(write, version, &with_head, value.len())?;
+                version
+            }
+        };
+        let outcome = Outcome::Written {
+            version,
+            replaced,
+            output,
+        };
+        Ok(self.done(outcome, execution))
+    }
+
+    /// [`Self::overwrite`] for a mutation that has found the object it replaces.
+    fn overwrite_old(&self, write: &mut Write<'_, '_>, value: &[u8]) -> Option<ObjectVersion> {
+        let (entry, version) = write.replaced().map(|old| (old.entry, old.version))?;
+        let guard = write.guard;
+        let object = self.space.mutable_object(entry, guard)?;
+        let (before, now) = self.overwrite(&mut write.bucket, (entry, guard), &object, value)?;
+        debug_assert_eq!(before.version, version, "read under the same lock");
+        count_overwrite(write.table, || write.log, before, now);
         Some(now.version)
     }
 }

@@ -106,14 +106,14 @@ impl Engine {
     /// Copies results of operations on a range, and the safe version (MIG-5).
     pub fn copy_results(&self, records: &[Completion], to: &mut Vec<u8>) {
         for record in records {
-            encode(&Entry::Completion(*record), to);
+            encode(&Entry::Completion(record.clone()), to);
         }
         encode(&Entry::SafeVersion(self.space.safe_version()), to);
     }
 
     /// The results of operations on a range, and what clients have acknowledged. It looks at all
     /// clients, which takes some tenths of a second when there are very many. `now` is the clock of
-    /// [`Completions::admit`](crate::Completions::admit).
+    /// [`Engine::admit`].
     #[must_use]
     pub fn results_of(
         &self,

@@ -27,7 +27,6 @@
 //!
 //! Not here: which tablets this server has, replication, clients.
 
-mod bury;
 mod completions;
 mod embedded;
 mod engine;
@@ -37,7 +36,6 @@ mod in_place;
 mod indexes;
 mod leave;
 mod liveness;
-mod once;
 mod options;
 mod overwrite;
 mod read;
@@ -46,17 +44,16 @@ mod scan;
 mod table;
 
 pub use completions::{
-    Admission, CLIENTS_MAX, Completions, Execution, LeavingResults, OLDEST_RESULTS_MAX,
-    OPERATIONS_MAX, RESULTS_MAX, kept_for,
+    Admission, CLIENT_VALUES_MAX, CLIENTS_MAX, Completions, Execution, LeavingResults,
+    OLDEST_RESULTS_MAX, OPERATIONS_MAX, RESULTS_MAX, VALUES_MAX, kept_for,
 };
 pub use embedded::{
-    Borrowed, BuildError, Cleaning, Condition, EpochKind, HeadChoice, HugePages, IncrementError,
-    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
-    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Borrowed, BuildError, Cleaning, EpochKind, HeadChoice, HugePages, IncrementError, Iter, Kept,
+    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
+    StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{Change, Current, Engine, EngineError, EngineStats, Settle, Update, Updated};
+pub use engine::{Applied, Engine, EngineError, EngineStats, Site};
 pub use leave::Copied;
-pub use once::{Effect, Once};
 pub use options::EngineOptions;
 pub use pluvio_env::Pace;
 pub use pluvio_env::host::{Host, Nodes, ThisMachine, TopologyError, Worker};
@@ -64,8 +61,8 @@ pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkWrite, Tombstones,
 };
+pub use pluvio_mutation::RejectRules;
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
-pub use read::{Found, Pending};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem};
 pub use table::EngineTable;

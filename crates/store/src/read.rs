@@ -1,30 +1,28 @@
 //! Reads of single objects and of batches.
 
-use crate::engine::{Engine, unreachable_kind};
+use crate::engine::{Engine, StoreKind, unreachable_kind};
 use crate::in_place::{ValueHead, with_buffer};
 use crate::table::EngineTable;
 use pluvio_format::{Entry, Object};
 use pluvio_index::{Index, Slot};
-use pluvio_log::EntryView;
+use pluvio_log::{Awaited, EntryView};
 use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Current, Get, Outcome, look};
 use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition, ObjectVersion};
 
-/// What a caller must wait for before it tells anyone what it saw.
+/// The end of an entry that is not known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pending {
+pub(crate) struct Pending {
     /// The log to wait for.
-    pub log: LogId,
+    pub(crate) log: LogId,
     /// The position that must be durable.
-    pub position: LogPosition,
+    pub(crate) position: LogPosition,
 }
 
-/// What a read found. Must not be shown before `pending` is durable.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// The object, if there is one.
-    pub object: Option<(ObjectVersion, Vec<u8>)>,
-    /// What to wait for, if what was found is not yet known to be durable.
-    pub pending: Option<Pending>,
+impl Pending {
+    pub(crate) fn end(self) -> (LogId, LogPosition) {
+        (self.log, self.position)
+    }
 }
 
 /// Keys whose memory is asked for together: as many misses as a core has in flight.
@@ -69,20 +67,63 @@ impl Seen<'_> {
 }
 
 impl Engine {
-    /// Reads an object.
-    #[must_use]
-    pub fn read(&self, table: &EngineTable, key: &[u8]) -> Found {
-        let hash = table.hash(key);
+    /// Reads of an object what is wanted of it. `hash` is that of the key.
+    pub fn get(&self, table: &EngineTable, hash: KeyHash, get: &Get<'_>) -> Awaited<Outcome> {
+        debug_assert_eq!(hash, table.hash(get.key), "the hash belongs to the key");
+        match self.kind {
+            StoreKind::Replicated | StoreKind::Volatile => self.get_appended(table, hash, get),
+            StoreKind::InPlace => self.get_in_place(table, get),
+        }
+    }
+
+    fn get_appended(&self, table: &EngineTable, hash: KeyHash, get: &Get<'_>) -> Awaited<Outcome> {
         let guard = self.space.pin();
-        let Some(index) = table.indexes.of(hash) else {
-            return Found::default();
+        let index = table.indexes.of(hash);
+        let found = index.and_then(|index| self.lookup(&index, hash, get.key, &guard));
+        let Some((slot, seen)) = found else {
+            return Awaited::Now(self.marks.unmarked(look(get, None)));
         };
-        let Some((slot, seen)) = self.lookup(&index, hash, key, &guard) else {
-            return Found::default();
-        };
+        let object = seen.object();
+        let current = object.as_ref().map(|object| Current {
+            version: object.version,
+            value: object.value,
+        });
+        let outcome = look(get, current);
+        if !slot.pending {
+            return Awaited::Now(self.marks.unmarked(outcome));
+        }
         let pending = self.pending(slot, seen.total_len(), &guard);
-        let object = seen.object().map(|o| (o.version, o.value.to_vec()));
-        Found { object, pending }
+        self.marks.marked(pending.map(Pending::end), outcome)
+    }
+
+    fn get_in_place(&self, table: &EngineTable, get: &Get<'_>) -> Awaited<Outcome> {
+        let outcome = with_buffer(|value| {
+            let version = self.copy_in_place(table, get.key, value);
+            let current = version.map(|version| Current { version, value });
+            look(get, current)
+        });
+        Awaited::Now(self.marks.unmarked(outcome))
+    }
+
+    /// Asks for the memory of keys that are read or changed next: first for their index buckets,
+    /// then for the entries that these point to, so that the waits overlap [RAMCloud §5].
+    pub fn prefetch(&self, table: &EngineTable, hashes: impl Iterator<Item = KeyHash> + Clone) {
+        let guard = self.space.pin();
+        for hash in hashes.clone() {
+            if let Some(index) = table.indexes.of(hash) {
+                index.prefetch_with_head(hash);
+            }
+        }
+        for hash in hashes {
+            let Some(index) = table.indexes.of(hash) else {
+                continue;
+            };
+            match index.at_home(index.home(hash)).next() {
+                Some(slot) => self.space.prefetch(slot.entry, PREFETCH_LINES),
+                None => index.prefetch_behind_home(hash),
+            }
+        }
+        drop(guard);
     }
 
     /// The slot of a key, and what it refers to.

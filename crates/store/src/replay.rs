@@ -366,7 +366,7 @@ impl Replay {
         let Ground { store, guard, .. } = *ground;
         ground.table(record.table)?;
         if store.completions().wants(record, now, guard) {
-            let new = self.append(&[Entry::Completion(*record)], guard)?;
+            let new = self.append(&[Entry::Completion(record.clone())], guard)?;
             store.completions().restore(record, new, guard);
         }
         Ok(())

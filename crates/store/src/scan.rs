@@ -1,9 +1,9 @@
 //! Objects in the order of their key hashes.
 
 use crate::engine::{Engine, unreachable_kind};
-use crate::read::Pending;
 use crate::table::EngineTable;
 use pluvio_format::Entry;
+use pluvio_log::Awaited;
 use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion};
 use std::collections::BTreeMap;
 
@@ -27,15 +27,12 @@ pub struct Scan {
     pub items: Vec<ScanItem>,
     /// The last hash that was covered.
     pub last: KeyHash,
-    /// Positions that must be durable before the result may be shown (STORE-2), one a log at most.
-    pub pending: Vec<Pending>,
 }
 
 impl Engine {
     /// Scans `range` from its start until about `items` objects or `bytes` of keys and values are
     /// there; objects with one hash stay together. An index bucket is looked at as a whole, so an
     /// object that is there all the time is found exactly once by scans that follow each other.
-    #[must_use]
     pub fn scan(
         &self,
         table: &EngineTable,
@@ -43,7 +40,7 @@ impl Engine {
         items: usize,
         bytes: usize,
         values: bool,
-    ) -> Scan {
+    ) -> Awaited<Scan> {
         let mut found: Vec<ScanItem> = Vec::new();
         let mut size = 0;
         let mut pending: BTreeMap<LogId, LogPosition> = BTreeMap::new();
@@ -64,15 +61,8 @@ impl Engine {
             from = KeyHash(covered.0 + 1);
         };
         let (items, last) = cut(found, last, items, bytes);
-        let pending = pending
-            .into_iter()
-            .map(|(log, position)| Pending { log, position })
-            .collect();
-        Scan {
-            items,
-            last,
-            pending,
-        }
+        // STORE-2.
+        self.marks.marked(pending, Scan { items, last })
     }
 
     fn scan_bucket(

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use pluvio_log::{CleanerOptions, Durability, LogOptions};
-use pluvio_store::{
-    Change, Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError, Update,
-};
+#[path = "support/ops.rs"]
+mod ops;
+
+use pluvio_log::{Awaited, CleanerOptions, Durability, LogOptions};
+use pluvio_store::{Applied, Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, ObjectVersion, Pace, Size, TableId};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -29,11 +30,8 @@ fn open() -> Arc<Engine> {
     Engine::open(EngineOptions { log }).unwrap()
 }
 
-fn put(store: &Engine, table: &EngineTable, key: &str) -> Result<Update<()>, EngineError> {
-    let value = vec![7; 2000];
-    store.update(LogId(0), table, key.as_bytes(), 1, |_| {
-        Ok(Change::Put(value.into()))
-    })
+fn put(store: &Engine, table: &EngineTable, key: &str) -> Result<Awaited<Applied>, EngineError> {
+    ops::put(store, table, LogId(0), key.as_bytes(), &[7; 2000])
 }
 
 /// Otherwise the bytes of what came too late would be counted as live for ever.
@@ -89,14 +87,14 @@ fn nothing_that_is_written_while_a_table_is_dropped_stays_alive() {
 fn nothing_comes_into_a_table_that_was_dropped_before() {
     let store = open();
     let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
-    put(&store, &table, "key").unwrap();
+    let _ = put(&store, &table, "key").unwrap();
     store.drop_table(TableId(1));
     let tablets = vec![(Arc::clone(&table), HashRange::ALL)];
     let mut replay = Replay::new(&store, LogId(0), tablets).unwrap();
 
     let other = open();
     let source = other.table(TableId(1), 7, HashRange::ALL).unwrap();
-    put(&other, &source, "another").unwrap();
+    let _ = put(&other, &source, "another").unwrap();
     let object = other.copy_objects(&source, HashRange::ALL, 10_000).data;
     let mut tombstone = Vec::new();
     let deleted = Some(ObjectVersion(3));
@@ -111,7 +109,7 @@ fn nothing_comes_into_a_table_that_was_dropped_before() {
         matches!(written, Err(EngineError::NotHere)),
         "{written:?} in a table that is gone"
     );
-    assert_eq!(store.read(&table, b"key").object, None);
+    assert_eq!(ops::read(&store, &table, b"key"), None);
     replay.abort();
     assert_eq!(table.objects(), 0);
     assert_eq!(store.space().stats().live_bytes, 0);

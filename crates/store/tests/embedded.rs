@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_store::{
-    BuildError, Condition, Host, HugePages, IncrementError, KeyHashing, LogId, MemoryBinding,
-    Nodes, Pace, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreError,
+    BuildError, Host, HugePages, IncrementError, KeyHashing, LogId, MemoryBinding, Nodes, Pace,
+    RejectRules, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreError,
     Table, ThisMachine, Topology, TopologyError, UpdatePolicy, Version, Worker,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,17 +74,17 @@ fn conditions_decide_under_the_lock() {
     let store = store();
     let table = table(&store);
     let refused = |found| Err(StoreError::Condition { found });
-    assert_eq!(table.put_if(b"k", b"a", Condition::Exists), refused(None));
-    let first = table.put_if(b"k", b"a", Condition::Absent).unwrap();
+    assert_eq!(table.put_if(b"k", b"a", RejectRules::ABSENT), refused(None));
+    let first = table.put_if(b"k", b"a", RejectRules::EXISTS).unwrap();
     assert_eq!(
-        table.put_if(b"k", b"b", Condition::Absent),
+        table.put_if(b"k", b"b", RejectRules::EXISTS),
         refused(Some(first))
     );
     let next = table
-        .put_if(b"k", b"b", Condition::VersionIs(first))
+        .put_if(b"k", b"b", RejectRules::unless_version(first))
         .unwrap();
     assert_eq!(
-        table.put_if(b"k", b"c", Condition::VersionIs(first)),
+        table.put_if(b"k", b"c", RejectRules::unless_version(first)),
         refused(Some(next))
     );
     assert_eq!(table.get(b"k").unwrap(), b"b");
@@ -99,10 +99,7 @@ fn numbers_are_text_and_do_not_wrap() {
     assert_eq!(table.get(b"n").unwrap(), b"-2");
     assert_eq!(
         table.increment(b"n", i64::MIN),
-        Err(IncrementError::Overflow {
-            value: -2,
-            by: i64::MIN
-        })
+        Err(IncrementError::Overflow { by: i64::MIN })
     );
     table.put(b"word", b"ten").unwrap();
     assert_eq!(table.increment(b"word", 1), Err(IncrementError::NotANumber));

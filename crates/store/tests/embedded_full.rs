@@ -12,11 +12,18 @@ mod disk;
 
 use disk::Disk;
 use pluvio_store::{
-    Condition, IncrementError, Size, Store, StoreBuilder, StoreError, Table, UpdatePolicy, Version,
+    IncrementError, RejectRules, Size, Store, StoreBuilder, StoreError, Table, UpdatePolicy,
+    Version,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Rejects every object, and that there is none.
+const NO_VERSION: RejectRules = RejectRules {
+    version_not_equal: Some(Version(0)),
+    ..RejectRules::ABSENT
+};
 
 /// A change that makes the live data larger is refused for good after so many attempts: it may be
 /// fragmentation before the limit.
@@ -187,7 +194,7 @@ impl<'w> Writer<'w> {
         let conditional = self.random.below(4) == 0;
         let done = self.world.attempt(grows, || match old {
             Some(old) if conditional => {
-                let condition = Condition::VersionIs(old.version);
+                let condition = RejectRules::unless_version(old.version);
                 self.world
                     .table
                     .put_if(&key.to_le_bytes(), &value, condition)
@@ -220,7 +227,7 @@ impl<'w> Writer<'w> {
     /// A version that it no longer has.
     fn put_if_older(&self, own: usize) {
         let key = self.key(own).to_le_bytes();
-        let condition = Condition::VersionIs(Version(0));
+        let condition = NO_VERSION;
         let refused = self.world.table.put_if(&key, b"never", condition);
         let found = self.written[own].map(|written| written.version);
         assert_eq!(refused, Err(StoreError::Condition { found }));

@@ -9,7 +9,7 @@ mod disk;
 
 use disk::Disk;
 use pluvio_store::{
-    Cleaning, Condition, KeyHashing, Size, Store, StoreError, StoreStats, Table, UpdatePolicy,
+    Cleaning, KeyHashing, RejectRules, Size, Store, StoreError, StoreStats, Table, UpdatePolicy,
     Version,
 };
 use proptest::prelude::*;
@@ -18,6 +18,12 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 const BALLAST_VALUE: usize = 100_000;
+/// Rejects every object, and that there is none.
+const NO_VERSION: RejectRules = RejectRules {
+    version_not_equal: Some(Version(0)),
+    ..RejectRules::ABSENT
+};
+
 /// Bytes of free memory with which a case begins, at most.
 const SHORT: u64 = 3 << 20;
 
@@ -151,13 +157,13 @@ impl World {
         let (key, table) = (key(number), self.table.clone());
         let found = self.model.get(&key).map(|(version, _)| *version);
         let (condition, holds) = match wanted {
-            Wanted::Absent => (Condition::Absent, found.is_none()),
-            Wanted::Exists => (Condition::Exists, found.is_some()),
+            Wanted::Absent => (RejectRules::EXISTS, found.is_none()),
+            Wanted::Exists => (RejectRules::ABSENT, found.is_some()),
             Wanted::Current => {
                 let version = found.unwrap_or(Version(1));
-                (Condition::VersionIs(version), found.is_some())
+                (RejectRules::unless_version(version), found.is_some())
             }
-            Wanted::Older => (Condition::VersionIs(Version(0)), false),
+            Wanted::Older => (NO_VERSION, false),
         };
         let done = with_room(&self.store, || table.put_if(&key, &value, condition));
         match done {
@@ -172,7 +178,12 @@ impl World {
         let value = self.model.get(&key).map(|(_, value)| value.clone());
         let before = match &value {
             None => Some(0),
-            Some(text) => std::str::from_utf8(text).ok().and_then(|t| t.parse().ok()),
+            // A number is what printing it gives.
+            Some(text) => std::str::from_utf8(text)
+                .ok()
+                .and_then(|text| Some((text, text.parse::<i64>().ok()?)))
+                .filter(|(text, number)| *text == number.to_string())
+                .map(|(_, number)| number),
         };
         let mut full = None;
         let done = with_room(&self.store, || match table.increment(&key, by) {

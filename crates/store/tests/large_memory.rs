@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/ops.rs"]
+mod ops;
+
 use pluvio_log::LogOptions;
-use pluvio_store::{Change, Engine, EngineOptions, Size, Store, Update};
+use pluvio_store::{Engine, EngineOptions, Size, Store};
 use pluvio_units::{HashRange, LogId, TableId};
 
 #[test]
@@ -38,10 +41,7 @@ fn sixty_four_gibibytes_have_address_space_for_a_thousand_tablets() {
     let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
     for key in 0..1000_u64 {
         let key = key.to_le_bytes();
-        let done = store.update::<()>(LogId(0), &table, &key, 1, |_| {
-            Ok(Change::Put(b"value".as_slice().into()))
-        });
-        assert!(matches!(done, Ok(Update::Done(_))), "{done:?}");
-        assert!(store.read(&table, &key).object.is_some());
+        let _ = ops::put(&store, &table, LogId(0), &key, b"value").unwrap();
+        assert!(ops::read(&store, &table, &key).is_some());
     }
 }

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/ops.rs"]
+mod ops;
 mod support;
 
 use pluvio_log::{CleanerOptions, Durability, LogOptions};
-use pluvio_store::{Change, Engine, EngineError, EngineOptions, EngineTable, Replay, Update};
+use pluvio_store::{Engine, EngineOptions, EngineTable, Replay};
 use pluvio_units::{HashRange, KeyHash, LogId, Size, TableId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,15 +30,7 @@ fn open() -> (Arc<Engine>, Arc<EngineTable>) {
 }
 
 fn put(store: &Engine, table: &EngineTable, key: &str, value: &[u8]) {
-    let update: Result<Update<()>, EngineError> =
-        store.update(LogId(0), table, key.as_bytes(), 1, |_| {
-            Ok(Change::Put(value.into()))
-        });
-    let Ok(Update::Done(done)) = update else {
-        panic!("{key} must be written");
-    };
-    let durable = store.space().confirm(done).unwrap();
-    store.settle(table, &durable);
+    let _ = ops::put(store, table, LogId(0), key.as_bytes(), value).unwrap();
 }
 
 fn kept(n: u32) -> (String, Vec<u8>) {
@@ -90,9 +84,9 @@ fn objects_that_the_cleaner_moves_leave_exactly_once() {
     let _ = side.commit().expect("a volatile side log is durable");
     for n in 0..KEPT {
         let (key, value) = kept(n);
-        let there = store.read(&table, key.as_bytes()).object;
+        let there = ops::read(&store, &table, key.as_bytes());
         assert_eq!(there.as_ref().map(|(_, v)| v), Some(&value), "{key}");
-        assert_eq!(other.read(&arrived, key.as_bytes()).object, there, "{key}");
+        assert_eq!(ops::read(&other, &arrived, key.as_bytes()), there, "{key}");
     }
     let met: Vec<u32> = parts.iter().flat_map(|part| kept_in(part)).collect();
     let once: BTreeSet<u32> = met.iter().copied().collect();

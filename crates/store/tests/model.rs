@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/ops.rs"]
+mod ops;
 mod support;
 
+use ops::{delete, put};
 use pluvio_format::Entry;
-use pluvio_log::{CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
-use pluvio_store::{
-    Change, Current, Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError, Update,
-};
+use pluvio_log::{Awaited, CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
+use pluvio_mutation::Outcome;
+use pluvio_store::{Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, ObjectVersion, Size, TableId};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -44,32 +46,12 @@ fn table(store: &Engine) -> Arc<EngineTable> {
     store.table(TableId(1), 7, HashRange::ALL).unwrap()
 }
 
-fn put(
-    store: &Engine,
-    table: &EngineTable,
-    log: LogId,
-    key: &[u8],
-    value: &[u8],
-) -> Result<Update<()>, EngineError> {
-    store.update(log, table, key, 1, |_: Option<Current<'_>>| {
-        Ok(Change::Put(value.into()))
-    })
-}
-
-fn delete(
-    store: &Engine,
-    table: &EngineTable,
-    log: LogId,
-    key: &[u8],
-) -> Result<Update<()>, EngineError> {
-    store.update(log, table, key, 1, |_| Ok(Change::Delete))
-}
-
 fn assert_same(store: &Engine, table: &EngineTable, model: &Model) {
     let mut found = Model::new();
     let mut from = HashRange::ALL;
     loop {
         let scan = store.scan(table, from, 50, 1 << 20, true);
+        let scan = scan.into_pending();
         for item in scan.items {
             assert!(
                 found.insert(item.key, (item.version, item.value)).is_none(),
@@ -86,7 +68,7 @@ fn assert_same(store: &Engine, table: &EngineTable, model: &Model) {
     assert_eq!(table.objects(), model.len() as u64);
     for (key, (version, value)) in model {
         assert_eq!(
-            store.read(table, key).object.as_ref(),
+            ops::read(store, table, key).as_ref(),
             Some(&(*version, value.clone()))
         );
     }
@@ -98,7 +80,7 @@ struct Run {
     replicas: Replicas,
     model: Model,
     rng: TestRng,
-    waiting: Vec<pluvio_log::Appended<pluvio_store::Updated>>,
+    waiting: Vec<pluvio_log::Awaited<pluvio_store::Applied>>,
     /// The highest version that was deleted.
     deleted: ObjectVersion,
 }
@@ -127,28 +109,22 @@ impl Run {
         } else {
             let length = self.rng.next_u32() % value_max;
             let value = vec![(length % 251) as u8; length as usize];
-            put(&self.store, &self.table, log, &key, &value).inspect(|update| {
-                if let Update::Done(done) = update {
-                    let version = done.pending().version;
-                    if let Some((old, _)) = self.model.get(&key) {
-                        assert_eq!(version, old.next());
-                    }
-                    self.model.insert(key.clone(), (version, value));
+            put(&self.store, &self.table, log, &key, &value).inspect(|applied| {
+                let version = ops::written(applied);
+                if let Some((old, _)) = self.model.get(&key) {
+                    assert_eq!(version, old.next());
                 }
+                self.model.insert(key.clone(), (version, value));
             })
         };
         match update {
-            Ok(Update::Done(done)) => {
-                let version = done.pending().version;
-                if version == done.pending().replaced {
-                    self.model.remove(&key).expect("what was deleted was there");
+            Ok(applied) => {
+                if let Outcome::Deleted { version, .. } = *applied.pending().outcome() {
+                    let known = self.model.remove(&key);
+                    assert_eq!(known.map_or(ObjectVersion(0), |(known, _)| known), version);
                     self.deleted = self.deleted.max(version);
                 }
-                self.waiting.push(done);
-            }
-            Ok(Update::Unchanged { version, .. }) => {
-                assert_eq!(version, ObjectVersion(0));
-                assert!(!self.model.contains_key(&key));
+                self.waiting.push(applied);
             }
             Err(EngineError::Full { .. }) => {}
             Err(other) => panic!("{other}"),
@@ -157,9 +133,8 @@ impl Run {
 
     fn settle(&mut self) {
         for appended in std::mem::take(&mut self.waiting) {
-            match self.store.space().confirm(appended) {
-                Ok(durable) => self.store.settle(&self.table, &durable),
-                Err(not_yet) => self.waiting.push(not_yet),
+            if let Err(not_yet) = self.store.confirm(&self.table, appended) {
+                self.waiting.push(not_yet.into());
             }
         }
     }
@@ -279,7 +254,7 @@ fn an_aborted_replay_leaves_nothing() {
     assert_eq!(table.objects(), 1);
     replay.abort();
     assert_eq!(table.objects(), 0);
-    assert_eq!(store.read(&table, b"k").object, None);
+    assert_eq!(ops::read(&store, &table, b"k"), None);
 }
 
 #[test]
@@ -363,7 +338,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
     }
     thrifty.replay(&dead, NOW).unwrap();
     assert_eq!(thrifty.load().objects, u64::from(keys) - 1);
-    let read = |key: u32| store.read(&table, &key.to_le_bytes()).object;
+    let read = |key: u32| ops::read(&store, &table, &key.to_le_bytes());
     assert_eq!(read(3).unwrap().0, ObjectVersion(versions));
     assert_eq!(read(4), None);
     let safe = store.space().safe_version();
@@ -376,35 +351,34 @@ fn what_is_not_durable_is_marked_for_readers_also_when_it_is_gone() {
     let store = open(Durability::Replicated, 1, Size::mib(64));
     let table = table(&store);
     let mut replicas = Replicas::default();
-    let Ok(Update::Done(written)) = put(&store, &table, LogId(0), b"k", b"v") else {
+    let is_pending = || matches!(ops::get(&store, &table, b"k"), Awaited::Later(_));
+    let is_there = || ops::read(&store, &table, b"k").is_some();
+    let Ok(Awaited::Later(written)) = put(&store, &table, LogId(0), b"k", b"v") else {
         panic!("must be written")
     };
-    let found = store.read(&table, b"k");
-    assert!(found.object.is_some() && found.pending.is_some());
+    assert!(is_there() && is_pending());
+    let written = store
+        .space()
+        .confirm(written)
+        .expect_err("no replica has it");
     replicas.sync(&store);
     let durable = store.space().confirm(written).unwrap();
-    assert!(
-        store.read(&table, b"k").pending.is_none(),
-        "durable, though not settled yet"
-    );
-    store.settle(&table, &durable);
-    let Ok(Update::Done(deleted)) = delete(&store, &table, LogId(0), b"k") else {
+    assert!(!is_pending(), "durable, though not settled yet");
+    let _outcome = store.settle(&table, durable);
+    let Ok(Awaited::Later(deleted)) = delete(&store, &table, LogId(0), b"k") else {
         panic!("must be deleted")
     };
-    let found = store.read(&table, b"k");
-    assert!(
-        found.object.is_none() && found.pending.is_some(),
-        "absence is pending too"
-    );
+    assert!(!is_there() && is_pending(), "absence is pending too");
     replicas.sync(&store);
     let durable = store.space().confirm(deleted).unwrap();
-    store.settle(&table, &durable);
-    assert_eq!(store.read(&table, b"k"), pluvio_store::Found::default());
-    let Ok(Update::Done(again)) = put(&store, &table, LogId(0), b"k", b"v") else {
-        panic!("must be written")
+    let outcome = store.settle(&table, durable).into_value();
+    assert!(!is_there() && !is_pending());
+    let again = put(&store, &table, LogId(0), b"k", b"v").unwrap();
+    let Outcome::Deleted { version, .. } = outcome else {
+        panic!("it was deleted: {outcome:?}")
     };
     assert!(
-        again.pending().version > durable.value().version,
+        ops::written(&again) > version,
         "versions grow over delete and re-create"
     );
 }
@@ -415,7 +389,7 @@ fn the_last_handle_frees_the_memory() {
     let store = open(Durability::Replicated, 2, Size::mib(64));
     let table = table(&store);
     let cleaner = store.cleaner(CleanerOptions::default());
-    put(&store, &table, LogId(1), b"k", b"v").unwrap();
+    let _ = put(&store, &table, LogId(1), b"k", b"v").unwrap();
     let space = Arc::downgrade(store.space());
     drop((table, store));
     assert!(space.upgrade().is_some(), "the cleaner works on it");
@@ -438,12 +412,8 @@ fn an_overwrite_in_a_full_memory_is_tried_with_tombstones_and_leaves_the_object_
             return false;
         };
         replicas.sync(&store);
-        let Update::Done(appended) = update else {
-            panic!("it is written");
-        };
-        model.insert(key.to_vec(), (appended.pending().version, value));
-        let durable = store.space().confirm(appended).expect("it is durable");
-        store.settle(&table, &durable);
+        model.insert(key.to_vec(), (ops::written(&update), value));
+        store.confirm(&table, update).expect("it is durable");
         true
     };
     // In two segments; then the memory is filled with others, and with itself.

@@ -3,14 +3,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/ops.rs"]
+mod ops;
 mod support;
 
 use core::time::Duration;
-use pluvio_format::{Completion, Encoded, Entry, Outcome};
-use pluvio_log::{CleanerOptions, Cleaning, Durability, LogOptions};
+use pluvio_format::{Completion, Encoded, Entry};
+use pluvio_log::{Awaited, CleanerOptions, Cleaning, Durability, LogOptions};
+use pluvio_mutation::{Change, Mutation, Outcome, Output, RejectRules};
 use pluvio_store::{
-    Admission, CLIENTS_MAX, Change, Effect, Engine, EngineError, EngineOptions, EngineTable,
-    Execution, OPERATIONS_MAX, Once, RESULTS_MAX, Replay, Update, kept_for,
+    Admission, Applied, CLIENT_VALUES_MAX, CLIENTS_MAX, Engine, EngineError, EngineOptions,
+    EngineTable, Execution, OPERATIONS_MAX, RESULTS_MAX, Replay, VALUES_MAX, kept_for,
 };
 use pluvio_units::{
     BATCH_UNDER_WAY_MAX, ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId,
@@ -53,7 +56,7 @@ fn admit(
     now: Duration,
 ) -> Admission {
     let place = (table.id(), table.hash(key));
-    store.completions().admit(id, place, now)
+    store.admit(id, place, now)
 }
 
 fn execution(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -> Execution {
@@ -65,18 +68,9 @@ fn execution(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -
 
 fn answer(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) -> Option<Outcome> {
     match admit(store, table, id, key, NOW) {
-        Admission::Answer { outcome, .. } => Some(outcome),
+        Admission::Answer(outcome) => Some(outcome.into_pending()),
         _ => None,
     }
-}
-
-/// What the master keeps of each effect; an error is a reject rule.
-fn outcome(effect: Effect<'_, ObjectVersion>) -> Option<Outcome> {
-    Some(match effect {
-        Effect::Put { version, replaced } => Outcome::Written { version, replaced },
-        Effect::Deleted { version } | Effect::Unchanged { version } => Outcome::Deleted { version },
-        Effect::Refused(version) => Outcome::Rejected { version: *version },
-    })
 }
 
 /// Executes an operation: a write of `Some`, a delete; rejected when the object has not this
@@ -89,25 +83,24 @@ fn execute(
     key: &[u8],
     value: Option<&[u8]>,
     only_if: Option<ObjectVersion>,
-) -> Result<Update<ObjectVersion>, EngineError> {
-    let once = Once {
-        execution: execution(store, table, id, key),
-        outcome: &outcome,
+) -> Result<Awaited<Applied>, EngineError> {
+    let rules = RejectRules {
+        version_not_equal: only_if,
+        ..RejectRules::NONE
     };
-    store.update_once(log, table, key, 1, Some(once), |current| {
-        let version = current.map_or(ObjectVersion(0), |c| c.version);
-        match (only_if, value) {
-            (Some(wanted), _) if wanted != version => Err(version),
-            (_, Some(value)) => Ok(Change::Put(value.into())),
-            (_, None) => Ok(Change::Delete),
-        }
-    })
+    let change = value.map_or(Change::Delete, |value| Change::Put(value.into()));
+    let mutation = Mutation {
+        rules,
+        ..Mutation::new(table.id(), key, change)
+    };
+    let execution = execution(store, table, id, key);
+    ops::apply(store, log, &mutation, table, Some(execution))
 }
 
 /// An unconditional write in log 0.
 fn write(store: &Engine, table: &EngineTable, id: OperationId, key: &[u8]) {
-    let update = execute(store, table, LogId(0), id, key, Some(b"value"), None);
-    assert!(matches!(update, Ok(Update::Done(_))), "{update:?}");
+    let applied = execute(store, table, LogId(0), id, key, Some(b"value"), None).unwrap();
+    assert!(ops::written(&applied) > ObjectVersion(0));
 }
 
 // shows: COMP-1, EO-1
@@ -135,23 +128,18 @@ fn conditional_results_stay_what_they_were() {
     write(&store, &table, id(1, 1, 0), b"k");
     let wrong = Some(ObjectVersion(99));
     let rejected = execute(&store, &table, LogId(0), id(1, 2, 0), b"k", None, wrong).unwrap();
-    assert!(matches!(
-        rejected,
-        Update::Unchanged {
-            refused: Some(_),
-            ..
-        }
-    ));
+    let rejected = rejected.into_pending();
+    assert!(matches!(rejected.outcome(), Outcome::Rejected { .. }));
     let nothing = execute(&store, &table, LogId(0), id(1, 3, 0), b"other", None, None).unwrap();
-    assert!(matches!(nothing, Update::Unchanged { refused: None, .. }));
+    assert_eq!(ops::deleted(&nothing), ObjectVersion(0));
     for (sequence, key) in [(4, b"k".as_slice()), (5, b"other")] {
         write(&store, &table, id(1, sequence, 0), key);
     }
     let again = answer(&store, &table, id(1, 2, 0), b"k");
     assert!(matches!(again, Some(Outcome::Rejected { .. })), "{again:?}");
     let again = answer(&store, &table, id(1, 3, 0), b"other");
-    let version = ObjectVersion(0);
-    assert_eq!(again, Some(Outcome::Deleted { version }));
+    let (version, output) = (ObjectVersion(0), Output::Nothing);
+    assert_eq!(again, Some(Outcome::Deleted { version, output }));
 }
 
 // shows: EO-1
@@ -264,7 +252,8 @@ fn replay_records(
     let version = ObjectVersion(1);
     let mut bytes = Vec::new();
     for operation in operations {
-        let outcome = Outcome::Deleted { version };
+        let output = Output::Nothing;
+        let outcome = Outcome::Deleted { version, output };
         let record = Completion::new(&operation, table.id(), table.hash(b"k"), outcome);
         let entry = Entry::Completion(record);
         bytes.extend(Encoded::new(&entry, false).unwrap().to_vec());
@@ -347,9 +336,9 @@ fn a_client_is_forgotten_only_when_it_must_have_given_up() {
 fn what_rests_on_a_pending_entry_is_appended_behind_it() {
     let (store, table) = open(Durability::Replicated, 2);
     let mut replicas = Replicas::default();
-    let log_of = |update: Result<Update<ObjectVersion>, EngineError>| match update.unwrap() {
-        Update::Done(appended) => appended.log(),
-        Update::Unchanged { pending, .. } => pending.unwrap().log,
+    let log_of = |applied: Result<Awaited<Applied>, EngineError>| match applied.unwrap() {
+        Awaited::Later(appended) => appended.log(),
+        Awaited::Now(durable) => panic!("no replica has it: {durable:?}"),
     };
     let value = Some(b"v".as_slice());
     let on = |log, sequence, value, only_if| {
@@ -461,10 +450,8 @@ fn work(
             .is_multiple_of(8)
             .then_some(ObjectVersion(99));
         match execute(store, table, log, id, &key, value, only_if) {
-            Ok(update) => {
-                if let Update::Done(done) = update {
-                    appended.push(done);
-                }
+            Ok(applied) => {
+                appended.push(applied);
                 let outcome = answer(store, table, id, &key).expect("it was executed");
                 waiting.results.insert(sequence, (key, outcome));
             }
@@ -482,12 +469,9 @@ fn work(
         }
         if step % 7 == 0 {
             replicas.sync(store);
-            let settle = |done| store.space().confirm(done);
-            let waits = std::mem::take(&mut appended);
-            for durable in waits.into_iter().map(settle) {
-                match durable {
-                    Ok(durable) => store.settle(table, &durable),
-                    Err(not_yet) => appended.push(not_yet),
+            for applied in std::mem::take(&mut appended) {
+                if let Err(not_yet) = store.confirm(table, applied) {
+                    appended.push(not_yet.into());
                 }
             }
         }
@@ -527,7 +511,7 @@ fn assert_answered(store: &Engine, table: &EngineTable, clients: &BTreeMap<u64, 
             let again = answer(store, table, id, key);
             assert_eq!(
                 again,
-                Some(*outcome),
+                Some(outcome.clone()),
                 "operation {sequence} of client {client}"
             );
         }
@@ -581,4 +565,85 @@ fn a_replay_that_is_given_up_leaves_no_results() {
     replay.abort();
     assert_eq!(store.completions().results(), 0);
     assert_eq!(store.space().stats().live_bytes, empty);
+}
+
+/// An operation that gives the value from before.
+fn get_and_set(
+    store: &Engine,
+    table: &EngineTable,
+    id: OperationId,
+    value: &[u8],
+) -> Result<Outcome, EngineError> {
+    let mutation = Mutation {
+        returns_old: true,
+        ..Mutation::new(table.id(), b"k", Change::Put(value.into()))
+    };
+    let execution = execution(store, table, id, b"k");
+    let applied = ops::apply(store, LogId(0), &mutation, table, Some(execution))?;
+    Ok(applied.into_pending().outcome().clone())
+}
+
+// shows: COMP-7
+#[test]
+fn values_in_outcomes_are_bounded_and_the_oldest_operation_of_a_client_gets_through() {
+    for durability in [Durability::Volatile, Durability::Replicated] {
+        let (store, table) = open(durability, 1);
+        let large = vec![7; CLIENT_VALUES_MAX * 2 / 3];
+        let _ = ops::put(&store, &table, LogId(0), b"k", &large).unwrap();
+        let held = || store.completions().value_bytes();
+        // The second finds no share; nothing changes, and it is executed when it comes again.
+        let first = get_and_set(&store, &table, id(1, 2, 1), &large).unwrap();
+        assert_eq!(first.output(), &Output::Bytes(large.clone().into()));
+        let before = ops::read(&store, &table, b"k");
+        let refused = get_and_set(&store, &table, id(1, 3, 1), b"new").unwrap_err();
+        assert!(matches!(refused, EngineError::OutcomesFull { .. }));
+        assert_eq!(ops::read(&store, &table, b"k"), before);
+        assert_eq!((held(), store.completions().results()), (large.len(), 1));
+        // The oldest is admitted, another client has a share of its own, and a delete that gives no
+        // value needs none.
+        get_and_set(&store, &table, id(1, 1, 1), &large).unwrap();
+        get_and_set(&store, &table, id(2, 1, 1), &large).unwrap();
+        assert_eq!(held(), 3 * large.len());
+        let _ = execute(&store, &table, LogId(0), id(1, 4, 1), b"k", None, None).unwrap();
+        // A retry is told the same, and what is acknowledged gives its room back.
+        let again = answer(&store, &table, id(1, 2, 1), b"k");
+        assert_eq!(again, Some(first));
+        write(&store, &table, id(1, 5, 5), b"k");
+        assert_eq!(held(), large.len());
+        get_and_set(&store, &table, id(1, 6, 5), &large).unwrap();
+    }
+}
+
+/// A write that is rejected because the object exists, and gives its value.
+fn get_if_absent(
+    store: &Engine,
+    table: &EngineTable,
+    id: OperationId,
+) -> Result<Outcome, EngineError> {
+    let mutation = Mutation {
+        returns_old: true,
+        rules: RejectRules::EXISTS,
+        ..Mutation::new(table.id(), b"k", Change::Put(b"".as_slice().into()))
+    };
+    let execution = execution(store, table, id, b"k");
+    let applied = ops::apply(store, LogId(0), &mutation, table, Some(execution))?;
+    Ok(applied.into_pending().outcome().clone())
+}
+
+// shows: COMP-7
+#[test]
+fn all_clients_together_hold_a_bounded_number_of_bytes() {
+    let (store, table) = open(Durability::Volatile, 1);
+    let value = vec![7; CLIENT_VALUES_MAX];
+    let _ = ops::put(&store, &table, LogId(0), b"k", &value).unwrap();
+    let clients = (VALUES_MAX / CLIENT_VALUES_MAX) as u64;
+    for client in 1..=clients {
+        get_if_absent(&store, &table, id(client, 1, 1)).unwrap();
+    }
+    let more = id(clients + 1, 1, 1);
+    let refused = get_if_absent(&store, &table, more).unwrap_err();
+    assert!(matches!(refused, EngineError::OutcomesFull { .. }));
+    assert_eq!(store.completions().value_bytes(), VALUES_MAX);
+    write(&store, &table, id(1, 2, 2), b"other");
+    get_if_absent(&store, &table, more).unwrap();
 }

@@ -9,8 +9,21 @@ use pluvio_env::{Address, BoxFuture, CallError, Frame, Handled, Network};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A request or reply: its fields go to `meta`, its bulk bytes to `payload`.
-pub trait Body: Serialize + DeserializeOwned + Send {
+/// A request or reply as the two parts of a frame: its fields at the end of `meta`, its bulk bytes
+/// in `payload`.
+pub trait Body: Sized + Send {
+    /// Appends the fields to `meta` and gives the payload.
+    fn encode(&self, meta: &mut Vec<u8>) -> Bytes;
+    /// Reads what [`Self::encode`] made.
+    ///
+    /// # Errors
+    /// A final refusal when the bytes are no such message.
+    fn decode(fields: &[u8], payload: Bytes) -> Result<Self, Refusal>;
+}
+
+/// A message whose fields stand in msgpack with their names, so that fields can be added without
+/// breaking older peers.
+pub trait Fields: Serialize + DeserializeOwned + Send {
     /// The bulk bytes.
     fn payload(&self) -> Bytes {
         Bytes::new()
@@ -28,7 +41,19 @@ pub trait Body: Serialize + DeserializeOwned + Send {
     }
 }
 
-impl Body for () {}
+impl<T: Fields> Body for T {
+    fn encode(&self, meta: &mut Vec<u8>) -> Bytes {
+        pack(self, meta);
+        self.payload()
+    }
+    fn decode(fields: &[u8], payload: Bytes) -> Result<Self, Refusal> {
+        let mut message: Self = unpack(fields)?;
+        message.attach(payload)?;
+        Ok(message)
+    }
+}
+
+impl Fields for () {}
 
 /// A request and what answers it.
 pub trait Request: Body {
@@ -60,16 +85,21 @@ impl<T> Answer<T> {
     }
 }
 
-const STATUS_OK: u8 = 0;
+pub(crate) const STATUS_OK: u8 = 0;
 const STATUS_REFUSED: u8 = 1;
 
-fn pack(value: &impl Serialize, into: &mut Vec<u8>) {
+/// For fields that are left out when they say nothing.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+pub(crate) fn pack(value: &impl Serialize, into: &mut Vec<u8>) {
     rmp_serde::encode::write_named(into, value).expect(
         "writing msgpack to memory cannot fail: our messages hold no type that msgpack lacks",
     );
 }
 
-fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+pub(crate) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     rmp_serde::from_slice(bytes)
         .map_err(|e| Refusal::malformed(format!("cannot decode a message: {e}")))
 }
@@ -78,11 +108,11 @@ fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
 pub fn encode<R: Request>(header: &Header, request: &R) -> Frame {
     let mut meta = Vec::with_capacity(Header::LEN + 64);
     header.encode(&mut meta);
-    pack(request, &mut meta);
+    let payload = request.encode(&mut meta);
     Frame {
         opcode: R::OPCODE as u16,
         meta: meta.into(),
-        payload: request.payload(),
+        payload,
     }
 }
 
@@ -92,19 +122,26 @@ pub fn encode<R: Request>(header: &Header, request: &R) -> Frame {
 /// A final refusal that can be sent back when the bytes are not such a request.
 pub fn decode<R: Request>(frame: &Frame) -> Result<(Header, R), Refusal> {
     let (header, fields) = Header::decode(&frame.meta)?;
-    let mut request: R = unpack(fields)?;
-    request.attach(frame.payload.clone())?;
+    let request = R::decode(fields, frame.payload.clone())?;
     Ok((header, request))
 }
 
 /// Encodes the answer to a request.
 pub fn reply<R: Request>(result: &Result<R::Reply, Refusal>) -> Frame {
-    let mut meta = Vec::with_capacity(64);
+    reply_with(R::OPCODE, result, 64)
+}
+
+/// Encodes the answer to a request with this opcode; its `meta` takes about `room` bytes.
+pub(crate) fn reply_with<B: Body>(
+    opcode: Opcode,
+    result: &Result<B, Refusal>,
+    room: usize,
+) -> Frame {
+    let mut meta = Vec::with_capacity(room);
     let payload = match result {
         Ok(body) => {
             meta.push(STATUS_OK);
-            pack(body, &mut meta);
-            body.payload()
+            body.encode(&mut meta)
         }
         Err(refusal) => {
             meta.push(STATUS_REFUSED);
@@ -113,7 +150,7 @@ pub fn reply<R: Request>(result: &Result<R::Reply, Refusal>) -> Frame {
         }
     };
     Frame {
-        opcode: R::OPCODE as u16,
+        opcode: opcode as u16,
         meta: meta.into(),
         payload,
     }
@@ -155,18 +192,17 @@ pub async fn call<R: Request>(
     request: &R,
     limit: Duration,
 ) -> Result<R::Reply, RpcError> {
-    let header = Header {
-        deadline_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
-        ..header
-    };
+    let header = header.waiting(limit);
     let answer = network.call(to, encode(&header, request), limit).await?;
-    let bad = |what: String| RpcError::BadReply(to.clone(), what);
-    match answer.meta.split_first() {
+    answered(to, answer)
+}
+
+/// What a reply says.
+pub(crate) fn answered<B: Body>(by: &Address, reply: Frame) -> Result<B, RpcError> {
+    let bad = |what: String| RpcError::BadReply(by.clone(), what);
+    match reply.meta.split_first() {
         Some((&STATUS_OK, fields)) => {
-            let mut body: R::Reply = unpack(fields).map_err(|e| bad(e.to_string()))?;
-            body.attach(answer.payload)
-                .map_err(|e| bad(e.to_string()))?;
-            Ok(body)
+            B::decode(fields, reply.payload).map_err(|e| bad(e.to_string()))
         }
         Some((&STATUS_REFUSED, fields)) => Err(RpcError::Refused(
             unpack(fields).map_err(|e| bad(e.to_string()))?,

@@ -1,10 +1,11 @@
 //! Membership, tables, status.
 
-use crate::codec::{Body, Request};
+use crate::codec::{Fields, Request, is_default};
 use crate::data::request;
 use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
+use crate::recovery_stage::RecoveryStage;
 use pluvio_units::{
     ClusterId, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch, SegmentId,
     ServerId, ServerListVersion, TableId,
@@ -99,7 +100,7 @@ pub struct Ping {
     /// Who asks; 0 for clients.
     pub from: ServerId,
 }
-impl Body for Ping {}
+impl Fields for Ping {}
 request!(Ping => PingReply);
 
 /// I am alive.
@@ -116,7 +117,7 @@ pub struct PingReply {
     #[serde(default)]
     pub cluster: ClusterId,
 }
-impl Body for PingReply {}
+impl Fields for PingReply {}
 
 impl PingReply {
     /// Whether this life of a server of this cluster answered. Another cluster has a server of the
@@ -141,7 +142,7 @@ pub struct UpdateServerList {
     /// The list.
     pub list: ServerList,
 }
-impl Body for UpdateServerList {}
+impl Fields for UpdateServerList {}
 request!(UpdateServerList => ());
 
 /// Own these tablets, which hold nothing yet. Answered once every log of the master is durably
@@ -156,7 +157,7 @@ pub struct TakeTablets {
     /// The tablets.
     pub tablets: Vec<TabletSpec>,
 }
-impl Body for TakeTablets {}
+impl Fields for TakeTablets {}
 request!(TakeTablets => ());
 
 /// Give up all tablets of a table and forget its objects. Never refused as stale: ids of tables are
@@ -169,7 +170,7 @@ pub struct DropTablets {
     /// The table.
     pub table: TableId,
 }
-impl Body for DropTablets {}
+impl Fields for DropTablets {}
 request!(DropTablets => ());
 
 /// Cut a tablet in two; both stay on this server. Refused as
@@ -185,7 +186,7 @@ pub struct SplitTabletLocal {
     /// The first hash of the upper part.
     pub at: KeyHash,
 }
-impl Body for SplitTabletLocal {}
+impl Fields for SplitTabletLocal {}
 request!(SplitTabletLocal => ());
 
 /// Join the cluster. Repeating it with the same `attempt` gives the same id.
@@ -203,7 +204,7 @@ pub struct Enlist {
     /// What the list will say of it; `id` and `state` are ignored.
     pub info: ServerInfo,
 }
-impl Body for Enlist {}
+impl Fields for Enlist {}
 request!(Enlist => EnlistReply);
 
 /// Welcome.
@@ -216,7 +217,7 @@ pub struct EnlistReply {
     /// The server list, with the new server in it.
     pub list: ServerList,
 }
-impl Body for EnlistReply {}
+impl Fields for EnlistReply {}
 
 /// A server does not answer: look whether it crashed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -224,13 +225,13 @@ pub struct HintServerCrashed {
     /// The suspect.
     pub suspect: ServerId,
 }
-impl Body for HintServerCrashed {}
+impl Fields for HintServerCrashed {}
 request!(HintServerCrashed => ());
 
 /// The server list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GetServerList {}
-impl Body for GetServerList {}
+impl Fields for GetServerList {}
 request!(GetServerList => GetServerListReply);
 
 /// The server list.
@@ -241,7 +242,7 @@ pub struct GetServerListReply {
     /// The list.
     pub list: ServerList,
 }
-impl Body for GetServerListReply {}
+impl Fields for GetServerListReply {}
 
 /// Replicas of this open segment below this epoch are stale, and so are open replicas of all
 /// earlier heads of the same log. Durable at the coordinator when answered.
@@ -258,7 +259,7 @@ pub struct SetReplicationEpoch {
     /// The new epoch.
     pub epoch: ReplicationEpoch,
 }
-impl Body for SetReplicationEpoch {}
+impl Fields for SetReplicationEpoch {}
 request!(SetReplicationEpoch => ());
 
 /// Names a table.
@@ -276,7 +277,7 @@ pub struct GetTable {
     /// Which.
     pub table: TableRef,
 }
-impl Body for GetTable {}
+impl Fields for GetTable {}
 request!(GetTable => TableInfo);
 
 /// A table, as the coordinator knows it.
@@ -295,7 +296,7 @@ pub struct TableInfo {
     /// The addresses of the servers that own a tablet.
     pub addresses: Vec<(ServerId, String)>,
 }
-impl Body for TableInfo {}
+impl Fields for TableInfo {}
 
 /// A tablet and where it is.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -328,7 +329,7 @@ pub struct CreateTable {
     /// Over how many servers to spread it; all of them when `None`.
     pub span: Option<u32>,
 }
-impl Body for CreateTable {}
+impl Fields for CreateTable {}
 request!(CreateTable => TableInfo);
 
 /// Drop a table and all its objects. Answered when no server serves it any more. A table that does
@@ -354,13 +355,13 @@ impl DropTable {
         }
     }
 }
-impl Body for DropTable {}
+impl Fields for DropTable {}
 request!(DropTable => ());
 
 /// All tables.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ListTables {}
-impl Body for ListTables {}
+impl Fields for ListTables {}
 request!(ListTables => ListTablesReply);
 
 /// All tables, by name.
@@ -369,7 +370,7 @@ pub struct ListTablesReply {
     /// The tables.
     pub tables: Vec<TableInfo>,
 }
-impl Body for ListTablesReply {}
+impl Fields for ListTablesReply {}
 
 /// Cut a tablet in two.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -379,13 +380,13 @@ pub struct SplitTablet {
     /// The first hash of the upper part; the middle of the widest tablet when `None`.
     pub at: Option<KeyHash>,
 }
-impl Body for SplitTablet {}
+impl Fields for SplitTablet {}
 request!(SplitTablet => TableInfo);
 
 /// Which coordinator leads? Coordinators that do not lead answer it, too.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GetLeader {}
-impl Body for GetLeader {}
+impl Fields for GetLeader {}
 request!(GetLeader => GetLeaderReply);
 
 /// Which coordinator leads, as far as the one that answers knows.
@@ -394,26 +395,28 @@ pub struct GetLeaderReply {
     /// What the process that answers drew at its start.
     pub candidate: u64,
     /// Whether it leads itself, for sure.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub leads: bool,
     /// Where the leader answers, when that is known.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub leader: Option<String>,
     /// The leader does not answer, and this one is about to take over or to hear from it: it is
     /// best asked again.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub deciding: bool,
     /// It leads, but its pings hardly reach any server: whoever does better may take its place.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub lost_servers: bool,
     /// Why the metadata store does not do what it is asked, if it does not; for people.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub trouble: Option<String>,
 }
-impl Body for GetLeaderReply {}
+impl Fields for GetLeaderReply {}
 
 /// What a server has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GetServerStatus {}
-impl Body for GetServerStatus {}
+impl Fields for GetServerStatus {}
 request!(GetServerStatus => ServerStatus);
 
 /// What a server has and does. Sizes in bytes.
@@ -467,12 +470,12 @@ pub struct ServerStatus {
     /// Requests answered since the start.
     pub requests: u64,
 }
-impl Body for ServerStatus {}
+impl Fields for ServerStatus {}
 
 /// What the whole cluster has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GetClusterStatus {}
-impl Body for GetClusterStatus {}
+impl Fields for GetClusterStatus {}
 request!(GetClusterStatus => ClusterStatus);
 
 /// What the whole cluster has and does.
@@ -496,7 +499,7 @@ pub struct ClusterStatus {
     #[serde(default)]
     pub metadata_trouble: Option<String>,
 }
-impl Body for ClusterStatus {}
+impl Fields for ClusterStatus {}
 
 /// A recovery, under way or finished.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -509,8 +512,9 @@ pub struct RecoveryStatus {
     pub address: String,
     /// Whether all tablets are back.
     pub done: bool,
-    /// What it is doing or waiting for, for people.
-    pub phase: String,
+    /// What it is doing or waiting for.
+    #[serde(default)]
+    pub stage: RecoveryStage,
     /// Attempts so far.
     pub attempts: u32,
     /// Milliseconds from the crash being known to the end, or so far.

@@ -1,13 +1,14 @@
 //! The fixed part of every request.
 
 use crate::refusal::Refusal;
+use core::time::Duration;
 use pluvio_units::{ClientId, ClusterId, OperationId, SequenceNumber, ServerId};
 
 /// The fixed little-endian header of a request.
 ///
 /// ```text
 ///  0        8         16                   24       32           36         40        48
-///  | client | sequence | acknowledged_below | target | deadline_us | retry_ms | cluster | msgpack fields …
+///  | client | sequence | acknowledged_below | target | deadline_us | retry_ms | cluster | the message
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
@@ -26,6 +27,8 @@ pub struct Header {
 }
 
 impl Header {
+    /// Where `deadline_us` stands.
+    pub(crate) const DEADLINE: core::ops::Range<usize> = 32..36;
     /// Bytes of the encoded header.
     pub const LEN: usize = 48;
 
@@ -44,6 +47,15 @@ impl Header {
         Self {
             cluster,
             ..Self::to(target)
+        }
+    }
+
+    /// The header of a caller that stops waiting after `limit`.
+    #[must_use]
+    pub fn waiting(self, limit: Duration) -> Self {
+        Self {
+            deadline_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
+            ..self
         }
     }
 

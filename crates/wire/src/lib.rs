@@ -1,17 +1,19 @@
 //! RPC messages, their encoding, and the one table of operations.
 //!
 //! A message is an [`env::Frame`](pluvio_env::Frame): an opcode, a small `meta` part and a bulk
-//! `payload` that is never copied or parsed on the way. `meta` of a request is a fixed header
-//! ([`Header`]) and the message's fields in msgpack with their names, so that fields can be added
-//! without breaking older peers; `meta` of a reply is a status byte and either the reply's fields
-//! or a [`Refusal`].
+//! `payload` that is never parsed on the way. `meta` of a request is a fixed header ([`Header`])
+//! and the message's fields; `meta` of a reply is a status byte and either the reply's fields or a
+//! [`Refusal`].
+//!
+//! Most messages have their fields in msgpack with their names ([`Fields`]). Reads and mutations of
+//! objects and their reply have fixed binary layouts, drawn in `objects.rs`.
 //!
 //! Invariants
 //! - WIRE-1: every reply says what its caller can do: use it, retry after a time, refresh its map,
 //!   see a reject rule that fired, or give up ([`Refusal`]).
 //! - WIRE-2: decoding is total: any bytes give a message or a [`Refusal`], never a panic, and
 //!   memory is only taken in proportion to the bytes that arrived.
-//! - WIRE-3: opcode numbers and field names are never used again for something else.
+//! - WIRE-3: opcode numbers, field names, codes and flags are never used again for something else.
 
 mod codec;
 mod control;
@@ -20,26 +22,39 @@ mod data;
 mod header;
 mod limits;
 mod migration;
+mod objects;
 mod opcode;
 mod recovery;
+mod recovery_stage;
 mod refusal;
 mod replication;
 
-pub use codec::{Answer, Body, Request, RpcError, call, decode, encode, handled, reply};
+pub use codec::{Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply};
 pub use control::*;
 pub use coordinators::Coordinators;
 pub use data::*;
 pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;
-pub use opcode::{Class, Opcode, Role};
+pub use objects::{
+    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, call_frame, decode_get, decode_mutate,
+    encode_get, encode_mutate, handled_outcomes, reply_outcomes,
+};
+pub use opcode::{
+    BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
+};
+pub use pluvio_mutation::{
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Outcome, Output,
+    Payload, Projection, RejectRules, Span, Unfit,
+};
 pub use recovery::*;
+pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
-pub const PROTOCOL_VERSION: u16 = 2;
-/// Most items of one multi-operation; clients split larger batches.
+pub const PROTOCOL_VERSION: u16 = 3;
+/// Most items of one read or mutation of objects; clients split larger batches.
 pub const MULTI_ITEMS_MAX: usize = 1024;
 /// Most payload bytes of one request or reply that carries objects; clients split larger batches.
 pub const MULTI_BYTES_MAX: usize = 4 << 20;

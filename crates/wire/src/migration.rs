@@ -1,6 +1,6 @@
 //! Moving tablets between servers that live (003 fig. 2). `docs/migration.md` tells the whole way.
 
-use crate::codec::{Body, Request};
+use crate::codec::{Fields, Request};
 use crate::control::{TableRef, TabletSpec};
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
@@ -31,7 +31,7 @@ pub struct MigrateTablet {
     /// The server that is to have it.
     pub to: ServerId,
 }
-impl Body for MigrateTablet {}
+impl Fields for MigrateTablet {}
 request!(MigrateTablet => MigrateTabletReply);
 
 /// What was begun.
@@ -42,7 +42,7 @@ pub struct MigrateTabletReply {
     /// The tablet's range.
     pub range: HashRange,
 }
-impl Body for MigrateTabletReply {}
+impl Fields for MigrateTabletReply {}
 
 /// How does a migration go?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct GetMigration {
     /// Which.
     pub migration: MigrationId,
 }
-impl Body for GetMigration {}
+impl Fields for GetMigration {}
 request!(GetMigration => GetMigrationReply);
 
 /// How a migration goes.
@@ -59,7 +59,7 @@ pub struct GetMigrationReply {
     /// `None`: it has ended, and how is not known any more. Where the tablet is now tells.
     pub status: Option<MigrationStatus>,
 }
-impl Body for GetMigrationReply {}
+impl Fields for GetMigrationReply {}
 
 /// A migration, for people.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -112,9 +112,9 @@ pub struct ReceiveTablet {
     /// The server that serves it.
     pub from: ServerId,
 }
-impl Body for ReceiveTablet {}
+impl Fields for ReceiveTablet {}
 request!(ReceiveTablet => MigrationProgress);
-impl Body for MigrationProgress {}
+impl Fields for MigrationProgress {}
 
 /// A part of a tablet that moves. Asking for a part again is harmless: what it holds is replayed by
 /// version.
@@ -143,7 +143,7 @@ pub struct GetTabletData {
     /// Which part.
     pub part: TabletPart,
 }
-impl Body for GetTabletData {}
+impl Fields for GetTabletData {}
 request!(GetTabletData => GetTabletDataReply);
 
 /// A part of a tablet.
@@ -176,7 +176,7 @@ pub struct TabletReceived {
     /// How much, or why not.
     pub result: Result<MigrationProgress, String>,
 }
-impl Body for TabletReceived {}
+impl Fields for TabletReceived {}
 request!(TabletReceived => TabletReceivedReply);
 
 /// The coordinator's word on a received tablet.
@@ -185,7 +185,7 @@ pub struct TabletReceivedReply {
     /// The receiver owns the tablet now. Otherwise it must forget what it received.
     pub accepted: bool,
 }
-impl Body for TabletReceivedReply {}
+impl Fields for TabletReceivedReply {}
 
 /// Tells the former owner how a migration ended. Answered when nothing is left to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -195,5 +195,5 @@ pub struct EndMigration {
     /// The tablet belongs to another server. Otherwise it stays, and is to be served again.
     pub moved: bool,
 }
-impl Body for EndMigration {}
+impl Fields for EndMigration {}
 request!(EndMigration => ());

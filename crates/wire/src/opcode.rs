@@ -15,7 +15,7 @@ pub enum Role {
 
 /// The class of an operation. Each class has its own limit of requests in progress, so that one
 /// class cannot starve another: a data operation may wait for replication, replication waits for
-/// nobody (rule D; 003 §5.3).
+/// nobody (rule D) [RAMCloud §5.3].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Operations of clients on objects. May wait for `Replication`.
@@ -31,23 +31,51 @@ pub enum Class {
 }
 
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $role:ident, $class:ident, $idempotent:literal;)*) => {
+    ($(
+        $(#[$group_doc:meta])*
+        $group:ident: $ops:ident, answered by $role:ident {
+            $($(#[$doc:meta])* $name:ident = $number:literal, $class:ident, $idempotent:literal;)*
+        }
+    )*) => {
         /// Every operation there is. Numbers are never used again.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u16)]
         pub enum Opcode {
-            $($(#[$doc])* $name = $number,)*
+            $($($(#[$doc])* $name = $number,)*)*
+        }
+
+        $(
+            $(#[$group_doc])*
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+            pub enum $ops {
+                $($(#[$doc])* $name,)*
+            }
+
+            impl From<$ops> for Opcode {
+                fn from(op: $ops) -> Self {
+                    match op {
+                        $($ops::$name => Self::$name,)*
+                    }
+                }
+            }
+        )*
+
+        /// An operation among those of its role. A role's dispatch is a match over its own enum: an
+        /// operation of another role does not compile into it.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum RoleOp {
+            $($(#[$group_doc])* $group($ops),)*
         }
 
         impl Opcode {
             /// All operations.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+            pub const ALL: &'static [Self] = &[$($(Self::$name,)*)*];
 
             /// The operation with this number, if there is one.
             #[must_use]
             pub fn from_number(number: u16) -> Option<Self> {
                 match number {
-                    $($number => Some(Self::$name),)*
+                    $($($number => Some(Self::$name),)*)*
                     _ => None,
                 }
             }
@@ -56,7 +84,7 @@ macro_rules! opcodes {
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Self::$name => stringify!($name),)*
+                    $($(Self::$name => stringify!($name),)*)*
                 }
             }
 
@@ -64,7 +92,15 @@ macro_rules! opcodes {
             #[must_use]
             pub fn role(self) -> Role {
                 match self {
-                    $(Self::$name => Role::$role,)*
+                    $($(Self::$name => Role::$role,)*)*
+                }
+            }
+
+            /// The operation among those of its role, for dispatch.
+            #[must_use]
+            pub fn by_role(self) -> RoleOp {
+                match self {
+                    $($(Self::$name => RoleOp::$group($ops::$name),)*)*
                 }
             }
 
@@ -72,7 +108,7 @@ macro_rules! opcodes {
             #[must_use]
             pub fn class(self) -> Class {
                 match self {
-                    $(Self::$name => Class::$class,)*
+                    $($(Self::$name => Class::$class,)*)*
                 }
             }
 
@@ -80,99 +116,105 @@ macro_rules! opcodes {
             #[must_use]
             pub fn is_idempotent(self) -> bool {
                 match self {
-                    $(Self::$name => $idempotent,)*
+                    $($(Self::$name => $idempotent,)*)*
                 }
             }
         }
     };
 }
 
+// Numbers 1 to 7 are retired: they meant single reads, writes, deletes and increments and their
+// batches. They are never used again.
 opcodes! {
-    /// Read one object.
-    Read = 1, Master, Data, true;
-    /// Write one object.
-    Write = 2, Master, Data, false;
-    /// Delete one object.
-    Delete = 3, Master, Data, false;
-    /// Add to a number.
-    Increment = 4, Master, Data, false;
-    /// Read several objects.
-    MultiRead = 5, Master, Data, true;
-    /// Write several objects.
-    MultiWrite = 6, Master, Data, false;
-    /// Delete several objects.
-    MultiDelete = 7, Master, Data, false;
-    /// The next objects of a table in hash order.
-    Enumerate = 8, Master, Data, true;
-    /// Number and bytes of a table's objects on one server.
-    CountObjects = 9, Master, Data, true;
+    /// Operations on objects; the master that owns them answers.
+    Data: DataOp, answered by Master {
+        /// Read one or many objects, or parts of them.
+        Get = 10, Data, true;
+        /// Change one or many objects.
+        Mutate = 11, Data, false;
+        /// The next objects of a table in hash order.
+        Enumerate = 8, Data, true;
+        /// Number and bytes of a table's objects on one server.
+        CountObjects = 9, Data, true;
+    }
 
-    /// Open, append to, or close a replica.
-    WriteReplica = 20, Backup, Replication, true;
-    /// Free a replica.
-    FreeReplica = 21, Backup, Replication, true;
-    /// Is this replica, found on disk at start, still needed?
-    IsReplicaNeeded = 22, Master, Control, true;
+    /// The other operations of a master.
+    Master: MasterOp, answered by Master {
+        /// Is this replica, found on disk at start, still needed?
+        IsReplicaNeeded = 22, Control, true;
+        /// Recover one partition.
+        Recover = 33, Recovery, true;
+        /// Take over a tablet from the server that serves it.
+        ReceiveTablet = 35, Recovery, true;
+        /// The next part of a tablet that moves.
+        GetTabletData = 36, Recovery, true;
+        /// A tablet has moved away for good, or stays.
+        EndMigration = 38, Control, true;
+        /// Own these tablets, which hold nothing yet.
+        TakeTablets = 42, Control, true;
+        /// Give up all tablets of a table.
+        DropTablets = 43, Control, true;
+        /// Cut a tablet in two; both stay here.
+        SplitTabletLocal = 44, Control, true;
+    }
 
-    /// List the replicas of a crashed master and refuse it from now on.
-    StartRecovery = 30, Backup, Recovery, true;
-    /// How the crashed master's tablets are partitioned.
-    SetPartitions = 31, Backup, Recovery, true;
-    /// The entries of one segment that belong to one partition.
-    GetRecoveryData = 32, Backup, Recovery, true;
-    /// Recover one partition.
-    Recover = 33, Master, Recovery, true;
-    /// A recovery master is done with its partition.
-    RecoveryMasterFinished = 34, Coordinator, Control, true;
+    /// Operations of a backup.
+    Backup: BackupOp, answered by Backup {
+        /// Open, append to, or close a replica.
+        WriteReplica = 20, Replication, true;
+        /// Free a replica.
+        FreeReplica = 21, Replication, true;
+        /// List the replicas of a crashed master and refuse it from now on.
+        StartRecovery = 30, Recovery, true;
+        /// How the crashed master's tablets are partitioned.
+        SetPartitions = 31, Recovery, true;
+        /// The entries of one segment that belong to one partition.
+        GetRecoveryData = 32, Recovery, true;
+    }
 
-    /// Take over a tablet from the server that serves it.
-    ReceiveTablet = 35, Master, Recovery, true;
-    /// The next part of a tablet that moves.
-    GetTabletData = 36, Master, Recovery, true;
-    /// A server has received a tablet, or could not.
-    TabletReceived = 37, Coordinator, Control, true;
-    /// A tablet has moved away for good, or stays.
-    EndMigration = 38, Master, Control, true;
+    /// Operations of the coordinator.
+    Coordinator: CoordinatorOp, answered by Coordinator {
+        /// A recovery master is done with its partition.
+        RecoveryMasterFinished = 34, Control, true;
+        /// A server has received a tablet, or could not.
+        TabletReceived = 37, Control, true;
+        /// Join the cluster.
+        Enlist = 60, Control, true;
+        /// A server does not answer: look whether it crashed.
+        HintServerCrashed = 61, Control, true;
+        /// The server list.
+        GetServerList = 62, Control, true;
+        /// Replicas of this open segment below this epoch are stale.
+        SetReplicationEpoch = 63, Control, true;
+        /// A table and its tablets.
+        GetTable = 64, Control, true;
+        /// Create a table, or find it when it exists.
+        CreateTable = 65, Control, true;
+        /// Drop a table and all its objects.
+        DropTable = 66, Control, true;
+        /// All tables.
+        ListTables = 67, Control, true;
+        /// Cut a tablet in two.
+        SplitTablet = 68, Control, true;
+        /// What the whole cluster has and does.
+        GetClusterStatus = 69, Control, true;
+        /// Which coordinator leads; answered by those that do not, too.
+        GetLeader = 70, Ping, true;
+        /// Move a tablet to another server.
+        MigrateTablet = 71, Control, true;
+        /// How a migration goes.
+        GetMigration = 72, Control, true;
+    }
 
-    /// Are you alive, and who are you?
-    Ping = 40, Any, Ping, true;
-    /// A new server list.
-    UpdateServerList = 41, Any, Control, true;
-    /// Own these tablets, which hold nothing yet.
-    TakeTablets = 42, Master, Control, true;
-    /// Give up all tablets of a table.
-    DropTablets = 43, Master, Control, true;
-    /// Cut a tablet in two; both stay here.
-    SplitTabletLocal = 44, Master, Control, true;
-    /// What a server has and does.
-    GetServerStatus = 45, Any, Control, true;
-
-    /// Join the cluster.
-    Enlist = 60, Coordinator, Control, true;
-    /// A server does not answer: look whether it crashed.
-    HintServerCrashed = 61, Coordinator, Control, true;
-    /// The server list.
-    GetServerList = 62, Coordinator, Control, true;
-    /// Replicas of this open segment below this epoch are stale.
-    SetReplicationEpoch = 63, Coordinator, Control, true;
-    /// A table and its tablets.
-    GetTable = 64, Coordinator, Control, true;
-    /// Create a table, or find it when it exists.
-    CreateTable = 65, Coordinator, Control, true;
-    /// Drop a table and all its objects.
-    DropTable = 66, Coordinator, Control, true;
-    /// All tables.
-    ListTables = 67, Coordinator, Control, true;
-    /// Cut a tablet in two.
-    SplitTablet = 68, Coordinator, Control, true;
-    /// What the whole cluster has and does.
-    GetClusterStatus = 69, Coordinator, Control, true;
-    /// Which coordinator leads; answered by those that do not, too.
-    GetLeader = 70, Coordinator, Ping, true;
-    /// Move a tablet to another server.
-    MigrateTablet = 71, Coordinator, Control, true;
-    /// How a migration goes.
-    GetMigration = 72, Coordinator, Control, true;
+    /// Operations that every process answers.
+    Any: ServerOp, answered by Any {
+        /// Are you alive, and who are you?
+        Ping = 40, Ping, true;
+        /// A new server list.
+        UpdateServerList = 41, Control, true;
+        /// What a server has and does.
+        GetServerStatus = 45, Control, true;
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +226,22 @@ mod tests {
         for op in Opcode::ALL {
             assert_eq!(Opcode::from_number(*op as u16), Some(*op), "{}", op.name());
         }
-        assert_eq!(Opcode::from_number(0), None);
+        for retired in 0..=7 {
+            assert_eq!(Opcode::from_number(retired), None);
+        }
+    }
+
+    #[test]
+    fn each_role_has_its_own_operations() {
+        for op in Opcode::ALL {
+            let (back, role) = match op.by_role() {
+                RoleOp::Data(op) => (Opcode::from(op), Role::Master),
+                RoleOp::Master(op) => (op.into(), Role::Master),
+                RoleOp::Backup(op) => (op.into(), Role::Backup),
+                RoleOp::Coordinator(op) => (op.into(), Role::Coordinator),
+                RoleOp::Any(op) => (op.into(), Role::Any),
+            };
+            assert_eq!((back, role), (*op, op.role()), "{}", op.name());
+        }
     }
 }

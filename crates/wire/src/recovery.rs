@@ -1,6 +1,6 @@
 //! Crash recovery of a master (003 §7).
 
-use crate::codec::{Body, Request};
+use crate::codec::{Fields, Request};
 use crate::control::TabletSpec;
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
@@ -15,7 +15,7 @@ pub struct StartRecovery {
     /// The crashed master.
     pub crashed: ServerId,
 }
-impl Body for StartRecovery {}
+impl Fields for StartRecovery {}
 request!(StartRecovery => StartRecoveryReply);
 
 /// The replicas a backup has of a crashed master.
@@ -26,7 +26,7 @@ pub struct StartRecoveryReply {
     /// Replicas that cannot be used, and why. For people.
     pub damaged: Vec<(SegmentId, String)>,
 }
-impl Body for StartRecoveryReply {}
+impl Fields for StartRecoveryReply {}
 
 /// One replica on one backup.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -92,7 +92,7 @@ pub struct SetPartitions {
     /// The tablets of each partition.
     pub partitions: Vec<Vec<TabletSpec>>,
 }
-impl Body for SetPartitions {}
+impl Fields for SetPartitions {}
 request!(SetPartitions => ());
 
 /// Fetches the entries of one segment that belong to one partition.
@@ -107,7 +107,7 @@ pub struct GetRecoveryData {
     /// The index of the partition in [`SetPartitions`].
     pub partition: u32,
 }
-impl Body for GetRecoveryData {}
+impl Fields for GetRecoveryData {}
 request!(GetRecoveryData => GetRecoveryDataReply);
 
 /// Entries of one segment: whole groups, checked by their checksums, each entry as it stands in
@@ -137,7 +137,7 @@ pub struct Recover {
     /// Every segment of the log and the backups to read it from, best first.
     pub segments: Vec<RecoverySegment>,
 }
-impl Body for Recover {}
+impl Fields for Recover {}
 request!(Recover => ());
 
 /// A segment to read.
@@ -167,7 +167,7 @@ pub struct RecoveryMasterFinished {
     /// What was done, or why it failed.
     pub result: Result<ReplayStats, String>,
 }
-impl Body for RecoveryMasterFinished {}
+impl Fields for RecoveryMasterFinished {}
 request!(RecoveryMasterFinished => RecoveryMasterFinishedReply);
 
 /// What a replay did.
@@ -195,4 +195,4 @@ pub struct RecoveryMasterFinishedReply {
     /// The recovery master owns the tablets now. Otherwise it must forget what it replayed.
     pub accepted: bool,
 }
-impl Body for RecoveryMasterFinishedReply {}
+impl Fields for RecoveryMasterFinishedReply {}

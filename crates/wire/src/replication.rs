@@ -1,6 +1,6 @@
 //! Replicas: what masters ask of backups (003 §7.1, §7.4, §8).
 
-use crate::codec::{Body, Request};
+use crate::codec::{Fields, Request, is_default};
 use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
@@ -21,25 +21,31 @@ pub struct WriteReplica {
     /// The log it belongs to.
     pub log: LogId,
     /// Whether it is a side segment (survivors, recovered data) instead of a head.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub side: bool,
     /// Replicas with a smaller epoch are stale.
     pub epoch: ReplicationEpoch,
     /// Create the replica if it is not there. Without it, a missing replica is refused as
     /// `NotFound`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub open: bool,
     /// A replacement for a lost replica: starts from nothing, counts only when `atomic` writes are
     /// over, that is after the first write without this flag. Until then it is invisible to
     /// recovery.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub rewriting: bool,
     /// This replica is the one that recovery should read first.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub primary: bool,
     /// Where `data` goes.
     pub offset: u32,
     /// Bytes of the segment that are valid after this write: whole groups of entries only.
     pub certified: u32,
     /// No more appends will follow.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub close: bool,
     /// Reply only when the data is on the device (fdatasync).
+    #[serde(default, skip_serializing_if = "is_default")]
     pub synced: bool,
     /// Replicas that the master needs for an acknowledgement.
     pub needed: u8,
@@ -62,7 +68,7 @@ pub struct FreeReplica {
     /// The segment.
     pub segment: SegmentId,
 }
-impl Body for FreeReplica {}
+impl Fields for FreeReplica {}
 request!(FreeReplica => ());
 
 /// Asks a master whether replicas that a restarted backup found on its disk are still needed.
@@ -79,7 +85,7 @@ pub struct IsReplicaNeeded {
     /// The segments, at most 1024.
     pub segments: Vec<SegmentId>,
 }
-impl Body for IsReplicaNeeded {}
+impl Fields for IsReplicaNeeded {}
 request!(IsReplicaNeeded => IsReplicaNeededReply);
 
 /// Which replicas are needed, in the order of the request.
@@ -88,4 +94,4 @@ pub struct IsReplicaNeededReply {
     /// Whether the replica must be kept.
     pub needed: Vec<bool>,
 }
-impl Body for IsReplicaNeededReply {}
+impl Fields for IsReplicaNeededReply {}

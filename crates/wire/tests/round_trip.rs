@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_units::{
-    ClientId, ClusterId, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId,
+    ClientId, ClusterId, LogId, ObjectVersion, OperationId, ReplicationEpoch, SegmentId,
+    SequenceNumber, ServerId,
 };
 use pluvio_wire::*;
 use proptest::prelude::*;
@@ -22,105 +23,95 @@ fn header() -> Header {
     }
 }
 
-fn key(name: &[u8]) -> MultiKey {
-    MultiKey {
-        sequence: SequenceNumber(name.len() as u64),
-        table: TableId(1),
-        key: name.to_vec(),
-        rules: RejectRules::unless_version(ObjectVersion(4)),
+fn objects() -> EnumerateReply {
+    let object = |key: &[u8], value: &'static [u8]| EnumeratedObject {
+        key: key.to_vec(),
+        version: ObjectVersion(key.len() as u64),
+        value: Bytes::from_static(value),
+    };
+    let objects = vec![object(b"a", b""), object(b"", b"two"), object(b"cc", b"3")];
+    EnumerateReply::new(objects, None)
+}
+
+fn write() -> WriteReplica {
+    WriteReplica {
+        cluster: ClusterId(1),
+        master: ServerId(2),
+        segment: SegmentId(3),
+        log: LogId(4),
+        side: false,
+        epoch: ReplicationEpoch(5),
+        open: true,
+        rewriting: false,
+        primary: true,
+        offset: 6,
+        certified: 7,
+        close: false,
+        synced: false,
+        needed: 2,
+        data: Bytes::from_static(b"value"),
     }
 }
 
 #[test]
 fn a_request_arrives_with_its_header_and_payload() {
-    let write = Write {
-        table: TableId(5),
-        key: vec![0, 255, 10],
-        rules: RejectRules {
-            version_less: Some(ObjectVersion(2)),
-            ..RejectRules::default()
-        },
-        value: Bytes::from_static(b"value"),
-    };
-    let frame = encode(&header(), &write);
-    assert_eq!(frame.opcode, Opcode::Write as u16);
-    assert_eq!(decode::<Write>(&frame), Ok((header(), write)));
+    let frame = encode(&header(), &write());
+    assert_eq!(frame.opcode, Opcode::WriteReplica as u16);
+    assert_eq!(decode::<WriteReplica>(&frame), Ok((header(), write())));
 }
 
 #[test]
-fn batches_keep_their_values_apart() {
-    let batch = MultiWrite::new(vec![
-        (key(b"a"), Bytes::from_static(b"")),
-        (key(b""), Bytes::from_static(b"two")),
-        (key(b"c"), Bytes::from_static(b"3")),
-    ]);
-    let (_, back) = decode::<MultiWrite>(&encode(&header(), &batch)).unwrap();
-    assert_eq!(back, batch);
+fn what_is_absent_costs_nothing() {
+    let bare = encode(&header(), &write()).meta.len();
+    let all = WriteReplica {
+        side: true,
+        rewriting: true,
+        close: true,
+        synced: true,
+        ..write()
+    };
+    let names = "side rewriting close synced".len() - 3;
+    // A name has a byte for its length and one for the flag behind it.
+    assert_eq!(encode(&header(), &all).meta.len(), bare + names + 2 * 4);
 }
 
 #[test]
-fn a_batch_of_too_many_items_is_refused() {
-    let batch = |count| MultiDelete {
-        items: vec![key(b"a"); count],
-    };
-    let most = batch(MULTI_ITEMS_MAX);
-    let frame = encode(&header(), &most);
-    assert_eq!(decode::<MultiDelete>(&frame), Ok((header(), most)));
-    let frame = encode(&header(), &batch(MULTI_ITEMS_MAX + 1));
-    let refused = decode::<MultiDelete>(&frame).unwrap_err();
-    assert_eq!(refused.fatal_kind(), Some(FatalKind::Malformed));
-    assert!(refused.to_string().contains("at most 1024"), "{refused}");
+fn several_objects_keep_their_values_apart() {
+    let mut meta = Vec::new();
+    let payload = objects().encode(&mut meta);
+    assert_eq!(EnumerateReply::decode(&meta, payload), Ok(objects()));
 }
 
 #[test]
 fn a_payload_that_does_not_fit_its_lengths_is_refused() {
-    let batch = MultiWrite::new(vec![(key(b"a"), Bytes::from_static(b"12"))]);
-    let frame = encode(&header(), &batch);
-    for payload in ["", "1", "123"] {
-        let broken = Frame {
-            payload: Bytes::from_static(payload.as_bytes()),
-            ..frame.clone()
-        };
+    let mut meta = Vec::new();
+    objects().encode(&mut meta);
+    for payload in ["", "two", "two34"] {
+        let refused = EnumerateReply::decode(&meta, Bytes::from_static(payload.as_bytes()));
         assert_eq!(
-            decode::<MultiWrite>(&broken).unwrap_err().fatal_kind(),
+            refused.unwrap_err().fatal_kind(),
             Some(FatalKind::Malformed)
         );
     }
-}
-
-#[test]
-fn reject_rules_say_what_they_mean() {
-    let v = ObjectVersion;
-    let none = RejectRules::default();
-    assert!(!none.reject(None) && !none.reject(Some(v(1))));
-    let create = RejectRules::unless_version(v(0));
-    assert!(!create.reject(None) && create.reject(Some(v(1))));
-    let swap = RejectRules::unless_version(v(3));
-    assert!(swap.reject(None) && swap.reject(Some(v(2))) && !swap.reject(Some(v(3))));
-    let newer = RejectRules {
-        version_less: Some(v(5)),
-        ..none
-    };
-    assert!(!newer.reject(None) && newer.reject(Some(v(4))) && !newer.reject(Some(v(5))));
 }
 
 proptest! {
     #[test]
     fn garbage_is_refused_without_panic(meta in proptest::collection::vec(any::<u8>(), 0..200), payload in proptest::collection::vec(any::<u8>(), 0..50)) {
         let frame = Frame { opcode: 1, meta: meta.into(), payload: payload.into() };
-        let _ = decode::<Read>(&frame);
-        let _ = decode::<MultiWrite>(&frame);
+        let _ = decode::<Enumerate>(&frame);
+        let _ = EnumerateReply::decode(&frame.meta, frame.payload.clone());
         let _ = decode::<Enlist>(&frame);
         let _ = decode::<WriteReplica>(&frame);
         let _ = decode::<Recover>(&frame);
     }
 
     #[test]
-    fn a_flipped_bit_is_refused_or_gives_another_message(bit in 0usize..400) {
-        let frame = encode(&header(), &MultiRead { items: vec![key(b"some key"), key(b"another")] });
+    fn a_flipped_bit_is_refused_or_gives_another_message(bit in 0usize..1600) {
+        let frame = encode(&header(), &write());
         let mut meta = frame.meta.to_vec();
         let at = bit / 8 % meta.len();
         meta[at] ^= 1 << (bit % 8);
-        let _ = decode::<MultiRead>(&Frame { meta: meta.into(), ..frame });
+        let _ = decode::<WriteReplica>(&Frame { meta: meta.into(), ..frame });
     }
 }

@@ -248,8 +248,8 @@ impl Nemesis {
             }
         }
         if let Some(recovery) = status.recoveries.iter().find(|recovery| !recovery.done) {
-            let (crashed, phase) = (recovery.crashed, &recovery.phase);
-            return Some(format!("server {crashed} is being recovered: {phase}"));
+            let (crashed, stage) = (recovery.crashed, &recovery.stage);
+            return Some(format!("server {crashed} is being recovered: {stage}"));
         }
         let mut tablets = status.tables.iter().flat_map(|table| &table.tablets);
         tablets

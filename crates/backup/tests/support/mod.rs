@@ -6,9 +6,10 @@ use bytes::Bytes;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_env::{Env, OpenMode};
 use pluvio_format::{
-    Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, Outcome, SegmentHeader,
+    Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, SegmentHeader,
     SegmentKind, TableStat, TableStats, Tombstone,
 };
+use pluvio_mutation::Outcome;
 use pluvio_sim::{ProcessId, Sim, SimOptions};
 use pluvio_units::{
     ClientId, ClusterId, CoreId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
@@ -219,6 +220,7 @@ impl Image {
                 outcome: Outcome::Written {
                     version: object.version,
                     replaced: tombstone.version,
+                    output: pluvio_mutation::Output::Nothing,
                 },
             };
             image.push(&[

@@ -345,7 +345,7 @@ async fn recovered(
             if one.done {
                 return Ok(one.clone());
             }
-            progress.set_message(format!("server {victim}: {}", one.phase));
+            progress.set_message(format!("server {victim}: {}", one.stage));
         }
         if env.clock.now().since(start) > RECOVERY_LIMIT {
             return Err(Failure::new(format!(

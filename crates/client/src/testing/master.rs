@@ -1,15 +1,16 @@
-//! The fake masters: objects, versions, reject rules, operation ids.
+//! The fake masters: objects and versions, and the outcomes that are kept for retries.
+//!
+//! They compute with [`judge`] and [`look`], as the engine of a real master does.
 
 use super::State;
 use bytes::Bytes;
 use pluvio_env::Frame;
+use pluvio_mutation::{Current, Get, Mutation, Outcome, Verdict, judge, look};
 use pluvio_units::{KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
 use pluvio_wire::{
-    CountObjects, CountObjectsReply, Delete, DeleteReply, Enumerate, EnumerateReply,
-    EnumeratedObject, FatalKind, Header, Increment, IncrementReply, MultiDelete, MultiDeleteReply,
-    MultiKey, MultiRead, MultiReadReply, MultiWrite, MultiWriteReply, Number, Opcode, Read,
-    ReadReply, Refusal, RejectRules, Request, RetryReason, TabletState, Write, WriteReply,
-    check_key, check_value, decode, reply,
+    CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply, EnumeratedObject,
+    FatalKind, Header, Opcode, Refusal, Request, Results, RetryReason, RoleOp, TabletState,
+    check_key, decode, decode_get, decode_mutate, reply, reply_outcomes,
 };
 use std::time::Duration;
 
@@ -20,18 +21,20 @@ pub(super) fn operation(request: &Frame) -> OperationId {
         .unwrap_or_default()
 }
 
-/// The result of an operation that changed something.
-#[derive(Clone, Copy)]
-pub(super) enum Kept {
-    Write(WriteReply),
-    Delete(DeleteReply),
-    Increment(IncrementReply),
+/// How many reads or mutations a request has; 0 for other requests.
+pub(super) fn items(opcode: Opcode, request: &Frame) -> usize {
+    match opcode {
+        Opcode::Get => decode_get(request).map_or(0, |(_, gets)| gets.len()),
+        Opcode::Mutate => decode_mutate(request).map_or(0, |(_, mutations)| mutations.len()),
+        _ => 0,
+    }
 }
 
-/// Each item of a batch is an operation of its own.
-fn of_item(mut header: Header, item: &MultiKey) -> Header {
-    header.operation.sequence = item.sequence;
-    header
+/// The outcome of an operation that was executed, and of which object.
+pub(super) struct Kept {
+    table: TableId,
+    hash: KeyHash,
+    outcome: Outcome,
 }
 
 /// Decodes a request, does it, and encodes the reply.
@@ -52,64 +55,81 @@ pub(super) fn refuse(opcode: Opcode, refusal: &Refusal) -> Frame {
 
 impl State {
     pub(super) fn serve(&mut self, server: ServerId, opcode: Opcode, request: &Frame) -> Frame {
-        match opcode {
-            Opcode::Read => answer::<Read>(request, |h, r| self.read(server, h, &r)),
-            Opcode::Write => answer::<Write>(request, |h, r| self.write(server, h, &r)),
-            Opcode::Delete => answer::<Delete>(request, |h, r| self.delete(server, h, &r)),
-            Opcode::Increment => answer::<Increment>(request, |h, r| self.increment(server, h, &r)),
-            Opcode::MultiRead => {
-                answer::<MultiRead>(request, |h, r| self.multi_read(server, h, &r))
+        match opcode.by_role() {
+            RoleOp::Data(DataOp::Get) => {
+                let done = decode_get(request)
+                    .and_then(|(header, gets)| self.get(server, header, gets.iter()));
+                reply_outcomes(opcode, &done.map(Into::into))
             }
-            Opcode::MultiWrite => {
-                answer::<MultiWrite>(request, |h, r| self.multi_write(server, h, &r))
+            RoleOp::Data(DataOp::Mutate) => {
+                let done = decode_mutate(request).and_then(|(header, mutations)| {
+                    self.mutate(server, header, mutations.iter(), mutations.ordered())
+                });
+                reply_outcomes(opcode, &done.map(Into::into))
             }
-            Opcode::MultiDelete => {
-                answer::<MultiDelete>(request, |h, r| self.multi_delete(server, h, &r))
+            RoleOp::Data(DataOp::Enumerate) => {
+                answer::<Enumerate>(request, |h, r| self.enumerate(server, h, &r))
             }
-            Opcode::Enumerate => answer::<Enumerate>(request, |h, r| self.enumerate(server, h, &r)),
-            Opcode::CountObjects => {
+            RoleOp::Data(DataOp::CountObjects) => {
                 answer::<CountObjects>(request, |h, r| self.count(server, h, &r))
             }
-            other => refuse(
-                other,
-                &Refusal::fatal(FatalKind::Unsupported, "the fake server cannot do this"),
-            ),
+            RoleOp::Master(_) | RoleOp::Backup(_) | RoleOp::Coordinator(_) | RoleOp::Any(_) => {
+                refuse(
+                    opcode,
+                    &Refusal::fatal(FatalKind::Unsupported, "the fake server cannot do this"),
+                )
+            }
         }
     }
 
     /// What a retry of an executed operation is told, by whichever server has the tablet by then.
-    fn kept(&self, h: &Header) -> Option<Kept> {
-        let id = h.operation;
-        self.results.get(&(id.client, id.sequence)).copied()
+    fn kept(&mut self, mutation: &Mutation<'_>, hash: KeyHash) -> Option<Result<Outcome, Refusal>> {
+        let id = mutation.id;
+        if !id.is_some() {
+            return None;
+        }
+        self.acknowledge(id);
+        if id.sequence < self.acknowledged[&id.client] {
+            return Some(Err(Refusal::fatal(
+                FatalKind::ResultForgotten,
+                "the client has this operation's result already",
+            )));
+        }
+        let kept = self.results.get(&(id.client, id.sequence))?;
+        let is_same = (kept.table, kept.hash) == (mutation.table, hash);
+        Some(if is_same && mutation.change.gives(&kept.outcome) {
+            Ok(kept.outcome.clone())
+        } else {
+            Err(Refusal::malformed(
+                "the number of this operation belongs to another one of the same client",
+            ))
+        })
     }
 
-    /// As real servers: only what was executed is kept, until the client has it.
-    fn keep(&mut self, h: &Header, result: Kept) {
-        let id = h.operation;
-        if id.is_some() {
-            self.results.insert((id.client, id.sequence), result);
-            let (first, below) = (SequenceNumber(0), id.acknowledged_below);
-            let range = (id.client, first)..(id.client, below);
-            let old: Vec<_> = self.results.range(range).map(|(key, _)| *key).collect();
-            for key in old {
-                self.results.remove(&key);
-            }
+    /// Forgets the outcomes that a client has.
+    fn acknowledge(&mut self, id: OperationId) {
+        let below = self.acknowledged.entry(id.client).or_default();
+        *below = id.acknowledged_below.max(*below);
+        let range = (id.client, SequenceNumber(0))..(id.client, *below);
+        let old: Vec<_> = self.results.range(range).map(|(key, _)| *key).collect();
+        for key in old {
+            self.results.remove(&key);
         }
     }
 
-    /// Whether this server serves `key` now.
+    /// The hash of a key that this server serves now.
     fn hash_here(
         &self,
         server: ServerId,
         h: Header,
-        t: TableId,
-        key: &[u8],
+        (table, key): (TableId, &[u8]),
+        known: Option<KeyHash>,
     ) -> Result<KeyHash, Refusal> {
-        let Some(table) = self.tables.get(&t) else {
-            return Err(no_table(t));
-        };
-        let hash = KeyHash::of(table.seed, key);
-        self.here(server, h, t, hash)?;
+        check_key(key)?;
+        let seed = self.tables.get(&table).ok_or_else(|| no_table(table))?.seed;
+        let hash = KeyHash::of(seed, key);
+        self.here(server, h, table, hash)?;
+        assert_eq!(known.unwrap_or(hash), hash, "the hash belongs to the key");
         Ok(hash)
     }
 
@@ -130,166 +150,117 @@ impl State {
         Ok(())
     }
 
-    /// The object of a key, unless it is rejected, and where it is.
-    fn open(
+    fn object(&self, table: TableId, place: &(KeyHash, Vec<u8>)) -> Option<Current<'_>> {
+        let (version, value) = self.tables.get(&table)?.objects.get(place)?;
+        Some(Current {
+            version: *version,
+            value,
+        })
+    }
+
+    /// Reads objects. As real servers: what comes when the reply is full is to come again.
+    pub(super) fn get<'g>(
         &self,
         server: ServerId,
         h: Header,
-        item: (TableId, &[u8], RejectRules),
-    ) -> Result<(KeyHash, Option<(ObjectVersion, Bytes)>), Refusal> {
-        let (table, key, rules) = item;
-        check_key(key)?;
-        let hash = self.hash_here(server, h, table, key)?;
-        let place = (hash, key.to_vec());
-        let object = self.tables[&table].objects.get(&place).cloned();
-        let version = object.as_ref().map(|(v, _)| *v);
-        if rules.reject(version) {
-            return Err(Refusal::Rejected {
-                version: version.unwrap_or_default(),
-            });
+        gets: impl Iterator<Item = Get<'g>>,
+    ) -> Result<Results, Refusal> {
+        if !h.means(self.cluster, server) {
+            return Err(Refusal::Refresh);
         }
-        Ok((hash, object))
-    }
-
-    fn put(&mut self, table: TableId, hash: KeyHash, key: &[u8], value: Bytes) -> ObjectVersion {
-        let table = self.tables.get_mut(&table).expect("it was opened");
-        table.version_last = table.version_last.next();
-        let version = table.version_last;
-        table.objects.insert((hash, key.to_vec()), (version, value));
-        version
-    }
-
-    pub(super) fn read(&mut self, s: ServerId, h: Header, r: &Read) -> Result<ReadReply, Refusal> {
-        let (_, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
-        let (version, value) = object.unwrap_or_default();
-        Ok(ReadReply { version, value })
-    }
-
-    pub(super) fn write(
-        &mut self,
-        s: ServerId,
-        h: Header,
-        r: &Write,
-    ) -> Result<WriteReply, Refusal> {
-        check_value(&r.value)?;
-        self.hash_here(s, h, r.table, &r.key)?;
-        if let Some(Kept::Write(reply)) = self.kept(&h) {
-            return Ok(reply);
-        }
-        let (hash, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
-        let version = self.put(r.table, hash, &r.key, r.value.clone());
-        let reply = WriteReply {
-            version,
-            replaced: object.map_or(ObjectVersion(0), |(v, _)| v),
-        };
-        self.keep(&h, Kept::Write(reply));
-        Ok(reply)
-    }
-
-    pub(super) fn delete(
-        &mut self,
-        s: ServerId,
-        h: Header,
-        r: &Delete,
-    ) -> Result<DeleteReply, Refusal> {
-        self.hash_here(s, h, r.table, &r.key)?;
-        if let Some(Kept::Delete(reply)) = self.kept(&h) {
-            return Ok(reply);
-        }
-        let (hash, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
-        let table = self.tables.get_mut(&r.table).expect("it was opened");
-        table.objects.remove(&(hash, r.key.clone()));
-        let reply = DeleteReply {
-            deleted: object.map_or(ObjectVersion(0), |(v, _)| v),
-        };
-        self.keep(&h, Kept::Delete(reply));
-        Ok(reply)
-    }
-
-    pub(super) fn increment(
-        &mut self,
-        s: ServerId,
-        h: Header,
-        r: &Increment,
-    ) -> Result<IncrementReply, Refusal> {
-        self.hash_here(s, h, r.table, &r.key)?;
-        if let Some(Kept::Increment(reply)) = self.kept(&h) {
-            return Ok(reply);
-        }
-        let (hash, object) = self.open(s, h, (r.table, &r.key, r.rules))?;
-        let text = object.map_or_else(|| Bytes::from_static(b"0"), |(_, value)| value);
-        let value = add(&text, r.by)?;
-        let text = match value {
-            Number::Integer(n) => n.to_string(),
-            Number::Float(n) => n.to_string(),
-        };
-        let version = self.put(r.table, hash, &r.key, text.into());
-        let reply = IncrementReply { version, value };
-        self.keep(&h, Kept::Increment(reply));
-        Ok(reply)
-    }
-
-    pub(super) fn multi_read(
-        &mut self,
-        s: ServerId,
-        h: Header,
-        r: &MultiRead,
-    ) -> Result<MultiReadReply, Refusal> {
-        let mut room = self.reply_bytes_max;
-        let items = r.items.iter().enumerate().map(|(i, item)| {
-            let read = Read {
-                table: item.table,
-                key: item.key.clone(),
-                rules: item.rules,
-            };
-            let reply = self.read(s, h, &read)?;
-            if i > 0 && reply.value.len() > room {
+        let mut bytes = 0;
+        let results = gets.map(|get| {
+            if bytes >= self.reply_bytes_max {
                 return Err(Refusal::retry(Duration::ZERO, RetryReason::Busy));
             }
-            room = room.saturating_sub(reply.value.len());
-            Ok(reply)
+            let hash = self.hash_here(server, h, (get.table, get.key), get.hash)?;
+            let outcome = look(&get, self.object(get.table, &(hash, get.key.to_vec())));
+            bytes += outcome.output().bulk_len();
+            Ok(outcome)
         });
-        Ok(MultiReadReply::new(items.collect()))
+        Ok(results.collect())
     }
 
-    pub(super) fn multi_write(
+    /// Changes objects. As real servers: an `ordered` batch ends with the first refusal, and a
+    /// single mutation may have its identity from the header.
+    pub(super) fn mutate<'m>(
         &mut self,
-        s: ServerId,
+        server: ServerId,
         h: Header,
-        r: &MultiWrite,
-    ) -> Result<MultiWriteReply, Refusal> {
-        let objects = r.items.iter().zip(&r.values);
-        let items = objects.map(|(item, value)| {
-            let write = Write {
-                table: item.table,
-                key: item.key.clone(),
-                rules: item.rules,
-                value: value.clone(),
-            };
-            self.write(s, of_item(h, item), &write)
-        });
-        Ok(MultiWriteReply {
-            items: items.collect(),
-        })
+        mutations: impl ExactSizeIterator<Item = Mutation<'m>>,
+        ordered: bool,
+    ) -> Result<Results, Refusal> {
+        if !h.means(self.cluster, server) {
+            return Err(Refusal::Refresh);
+        }
+        let alone = mutations.len() == 1;
+        let mut results = Results::new();
+        for mut mutation in mutations {
+            if alone && !mutation.id.is_some() {
+                mutation.id = h.operation;
+            }
+            let result = self.mutate_one(server, h, &mutation);
+            let ends = ordered && result.is_err();
+            results.push(result);
+            if ends {
+                break;
+            }
+        }
+        Ok(results)
     }
 
-    pub(super) fn multi_delete(
+    fn mutate_one(
         &mut self,
-        s: ServerId,
+        server: ServerId,
         h: Header,
-        r: &MultiDelete,
-    ) -> Result<MultiDeleteReply, Refusal> {
-        let items = r.items.iter().map(|item| {
-            let delete = Delete {
-                table: item.table,
-                key: item.key.clone(),
-                rules: item.rules,
+        mutation: &Mutation<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let (table, key, id) = (mutation.table, mutation.key, mutation.id);
+        let hash = self.hash_here(server, h, (table, key), mutation.hash)?;
+        if let Some(kept) = self.kept(mutation, hash) {
+            return kept;
+        }
+        let outcome = self.apply(mutation, (hash, key.to_vec()));
+        if id.is_some() {
+            let kept = Kept {
+                table,
+                hash,
+                outcome: outcome.clone(),
             };
-            self.delete(s, of_item(h, item), &delete)
-        });
-        Ok(MultiDeleteReply {
-            items: items.collect(),
-        })
+            self.results.insert((id.client, id.sequence), kept);
+        }
+        Ok(outcome)
+    }
+
+    fn apply(&mut self, mutation: &Mutation<'_>, place: (KeyHash, Vec<u8>)) -> Outcome {
+        let current = self.object(mutation.table, &place);
+        let replaced = current.map_or(ObjectVersion(0), |current| current.version);
+        let verdict = judge(mutation, current);
+        let table = self
+            .tables
+            .get_mut(&mutation.table)
+            .expect("its tablet was just found");
+        match verdict {
+            Verdict::Keep(outcome) => outcome,
+            Verdict::Put(value, output) => {
+                table.version_last = table.version_last.next();
+                let version = table.version_last;
+                let value = Bytes::copy_from_slice(&value);
+                table.objects.insert(place, (version, value));
+                Outcome::Written {
+                    version,
+                    replaced,
+                    output,
+                }
+            }
+            Verdict::Delete(output) => {
+                table.objects.remove(&place);
+                Outcome::Deleted {
+                    version: replaced,
+                    output,
+                }
+            }
+        }
     }
 
     pub(super) fn enumerate(
@@ -358,26 +329,4 @@ impl State {
 
 fn no_table(table: TableId) -> Refusal {
     Refusal::fatal(FatalKind::NoSuchTable, format!("there is no table {table}"))
-}
-
-fn add(text: &[u8], by: Number) -> Result<Number, Refusal> {
-    let not = || Refusal::fatal(FatalKind::NotANumber, "the value is not a number");
-    let over = || Refusal::fatal(FatalKind::Overflow, "the result does not fit");
-    let text = std::str::from_utf8(text).map_err(|_| not())?;
-    match by {
-        Number::Integer(by) => {
-            let old: i64 = text.parse().map_err(|_| not())?;
-            // As real servers: only the text that printing the number gives.
-            if old.to_string() != text {
-                return Err(not());
-            }
-            old.checked_add(by).map(Number::Integer).ok_or_else(over)
-        }
-        Number::Float(by) => {
-            let sum = text.parse::<f64>().map_err(|_| not())? + by;
-            sum.is_finite()
-                .then_some(Number::Float(sum))
-                .ok_or_else(over)
-        }
-    }
 }

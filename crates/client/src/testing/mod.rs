@@ -10,7 +10,7 @@
 //! # use pluvio_client::Opcode;
 //! let cluster = FakeCluster::new(3);
 //! let client = cluster.client();
-//! cluster.plan(Opcode::Write, Fault::LoseReply, 1);
+//! cluster.plan(Opcode::Mutate, Fault::LoseReply, 1);
 //! let version = cluster.run(async {
 //!     let table = client.create_table("t", None).await?;
 //!     client.write(&table, b"key", "value".into()).await
@@ -60,7 +60,10 @@ pub struct Sent {
     pub to: Address,
     /// What.
     pub opcode: Opcode,
-    /// As which operation.
+    /// How many reads or mutations it has; 0 when it is another operation.
+    pub items: usize,
+    /// As which operation. A batch has the number of its first item, also when only later ones are
+    /// sent.
     pub operation: OperationId,
     /// Whether it reached its server and was not refused by a [`Fault`].
     pub delivered: bool,
@@ -84,6 +87,8 @@ struct State {
     tables: BTreeMap<TableId, FakeTable>,
     table_last: TableId,
     results: BTreeMap<(ClientId, SequenceNumber), master::Kept>,
+    /// Below which numbers clients have the outcomes.
+    acknowledged: BTreeMap<ClientId, SequenceNumber>,
     faults: Vec<(Opcode, Fault, u32)>,
     sent: Vec<Sent>,
     reply_bytes_max: usize,
@@ -125,6 +130,7 @@ impl FakeCluster {
             tables: BTreeMap::new(),
             table_last: TableId(0),
             results: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
             faults: Vec::new(),
             sent: Vec::new(),
             reply_bytes_max: pluvio_wire::MULTI_BYTES_MAX,
@@ -178,7 +184,7 @@ impl FakeCluster {
         self.state().latency = latency;
     }
 
-    /// Limits the values in a reply to a multi-read, as servers do.
+    /// Limits the values in a reply to a batch of reads, as servers do.
     pub fn set_reply_bytes_max(&self, bytes: usize) {
         self.state().reply_bytes_max = bytes;
     }
@@ -204,6 +210,22 @@ impl FakeCluster {
     pub fn count_sent(&self, opcode: Opcode) -> usize {
         let state = self.state();
         state.sent.iter().filter(|s| s.opcode == opcode).count()
+    }
+
+    /// How often reads or mutations were sent as a batch of more than one, so far.
+    #[must_use]
+    pub fn count_sent_batches(&self, opcode: Opcode) -> usize {
+        let state = self.state();
+        let batches = |s: &&Sent| s.opcode == opcode && s.items > 1;
+        state.sent.iter().filter(batches).count()
+    }
+
+    /// How many reads or mutations were sent so far, alone or in batches, each attempt by itself.
+    #[must_use]
+    pub fn count_sent_items(&self, opcode: Opcode) -> usize {
+        let state = self.state();
+        let sent = state.sent.iter().filter(|s| s.opcode == opcode);
+        sent.map(|s| s.items).sum()
     }
 
     /// The server stops answering; its tablets wait for [`FakeCluster::recover`].
@@ -238,6 +260,7 @@ impl FakeCluster {
         state.tables.clear();
         state.table_last = TableId(0);
         state.results.clear();
+        state.acknowledged.clear();
     }
 
     /// Gives the tablet that has a hash to another server, with its objects.
@@ -352,6 +375,7 @@ impl FakeCluster {
         let clock = self.parts().clock;
         let opcode = Opcode::from_number(request.opcode).expect("clients send known operations");
         let operation = master::operation(&request);
+        let items = master::items(opcode, &request);
         let latency = self.state().latency;
         if !latency.is_zero() {
             clock.sleep(latency).await;
@@ -364,6 +388,7 @@ impl FakeCluster {
         self.state().sent.push(Sent {
             to: to.clone(),
             opcode,
+            items,
             operation,
             delivered: reached,
         });

@@ -49,9 +49,9 @@ fn a_batch_is_one_request_a_server_and_keeps_the_order() {
         let read = client.multi_read(&items(&table, &keys)).await;
         assert!(read.iter().all(|object| *object == Ok(None)));
     });
-    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3);
-    assert_eq!(cluster.count_sent(Opcode::MultiRead), 6);
-    assert_eq!(cluster.count_sent(Opcode::MultiDelete), 3);
+    assert_eq!(cluster.count_sent_batches(Opcode::Mutate), 3 + 3);
+    assert_eq!(cluster.count_sent_batches(Opcode::Get), 3 + 3);
+    assert_eq!(cluster.count_sent_items(Opcode::Mutate), 2 * keys.len());
 }
 
 #[test]
@@ -67,11 +67,11 @@ fn requests_stay_within_the_limits_of_items_and_bytes() {
     let (cluster, client, table) = cluster(1);
     let many = keys(2 * MULTI_ITEMS_MAX + 1);
     cluster.run(write_all(&client, &table, &many, 0));
-    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 3);
     // Four values of 1 MiB and their keys do not fit 4 MiB.
     let big = keys(8);
     cluster.run(write_all(&client, &table, &big, VALUE_MAX));
-    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3 + 3);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 3 + 3);
     let results = cluster.run(client.multi_read(&items(&table, &big)));
     assert!(results.iter().all(|r| r.as_ref().unwrap().is_some()));
 }
@@ -86,7 +86,7 @@ fn a_reply_that_is_full_is_followed_by_the_rest_at_once() {
     for (key, object) in keys.iter().zip(read) {
         assert!(object.unwrap().unwrap().value.starts_with(key));
     }
-    assert_eq!(cluster.count_sent(Opcode::MultiRead), 7);
+    assert_eq!(cluster.count_sent(Opcode::Get), 7);
     assert_eq!(cluster.now(), Duration::ZERO);
 }
 
@@ -145,8 +145,8 @@ fn a_batch_whose_reply_was_lost_is_not_executed_twice() {
         exists: true,
         ..RejectRules::default()
     };
-    cluster.plan(Opcode::MultiWrite, Fault::LoseReply, 2);
-    cluster.plan(Opcode::MultiWrite, Fault::DelayReply, 2);
+    cluster.plan(Opcode::Mutate, Fault::LoseReply, 2);
+    cluster.plan(Opcode::Mutate, Fault::DelayReply, 2);
     let objects: Vec<_> = items(&table, &keys)
         .into_iter()
         .map(|key| (key.rules(create), Bytes::new()))
@@ -165,7 +165,7 @@ fn items_keep_their_identity_when_they_are_sorted_anew() {
         ..RejectRules::default()
     };
     // All servers execute their items; by the time the client asks again, one has those of another.
-    cluster.plan(Opcode::MultiWrite, Fault::DelayReply, 3);
+    cluster.plan(Opcode::Mutate, Fault::DelayReply, 3);
     let moved = cluster.at(Duration::from_secs(1), |c| {
         c.crash(ServerId(2));
         c.recover(ServerId(2), ServerId(3));
@@ -176,7 +176,7 @@ fn items_keep_their_identity_when_they_are_sorted_anew() {
         .collect();
     let (results, ()) = cluster.run(join(client.multi_write(&objects), moved));
     assert!(results.iter().all(Result::is_ok), "{results:?}");
-    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 3 + 2);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 3 + 2);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_batch_larger_than_what_may_be_under_way_goes_in_parts() {
     let many = keys(BATCH_UNDER_WAY_MAX + 1);
     cluster.run(write_all(&client, &table, &many, 0));
     let requests = BATCH_UNDER_WAY_MAX.div_ceil(MULTI_ITEMS_MAX) + 1;
-    assert_eq!(cluster.count_sent(Opcode::MultiWrite), requests);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), requests);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_batch_of_which_something_is_done_has_its_whole_time_in_a_full_memory() {
     let client = Client::new(cluster.parts(), options);
     let full = Refusal::retry(Duration::from_millis(400), RetryReason::MemoryFull);
     let refuse = |cluster: &FakeCluster, times| {
-        cluster.plan(Opcode::MultiWrite, Fault::Refuse(full.clone()), times);
+        cluster.plan(Opcode::Mutate, Fault::Refuse(full.clone()), times);
     };
     let keys = keys(100);
     // Of the three requests none is taken at first, then one after the other, 400 to 600 ms apart.
@@ -212,7 +212,7 @@ fn a_batch_of_which_something_is_done_has_its_whole_time_in_a_full_memory() {
 #[test]
 fn parts_of_a_batch_that_come_after_its_time_are_not_sent() {
     let (cluster, client, table) = cluster(1);
-    cluster.plan(Opcode::MultiWrite, Fault::LoseRequest, u32::MAX);
+    cluster.plan(Opcode::Mutate, Fault::LoseRequest, u32::MAX);
     let many = keys(BATCH_UNDER_WAY_MAX + 1);
     let objects: Vec<_> = items(&table, &many)
         .into_iter()
@@ -226,7 +226,7 @@ fn parts_of_a_batch_that_come_after_its_time_are_not_sent() {
     assert!(sent.iter().all(|e| e.maybe_executed()));
     assert!(!last.maybe_executed(), "{last}");
     let all = cluster.sent();
-    let mut writes = all.iter().filter(|s| s.opcode == Opcode::MultiWrite);
+    let mut writes = all.iter().filter(|s| s.opcode == Opcode::Mutate);
     let first = writes.next().unwrap().operation.sequence;
     assert!(writes.all(|s| s.operation.sequence == first));
 }
@@ -236,13 +236,13 @@ fn requests_of_a_batch_that_come_after_its_time_are_not_sent() {
     let (cluster, _, table) = cluster(1);
     let limit = Duration::from_secs(2);
     let client = Client::new(cluster.parts(), cluster.options().timeout(limit));
-    cluster.plan(Opcode::MultiRead, Fault::LoseRequest, u32::MAX);
+    cluster.plan(Opcode::Get, Fault::LoseRequest, u32::MAX);
     let many = keys(CALLS_MAX * MULTI_ITEMS_MAX + 1);
     let results = cluster.run(client.multi_read(&items(&table, &many)));
     let late = |error: &ClientError| error.kind() == ErrorKind::TimedOut;
     assert!(results.iter().all(|r| r.as_ref().is_err_and(late)));
     assert_eq!(cluster.now(), limit);
-    assert_eq!(cluster.count_sent(Opcode::MultiRead), CALLS_MAX);
+    assert_eq!(cluster.count_sent(Opcode::Get), CALLS_MAX);
 }
 
 // shows: CLIENT-6
@@ -297,8 +297,8 @@ fn items_that_stay_refused_end_at_the_limit_and_the_others_succeed() {
 fn a_whole_request_that_is_put_off_comes_again() {
     let (cluster, client, table) = cluster(1);
     let busy = Refusal::retry(Duration::from_millis(1), RetryReason::Busy);
-    cluster.plan(Opcode::MultiDelete, Fault::Refuse(busy), 5);
-    cluster.plan(Opcode::MultiDelete, Fault::Refuse(Refusal::Refresh), 5);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(busy), 5);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(Refusal::Refresh), 5);
     let keys = keys(3);
     let results = cluster.run(client.multi_delete(&items(&table, &keys)));
     assert!(results.iter().all(Result::is_ok));
@@ -315,6 +315,6 @@ fn local_items_stay_in_the_process() {
     cluster.set_local_waits(Some(Duration::from_millis(1)));
     let read = cluster.run(client.multi_read(&items(&table, &keys)));
     assert!(read.iter().all(|r| matches!(r, Ok(Some(_)))));
-    assert_eq!(cluster.count_sent(Opcode::MultiWrite), 1);
-    assert_eq!(cluster.count_sent(Opcode::MultiRead), 1);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 1);
+    assert_eq!(cluster.count_sent(Opcode::Get), 1);
 }

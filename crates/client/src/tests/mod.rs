@@ -1,11 +1,15 @@
 //! Tests of the client against the cluster in memory.
 
 mod batch;
+mod checks;
 mod model;
+mod mutations;
+mod order;
 mod single;
+mod strange;
 
 use crate::testing::FakeCluster;
-use crate::{Client, Key, Table};
+use crate::{Client, Key, Mutation, Outcome, Output, Table, Unfit};
 use bytes::Bytes;
 use pluvio_units::ServerId;
 
@@ -17,10 +21,14 @@ fn futures_are_send(
     table: &Table,
     keys: &[Key<'_>],
     objects: &[(Key<'_>, Bytes)],
+    mutations: &[(&Table, Mutation<'_>)],
 ) {
     assert_send(&client.read(table, b"k"));
     assert_send(&client.write(table, b"k", Bytes::new()));
+    assert_send(&client.mutate(table, mutations[0].1));
     assert_send(&client.multi_read(keys));
+    assert_send(&client.multi_mutate(mutations));
+    assert_send(&client.mutate_in_order(mutations));
     assert_send(&client.multi_write(objects));
     assert_send(&client.enumerate(table).next_batch());
     assert_send(&client.count(table));
@@ -41,4 +49,20 @@ fn key_of(table: &Table, server: ServerId) -> Vec<u8> {
         .map(|n| format!("key-{n}").into_bytes())
         .find(|key| table.owner(table.hash(key)) == Some(server))
         .unwrap()
+}
+
+/// An outcome without versions.
+type Shape = (&'static str, Output);
+
+fn shape(outcome: &Outcome) -> Shape {
+    let name = match outcome {
+        Outcome::Written { .. } => "written",
+        Outcome::Unchanged { .. } => "unchanged",
+        Outcome::Deleted { .. } => "deleted",
+        Outcome::Rejected { .. } => "rejected",
+        Outcome::Refused(Unfit::NotANumber) => "not a number",
+        Outcome::Refused(Unfit::Overflow) => "overflow",
+        Outcome::Refused(Unfit::TooLong) => "too long",
+    };
+    (name, outcome.output().clone())
 }

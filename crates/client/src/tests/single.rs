@@ -1,6 +1,7 @@
 //! Operations on single objects, tables, and what the client does about failures.
 
 use super::{cluster, key_of};
+use crate::request::OneMutation;
 use crate::testing::{FakeCluster, Fault};
 use crate::{
     Client, ClientError, ClientOptions, ErrorKind, FatalKind, Key, Number, Opcode, RejectRules,
@@ -13,7 +14,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use pluvio_units::{KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
-use pluvio_wire::{Answer, Refusal, Write, WriteReply};
+use pluvio_wire::{Answer, Refusal, Results};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -81,7 +82,7 @@ fn increments_count_and_refuse_what_is_no_number() {
 fn a_lost_reply_does_not_execute_an_operation_twice() {
     let (cluster, client, table) = cluster(2);
     for fault in [Fault::LoseReply, Fault::DelayReply, Fault::LoseRequest] {
-        cluster.plan(Opcode::Increment, fault, 2);
+        cluster.plan(Opcode::Mutate, fault, 2);
     }
     cluster.run(async {
         let one = client.increment(&table, b"n", Number::Integer(1)).await;
@@ -92,7 +93,7 @@ fn a_lost_reply_does_not_execute_an_operation_twice() {
     let sent = cluster.sent();
     let ids: Vec<_> = sent
         .iter()
-        .filter(|s| s.opcode == Opcode::Increment)
+        .filter(|s| s.opcode == Opcode::Mutate)
         .map(|s| {
             (
                 s.operation.client,
@@ -115,7 +116,7 @@ fn what_was_forwarded_keeps_its_identity_when_it_is_done_in_place() {
     let client = Client::embedded(cluster.parts(), cluster.options(), local);
     let table = cluster.run(client.create_table("t", None)).unwrap();
     let key = key_of(&table, ServerId(2));
-    cluster.plan(Opcode::Increment, Fault::DelayReply, 1);
+    cluster.plan(Opcode::Mutate, Fault::DelayReply, 1);
     let moved = cluster.at(SECOND, |c| {
         c.crash(ServerId(2));
         c.recover(ServerId(2), ServerId(1));
@@ -123,7 +124,7 @@ fn what_was_forwarded_keeps_its_identity_when_it_is_done_in_place() {
     let added = client.increment(&table, &key, Number::Integer(1));
     let (added, ()) = cluster.run(join(added, moved));
     assert_eq!(added.unwrap().value, Number::Integer(1));
-    assert_eq!(cluster.count_sent(Opcode::Increment), 1, "then in place");
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 1, "then in place");
     let again = client.increment(&table, &key, Number::Integer(1));
     assert_eq!(cluster.run(again).unwrap().value, Number::Integer(2));
 }
@@ -142,8 +143,8 @@ fn without_ambiguous_retries_a_lost_reply_is_told() {
     let options = cluster.options().retry_ambiguous(false);
     let client = Client::new(cluster.parts(), options);
     let table = cluster.run(client.create_table("t", None)).unwrap();
-    cluster.plan(Opcode::Write, Fault::LoseReply, 1);
-    cluster.plan(Opcode::Read, Fault::LoseReply, 1);
+    cluster.plan(Opcode::Mutate, Fault::LoseReply, 1);
+    cluster.plan(Opcode::Get, Fault::LoseReply, 1);
     let error = cluster
         .run(client.write(&table, b"k", value("v")))
         .unwrap_err();
@@ -152,7 +153,7 @@ fn without_ambiguous_retries_a_lost_reply_is_told() {
     // Reads change nothing, so nothing is ambiguous.
     assert!(cluster.run(client.read(&table, b"k")).unwrap().is_some());
     // An unreachable server has certainly not executed anything.
-    cluster.plan(Opcode::Write, Fault::Unreachable, 1);
+    cluster.plan(Opcode::Mutate, Fault::Unreachable, 1);
     cluster.run(client.write(&table, b"k", value("v"))).unwrap();
 }
 
@@ -167,7 +168,7 @@ fn a_moved_tablet_is_found_again_with_one_question_for_all_waiting_operations() 
     let results = cluster.run(join_all(writes));
     assert!(results.iter().all(Result::is_ok));
     assert_eq!(cluster.count_sent(Opcode::GetTable) - before, 1);
-    assert_eq!(cluster.count_sent(Opcode::Write), 100);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 100);
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn a_server_that_never_comes_back_ends_at_the_time_limit() {
 #[test]
 fn a_silent_server_is_left_after_one_attempts_time() {
     let (cluster, client, table) = cluster(1);
-    cluster.plan(Opcode::Write, Fault::LoseRequest, 1);
+    cluster.plan(Opcode::Mutate, Fault::LoseRequest, 1);
     cluster.run(client.write(&table, b"k", value("v"))).unwrap();
     assert!(cluster.now() >= 2 * SECOND && cluster.now() < 3 * SECOND);
 }
@@ -210,7 +211,7 @@ fn a_silent_server_is_left_after_one_attempts_time() {
 #[test]
 fn silence_until_the_limit_leaves_a_write_in_doubt() {
     let (cluster, client, table) = cluster(1);
-    cluster.plan(Opcode::Write, Fault::LoseRequest, 100);
+    cluster.plan(Opcode::Mutate, Fault::LoseRequest, 100);
     let error = cluster
         .run(client.write(&table, b"k", value("v")))
         .unwrap_err();
@@ -261,9 +262,9 @@ fn a_write_that_is_accepted_and_not_answered_is_in_doubt_whatever_was_refused_be
     let client = cluster.client();
     let mut attempts = client.attempts();
     attempts.failed("full".into(), Some(RetryReason::MemoryFull));
-    let never = Answer::<WriteReply>::Later(Box::pin(core::future::pending()));
+    let never = Answer::<Results>::Later(Box::pin(core::future::pending()));
     let error = cluster
-        .run(client.finish_local::<Write>(never, &mut attempts))
+        .run(client.finish_local::<OneMutation<'_>>(never, &mut attempts))
         .unwrap_err();
     assert!(error.maybe_executed());
     assert_eq!(error.retry_reason(), None);
@@ -273,16 +274,16 @@ fn a_write_that_is_accepted_and_not_answered_is_in_doubt_whatever_was_refused_be
 fn a_full_memory_is_waited_for_and_then_named() {
     let (cluster, client, table) = cluster(1);
     let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
-    cluster.plan(Opcode::Write, Fault::Refuse(full.clone()), 3);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(full.clone()), 3);
     cluster.run(client.write(&table, b"k", value("v"))).unwrap();
     assert!(cluster.now() >= Duration::from_millis(3 * 20));
-    cluster.plan(Opcode::Write, Fault::Refuse(full), u32::MAX);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(full), u32::MAX);
     let error = cluster
         .run(client.write(&table, b"k", value("v")))
         .unwrap_err();
     assert_eq!(error.retry_reason(), Some(RetryReason::MemoryFull));
     assert!(!error.maybe_executed());
-    assert!(cluster.count_sent(Opcode::Write) < 200, "pauses grow");
+    assert!(cluster.count_sent(Opcode::Mutate) < 200, "pauses grow");
 }
 
 #[test]
@@ -292,9 +293,9 @@ fn a_full_memory_may_be_waited_for_less_long_than_a_crash() {
     let client = Client::new(cluster.parts(), options);
     let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
     let busy = Refusal::retry(Duration::from_millis(900), RetryReason::Busy);
-    cluster.plan(Opcode::Write, Fault::Refuse(full.clone()), 3);
-    cluster.plan(Opcode::Write, Fault::Refuse(busy), 1);
-    cluster.plan(Opcode::Write, Fault::Refuse(full), u32::MAX);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(full.clone()), 3);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(busy), 1);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(full), u32::MAX);
     let error = cluster
         .run(client.write(&table, b"k", value("v")))
         .unwrap_err();
@@ -313,21 +314,22 @@ fn servers_are_told_the_whole_time_also_while_memory_is_full() {
     let options = cluster.options().full_timeout(SECOND);
     let client = Client::new(cluster.parts(), options);
     let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
-    for opcode in [Opcode::Write, Opcode::MultiWrite] {
+    let plan = || {
         // After a lost reply the operation has its whole time again.
-        cluster.plan(opcode, Fault::Refuse(full.clone()), 1);
-        cluster.plan(opcode, Fault::LoseReply, 1);
-    }
+        cluster.plan(Opcode::Mutate, Fault::Refuse(full.clone()), 1);
+        cluster.plan(Opcode::Mutate, Fault::LoseReply, 1);
+    };
     cluster.run(async {
+        plan();
         client.write(&table, b"k", value("v")).await.unwrap();
-        let batch = [(Key::new(&table, b"l"), value("v"))];
+        plan();
+        let batch = [b"l", b"m"].map(|key| (Key::new(&table, key), value("v")));
         let results = client.multi_write(&batch).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     });
     assert!(cluster.now() < SECOND);
-    for opcode in [Opcode::Write, Opcode::MultiWrite] {
-        assert_eq!(cluster.count_sent(opcode), 3);
-    }
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 3 + 3);
+    assert_eq!(cluster.count_sent_batches(Opcode::Mutate), 3);
     let sent = cluster.sent();
     let changes = sent.iter().filter(|s| s.operation.is_some());
     let told: Vec<_> = changes.map(|s| s.operation.retry_ms).collect();
@@ -339,10 +341,10 @@ fn servers_are_told_the_whole_time_also_while_memory_is_full() {
 fn final_refusals_are_not_retried() {
     let (cluster, client, table) = cluster(1);
     let refusal = Refusal::fatal(FatalKind::NotInCluster, "go away");
-    cluster.plan(Opcode::Read, Fault::Refuse(refusal), 1);
+    cluster.plan(Opcode::Get, Fault::Refuse(refusal), 1);
     let error = cluster.run(client.read(&table, b"k")).unwrap_err();
     assert_eq!(error.fatal_kind(), Some(FatalKind::NotInCluster));
-    assert_eq!(cluster.count_sent(Opcode::Read), 1);
+    assert_eq!(cluster.count_sent(Opcode::Get), 1);
 }
 
 #[test]
@@ -366,8 +368,8 @@ fn limits_are_checked_before_anything_is_sent() {
         let most = Bytes::from(vec![b'v'; VALUE_MAX]);
         client.write(&table, &long_key[1..], most).await.unwrap();
     });
-    assert_eq!(cluster.count_sent(Opcode::Read), 0);
-    assert_eq!(cluster.count_sent(Opcode::Write), 1);
+    assert_eq!(cluster.count_sent(Opcode::Get), 0);
+    assert_eq!(cluster.count_sent(Opcode::Mutate), 1);
 }
 
 #[test]
@@ -586,7 +588,7 @@ fn local_operations_are_done_in_one_poll_without_a_message() {
     cluster.recover(ServerId(1), ServerId(2));
     let object = cluster.run(client.read(&table, &here)).unwrap().unwrap();
     assert_eq!(object.value, value("v"));
-    assert_eq!(cluster.count_sent(Opcode::Read), 1);
+    assert_eq!(cluster.count_sent(Opcode::Get), 1);
     assert_eq!(cluster.run(client.count(&table)).unwrap().objects, 2);
 }
 

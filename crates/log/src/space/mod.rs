@@ -20,7 +20,7 @@ use crate::memory::LogMemory;
 use crate::options::LogOptions;
 use crate::segments::{SegletGate, Storage};
 use crate::stats::{CleanerStats, LogStats};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_format::{Entry, Object};
 use pluvio_memory::{EpochGuard, RegionError};
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES};
@@ -31,6 +31,8 @@ pub struct LogSpace {
     pub(crate) heads: Heads,
     pub(crate) cleaner_counters: CleanerCounters,
     corruption_hook: OnceLock<CorruptionHook>,
+    /// Whether the pending marks have an owner.
+    marks_given: AtomicBool,
 }
 
 impl LogSpace {
@@ -43,6 +45,7 @@ impl LogSpace {
             heads: Heads::new(options)?,
             cleaner_counters: CleanerCounters::default(),
             corruption_hook: OnceLock::new(),
+            marks_given: AtomicBool::new(false),
         }))
     }
 

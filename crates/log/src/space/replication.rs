@@ -2,8 +2,9 @@
 
 use super::LogSpace;
 use crate::append::LogState;
-use crate::durable::{Appended, Durable};
+use crate::durable::{Appended, Durable, PendingMarks};
 use crate::segments::Segment;
+use core::sync::atomic::Ordering;
 use pluvio_units::{LogId, LogPosition, SegmentId};
 use std::sync::Arc;
 
@@ -20,12 +21,21 @@ impl LogSpace {
         self.heads.log(log).durable.get()
     }
 
+    /// The right to say what pending marks mean, for the owner of the index over this space; `None`
+    /// when it was given away before (DURABLE-1).
+    #[must_use]
+    pub fn pending_marks(&self) -> Option<PendingMarks> {
+        let given = self.marks_given.swap(true, Ordering::Relaxed);
+        (!given).then(PendingMarks::new)
+    }
+
     /// The proof that `appended` is durable.
     ///
     /// # Errors
     /// Gives `appended` back when it is not durable yet: try again after the durable hook.
     pub fn confirm<T>(&self, appended: Appended<T>) -> Result<Durable<T>, Appended<T>> {
-        if self.is_durable(appended.log(), appended.position()) {
+        let has = |(log, position)| self.is_durable(log, position);
+        if appended.waits().all(has) {
             Ok(appended.into_durable())
         } else {
             Err(appended)

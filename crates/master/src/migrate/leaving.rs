@@ -1,12 +1,13 @@
 //! Tablets that leave: what their receiver copies, and how it ends.
 
+use super::change_notes::ChangeNotes;
 use super::ended::Ended;
-use super::notes::Notes;
 use crate::master::Master;
 use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
-use pluvio_store::{Effect, Engine, EngineTable, LeavingResults};
-use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, TableId};
+use pluvio_mutation::Outcome;
+use pluvio_store::{Engine, EngineTable, LeavingResults};
+use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, TableId};
 use pluvio_wire::{
     EndMigration, FatalKind, GetTabletData, GetTabletDataReply, Refusal, RetryReason, TabletPart,
 };
@@ -33,7 +34,7 @@ pub(crate) struct Leaving {
     id: MigrationId,
     table: Arc<EngineTable>,
     range: HashRange,
-    notes: Mutex<Notes>,
+    notes: Mutex<ChangeNotes>,
     /// The maps of before its phase was changed the last time, while somebody has them (MOVE-2):
     /// those of before it was copied, then those of before it was frozen, which are the same and
     /// more.
@@ -43,16 +44,20 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, ChangeNotes> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A change has taken effect.
-    pub(crate) fn note<E>(&self, key: &[u8], effect: &Effect<'_, E>) {
-        let deleted = match effect {
-            Effect::Deleted { version } => Some(*version),
-            Effect::Put { .. } => None,
-            Effect::Unchanged { .. } | Effect::Refused(_) => return,
+    pub(crate) fn note(&self, key: &[u8], outcome: &Outcome) {
+        let deleted = match outcome {
+            Outcome::Deleted {
+                version: ObjectVersion(0),
+                ..
+            } => return,
+            Outcome::Deleted { version, .. } => Some(*version),
+            Outcome::Written { .. } => None,
+            Outcome::Unchanged { .. } | Outcome::Rejected { .. } | Outcome::Refused(_) => return,
         };
         self.notes().add(key, deleted);
     }
@@ -110,10 +115,10 @@ impl Leavings {
         &self,
         phase: TabletPhase,
         table: &EngineTable,
-        key: &[u8],
+        hash: KeyHash,
     ) -> Result<Option<Arc<Leaving>>, Refusal> {
         match phase {
-            TabletPhase::Copying => self.copying(table, key),
+            TabletPhase::Copying => self.copying(table, hash),
             TabletPhase::Serving
             | TabletPhase::Recovering
             | TabletPhase::Frozen
@@ -121,8 +126,7 @@ impl Leavings {
         }
     }
 
-    fn copying(&self, table: &EngineTable, key: &[u8]) -> Result<Option<Arc<Leaving>>, Refusal> {
-        let hash = table.hash(key);
+    fn copying(&self, table: &EngineTable, hash: KeyHash) -> Result<Option<Arc<Leaving>>, Refusal> {
         let inner = self.inner();
         let leaving = inner.moves.values().map(|m| &m.leaving);
         let mut leaving = leaving.filter(|l| l.table.id() == table.id() && l.range.contains(hash));

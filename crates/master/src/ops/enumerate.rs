@@ -2,7 +2,7 @@
 
 use crate::master::Master;
 use bytes::Bytes;
-use pluvio_store::Pending;
+use pluvio_store::Scan;
 use pluvio_units::{HashRange, KeyHash};
 use pluvio_wire::{
     Answer, Enumerate, EnumerateReply, EnumeratedObject, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX,
@@ -35,30 +35,16 @@ impl Master {
         let scan = self
             .store()
             .scan(table, range, items, MULTI_BYTES_MAX, request.values);
-        let objects = scan.items.into_iter().map(|item| EnumeratedObject {
-            key: item.key,
-            version: item.version,
-            value: Bytes::from(item.value),
-        });
-        let next = scan.last.0.checked_add(1).map(KeyHash);
-        let reply = EnumerateReply::new(objects.collect(), next);
-        self.answer_when_all_durable(scan.pending, Ok(reply))
+        self.answer_awaited(scan.map(reply))
     }
+}
 
-    fn answer_when_all_durable<T: Send + 'static>(
-        self: &Arc<Self>,
-        pending: Vec<Pending>,
-        result: Result<T, Refusal>,
-    ) -> Answer<T> {
-        if pending.is_empty() {
-            return Answer::Now(result);
-        }
-        let master = Arc::clone(self);
-        Answer::Later(Box::pin(async move {
-            for wait in pending {
-                master.wait_durable(wait).await;
-            }
-            result
-        }))
-    }
+fn reply(scan: Scan) -> EnumerateReply {
+    let objects = scan.items.into_iter().map(|item| EnumeratedObject {
+        key: item.key,
+        version: item.version,
+        value: Bytes::from(item.value),
+    });
+    let next = scan.last.0.checked_add(1).map(KeyHash);
+    EnumerateReply::new(objects.collect(), next)
 }

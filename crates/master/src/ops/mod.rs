@@ -1,7 +1,9 @@
-//! The operations on objects, one file each.
+//! The operations on objects: get and mutate, of one or many items, enumerate and count.
 
-mod batch;
-mod change;
 mod count;
 mod enumerate;
-mod read;
+mod get;
+mod mutate;
+mod replies;
+
+pub use replies::Replies;

@@ -1,6 +1,6 @@
 //! The CLIENT command.
 
-use super::Outcome;
+use super::CommandResult;
 use crate::clients::ClientEntry;
 use crate::failure;
 use crate::number::integer;
@@ -34,7 +34,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn set_name(session: &Session, name: &[u8]) -> Outcome {
+pub(super) fn set_name(session: &Session, name: &[u8]) -> CommandResult {
     check_name(name)?;
     session
         .entry()
@@ -51,7 +51,7 @@ pub(super) fn get_name(session: &Session) -> Reply {
     }
 }
 
-pub(super) fn set_info(session: &Session, command: &Command) -> Outcome {
+pub(super) fn set_info(session: &Session, command: &Command) -> CommandResult {
     let (option, value) = (command.get(2), command.get(3));
     let library = option.eq_ignore_ascii_case(b"lib-name");
     if !library && !option.eq_ignore_ascii_case(b"lib-ver") {
@@ -76,7 +76,7 @@ pub(super) fn set_info(session: &Session, command: &Command) -> Outcome {
     Ok(Reply::OK)
 }
 
-pub(super) fn on_or_off(command: &Command) -> Outcome {
+pub(super) fn on_or_off(command: &Command) -> CommandResult {
     if command.is(2, "on") || command.is(2, "off") {
         Ok(Reply::OK)
     } else {
@@ -84,7 +84,7 @@ pub(super) fn on_or_off(command: &Command) -> Outcome {
     }
 }
 
-pub(super) fn reply(session: &mut Session, command: &Command) -> Outcome {
+pub(super) fn reply(session: &mut Session, command: &Command) -> CommandResult {
     if command.is(2, "on") {
         session.set_answers(Answers::On);
     } else if command.is(2, "off") {
@@ -97,7 +97,7 @@ pub(super) fn reply(session: &mut Session, command: &Command) -> Outcome {
     Ok(Reply::OK)
 }
 
-pub(super) fn unblock(command: &Command) -> Outcome {
+pub(super) fn unblock(command: &Command) -> CommandResult {
     let known = command.is(3, "timeout") || command.is(3, "error");
     if command.len() > 4 || (command.len() == 4 && !known) {
         return Err(Failure::fixed(
@@ -131,7 +131,7 @@ fn positive(id: &[u8]) -> Option<u64> {
     (id > 0).then_some(id)
 }
 
-pub(super) fn list(core: &Core, command: &Command) -> Outcome {
+pub(super) fn list(core: &Core, command: &Command) -> CommandResult {
     let mut wanted: Box<dyn Fn(&ClientEntry) -> bool> = Box::new(|_| true);
     if command.len() == 4 && command.is(2, "TYPE") {
         let all = is_type(command.get(3))?;
@@ -202,7 +202,7 @@ fn victims(command: &Command) -> Result<Victims<'_>, Failure> {
     Ok(victims)
 }
 
-pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> Outcome {
+pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> CommandResult {
     let old_form = command.len() == 3;
     let victims = if old_form {
         Victims {

@@ -1,6 +1,6 @@
 //! The COMMAND command: the table, told to clients that route by it.
 
-use super::Outcome;
+use super::CommandResult;
 use crate::failure;
 use crate::glob;
 use crate::parser::Command;
@@ -138,7 +138,7 @@ fn access_of(spec: &'static Spec, command: &Command) -> &'static str {
     }
 }
 
-pub(super) fn keys(command: &Command, with_flags: bool) -> Outcome {
+pub(super) fn keys(command: &Command, with_flags: bool) -> CommandResult {
     let parts = command.len() - 2;
     let sub = (parts > 1).then(|| command.get(3));
     let found = find_called(command.get(2), sub);
@@ -164,7 +164,7 @@ pub(super) fn keys(command: &Command, with_flags: bool) -> Outcome {
     Ok(Reply::Array(keys.collect()))
 }
 
-pub(super) fn list(command: &Command) -> Outcome {
+pub(super) fn list(command: &Command) -> CommandResult {
     let names = |wanted: &dyn Fn(&Spec) -> bool, all: bool| {
         let shown = SPECS.iter().filter(|s| all || s.container().is_none());
         let names = shown.filter(|s| wanted(s)).map(|s| Reply::Text(s.name));

@@ -1,6 +1,6 @@
 //! What clients send when they connect: HELLO, AUTH, SELECT.
 
-use super::{Outcome, client};
+use super::{CommandResult, client};
 use crate::database::DatabaseId;
 use crate::failure;
 use crate::number::integer;
@@ -29,7 +29,7 @@ fn check_user(name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn auth(command: &Command) -> Outcome {
+pub(super) fn auth(command: &Command) -> CommandResult {
     match command.len() {
         2 => Err(NO_PASSWORD),
         3 => check_user(command.get(1)).map(|()| Reply::OK),
@@ -37,7 +37,7 @@ pub(super) fn auth(command: &Command) -> Outcome {
     }
 }
 
-pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Outcome {
+pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> CommandResult {
     let mut protocol = None;
     if command.len() > 1 {
         protocol = match integer(command.get(1)).ok_or(BAD_PROTOCOL)? {
@@ -91,7 +91,7 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Ou
     ]))
 }
 
-pub(super) fn select(session: &mut Session, command: &Command) -> Outcome {
+pub(super) fn select(session: &mut Session, command: &Command) -> CommandResult {
     let number = integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     if i32::try_from(number).is_err() {
         return Err(failure::NOT_INT);

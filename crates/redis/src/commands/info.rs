@@ -1,7 +1,7 @@
 //! INFO: what the server says of itself, in the sections and with the names of Redis where the
 //! thing exists here.
 
-use super::Outcome;
+use super::CommandResult;
 use crate::parser::Command;
 use crate::reply::Reply;
 use crate::shared::Core;
@@ -28,7 +28,7 @@ const SECTIONS: [(&str, bool); 10] = [
 /// when they connect, and must not wait for a server that is being recovered.
 const KEYSPACE_TIME: Duration = Duration::from_millis(500);
 
-pub(super) async fn info(core: &Core, command: &Command) -> Outcome {
+pub(super) async fn info(core: &Core, command: &Command) -> CommandResult {
     let asked = |name: &str, by_default: bool| {
         if command.len() == 1 {
             return by_default;

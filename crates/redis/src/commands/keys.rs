@@ -1,7 +1,7 @@
 //! Commands on several keys, and on keys whatever their values.
 
-use super::Outcome;
-use crate::database::DatabaseId;
+use super::{CommandResult, is_rejected, is_there};
+use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::give_way::give_way;
 use crate::number::integer;
@@ -11,7 +11,7 @@ use crate::shared::Core;
 use crate::table::wrong_arity;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use pluvio_client::RejectRules;
+use pluvio_client::{Change, Mutation, Outcome, Output, Projection, RejectRules, Span};
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 use std::collections::BTreeMap;
 
@@ -30,36 +30,48 @@ fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     keys
 }
 
-pub(super) async fn delete_one(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let rules = RejectRules::default();
-    let deleted = core.databases.delete(db, command.get(1), rules).await?;
-    let there = deleted.is_ok_and(|reply| reply.deleted != ObjectVersion(0));
-    Ok(Reply::flag(there))
+/// Whether a delete found something.
+fn is_deleted(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Deleted { version, .. } if *version != ObjectVersion(0))
 }
 
-pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn delete_one(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let delete = mutation(command.get(1), Change::Delete);
+    let outcome = core.databases.mutate(db, delete).await?;
+    Ok(Reply::flag(is_deleted(&outcome)))
+}
+
+pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let keys = different(command.from(1));
-    let count = core.databases.multi_delete(db, &keys).await?;
-    Ok(Reply::count(count))
+    let deletes: Vec<_> = keys
+        .iter()
+        .map(|key| mutation(key, Change::Delete))
+        .collect();
+    let outcomes = core.databases.multi_mutate(db, &deletes).await?;
+    let deleted = outcomes.iter().filter(|outcome| is_deleted(outcome));
+    Ok(Reply::count(deleted.count() as u64))
 }
 
-pub(super) async fn exists_one(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let there = core.databases.exists(db, command.get(1)).await?;
+pub(super) async fn exists_one(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let there = super::exists(core, db, command.get(1)).await?;
     Ok(Reply::flag(there))
 }
 
-pub(super) async fn exists(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+/// EXISTS and TOUCH: a key counts as often as it is given.
+pub(super) async fn exist(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let keys: Vec<_> = command.from(1).collect();
-    let count = core.databases.count_existing(db, &keys).await?;
-    Ok(Reply::count(count))
+    let outcomes = core.databases.multi_get(db, &keys, Projection::Nothing);
+    let outcomes = outcomes.await?;
+    let there = outcomes.iter().filter(|outcome| is_there(outcome));
+    Ok(Reply::count(there.count() as u64))
 }
 
-pub(super) async fn kind(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let there = core.databases.exists(db, command.get(1)).await?;
+pub(super) async fn kind(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let there = super::exists(core, db, command.get(1)).await?;
     Ok(Reply::Status(if there { "string" } else { "none" }))
 }
 
-pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let keys: Vec<_> = command.from(1).collect();
     let limit = core.options().reply_bytes_max;
     let mut replies = Vec::with_capacity(keys.len());
@@ -68,8 +80,9 @@ pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> O
         if number > 0 {
             give_way().await;
         }
-        for object in core.databases.multi_read(db, step).await? {
-            let reply = Reply::bulk_or_nil(object.map(|o| o.value));
+        let values = core.databases.multi_get(db, step, Projection::Value);
+        for value in values.await? {
+            let reply = Reply::from(value.into_output());
             bytes += reply.size();
             if bytes > limit {
                 return Err(failure::reply_too_long(limit));
@@ -91,10 +104,13 @@ fn pairs(command: &Command, name: &str) -> Result<BTreeMap<Bytes, Bytes>, Failur
         .collect())
 }
 
-pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let pairs = pairs(command, "mset")?;
-    let objects: Vec<_> = pairs.iter().map(|(k, v)| (&k[..], v.clone())).collect();
-    core.databases.multi_write(db, &objects).await?;
+    let puts = pairs
+        .iter()
+        .map(|(k, v)| mutation(k, Change::Put(v.into())));
+    let puts: Vec<_> = puts.collect();
+    core.databases.multi_mutate(db, &puts).await?;
     Ok(Reply::OK)
 }
 
@@ -105,14 +121,17 @@ const TWO_KEYS: Failure = Failure::fixed(
     "ERR renaming to another key is not supported yet: it could not be atomic; use GET, SET and DEL",
 );
 
-pub(super) async fn set_all_new(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn set_all_new(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let mut pairs = pairs(command, "msetnx")?;
     let (Some((key, value)), true) = (pairs.pop_first(), pairs.is_empty()) else {
         return Err(SEVERAL_KEYS);
     };
-    let rules = RejectRules::unless_version(ObjectVersion(0));
-    let written = core.databases.write(db, &key, value, rules).await?;
-    Ok(Reply::flag(written.is_ok()))
+    let put = Mutation {
+        rules: RejectRules::EXISTS,
+        ..mutation(&key, Change::Put((&value).into()))
+    };
+    let outcome = core.databases.mutate(db, put).await?;
+    Ok(Reply::flag(!is_rejected(&outcome)))
 }
 
 pub(super) async fn rename(
@@ -120,8 +139,8 @@ pub(super) async fn rename(
     db: DatabaseId,
     command: &Command,
     only_new: bool,
-) -> Outcome {
-    if !core.databases.exists(db, command.get(1)).await? {
+) -> CommandResult {
+    if !super::exists(core, db, command.get(1)).await? {
         return Err(failure::NO_SUCH_KEY);
     }
     match (command.get(1) == command.get(2), only_new) {
@@ -131,7 +150,7 @@ pub(super) async fn rename(
     }
 }
 
-pub(super) async fn db_size(core: &Core, db: DatabaseId) -> Outcome {
+pub(super) async fn db_size(core: &Core, db: DatabaseId) -> CommandResult {
     let count = core.databases.count(db).await?;
     Ok(Reply::count(count.objects))
 }
@@ -146,13 +165,13 @@ fn check_flush(command: &Command) -> Result<(), Failure> {
     Err(failure::SYNTAX)
 }
 
-pub(super) async fn flush_db(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn flush_db(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     check_flush(command)?;
     core.databases.flush(db).await?;
     Ok(Reply::OK)
 }
 
-pub(super) async fn flush_all(core: &Core, command: &Command) -> Outcome {
+pub(super) async fn flush_all(core: &Core, command: &Command) -> CommandResult {
     check_flush(command)?;
     // Also those that seem to be gone: others may be dropping them, and servers serve them until
     // that is done.
@@ -166,7 +185,7 @@ pub(super) async fn flush_all(core: &Core, command: &Command) -> Outcome {
     }
 }
 
-pub(super) async fn memory_usage(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn memory_usage(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let mut at = 3;
     while at < command.len() {
         if !command.is(at, "SAMPLES") || at + 1 >= command.len() {
@@ -179,26 +198,34 @@ pub(super) async fn memory_usage(core: &Core, db: DatabaseId, command: &Command)
         at += 2;
     }
     let key = command.get(2);
-    let object = core.databases.read(db, key).await?;
-    Ok(object.map_or(Reply::Nil, |o| {
-        Reply::count((OBJECT_OVERHEAD + key.len() + o.value.len()) as u64)
-    }))
+    let outcome = core.databases.get(db, key, Projection::Length).await?;
+    let there = is_there(&outcome);
+    Ok(match outcome.into_output() {
+        Output::Integer(length) if there => {
+            Reply::Integer(length + (OBJECT_OVERHEAD + key.len()) as i64)
+        }
+        _ => Reply::Nil,
+    })
 }
 
 /// Longest value that Redis keeps beside its header.
 const EMBEDDED_MAX: usize = 44;
 
-pub(super) async fn encoding(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let object = core.databases.read(db, command.get(2)).await?;
-    Ok(object.map_or(Reply::Nil, |o| {
-        Reply::Text(if integer(&o.value).is_some() {
-            "int"
-        } else if o.value.len() <= EMBEDDED_MAX {
-            "embstr"
-        } else {
-            "raw"
-        })
-    }))
+pub(super) async fn encoding(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    // One byte more tells whether the value is longer.
+    let span = Span {
+        end: Some(EMBEDDED_MAX as i64),
+        ..Span::ALL
+    };
+    let start = core
+        .databases
+        .get(db, command.get(2), Projection::Range(span));
+    Ok(match start.await?.into_output() {
+        Output::Bytes(start) if integer(&start).is_some() => Reply::Text("int"),
+        Output::Bytes(start) if start.len() <= EMBEDDED_MAX => Reply::Text("embstr"),
+        Output::Bytes(_) => Reply::Text("raw"),
+        Output::Nothing | Output::Integer(_) | Output::Integers(_) => Reply::Nil,
+    })
 }
 
 const NO_FREQUENCY: Failure = Failure::fixed(
@@ -206,8 +233,8 @@ const NO_FREQUENCY: Failure = Failure::fixed(
      when switching between policies at runtime LRU and LFU data will take some time to adjust.",
 );
 
-pub(super) async fn frequency(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    if core.databases.exists(db, command.get(2)).await? {
+pub(super) async fn frequency(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    if super::exists(core, db, command.get(2)).await? {
         Err(NO_FREQUENCY)
     } else {
         Ok(Reply::Nil)

@@ -1,6 +1,7 @@
 //! What the commands do. A command is run by one of three kinds of code, which `table.rs` names:
 //! [`Now`] answers at once, [`Own`] concerns its own connection, [`Data`] works on the database.
 
+mod bits;
 mod client;
 mod config;
 mod describe;
@@ -18,6 +19,8 @@ use crate::reply::{Failure, Reply};
 use crate::session::Session;
 use crate::shared::Core;
 use crate::table::SPECS;
+use pluvio_client::{Outcome, Projection};
+use pluvio_units::ObjectVersion;
 
 /// A command that is answered at once from what the process knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +86,10 @@ pub enum Own {
 #[allow(missing_docs)] // they are named after their commands
 pub enum Data {
     Append,
+    BitCount,
+    BitField,
+    BitFieldRo,
+    BitPos,
     DbSize,
     Decr,
     DecrBy,
@@ -92,6 +99,7 @@ pub enum Data {
     FlushAll,
     FlushDb,
     Get,
+    GetBit,
     GetDel,
     GetEx,
     GetRange,
@@ -112,6 +120,7 @@ pub enum Data {
     RenameNx,
     Scan,
     Set,
+    SetBit,
     SetNx,
     SetRange,
     StrLen,
@@ -119,11 +128,27 @@ pub enum Data {
     Type,
 }
 
+/// Whether a condition of a change did not hold.
+fn is_rejected(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Rejected { .. })
+}
+
+/// Whether a read found an object.
+fn is_there(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Unchanged { version, .. } if *version != ObjectVersion(0))
+}
+
+/// Whether a key exists; its value stays where it is.
+async fn exists(core: &Core, db: DatabaseId, key: &[u8]) -> Result<bool, Failure> {
+    let outcome = core.databases.get(db, key, Projection::Nothing).await?;
+    Ok(is_there(&outcome))
+}
+
 /// What commands give.
-pub(crate) type Outcome = Result<Reply, Failure>;
+pub(crate) type CommandResult = Result<Reply, Failure>;
 
 /// Answers a command of the first kind.
-pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> Outcome {
+pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> CommandResult {
     let name = SPECS[usize::from(spec)].name;
     match what {
         Now::Ping => server::ping(command),
@@ -152,7 +177,12 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> O
 }
 
 /// Runs a command of the second kind.
-pub(crate) fn run_own(core: &Core, session: &mut Session, what: Own, command: &Command) -> Outcome {
+pub(crate) fn run_own(
+    core: &Core,
+    session: &mut Session,
+    what: Own,
+    command: &Command,
+) -> CommandResult {
     match what {
         Own::Auth => handshake::auth(command),
         Own::Hello => handshake::hello(core, session, command),
@@ -200,19 +230,24 @@ pub(crate) async fn run_data(
     result.into()
 }
 
-async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) -> Outcome {
+async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) -> CommandResult {
     let command = &command;
     match what {
         Data::Append => strings::append(core, db, command).await,
+        Data::BitCount => bits::count(core, db, command).await,
+        Data::BitField => bits::fields(core, db, command, false).await,
+        Data::BitFieldRo => bits::fields(core, db, command, true).await,
+        Data::BitPos => bits::position(core, db, command).await,
         Data::DbSize => keys::db_size(core, db).await,
         Data::Decr => strings::add(core, db, command, -1).await,
         Data::DecrBy => strings::decrement_by(core, db, command).await,
         Data::Del => keys::delete(core, db, command).await,
         Data::DelIfEq => strings::delete_if_equal(core, db, command).await,
-        Data::Exists | Data::Touch => keys::exists(core, db, command).await,
+        Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
         Data::Get => strings::get(core, db, command).await,
+        Data::GetBit => bits::get(core, db, command).await,
         Data::GetDel => strings::get_and_delete(core, db, command).await,
         Data::GetEx => strings::get_with_expiry(core, db, command).await,
         Data::GetRange => strings::get_range(core, db, command).await,
@@ -233,9 +268,10 @@ async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) ->
         Data::RenameNx => keys::rename(core, db, command, true).await,
         Data::Scan => scan::scan(core, db, command).await,
         Data::Set => strings::set(core, db, command).await,
+        Data::SetBit => bits::set(core, db, command).await,
         Data::SetNx => strings::set_new(core, db, command).await,
         Data::SetRange => strings::set_range(core, db, command).await,
-        Data::StrLen => strings::length(core, db, command).await,
+        Data::StrLen => strings::read(core, db, command, Projection::Length).await,
         Data::Type => keys::kind(core, db, command).await,
     }
 }

@@ -4,7 +4,7 @@
 //! server, for ever, and a scan that is carried to its end gives each key that was there all along
 //! exactly once.
 
-use super::Outcome;
+use super::CommandResult;
 use crate::database::DatabaseId;
 use crate::failure;
 use crate::give_way::give_way;
@@ -68,7 +68,7 @@ fn cursor(text: &[u8]) -> Option<u64> {
     })
 }
 
-pub(super) async fn scan(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn scan(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let from = cursor(command.get(1)).ok_or(failure::BAD_CURSOR)?;
     let mut count = COUNT_DEFAULT;
     let mut filter = Filter {
@@ -132,7 +132,7 @@ async fn some_keys(
     Ok((keys, next))
 }
 
-pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let limit = core.options().reply_bytes_max;
     let filter = Filter {
         pattern: pattern(command.get(1)),
@@ -156,7 +156,7 @@ pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> Outc
     Ok(Reply::Array(all))
 }
 
-pub(super) async fn random_key(core: &Core, db: DatabaseId) -> Outcome {
+pub(super) async fn random_key(core: &Core, db: DatabaseId) -> CommandResult {
     let rng = &core.databases.parts().rng;
     let start = KeyHash(rng.next_u64());
     // From a random place to the end, then from the beginning.

@@ -1,6 +1,6 @@
 //! Small commands about the server.
 
-use super::Outcome;
+use super::CommandResult;
 use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
@@ -8,7 +8,7 @@ use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::wrong_arity;
 
-pub(super) fn ping(command: &Command) -> Outcome {
+pub(super) fn ping(command: &Command) -> CommandResult {
     match command.len() {
         1 => Ok(Reply::Status("PONG")),
         2 => Ok(Reply::Bulk(command.share(1))),
@@ -38,7 +38,7 @@ const BAD_TIMEOUT: Failure = Failure::fixed("ERR timeout is not an integer or ou
 
 /// Writes are answered when their replicas have them, and this command comes after all earlier
 /// replies: there is nothing to wait for.
-pub(super) fn wait(core: &Core, command: &Command) -> Outcome {
+pub(super) fn wait(core: &Core, command: &Command) -> CommandResult {
     integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     let timeout = integer(command.get(2)).ok_or(BAD_TIMEOUT)?;
     if timeout < 0 {
@@ -53,7 +53,7 @@ const SLOWLOG_SYNTAX: Failure = Failure::fixed(
     "ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
 );
 
-pub(super) fn slow_log_get(command: &Command) -> Outcome {
+pub(super) fn slow_log_get(command: &Command) -> CommandResult {
     match command.len() {
         2 => {}
         3 => {

@@ -1,83 +1,58 @@
-//! Commands on one value.
-//!
-//! Those that read and then write do so in a loop: read, compute, write if the object is still the
-//! one read (DB-4). So they are atomic among all clients of all servers; [`Contest`] bounds the
-//! loop.
+//! Commands on one value. Each is one read or one change at the owner of its key, in one round
+//! trip.
 
-use super::Outcome;
-use crate::database::{DatabaseId, Seen};
+use super::{CommandResult, is_rejected};
+use crate::database::{DatabaseId, mutation};
 use crate::failure;
-use crate::number::{NoSum, add_floats, integer};
+use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
-use core::time::Duration;
-use pluvio_client::{Number, RejectRules};
-use pluvio_units::{ObjectVersion, VALUE_MAX};
+use pluvio_client::{Addend, Change, DECIMAL_BYTES_MAX, Mutation, Projection, RejectRules, Span};
 
-/// How often a value is read again because another client changed it. Each failure is another's
-/// success, so a key that fails so often is changed some hundred times a millisecond.
-const TRIES_MAX: u32 = 64;
-/// Tries before the first pause.
-const TRIES_AT_ONCE: u32 = 3;
-/// The longest pause between two tries.
-const PAUSE_MAX: Duration = Duration::from_millis(20);
-
-/// Counts the tries of a loop that reads and writes.
-#[derive(Default)]
-pub(super) struct Contest {
-    tries: u32,
+/// Makes a change and replies with its output.
+pub(super) async fn change(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+    change: Change<'_>,
+) -> CommandResult {
+    let outcome = core.databases.mutate(db, mutation(command.get(1), change));
+    Ok(outcome.await?.into_output().into())
 }
 
-impl Contest {
-    /// Another client was faster: waits a little, at random.
-    ///
-    /// # Errors
-    /// It was so too often.
-    pub(super) async fn lost(&mut self, core: &Core) -> Result<(), Failure> {
-        self.tries += 1;
-        if self.tries >= TRIES_MAX {
-            return Err(failure::CONTENDED);
-        }
-        if self.tries > TRIES_AT_ONCE {
-            let parts = core.databases.parts();
-            let longest = Duration::from_micros(50) * (1 << self.tries.min(12));
-            let longest = longest.min(PAUSE_MAX).as_micros();
-            let pause = parts.rng.below(u64::try_from(longest).unwrap_or(1).max(1));
-            parts.clock.sleep(Duration::from_micros(pause)).await;
-        }
-        Ok(())
-    }
+/// Reads a value or a part of it, and replies with that.
+pub(super) async fn read(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+    projection: Projection<'_>,
+) -> CommandResult {
+    let outcome = core.databases.get(db, command.get(1), projection);
+    Ok(outcome.await?.into_output().into())
 }
 
-fn value_of(seen: Option<Seen>) -> Reply {
-    Reply::bulk_or_nil(seen.map(|s| s.value))
+pub(super) async fn get(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    read(core, db, command, Projection::Value).await
 }
 
-fn length_of(bytes: &[u8]) -> Reply {
-    Reply::count(bytes.len() as u64)
-}
-
-pub(super) async fn get(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let object = core.databases.read(db, command.get(1)).await?;
-    Ok(Reply::bulk_or_nil(object.map(|o| o.value)))
-}
-
-pub(super) async fn put(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let (key, value) = (command.get(1), command.share(2));
-    let written = core.databases.write(db, key, value, RejectRules::default());
-    // Without rules nothing is rejected.
-    let _ = written.await?;
+/// SET without options.
+pub(super) async fn put(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let value = command.share(2);
+    let put = mutation(command.get(1), Change::Put((&value).into()));
+    core.databases.mutate(db, put).await?;
     Ok(Reply::OK)
 }
 
-pub(super) async fn set_new(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let rules = RejectRules::unless_version(ObjectVersion(0));
-    let written = core
-        .databases
-        .write(db, command.get(1), command.share(2), rules);
-    Ok(Reply::flag(written.await?.is_ok()))
+pub(super) async fn set_new(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let value = command.share(2);
+    let put = Mutation {
+        rules: RejectRules::EXISTS,
+        ..mutation(command.get(1), Change::Put((&value).into()))
+    };
+    let outcome = core.databases.mutate(db, put).await?;
+    Ok(Reply::flag(!is_rejected(&outcome)))
 }
 
 /// The options of SET.
@@ -153,88 +128,70 @@ pub(super) fn no_expiry_set(name: &str, command: &Command) -> Failure {
     }
 }
 
-pub(super) async fn set(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn set(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let options = set_options(command)?;
     if let Some(word) = options.expiry {
         return Err(failure::no_expiry(&format!("SET with {word}")));
     }
-    let (key, value) = (command.get(1), command.share(2));
-    if !options.get && options.if_equal.is_none() {
-        let rules = RejectRules {
+    let value = command.share(2);
+    let put = Mutation {
+        rules: RejectRules {
             exists: options.if_missing,
             does_not_exist: options.if_there,
-            ..RejectRules::default()
-        };
-        let written = core.databases.write(db, key, value, rules).await?;
-        return Ok(written.map_or(Reply::Nil, |_| Reply::OK));
-    }
-    let mut contest = Contest::default();
-    loop {
-        let old = core.databases.see(db, key).await?;
-        let same = |expected: &Bytes| old.as_ref().is_some_and(|o| o.value == expected);
-        let go = match &options.if_equal {
-            Some(expected) => same(expected),
-            None if old.is_some() => !options.if_missing,
-            None => !options.if_there,
-        };
-        if go {
-            let replaced = core.databases.replace(db, key, value.clone(), old.as_ref());
-            if !replaced.await? {
-                contest.lost(core).await?;
-                continue;
-            }
-        }
-        return Ok(match (options.get, go) {
-            (true, _) => value_of(old),
-            (false, true) => Reply::OK,
-            (false, false) => Reply::Nil,
-        });
-    }
+            ..RejectRules::NONE
+        },
+        value_is: options.if_equal.as_deref(),
+        returns_old: options.get,
+        ..mutation(command.get(1), Change::Put((&value).into()))
+    };
+    let outcome = core.databases.mutate(db, put).await?;
+    Ok(match (options.get, is_rejected(&outcome)) {
+        (true, _) => outcome.into_output().into(),
+        (false, false) => Reply::OK,
+        (false, true) => Reply::Nil,
+    })
 }
 
-pub(super) async fn get_and_set(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let (key, value) = (command.get(1), command.share(2));
-    let mut contest = Contest::default();
-    loop {
-        let old = core.databases.see(db, key).await?;
-        let replaced = core.databases.replace(db, key, value.clone(), old.as_ref());
-        if replaced.await? {
-            return Ok(value_of(old));
-        }
-        contest.lost(core).await?;
-    }
+pub(super) async fn get_and_set(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let value = command.share(2);
+    let put = Mutation {
+        returns_old: true,
+        ..mutation(command.get(1), Change::Put((&value).into()))
+    };
+    Ok(core.databases.mutate(db, put).await?.into_output().into())
 }
 
-pub(super) async fn get_and_delete(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let key = command.get(1);
-    let mut contest = Contest::default();
-    loop {
-        let Some(old) = core.databases.see(db, key).await? else {
-            return Ok(Reply::Nil);
-        };
-        if core.databases.remove(db, key, &old).await? {
-            return Ok(Reply::Bulk(old.value));
-        }
-        contest.lost(core).await?;
-    }
+pub(super) async fn get_and_delete(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
+    let delete = Mutation {
+        returns_old: true,
+        ..mutation(command.get(1), Change::Delete)
+    };
+    let outcome = core.databases.mutate(db, delete).await?;
+    Ok(outcome.into_output().into())
 }
 
-pub(super) async fn delete_if_equal(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let (key, expected) = (command.get(1), command.get(2));
-    let mut contest = Contest::default();
-    loop {
-        let old = core.databases.see(db, key).await?;
-        let Some(old) = old.filter(|o| o.value == expected) else {
-            return Ok(Reply::Integer(0));
-        };
-        if core.databases.remove(db, key, &old).await? {
-            return Ok(Reply::Integer(1));
-        }
-        contest.lost(core).await?;
-    }
+pub(super) async fn delete_if_equal(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
+    let delete = Mutation {
+        value_is: Some(command.get(2)),
+        ..mutation(command.get(1), Change::Delete)
+    };
+    let outcome = core.databases.mutate(db, delete).await?;
+    Ok(Reply::flag(!is_rejected(&outcome)))
 }
 
-pub(super) async fn get_with_expiry(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn get_with_expiry(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
     if command.len() == 2 {
         return get(core, db, command).await;
     }
@@ -245,7 +202,7 @@ pub(super) async fn get_with_expiry(core: &Core, db: DatabaseId, command: &Comma
         word.filter(|_| command.len() == 4).ok_or(failure::SYNTAX)?
     };
     // Redis looks at the time only when there is something to expire.
-    if !core.databases.exists(db, command.get(1)).await? {
+    if !super::exists(core, db, command.get(1)).await? {
         return Ok(Reply::Nil);
     }
     if word != "PERSIST" {
@@ -254,149 +211,65 @@ pub(super) async fn get_with_expiry(core: &Core, db: DatabaseId, command: &Comma
     Err(failure::no_expiry(&format!("GETEX with {word}")))
 }
 
-pub(super) async fn length(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let object = core.databases.read(db, command.get(1)).await?;
-    Ok(object.map_or(Reply::Integer(0), |o| length_of(&o.value)))
+pub(super) async fn append(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    let more = command.share(2);
+    change(core, db, command, Change::Append((&more).into())).await
 }
 
-pub(super) async fn append(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let (key, more) = (command.get(1), command.get(2));
-    let mut contest = Contest::default();
-    loop {
-        let old = core.databases.see(db, key).await?;
-        let before = old.as_ref().map_or(&b""[..], |o| &o.value);
-        if old.is_some() && more.is_empty() {
-            return Ok(length_of(before));
-        }
-        if before.len() + more.len() > VALUE_MAX {
-            return Err(failure::too_long());
-        }
-        let value = Bytes::from([before, more].concat());
-        let reply = length_of(&value);
-        let replaced = core.databases.replace(db, key, value, old.as_ref());
-        if replaced.await? {
-            return Ok(reply);
-        }
-        contest.lost(core).await?;
-    }
-}
-
-pub(super) async fn get_range(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn get_range(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let start = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     let end = integer(command.get(3)).ok_or(failure::NOT_INTEGER)?;
-    let object = core.databases.read(db, command.get(1)).await?;
-    let value = object.map_or_else(Bytes::new, |o| o.value);
-    Ok(Reply::Bulk(part(&value, start, end)))
-}
-
-/// The bytes from `start` to `end`, both included; negative places count from the end.
-fn part(value: &Bytes, start: i64, end: i64) -> Bytes {
-    let length = i64::try_from(value.len()).unwrap_or(i64::MAX);
-    if start < 0 && end < 0 && start > end {
-        return Bytes::new();
-    }
-    let place = |at: i64| {
-        if at < 0 {
-            (length.saturating_add(at)).max(0)
-        } else {
-            at
-        }
+    let span = Span {
+        start,
+        end: Some(end),
+        bits: false,
     };
-    let (start, end) = (place(start), place(end).min(length - 1));
-    match (usize::try_from(start), usize::try_from(end)) {
-        (Ok(start), Ok(end)) if start <= end => value.slice(start..=end),
-        _ => Bytes::new(),
-    }
+    let part = read(core, db, command, Projection::Range(span)).await?;
+    Ok(match part {
+        // A part of nothing is an empty value.
+        Reply::Nil => Reply::Bulk(Bytes::new()),
+        part => part,
+    })
 }
 
-pub(super) async fn set_range(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn set_range(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let offset = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
-    let offset = usize::try_from(offset).map_err(|_| failure::OFFSET)?;
-    let (key, patch) = (command.get(1), command.get(3));
-    let mut contest = Contest::default();
-    loop {
-        let old = core.databases.see(db, key).await?;
-        let before = old.as_ref().map_or(&b""[..], |o| &o.value);
-        if patch.is_empty() {
-            return Ok(length_of(before));
-        }
-        let end = offset.saturating_add(patch.len());
-        if end > VALUE_MAX {
-            return Err(failure::too_long());
-        }
-        let mut value = before.to_vec();
-        value.resize(value.len().max(end), 0);
-        value[offset..end].copy_from_slice(patch);
-        let reply = length_of(&value);
-        let replaced = core.databases.replace(db, key, value.into(), old.as_ref());
-        if replaced.await? {
-            return Ok(reply);
-        }
-        contest.lost(core).await?;
-    }
+    let offset = u64::try_from(offset).map_err(|_| failure::OFFSET)?;
+    let patch = command.share(3);
+    let bytes = (&patch).into();
+    change(core, db, command, Change::SetRange { offset, bytes }).await
 }
 
-pub(super) async fn add(core: &Core, db: DatabaseId, command: &Command, by: i64) -> Outcome {
-    let reply = core.databases.increment(db, command.get(1), by).await?;
-    match reply.value {
-        Number::Integer(value) => Ok(Reply::Integer(value)),
-        Number::Float(_) => Err(failure::NOT_INTEGER),
-    }
+pub(super) async fn add(core: &Core, db: DatabaseId, command: &Command, by: i64) -> CommandResult {
+    change(core, db, command, Change::Add(Addend::Integer(by))).await
 }
 
-pub(super) async fn increment_by(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn increment_by(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let by = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     add(core, db, command, by).await
 }
 
-pub(super) async fn decrement_by(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
+pub(super) async fn decrement_by(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let by = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     let by = by.checked_neg().ok_or(failure::DECREMENT_OVERFLOW)?;
     add(core, db, command, by).await
 }
 
-pub(super) async fn increment_by_float(core: &Core, db: DatabaseId, command: &Command) -> Outcome {
-    let (key, by) = (command.get(1), command.get(2));
-    let mut contest = Contest::default();
-    loop {
-        let old = core.databases.see(db, key).await?;
-        let before = old.as_ref().map_or(&b"0"[..], |o| &o.value);
-        let sum = add_floats(before, by).map_err(|why| match why {
-            NoSum::NotANumber => failure::NOT_FLOAT,
-            NoSum::NotFinite => failure::NOT_FINITE,
-        })?;
-        let value = Bytes::from(sum);
-        let replaced = core.databases.replace(db, key, value.clone(), old.as_ref());
-        if replaced.await? {
-            return Ok(Reply::Bulk(value));
-        }
-        contest.lost(core).await?;
-    }
+pub(super) async fn increment_by_float(
+    core: &Core,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
+    let by = Some(command.get(2)).filter(|by| by.len() <= DECIMAL_BYTES_MAX);
+    // The owner tells whether this text is a number.
+    let by = by.and_then(|by| core::str::from_utf8(by).ok());
+    let by = by.ok_or(failure::NOT_FLOAT)?;
+    change(core, db, command, Change::Add(Addend::Decimal(by))).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_are_cut_as_in_redis() {
-        let value = Bytes::from_static(b"Hello");
-        for (start, end, expected) in [
-            (0, -1, "Hello"),
-            (1, 2, "el"),
-            (-3, -2, "ll"),
-            (-2, -3, ""),
-            (3, 1, ""),
-            (-100, 100, "Hello"),
-            (5, 9, ""),
-            (i64::MIN, i64::MAX, "Hello"),
-            (0, i64::MIN, "H"),
-            (i64::MAX, i64::MAX, ""),
-        ] {
-            assert_eq!(part(&value, start, end), expected, "{start} {end}");
-        }
-        assert_eq!(part(&Bytes::new(), 0, -1), "");
-    }
 
     #[test]
     fn options_of_set_exclude_each_other_as_in_redis() {

@@ -4,6 +4,8 @@
 use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use pluvio_client::testing::FakeCluster;
 use pluvio_client::{Client, ServerStatus};
 use pluvio_env::{Address, BoxFuture, ByteStream, Peer, StreamError, StreamService};
@@ -318,26 +320,36 @@ fn length(bytes: &[u8]) -> Option<usize> {
     Some(whole)
 }
 
-/// Lets several connections work until each has so many replies, and takes them.
-pub fn run_together(cluster: &FakeCluster, connections: &mut [Connection], count: usize) {
-    cluster.run(poll_fn(|context| {
-        let mut waiting = false;
-        for connection in connections.iter_mut() {
-            if let Some(future) = &mut connection.serving {
+/// Lets several connections work until each has so many replies, and takes them. Each is looked at
+/// only when it was woken.
+pub fn run_together(
+    cluster: &FakeCluster,
+    connections: &mut [Connection],
+    count: usize,
+) -> Vec<Vec<u8>> {
+    let all = connections.iter_mut().map(|connection| {
+        let Connection { wire, serving, .. } = connection;
+        let (mut replies, mut bytes) = (0, 0);
+        poll_fn(move |context| {
+            if let Some(future) = serving {
                 let _ = future.as_mut().poll(context);
             }
-            let replies = connection.wire.with(|_, output| split(&output.bytes).len());
-            waiting |= replies < count;
-        }
-        if waiting {
-            Poll::Pending
-        } else {
-            Poll::Ready(())
-        }
-    }));
-    for connection in connections {
-        connection.take();
-    }
+            wire.with(|_, output| {
+                while let Some(length) = length(&output.bytes[bytes..]) {
+                    replies += 1;
+                    bytes += length;
+                }
+            });
+            if replies < count {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+    });
+    let all: FuturesUnordered<_> = all.collect();
+    cluster.run(all.collect::<Vec<_>>());
+    connections.iter_mut().map(Connection::take).collect()
 }
 
 impl Connection {

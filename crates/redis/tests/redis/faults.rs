@@ -1,8 +1,7 @@
 //! What clients see when the cluster cannot do what they ask.
 
 use crate::bench::{Bench, encode};
-use pluvio_client::testing::{FakeCluster, Fault};
-use pluvio_redis::RedisOptions;
+use pluvio_client::testing::Fault;
 use pluvio_units::ServerId;
 use pluvio_wire::{Opcode, Refusal, RetryReason};
 use std::time::Duration;
@@ -26,7 +25,7 @@ fn waiting_in_vain_gets_the_errors_clients_know() {
         let mut bench = Bench::new();
         let mut c = bench.connect();
         c.say("SET k v");
-        bench.cluster.plan(Opcode::Write, refused(why), 10_000);
+        bench.cluster.plan(Opcode::Mutate, refused(why), 10_000);
         assert_eq!(c.say("SET k w"), expected);
         assert_eq!(c.say("GET k"), "$1\r\nv\r\n");
     }
@@ -61,7 +60,7 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
     c.say("SET k v");
-    for opcode in [Opcode::Write, Opcode::Read, Opcode::CreateTable] {
+    for opcode in [Opcode::Mutate, Opcode::Get, Opcode::CreateTable] {
         bench.cluster.plan(opcode, Fault::LoseRequest, 10_000);
     }
     let reply = c.say("SET k w");
@@ -97,28 +96,13 @@ fn a_lost_reply_does_not_increment_twice() {
     let mut c = bench.connect();
     c.say("INCR n");
     for _ in 0..10 {
-        bench.cluster.plan(Opcode::Increment, Fault::LoseReply, 1);
+        bench.cluster.plan(Opcode::Mutate, Fault::LoseReply, 1);
         c.say("INCR n");
-        bench.cluster.plan(Opcode::Write, Fault::LoseReply, 1);
+        bench.cluster.plan(Opcode::Mutate, Fault::LoseReply, 1);
         c.say("APPEND a x");
     }
     assert_eq!(c.say("GET n"), "$2\r\n11\r\n");
     assert_eq!(c.say("STRLEN a"), ":10\r\n");
-}
-
-#[test]
-fn concurrent_changes_of_one_value_are_all_kept() {
-    let cluster = FakeCluster::new(2);
-    cluster.set_latency(Duration::from_millis(1));
-    let mut bench = Bench::with(cluster.clone(), &cluster.client(), RedisOptions::default());
-    let mut connections: Vec<_> = (0..8).map(|_| bench.connect()).collect();
-    for c in &mut connections {
-        for _ in 0..5 {
-            c.push(&encode(&["APPEND", "log", "x"]));
-        }
-    }
-    crate::bench::run_together(&cluster, &mut connections, 5);
-    assert_eq!(connections[0].say("STRLEN log"), ":40\r\n");
 }
 
 #[test]

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used)] // everything here is test code
 
 mod bench;
+mod bits;
 mod docs;
 mod faults;
 mod needs_redis_server;
 mod parser;
 mod pipeline;
+mod random;
 mod real_server;
 mod session;
+mod updates;

@@ -1,139 +1,10 @@
 //! The same commands to Pluvio and to the real redis-server: the same bytes must come back.
 
 use crate::bench::{Bench, encode};
+use crate::random::{Dice, Parts, command, words};
 use crate::real_server::RealServer;
 use pluvio_redis::SPECS;
-use pluvio_units::KeyHash;
 use std::time::Duration;
-
-/// Numbers that depend on nothing but the seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 += 1;
-        let hash = KeyHash::of(self.0, b"dice").0;
-        usize::try_from(hash % bound as u64).unwrap()
-    }
-
-    fn one<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[self.below(of.len())]
-    }
-}
-
-type Parts = Vec<Vec<u8>>;
-
-fn words(text: &str) -> Parts {
-    text.split(' ').map(|w| w.as_bytes().to_vec()).collect()
-}
-
-const KEYS: [&str; 6] = ["a", "b", "c", "d", "", "k\u{e9}y"];
-const VALUES: [&str; 14] = [
-    "",
-    "1",
-    "-5",
-    "10",
-    "0",
-    "9223372036854775807",
-    "-9223372036854775808",
-    "3.5",
-    "abc",
-    "1e3",
-    "hello world",
-    "\0\r\n",
-    " 1",
-    "0.1",
-];
-const INTEGERS: [&str; 12] = [
-    "0",
-    "1",
-    "-1",
-    "5",
-    "-5",
-    "100",
-    "9223372036854775807",
-    "-9223372036854775808",
-    "x",
-    "",
-    "1.5",
-    "9223372036854775808",
-];
-const FLOATS: [&str; 10] = [
-    "0", "0.1", "-0.5", "1e2", "3", "abc", "", "1.", ".5", "-3.25",
-];
-const SMALL: [&str; 8] = ["0", "1", "3", "-1", "-3", "7", "20", "x"];
-
-/// A command, often right, sometimes wrong.
-fn command(dice: &mut Dice) -> Parts {
-    let key = dice.one(&KEYS).as_bytes().to_vec();
-    let other = dice.one(&KEYS).as_bytes().to_vec();
-    let value = dice.one(&VALUES).as_bytes().to_vec();
-    let integer = dice.one(&INTEGERS).as_bytes().to_vec();
-    let small = dice.one(&SMALL).as_bytes().to_vec();
-    let second = dice.one(&SMALL).as_bytes().to_vec();
-    let float = dice.one(&FLOATS).as_bytes().to_vec();
-    let name = |text: &str| text.as_bytes().to_vec();
-    let mut parts = match dice.below(38) {
-        0..4 => vec![name("SET"), key, value],
-        4 => {
-            let option = ["NX", "XX", "GET", "KEEPTTL", "nx", "FOO", "EX"];
-            let mut parts = vec![name("SET"), key, value];
-            for _ in 0..=dice.below(2) {
-                parts.push(name(dice.one(&option)));
-            }
-            parts
-        }
-        5 => vec![name("SETNX"), key, value],
-        6 => vec![name("GETSET"), key, value],
-        7 => vec![name("GETDEL"), key],
-        8 => vec![name("GETEX"), key],
-        9 => vec![name("APPEND"), key, value],
-        10 => vec![name("STRLEN"), key],
-        11 => vec![name("GETRANGE"), key, small, second],
-        12 => vec![name("SETRANGE"), key, small, value],
-        13 => vec![name("INCR"), key],
-        14 => vec![name("DECR"), key],
-        15 => vec![name("INCRBY"), key, integer],
-        16 => vec![name("DECRBY"), key, integer],
-        17 => vec![name("INCRBYFLOAT"), key, float],
-        18 => vec![name("MGET"), key, other],
-        19 => vec![name("MSET"), key, value, other, integer],
-        20 => vec![name("MSETNX"), key, value],
-        21 => vec![name("DEL"), key, other],
-        22 => vec![name("UNLINK"), key],
-        23 => vec![name("EXISTS"), key, other],
-        24 => vec![name("TOUCH"), key, other],
-        25 => vec![name("TYPE"), key],
-        26 => vec![name("RENAME"), key.clone(), key],
-        27 => vec![name("RENAMENX"), key.clone(), key],
-        28 => vec![name("DBSIZE")],
-        29 => vec![name("SELECT"), small],
-        30 => vec![name(dice.one(&["FLUSHDB", "FLUSHALL"]))],
-        31 => vec![name("ECHO"), value],
-        32 => vec![name("PING")],
-        33 => vec![name("GET"), key],
-        34 => vec![name("SUBSTR"), key, small, second],
-        35 => vec![name("OBJECT"), name("ENCODING"), name("nokey")],
-        36 => vec![
-            name(dice.one(&["nosuch", "client", "object", "config", "COMMAND", "slowlog"])),
-            key,
-            value,
-        ],
-        _ => vec![name("GET"), key],
-    };
-    // Sometimes the number of arguments is wrong.
-    match dice.below(40) {
-        0 => {
-            parts.pop();
-        }
-        1 => parts.push(b"more".to_vec()),
-        _ => {}
-    }
-    if parts.is_empty() || (parts.len() == 1 && parts[0].eq_ignore_ascii_case(b"command")) {
-        parts = words("PING");
-    }
-    parts
-}
 
 fn show(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
@@ -348,6 +219,50 @@ const FIXED: &[&str] = &[
     "msetnx a",
     "msetnx a 1 b",
     "mset a 1 b",
+    "setbit a -1 1",
+    "setbit a x 2",
+    "setbit a #1 1",
+    "setbit a 0 2",
+    "setbit a 0 x",
+    "setbit a 4294967296 0",
+    "setbit a 1",
+    "getbit a x",
+    "getbit a 4294967295",
+    "getbit a 4294967296",
+    "bitcount",
+    "bitcount a",
+    "bitpos a",
+    "bitpos a x",
+    "bitpos a 2",
+    "bitpos a 0",
+    "bitpos a 1",
+    "bitpos a 0 5 6 bit",
+    "bitfield",
+    "bitfield a",
+    "bitfield a foo",
+    "bitfield a get u8",
+    "bitfield a get u64 0",
+    "bitfield a get u8 0 1",
+    "bitfield a get U8 0",
+    "bitfield a get u8 #536870911",
+    "bitfield a get u8 #536870912",
+    "bitfield a set u64 x x",
+    "bitfield a set u8 x x",
+    "bitfield a set u8 0 x",
+    "bitfield a overflow",
+    "bitfield a overflow foo",
+    "bitfield a overflow sat",
+    "bitfield_ro a",
+    "bitfield_ro a get u8 0 get i64 #1",
+    "bitfield_ro a get u8 0 overflow fail",
+    "bitfield_ro a set u8 0 1",
+    "bitfield_ro a set u8 0 x",
+    "incrbyfloat a x",
+    "incrbyfloat a nan",
+    "incrbyfloat a inf",
+    "incrbyfloat a 1x",
+    "setrange a -1 ",
+    "setrange a 5 ",
     "setrange a -1 x",
     "setrange a x x",
     "setrange a 0",

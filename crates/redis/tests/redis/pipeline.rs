@@ -117,7 +117,7 @@ fn until_there_was_a_reply_replies_are_taken_for_large_ones() {
         c.push(&encode(&["GET", &format!("k{n}")]));
     }
     pass(&bench, &mut c, latency);
-    assert_eq!(cluster.count_sent(Opcode::Read), 32);
+    assert_eq!(cluster.count_sent(Opcode::Get), 32);
     assert_eq!(c.replies(100).len(), 100);
     // A read of several keys counts as so many values. One of them may go beyond.
     let mut c = bench.connect();
@@ -127,7 +127,7 @@ fn until_there_was_a_reply_replies_are_taken_for_large_ones() {
         c.push(&encode(&command));
     }
     pass(&bench, &mut c, latency);
-    assert_eq!(cluster.count_sent(Opcode::MultiRead), 2);
+    assert_eq!(cluster.count_sent_batches(Opcode::Get), 2);
     assert_eq!(c.replies(5).len(), 5);
 }
 
@@ -141,7 +141,7 @@ fn many_keys_are_read_in_steps() {
     let command: Vec<_> = core::iter::once("MGET".to_owned()).chain(keys).collect();
     let reply = String::from_utf8(c.call(&command)).unwrap();
     assert!(reply.starts_with("*200\r\n$-1\r\n") && reply.ends_with("$1\r\nv\r\n"));
-    assert_eq!(cluster.count_sent(Opcode::MultiRead), 4);
+    assert_eq!(cluster.count_sent_batches(Opcode::Get), 4);
 }
 
 #[test]

@@ -84,6 +84,7 @@ fn what_is_not_supported_says_so() {
     assert_eq!(c.say("CLIENT TRACKING on"), tracking);
 }
 
+// shows: DB-1
 #[test]
 fn databases_are_tables_that_only_writing_creates() {
     let mut bench = Bench::new();
@@ -117,6 +118,7 @@ fn databases_are_tables_that_only_writing_creates() {
     assert!(names(&bench).is_empty());
 }
 
+// shows: DB-3
 #[test]
 fn a_flush_elsewhere_is_found_out() {
     let mut bench = Bench::new();
@@ -136,39 +138,37 @@ fn a_flush_elsewhere_is_found_out() {
     }
 }
 
+// shows: DB-3, DB-4
 #[test]
-fn what_was_read_before_a_flush_is_not_changed_after_it() {
-    for (command, opcode, reply, left) in [
-        ("DELIFEQ k 1", Opcode::Delete, ":0\r\n", "$1\r\n2\r\n"),
-        ("GETDEL k", Opcode::Delete, "$1\r\n2\r\n", "$-1\r\n"),
-        ("GETSET k 5", Opcode::Write, "$1\r\n2\r\n", "$1\r\n5\r\n"),
-        ("SET k 5 GET", Opcode::Write, "$1\r\n2\r\n", "$1\r\n5\r\n"),
-        ("SET k 5 IFEQ 1", Opcode::Write, "$-1\r\n", "$1\r\n2\r\n"),
-        ("APPEND k 5", Opcode::Write, ":2\r\n", "$2\r\n25\r\n"),
-        ("SETRANGE k 1 5", Opcode::Write, ":2\r\n", "$2\r\n25\r\n"),
-        (
-            "INCRBYFLOAT k 1",
-            Opcode::Write,
-            "$1\r\n3\r\n",
-            "$1\r\n3\r\n",
-        ),
+fn a_change_that_meets_a_flush_is_made_in_the_new_table() {
+    for (command, reply, left) in [
+        ("DELIFEQ k 1", ":0\r\n", "$1\r\n2\r\n"),
+        ("GETDEL k", "$1\r\n2\r\n", "$-1\r\n"),
+        ("GETSET k 5", "$1\r\n2\r\n", "$1\r\n5\r\n"),
+        ("SET k 5 GET", "$1\r\n2\r\n", "$1\r\n5\r\n"),
+        ("SET k 5 IFEQ 1", "$-1\r\n", "$1\r\n2\r\n"),
+        ("APPEND k 5", ":2\r\n", "$2\r\n25\r\n"),
+        ("SETRANGE k 1 5", ":2\r\n", "$2\r\n25\r\n"),
+        ("SETBIT k 7 1", ":0\r\n", "$1\r\n3\r\n"),
+        ("BITFIELD k INCRBY u8 0 1", "*1\r\n:51\r\n", "$1\r\n3\r\n"),
+        ("INCRBYFLOAT k 1", "$1\r\n3\r\n", "$1\r\n3\r\n"),
     ] {
         let mut bench = Bench::new();
         let mut other = bench.another();
         let (mut a, mut b) = (bench.connect(), other.connect());
         a.say("SET k 1");
-        // It is read, and the change is on its way until its first attempt is given up.
-        bench.cluster.plan(opcode, Fault::LoseRequest, 1);
+        // The change is on its way until its first attempt is given up.
+        bench.cluster.plan(Opcode::Mutate, Fault::LoseRequest, 1);
         a.push(&encode(&command.split(' ').collect::<Vec<_>>()));
         a.settle();
         assert_eq!(b.say("FLUSHDB"), "+OK\r\n");
-        // The first version of the new table, as the one that was read was of the old.
         assert_eq!(b.say("SET k 2"), "+OK\r\n");
         assert_eq!(a.replies(1).concat(), reply.as_bytes(), "{command}");
         assert_eq!(b.say("GET k"), left, "{command}");
     }
 }
 
+// shows: DB-2
 #[test]
 fn a_missing_database_is_looked_for_again_by_every_read() {
     let mut bench = Bench::new();

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // not every test uses all of it
 
+pub mod objects;
+
 use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};

@@ -112,10 +112,8 @@ pub enum IncrementError {
     #[error("the value is no whole number between -2^63 and 2^63-1")]
     NotANumber,
     /// The sum is outside of 64 bits. Not retryable.
-    #[error("{value} and {by} add up to more than 64 bits hold")]
+    #[error("adding {by} gives more than 64 bits hold")]
     Overflow {
-        /// The value.
-        value: i64,
         /// What was to be added.
         by: i64,
     },
@@ -125,7 +123,9 @@ impl StoreError {
     /// Of a call on the table with this name.
     pub(crate) fn of(error: EngineError, table: &str) -> Self {
         match error {
-            EngineError::Full { retry_after } => Self::Full { retry_after },
+            EngineError::Full { retry_after } | EngineError::OutcomesFull { retry_after } => {
+                Self::Full { retry_after }
+            }
             EngineError::NotHere => Self::TableDropped(table.to_owned()),
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len) => Self::ValueTooLong(len, VALUE_MAX),

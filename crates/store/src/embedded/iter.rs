@@ -44,6 +44,7 @@ impl Iterator for Iter {
                 BYTES_PER_FETCH,
                 true,
             );
+            let scan = scan.into_pending();
             let next = scan.last.0.checked_add(1).map(KeyHash);
             self.left = next
                 .filter(|next| *next <= range.last)

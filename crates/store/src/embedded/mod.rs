@@ -49,4 +49,4 @@ pub use error::{BuildError, IncrementError, StoreError};
 pub use iter::Iter;
 pub use read_back::{Kept, KeptObject, KeptSegment, ReadBackError, read_back};
 pub use store::{Store, StoreGuard, StoreStats};
-pub use table::{Borrowed, Condition, Table};
+pub use table::{Borrowed, Table};

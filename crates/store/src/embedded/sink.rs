@@ -2,7 +2,7 @@
 //! Reads do not wait: they show what was written.
 
 use crate::embedded::error::BuildError;
-use crate::engine::{Engine, Updated};
+use crate::engine::{Applied, Engine};
 use crate::table::EngineTable;
 use core::time::Duration;
 use pluvio_env::Pace;
@@ -27,7 +27,7 @@ struct Progress {
     changed: Condvar,
     /// Deletions whose tombstones are in the index until they are durable. As many as there are
     /// tombstones that the sink does not have: log memory bounds them.
-    deletions: Mutex<VecDeque<(Arc<EngineTable>, Appended<Updated>)>>,
+    deletions: Mutex<VecDeque<(Arc<EngineTable>, Appended<Applied>)>>,
 }
 
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Progress {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn deletions(&self) -> MutexGuard<'_, VecDeque<(Arc<EngineTable>, Appended<Updated>)>> {
+    fn deletions(&self) -> MutexGuard<'_, VecDeque<(Arc<EngineTable>, Appended<Applied>)>> {
         self.deletions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -75,7 +75,9 @@ impl Progress {
                 return;
             };
             match engine.space().confirm(appended) {
-                Ok(durable) => engine.settle(&table, &durable),
+                Ok(durable) => {
+                    let _outcome = engine.settle(&table, durable);
+                }
                 Err(appended) => {
                     self.deletions().push_front((table, appended));
                     return;
@@ -120,7 +122,7 @@ impl Sink {
     }
 
     /// Keeps a deletion until its tombstone is durable.
-    pub(crate) fn deleted(&self, table: &Arc<EngineTable>, appended: Appended<Updated>) {
+    pub(crate) fn deleted(&self, table: &Arc<EngineTable>, appended: Appended<Applied>) {
         self.progress
             .deletions()
             .push_back((Arc::clone(table), appended));

@@ -3,25 +3,16 @@
 use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
 use crate::embedded::store::{Shared, StoreGuard};
-use crate::engine::{Change, Current, EngineError, Update};
+use crate::engine::{Applied, EngineError, Site};
 use crate::overwrite::NewValue;
 use crate::read::{BATCH, Seen};
 use crate::table::EngineTable;
 use core::ops::Deref;
 use pluvio_format::Object;
-use pluvio_units::{ObjectVersion, TableId};
+use pluvio_log::Awaited;
+use pluvio_mutation::{Addend, Change, Mutation, Outcome, Output, RejectRules, Unfit};
+use pluvio_units::{KeyHash, ObjectVersion, TableId};
 use std::sync::Arc;
-
-/// What must hold of the object for a write to happen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Condition {
-    /// There is none.
-    Absent,
-    /// There is one.
-    Exists,
-    /// It has this version.
-    VersionIs(ObjectVersion),
-}
 
 /// A handle of one table. Cheap to clone; keeps the store alive.
 #[derive(Clone)]
@@ -68,23 +59,6 @@ impl Deref for Borrowed<'_> {
         match &self.0 {
             Held::Seen(seen) => object_of(seen).value,
             Held::Copy(_, value) => value,
-        }
-    }
-}
-
-/// Why a closure under the bucket's lock refused the write.
-enum Refused {
-    Condition(Option<ObjectVersion>),
-    NotANumber,
-    Overflow { value: i64, by: i64 },
-}
-
-impl Condition {
-    fn holds(self, found: Option<ObjectVersion>) -> bool {
-        match self {
-            Self::Absent => found.is_none(),
-            Self::Exists => found.is_some(),
-            Self::VersionIs(version) => found == Some(version),
         }
     }
 }
@@ -226,22 +200,24 @@ impl Table {
         if let Some(version) = done {
             return Ok(version);
         }
-        match self.update(key, |_| Ok(Change::Put(value.into())))? {
-            Ok(version) => Ok(version),
-            Err(refused) => unreachable_refusal(&refused),
+        let put = Mutation::new(self.table.id(), key, Change::Put(value.into()));
+        let applied = self.apply(hash, &put)?;
+        match applied.pending().outcome() {
+            Outcome::Written { version, .. } => Ok(*version),
+            other => unreachable!("a put without rules writes: {other:?}"),
         }
     }
 
-    /// Stores a value if the condition holds.
+    /// Stores a value unless the rules reject it.
     ///
     /// ```
-    /// # use pluvio_store::{Condition, Size, Store};
+    /// # use pluvio_store::{RejectRules, Size, Store};
     /// let store = Store::builder().memory(Size::mib(64)).build()?;
     /// let towns = store.create_table("towns")?;
-    /// let first = towns.put_if(b"Bern", b"134794", Condition::Absent)?;
-    /// let second = towns.put_if(b"Bern", b"137000", Condition::VersionIs(first))?;
+    /// let first = towns.put_if(b"Bern", b"134794", RejectRules::EXISTS)?;
+    /// let second = towns.put_if(b"Bern", b"137000", RejectRules::unless_version(first))?;
     /// assert!(second > first);
-    /// let late = towns.put_if(b"Bern", b"1", Condition::VersionIs(first));
+    /// let late = towns.put_if(b"Bern", b"1", RejectRules::unless_version(first));
     /// assert_eq!(
     ///     late.unwrap_err().to_string(),
     ///     format!("the condition does not hold: the object has version {second}")
@@ -255,21 +231,21 @@ impl Table {
         &self,
         key: &[u8],
         value: &[u8],
-        condition: Condition,
+        rules: RejectRules,
     ) -> Result<ObjectVersion, StoreError> {
         self.check(key, value)?;
-        let done = self.update(key, |current| {
-            let found = current.map(|c| c.version);
-            if condition.holds(found) {
-                Ok(Change::Put(value.into()))
-            } else {
-                Err(Refused::Condition(found))
+        let put = Mutation {
+            rules,
+            ..Mutation::new(self.table.id(), key, Change::Put(value.into()))
+        };
+        let applied = self.apply(self.table.hash(key), &put)?;
+        match applied.pending().outcome() {
+            Outcome::Written { version, .. } => Ok(*version),
+            Outcome::Rejected { version, .. } => {
+                let found = (*version > ObjectVersion(0)).then_some(*version);
+                Err(StoreError::Condition { found })
             }
-        })?;
-        match done {
-            Ok(version) => Ok(version),
-            Err(Refused::Condition(found)) => Err(StoreError::Condition { found }),
-            Err(other) => unreachable_refusal(&other),
+            other => unreachable!("a put writes or is rejected: {other:?}"),
         }
     }
 
@@ -280,24 +256,18 @@ impl Table {
     /// store with a sink, for the tombstone.
     pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         self.check(key, &[])?;
-        let engine = &self.shared.engine;
-        let done = engine.update::<Refused>(
-            self.shared.heads.mine(),
-            &self.table,
-            key,
-            engine.space().time_s(),
-            |_| Ok(Change::Delete),
-        );
-        let done = done.map_err(|error| self.refused(error))?;
-        match done {
-            Update::Done(appended) => {
-                if let Some(sink) = &self.shared.sink {
-                    sink.deleted(&self.table, appended);
-                }
-                Ok(true)
-            }
-            Update::Unchanged { .. } => Ok(false),
+        let delete = Mutation::new(self.table.id(), key, Change::Delete);
+        let applied = self.apply(self.table.hash(key), &delete)?;
+        let deleted = match applied.pending().outcome() {
+            Outcome::Deleted { version, .. } => *version > ObjectVersion(0),
+            other => unreachable!("a delete without rules deletes: {other:?}"),
+        };
+        if let (Awaited::Later(appended), Some(sink)) = (applied, &self.shared.sink)
+            && deleted
+        {
+            sink.deleted(&self.table, appended);
         }
+        Ok(deleted)
     }
 
     /// Adds to a number, which is stored as decimal text; an object that is not there counts as 0.
@@ -307,22 +277,17 @@ impl Table {
     /// See [`IncrementError`]; nothing changed.
     pub fn increment(&self, key: &[u8], by: i64) -> Result<i64, IncrementError> {
         self.check(key, &[])?;
-        let mut sum = 0;
-        let done = self.update(key, |current| {
-            let value = match current {
-                Some(current) => number(current.value).ok_or(Refused::NotANumber)?,
-                None => 0,
-            };
-            sum = value
-                .checked_add(by)
-                .ok_or(Refused::Overflow { value, by })?;
-            Ok(Change::Put(sum.to_string().into_bytes().into()))
-        })?;
-        match done {
-            Ok(_) => Ok(sum),
-            Err(Refused::NotANumber) => Err(IncrementError::NotANumber),
-            Err(Refused::Overflow { value, by }) => Err(IncrementError::Overflow { value, by }),
-            Err(other @ Refused::Condition(_)) => unreachable_refusal(&other),
+        let add = Change::Add(Addend::Integer(by));
+        let add = Mutation::new(self.table.id(), key, add);
+        let applied = self.apply(self.table.hash(key), &add)?;
+        match applied.pending().outcome() {
+            Outcome::Written {
+                output: Output::Integer(sum),
+                ..
+            } => Ok(*sum),
+            Outcome::Refused(Unfit::Overflow) => Err(IncrementError::Overflow { by }),
+            Outcome::Refused(Unfit::NotANumber | Unfit::TooLong) => Err(IncrementError::NotANumber),
+            other => unreachable!("a sum is written or refused: {other:?}"),
         }
     }
 
@@ -410,25 +375,20 @@ impl Table {
         Ok(())
     }
 
-    /// The version that `decide` led to, or why it refused.
-    #[inline]
-    fn update<'v>(
+    fn apply(
         &self,
-        key: &[u8],
-        decide: impl FnOnce(Option<Current<'_>>) -> Result<Change<'v>, Refused>,
-    ) -> Result<Result<ObjectVersion, Refused>, StoreError> {
+        hash: KeyHash,
+        mutation: &Mutation<'_>,
+    ) -> Result<Awaited<Applied>, StoreError> {
         let engine = &self.shared.engine;
-        let head = self.shared.heads.mine();
-        let now_s = engine.space().time_s();
-        match engine.update(head, &self.table, key, now_s, decide) {
-            Ok(Update::Done(done)) => Ok(Ok(done.pending().version)),
-            Ok(Update::Unchanged {
-                refused: Some(refused),
-                ..
-            }) => Ok(Err(refused)),
-            Ok(Update::Unchanged { version, .. }) => Ok(Ok(version)),
-            Err(error) => Err(self.refused(error)),
-        }
+        let site = Site {
+            log: self.shared.heads.mine(),
+            table: &self.table,
+            hash,
+            now_s: engine.space().time_s(),
+        };
+        let applied = engine.apply(&site, mutation, None);
+        applied.map_err(|error| self.refused(error))
     }
 
     /// Wakes those who make room when there is none.
@@ -439,19 +399,6 @@ impl Table {
         }
         StoreError::of(error, &self.name)
     }
-}
-
-/// Reads a decimal number as [`Table::increment`] writes it.
-fn number(text: &[u8]) -> Option<i64> {
-    core::str::from_utf8(text).ok()?.parse().ok()
-}
-
-fn unreachable_refusal(refused: &Refused) -> ! {
-    let what = match refused {
-        Refused::Condition(_) => "condition",
-        Refused::NotANumber | Refused::Overflow { .. } => "number",
-    };
-    unreachable!("this update has no {what}")
 }
 
 impl core::fmt::Debug for Table {

@@ -5,13 +5,16 @@
 use crate::intercept::Interceptor;
 use pluvio_env::{Address, BoxFuture, CallError, Frame, Network};
 use pluvio_units::{SequenceNumber, ServerId};
-use pluvio_wire::{Header, Opcode};
+use pluvio_wire::{Header, Opcode, Outcomes, decode_mutate};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The first byte of a reply that says that the request was executed.
-const EXECUTED: u8 = 0;
+/// Whether a reply says that its only item was executed.
+fn is_executed(reply: &Frame) -> bool {
+    let outcomes = Outcomes::of_reply(reply);
+    outcomes.is_some_and(|outcomes| matches!(&outcomes.items[..], [Ok(_)]))
+}
 
 struct Attempt {
     target: ServerId,
@@ -51,7 +54,7 @@ impl Attempts {
         list.push(Attempt {
             target: header.target,
             sequence: header.operation.sequence,
-            batch: matches!(opcode, Opcode::MultiWrite | Opcode::MultiDelete),
+            batch: decode_mutate(request).is_ok_and(|(_, mutations)| mutations.len() > 1),
             silent: true,
         });
         Some(list.len() - 1)
@@ -65,7 +68,7 @@ impl Attempts {
         match result {
             Ok(reply) => {
                 attempt.silent = false;
-                if reply.meta.first() == Some(&EXECUTED) && !attempt.batch {
+                if !attempt.batch && is_executed(reply) {
                     // A master answers a retry from its memory: what it may have executed before
                     // is what it tells of now.
                     let (target, sequence) = (attempt.target, attempt.sequence);

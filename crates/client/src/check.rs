@@ -1,0 +1,79 @@
+//! What can be said of a read or a mutation without its object. A request that the wire cannot
+//! carry is refused here, so that its answer does not depend on where the object is.
+
+use crate::error::ClientError;
+use crate::objects::unfit_error;
+use pluvio_wire::{
+    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, DECIMAL_BYTES_MAX, Get, Mutation,
+    Projection, Refusal, Unfit, check_key, check_value,
+};
+
+/// Checks a mutation.
+///
+/// # Errors
+/// No server would do it, whatever its object is.
+pub(crate) fn check_mutation(mutation: &Mutation<'_>) -> Result<(), ClientError> {
+    let change = &mutation.change;
+    check_key(mutation.key)
+        .and_then(|()| mutation.value_is.map_or(Ok(()), check_value))
+        .and_then(|()| match change {
+            Change::Put(value) | Change::Append(value) => check_value(value.bytes()),
+            Change::SetRange { bytes, .. } => check_value(bytes.bytes()),
+            Change::Bits(steps) => check_steps(steps),
+            Change::Delete | Change::Add(_) => Ok(()),
+        })
+        .map_err(ClientError::from_final)?;
+    match change {
+        Change::Put(_) | Change::Delete => Ok(()),
+        _ if mutation.returns_old => Err(malformed(
+            "only a put or a delete can give the value from before",
+        )),
+        Change::Add(Addend::Decimal(text)) if text.len() > DECIMAL_BYTES_MAX => {
+            Err(unfit_error(change, Unfit::NotANumber))
+        }
+        Change::SetRange { offset, bytes }
+            if offset.checked_add(bytes.bytes().len() as u64).is_none() =>
+        {
+            Err(unfit_error(change, Unfit::TooLong))
+        }
+        Change::Add(_) | Change::Append(_) | Change::SetRange { .. } | Change::Bits(_) => Ok(()),
+    }
+}
+
+/// Checks a read.
+///
+/// # Errors
+/// As of [`check_mutation`].
+pub(crate) fn check_get(get: &Get<'_>) -> Result<(), ClientError> {
+    check_key(get.key).map_err(ClientError::from_final)?;
+    match &get.projection {
+        Projection::Bits(steps) => {
+            check_steps(steps).map_err(ClientError::from_final)?;
+            if steps.iter().any(|step| step.action != BitAction::Get) {
+                return Err(malformed("a read has a step on bits that changes them"));
+            }
+            Ok(())
+        }
+        Projection::Range(span) if span.bits => Err(malformed("a range is of bytes, not of bits")),
+        Projection::Value
+        | Projection::Nothing
+        | Projection::Length
+        | Projection::Range(_)
+        | Projection::BitCount(_)
+        | Projection::BitPosition { .. } => Ok(()),
+    }
+}
+
+fn check_steps(steps: &[BitStep]) -> Result<(), Refusal> {
+    let count = (1..=BIT_STEPS_MAX).contains(&steps.len());
+    if count && steps.iter().all(BitStep::is_sound) {
+        return Ok(());
+    }
+    Err(Refusal::malformed(format!(
+        "a list of steps on bits has 1 to {BIT_STEPS_MAX}, each on a field of 1 to 64 bits"
+    )))
+}
+
+fn malformed(message: &str) -> ClientError {
+    ClientError::from_final(Refusal::malformed(message))
+}

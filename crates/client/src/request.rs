@@ -1,0 +1,238 @@
+//! What the client asks servers of objects: the same request goes to the master in this process, or
+//! over the network.
+
+use crate::local::LocalMaster;
+use core::time::Duration;
+use pluvio_env::{Address, Network};
+use pluvio_units::CoreId;
+use pluvio_wire::{
+    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
+    Outcome, Refusal, Results, RpcError, call, call_frame, encode_get, encode_mutate,
+};
+
+/// A request for one server.
+pub(crate) trait DataRequest: Sync {
+    /// What the server answers.
+    type Reply: Send;
+    /// What the caller gets of it.
+    type Done: Send;
+    /// Whether it has an identity, so that a retry is told from a new one.
+    const CHANGES_DATA: bool;
+
+    /// Whether the server ends with the first item that it refuses.
+    fn ordered(&self) -> bool {
+        false
+    }
+
+    /// Asks the master in this process.
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header)
+    -> Answer<Self::Reply>;
+
+    /// Asks a server. `header` says which life of it is meant.
+    fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Self::Reply, RpcError>> + Send;
+
+    /// What the caller gets.
+    ///
+    /// # Errors
+    /// The refusal of the one thing that was asked for.
+    fn done(reply: Self::Reply) -> Result<Self::Done, Refusal>;
+}
+
+/// Reads of one request.
+pub(crate) struct Gets<'a>(pub(crate) &'a [Get<'a>]);
+
+/// Mutations of one request.
+pub(crate) struct Mutations<'a> {
+    pub(crate) items: &'a [Mutation<'a>],
+    /// See [`DataRequest::ordered`].
+    pub(crate) ordered: bool,
+}
+
+/// One read.
+pub(crate) struct OneGet<'a>(pub(crate) Get<'a>);
+
+/// One mutation.
+pub(crate) struct OneMutation<'a>(pub(crate) Mutation<'a>);
+
+impl DataRequest for Gets<'_> {
+    type Reply = Results;
+    type Done = Results;
+    const CHANGES_DATA: bool = false;
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.get(core, header, self.0)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let frame = encode_get(&header, self.0);
+        Ok(call_frame(network, to, frame, limit).await?.items)
+    }
+
+    fn done(reply: Results) -> Result<Results, Refusal> {
+        Ok(reply)
+    }
+}
+
+impl DataRequest for Mutations<'_> {
+    type Reply = Results;
+    type Done = Results;
+    const CHANGES_DATA: bool = true;
+
+    fn ordered(&self) -> bool {
+        self.ordered
+    }
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.mutate(core, header, self.items, self.ordered)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let frame = encode_mutate(&header, self.items, self.ordered);
+        Ok(call_frame(network, to, frame, limit).await?.items)
+    }
+
+    fn done(reply: Results) -> Result<Results, Refusal> {
+        Ok(reply)
+    }
+}
+
+impl DataRequest for OneGet<'_> {
+    type Reply = Results;
+    type Done = Outcome;
+    const CHANGES_DATA: bool = false;
+
+    #[inline]
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.get(core, header, core::slice::from_ref(&self.0))
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let one = Gets(core::slice::from_ref(&self.0));
+        one.call(network, to, header, limit).await
+    }
+
+    fn done(reply: Results) -> Result<Outcome, Refusal> {
+        the_one(reply)
+    }
+}
+
+impl DataRequest for OneMutation<'_> {
+    type Reply = Results;
+    type Done = Outcome;
+    const CHANGES_DATA: bool = true;
+
+    #[inline]
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.mutate(core, header, core::slice::from_ref(&self.0), false)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let one = Mutations {
+            items: core::slice::from_ref(&self.0),
+            ordered: false,
+        };
+        one.call(network, to, header, limit).await
+    }
+
+    fn done(reply: Results) -> Result<Outcome, Refusal> {
+        the_one(reply)
+    }
+}
+
+impl DataRequest for Enumerate {
+    type Reply = EnumerateReply;
+    type Done = EnumerateReply;
+    const CHANGES_DATA: bool = false;
+
+    fn local(
+        &self,
+        master: &dyn LocalMaster,
+        core: CoreId,
+        header: &Header,
+    ) -> Answer<EnumerateReply> {
+        master.enumerate(core, header, self)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<EnumerateReply, RpcError> {
+        call(network, to, header, self, limit).await
+    }
+
+    fn done(reply: EnumerateReply) -> Result<EnumerateReply, Refusal> {
+        Ok(reply)
+    }
+}
+
+impl DataRequest for CountObjects {
+    type Reply = CountObjectsReply;
+    type Done = CountObjectsReply;
+    const CHANGES_DATA: bool = false;
+
+    fn local(
+        &self,
+        master: &dyn LocalMaster,
+        core: CoreId,
+        header: &Header,
+    ) -> Answer<CountObjectsReply> {
+        master.count(core, header, self)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<CountObjectsReply, RpcError> {
+        call(network, to, header, self, limit).await
+    }
+
+    fn done(reply: CountObjectsReply) -> Result<CountObjectsReply, Refusal> {
+        Ok(reply)
+    }
+}
+
+/// The result of the only item.
+fn the_one(mut results: Results) -> Result<Outcome, Refusal> {
+    match (results.pop(), results.is_empty()) {
+        (Some(result), true) => result,
+        (Some(_), false) | (None, _) => Err(Refusal::malformed(
+            "a server answered another number of items than one",
+        )),
+    }
+}

@@ -1,0 +1,80 @@
+//! Reading objects.
+
+use super::Replies;
+use crate::master::{Master, Served};
+use pluvio_mutation::Get;
+use pluvio_units::{KeyHash, TableId};
+use pluvio_wire::{Answer, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Keys whose memory is asked for together: as many misses as a core has in flight.
+pub(super) const GROUP: usize = 16;
+/// When to ask again for items that did not fit a reply.
+const REST_OF_BATCH: Duration = Duration::ZERO;
+
+impl Master {
+    /// Reads objects; one result an item. Items that would make the reply larger than
+    /// [`MULTI_BYTES_MAX`] are to come again, but never the first.
+    pub fn get<'g>(
+        self: &Arc<Self>,
+        header: &Header,
+        gets: impl ExactSizeIterator<Item = Get<'g>>,
+    ) -> Answer<Results> {
+        if let Err(refusal) = self.check_target(header) {
+            return Answer::Now(Err(refusal));
+        }
+        let snapshot = self.tablets().snapshot();
+        let mut replies = Replies::default();
+        let mut bytes = 0;
+        let mut gets = gets.map(|get| {
+            let hash = self.hash_of(&snapshot, get.table, get.key, get.hash);
+            Get { hash, ..get }
+        });
+        loop {
+            let group: SmallVec<[Get<'g>; 1]> = gets.by_ref().take(GROUP).collect();
+            if group.is_empty() {
+                return replies.into_answer(self);
+            }
+            self.prefetch(&snapshot, group.iter().map(|get| (get.table, get.hash)));
+            for get in &group {
+                if bytes >= MULTI_BYTES_MAX {
+                    replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
+                    continue;
+                }
+                match self.serving(&snapshot, get.table, get.hash) {
+                    Err(refusal) => replies.refused(refusal),
+                    Ok(Served { table, hash, .. }) => {
+                        let outcome = self.store().get(table, hash, get);
+                        bytes += outcome.pending().output().bulk_len();
+                        replies.awaited(self, outcome);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the memory of a group of keys, unless it is a single one: then the read itself asks
+    /// as early.
+    pub(super) fn prefetch(
+        &self,
+        snapshot: &crate::tablets::Snapshot,
+        keys: impl ExactSizeIterator<Item = (TableId, Option<KeyHash>)> + Clone,
+    ) {
+        if keys.len() < 2 {
+            return;
+        }
+        let mut rest = keys.peekable();
+        while let Some((table, _)) = rest.peek().copied() {
+            // Mostly all keys are of one table.
+            let of_table = rest.clone().take_while(|(other, _)| *other == table);
+            let count = of_table.clone().count();
+            if let Some(local) = snapshot.get(&table) {
+                let hashes = of_table.filter_map(|(_, hash)| hash);
+                self.store().prefetch(&local.table, hashes);
+            }
+            rest.nth(count - 1);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Changing objects: the way of every mutation on a master.
+//!
+//! 1. The tablet of the key must be served here, and changes of it are noted while it is copied.
+//! 2. An operation that was executed before is answered with its outcome (COMP-1).
+//! 3. The engine judges, computes and appends.
+//! 4. The outcome is told once it is durable ([`Replies`]).
+
+use super::Replies;
+use super::get::GROUP;
+use crate::master::{Master, Served};
+use crate::tablets::Snapshot;
+use pluvio_mutation::Mutation;
+use pluvio_store::{Admission, EngineError, Execution, Site};
+use pluvio_units::{KeyHash, LogId, TableId};
+use pluvio_wire::{Answer, FatalKind, Header, Refusal, Results, RetryReason};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the sender of a duplicate should wait for the original to end: it runs on another core
+/// right now.
+const DUPLICATE_RETRY: Duration = Duration::from_micros(500);
+/// How long to wait for others' results to be acknowledged.
+const RESULTS_RETRY: Duration = Duration::from_millis(5);
+
+impl Master {
+    /// Changes objects; answers when that is durable, one result an item. Each item succeeds or
+    /// fails by itself; an `ordered` batch ends with the first item that is refused, and has as
+    /// many results as items were looked at.
+    pub fn mutate<'m>(
+        self: &Arc<Self>,
+        log: LogId,
+        header: &Header,
+        mutations: impl ExactSizeIterator<Item = Mutation<'m>>,
+        ordered: bool,
+    ) -> Answer<Results> {
+        if let Err(refusal) = self.check_target(header) {
+            return Answer::Now(Err(refusal));
+        }
+        // Held until the changes are noted (TAB-2).
+        let snapshot = self.tablets().snapshot();
+        let mut replies = Replies::default();
+        // A single one may have its identity from the header.
+        let alone = (mutations.len() == 1).then_some(header.operation);
+        let mut mutations = mutations.map(|mutation| {
+            let hash = self.hash_of(&snapshot, mutation.table, mutation.key, mutation.hash);
+            let id = alone
+                .filter(|_| !mutation.id.is_some())
+                .unwrap_or(mutation.id);
+            Mutation {
+                id,
+                hash,
+                ..mutation
+            }
+        });
+        loop {
+            let group: SmallVec<[Mutation<'m>; 1]> = mutations.by_ref().take(GROUP).collect();
+            if group.is_empty() {
+                return replies.into_answer(self);
+            }
+            self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
+            for mutation in &group {
+                let refused = self.mutate_one(log, &snapshot, mutation, &mut replies);
+                if let Err(refusal) = refused {
+                    replies.refused(refusal);
+                    if ordered {
+                        pluvio_units::mark("ordered-batch-ends-early");
+                        return replies.into_answer(self);
+                    }
+                }
+            }
+        }
+    }
+
+    fn mutate_one(
+        self: &Arc<Self>,
+        log: LogId,
+        snapshot: &Snapshot,
+        mutation: &Mutation<'_>,
+        replies: &mut Replies,
+    ) -> Result<(), Refusal> {
+        let Served { table, hash, phase } =
+            self.serving(snapshot, mutation.table, mutation.hash)?;
+        let copying = self.leaving.of(phase, table, hash)?;
+        let execution = match self.admit(mutation, (table.id(), hash)) {
+            None => None,
+            Some(Admission::Execute(execution)) => Some(execution),
+            Some(Admission::Answer(outcome)) => {
+                pluvio_units::mark("completion-answers-retry");
+                if !mutation.change.gives(outcome.pending()) {
+                    return Err(reused());
+                }
+                replies.awaited(self, outcome);
+                return Ok(());
+            }
+            Some(other) => return Err(not_executed(&other)),
+        };
+        self.writes_possible(log)?;
+        let site = Site {
+            log,
+            table,
+            hash,
+            now_s: self.now_s(),
+        };
+        let applied = self.apply(&site, mutation, execution)?;
+        if let Some(leaving) = copying {
+            leaving.note(mutation.key, applied.pending().outcome());
+        }
+        replies.applied(self, table, applied);
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        site: &Site<'_>,
+        mutation: &Mutation<'_>,
+        execution: Option<Execution>,
+    ) -> Result<pluvio_log::Awaited<pluvio_store::Applied>, Refusal> {
+        let applied = self.store().apply(site, mutation, execution);
+        applied.map_err(|error| refusal_of(&error))
+    }
+
+    /// Looks whether an operation was executed before; `None` when it has no identity.
+    fn admit(&self, mutation: &Mutation<'_>, place: (TableId, KeyHash)) -> Option<Admission> {
+        let id = mutation.id;
+        id.is_some()
+            .then(|| self.store().admit(id, place, self.monotonic()))
+    }
+}
+
+/// What to say of an operation that is neither executed nor answered.
+fn not_executed(admission: &Admission) -> Refusal {
+    match admission {
+        Admission::InProgress => {
+            pluvio_units::mark("completion-in-progress");
+            Refusal::retry(DUPLICATE_RETRY, RetryReason::InProgress)
+        }
+        Admission::Busy => Refusal::retry(RESULTS_RETRY, RetryReason::Busy),
+        Admission::Forgotten => Refusal::fatal(
+            FatalKind::ResultForgotten,
+            "the client has this operation's result already",
+        ),
+        Admission::OtherKey | Admission::Execute(_) | Admission::Answer(_) => reused(),
+    }
+}
+
+fn reused() -> Refusal {
+    Refusal::malformed("the number of this operation belongs to another one of the same client")
+}
+
+pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
+    match error {
+        EngineError::Full { retry_after } => Refusal::retry(*retry_after, RetryReason::MemoryFull),
+        EngineError::OutcomesFull { retry_after } => {
+            Refusal::retry(*retry_after, RetryReason::Busy)
+        }
+        EngineError::NotHere => Refusal::Refresh,
+        EngineError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),
+        EngineError::ValueTooLong(_) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),
+    }
+}

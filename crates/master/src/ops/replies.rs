@@ -1,0 +1,99 @@
+//! Replies to items: the one door through which an outcome becomes a success (rule C).
+//!
+//! - REPLY-1: a success is made from a [`Durable`] outcome and nothing else, also for a read that
+//!   met a pending entry, for a retry, and for a change that changed nothing.
+//!
+//! ```compile_fail,E0308
+//! use pluvio_mutation::{Outcome, Unfit};
+//! # let mut replies = pluvio_master::Replies::default();
+//! // What only came out of a computation is no answer yet.
+//! replies.done(Outcome::Refused(Unfit::Overflow));
+//! ```
+//!
+//! Used by the event loop that executes a request, and by the future that waits for its items.
+
+use crate::master::Master;
+use pluvio_log::{Appended, Awaited, Durable};
+use pluvio_mutation::Outcome;
+use pluvio_store::{Applied, EngineTable};
+use pluvio_wire::{Answer, Refusal, Results};
+use std::sync::Arc;
+
+/// The results of a request's items, in their order.
+#[derive(Default)]
+pub struct Replies {
+    results: Results,
+    /// Items that are not durable yet, by their places in `results`.
+    waiting: Vec<(usize, Waiting)>,
+}
+
+/// An item that is executed and not durable.
+enum Waiting {
+    /// Rests on what others appended.
+    Outcome(Appended<Outcome>),
+    /// Was appended, and has a slot to be settled.
+    Applied(Arc<EngineTable>, Appended<Applied>),
+}
+
+impl Replies {
+    /// The next item is done.
+    pub fn done(&mut self, outcome: Durable<Outcome>) {
+        self.results.push(Ok(outcome.into_value()));
+    }
+
+    /// The next item was not done.
+    pub(crate) fn refused(&mut self, refusal: Refusal) {
+        self.results.push(Err(refusal));
+    }
+
+    /// The next item is done once its outcome is durable.
+    pub(crate) fn awaited(&mut self, master: &Master, outcome: Awaited<Outcome>) {
+        match outcome {
+            Awaited::Now(outcome) => self.done(outcome),
+            Awaited::Later(outcome) => match master.store().space().confirm(outcome) {
+                Ok(outcome) => self.done(outcome),
+                Err(outcome) => self.wait(Waiting::Outcome(outcome)),
+            },
+        }
+    }
+
+    /// The next item is done once what it appended is durable.
+    pub(crate) fn applied(
+        &mut self,
+        master: &Master,
+        table: &Arc<EngineTable>,
+        applied: Awaited<Applied>,
+    ) {
+        match master.store().confirm(table, applied) {
+            Ok(outcome) => self.done(outcome),
+            Err(applied) => self.wait(Waiting::Applied(Arc::clone(table), applied)),
+        }
+    }
+
+    fn wait(&mut self, waiting: Waiting) {
+        // The place is taken by a refusal until the outcome may be told.
+        self.waiting.push((self.results.len(), waiting));
+        self.results.push(Err(Refusal::Refresh));
+    }
+
+    /// The answer: at once if nothing is waited for.
+    pub(crate) fn into_answer(mut self, master: &Arc<Master>) -> Answer<Results> {
+        if self.waiting.is_empty() {
+            return Answer::Now(Ok(self.results));
+        }
+        let master = Arc::clone(master);
+        Answer::Later(Box::pin(async move {
+            for (place, waiting) in self.waiting {
+                let outcome = match waiting {
+                    Waiting::Outcome(outcome) => master.durable(outcome).await,
+                    Waiting::Applied(table, applied) => {
+                        let applied = master.durable(applied).await;
+                        master.store().settle(&table, applied)
+                    }
+                };
+                self.results[place] = Ok(outcome.into_value());
+            }
+            Ok(self.results)
+        }))
+    }
+}

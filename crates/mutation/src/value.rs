@@ -1,0 +1,526 @@
+//! The values: mutations, reads, outcomes, and what they are made of.
+
+use bytes::Bytes;
+use pluvio_units::{KeyHash, ObjectVersion, OperationId, TableId};
+use std::sync::Arc;
+
+/// Most steps of one [`Change::Bits`] or [`Projection::Bits`].
+pub const BIT_STEPS_MAX: usize = 4096;
+
+/// Conditions on existence and version under which an operation is refused [RAMCloud fig. 2]. The
+/// default refuses nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RejectRules {
+    /// Refuse when the object exists.
+    pub exists: bool,
+    /// Refuse when it does not exist.
+    pub does_not_exist: bool,
+    /// Refuse when it exists with exactly this version.
+    pub version_equal: Option<ObjectVersion>,
+    /// Refuse when it exists with another version than this.
+    pub version_not_equal: Option<ObjectVersion>,
+    /// Refuse when it exists with a version below this.
+    pub version_less: Option<ObjectVersion>,
+}
+
+impl RejectRules {
+    /// Refuses nothing.
+    pub const NONE: Self = Self {
+        exists: false,
+        does_not_exist: false,
+        version_equal: None,
+        version_not_equal: None,
+        version_less: None,
+    };
+    /// Refuses when the object exists.
+    pub const EXISTS: Self = Self {
+        exists: true,
+        ..Self::NONE
+    };
+    /// Refuses when the object does not exist.
+    pub const ABSENT: Self = Self {
+        does_not_exist: true,
+        ..Self::NONE
+    };
+
+    /// Go ahead only when the object has exactly this version; 0 means "does not exist".
+    #[must_use]
+    pub fn unless_version(version: ObjectVersion) -> Self {
+        if version == ObjectVersion(0) {
+            return Self::EXISTS;
+        }
+        Self {
+            version_not_equal: Some(version),
+            ..Self::ABSENT
+        }
+    }
+
+    /// Whether an object in this state is refused. `current` is `None` when there is no object.
+    #[must_use]
+    pub fn reject(&self, current: Option<ObjectVersion>) -> bool {
+        match current {
+            None => self.does_not_exist,
+            Some(version) => {
+                self.exists
+                    || self.version_equal == Some(version)
+                    || self.version_not_equal.is_some_and(|v| v != version)
+                    || self.version_less.is_some_and(|v| version < v)
+            }
+        }
+    }
+}
+
+/// Bytes of a request, and the buffer that they lie in if it can be shared instead of copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    bytes: &'a [u8],
+    shared: Option<&'a Bytes>,
+}
+
+impl<'a> Payload<'a> {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The bytes as a buffer of their own: shared where that is possible.
+    #[must_use]
+    pub fn to_shared(&self) -> Bytes {
+        match self.shared {
+            Some(shared) => shared.clone(),
+            None => Bytes::copy_from_slice(self.bytes),
+        }
+    }
+}
+
+impl PartialEq for Payload<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Payload<'_> {}
+
+impl<'a> From<&'a [u8]> for Payload<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            shared: None,
+        }
+    }
+}
+
+impl<'a> From<&'a Bytes> for Payload<'a> {
+    fn from(shared: &'a Bytes) -> Self {
+        Self {
+            bytes: shared,
+            shared: Some(shared),
+        }
+    }
+}
+
+/// What [`Change::Add`] adds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addend<'a> {
+    /// A 64-bit integer; the object holds one as canonical decimal text. Overflow is refused.
+    Integer(i64),
+    /// A decimal number, perhaps with a point and an exponent; the sum is exact to 17 digits after
+    /// the point.
+    Decimal(&'a str),
+}
+
+/// What a [`BitStep`] does with its field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BitAction {
+    /// Read it.
+    Get,
+    /// Set it; gives the number that it held.
+    Set(i64),
+    /// Add to it; gives the sum.
+    Add(i64),
+}
+
+/// What happens when a number does not fit its field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BitOverflow {
+    /// The lowest bits are kept.
+    Wrap,
+    /// The nearest number that fits is taken.
+    Saturate,
+    /// The step changes nothing and gives none.
+    Fail,
+}
+
+/// One step of a change of bits: a field of up to 64 bits at some bit of the value. Bits count from
+/// the highest of the first byte, as in Redis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BitStep {
+    /// What to do.
+    pub action: BitAction,
+    /// Whether the field holds a number in two's complement.
+    pub signed: bool,
+    /// Bits of the field: 1 to 64, or to 63 when unsigned.
+    pub width: u8,
+    /// Its first bit.
+    pub offset: u64,
+    /// What to do with what does not fit.
+    pub overflow: BitOverflow,
+}
+
+impl BitStep {
+    /// Reads one bit.
+    #[must_use]
+    pub fn get_bit(offset: u64) -> Self {
+        Self {
+            action: BitAction::Get,
+            signed: false,
+            width: 1,
+            offset,
+            overflow: BitOverflow::Wrap,
+        }
+    }
+
+    /// Sets one bit and gives what it was.
+    #[must_use]
+    pub fn set_bit(offset: u64, bit: bool) -> Self {
+        Self {
+            action: BitAction::Set(i64::from(bit)),
+            ..Self::get_bit(offset)
+        }
+    }
+
+    /// Whether the field is one that there can be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let most = if self.signed { 64 } else { 63 };
+        (1..=most).contains(&self.width) && self.offset.checked_add(64).is_some()
+    }
+}
+
+/// What becomes of the value of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change<'a> {
+    /// It is this from now on.
+    Put(Payload<'a>),
+    /// There is no object any more.
+    Delete,
+    /// A number is added to it; an absent object counts as 0. Gives the sum.
+    Add(Addend<'a>),
+    /// Bytes are put behind it; an absent object counts as empty. Gives the length.
+    Append(Payload<'a>),
+    /// Bytes in it are replaced, behind zeros where it is shorter. No bytes change nothing. Gives
+    /// the length.
+    SetRange {
+        /// The first byte replaced.
+        offset: u64,
+        /// The new bytes.
+        bytes: Payload<'a>,
+    },
+    /// Steps on fields of bits, in their order, behind zeros where it is shorter. Gives a number
+    /// for each step.
+    Bits(&'a [BitStep]),
+}
+
+impl Change<'_> {
+    /// The number of the kind, on the wire.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Put(_) => 1,
+            Self::Delete => 2,
+            Self::Add(Addend::Integer(_)) => 3,
+            Self::Add(Addend::Decimal(_)) => 4,
+            Self::Append(_) => 5,
+            Self::SetRange { .. } => 6,
+            Self::Bits(_) => 7,
+        }
+    }
+
+    /// Whether this is an outcome that the change may have. A retry whose kept outcome is another
+    /// one's was numbered wrongly.
+    #[must_use]
+    pub fn gives(&self, outcome: &Outcome) -> bool {
+        match (self, outcome) {
+            (_, Outcome::Rejected { .. })
+            | (Self::Put(_), Outcome::Written { .. })
+            | (Self::Delete, Outcome::Deleted { .. })
+            | (Self::Add(_), Outcome::Written { .. } | Outcome::Refused(_))
+            | (
+                Self::Append(_) | Self::SetRange { .. } | Self::Bits(_),
+                Outcome::Written { .. } | Outcome::Unchanged { .. } | Outcome::Refused(_),
+            ) => true,
+            (Self::Put(_) | Self::Delete | Self::Add(_), _)
+            | (Self::Append(_) | Self::SetRange { .. } | Self::Bits(_), _) => false,
+        }
+    }
+
+    /// Bytes of the change that are bulk: about what it takes beside its key.
+    #[must_use]
+    pub fn bulk_len(&self) -> usize {
+        match self {
+            Self::Put(bytes) | Self::Append(bytes) | Self::SetRange { bytes, .. } => {
+                bytes.bytes().len()
+            }
+            Self::Delete | Self::Add(Addend::Integer(_)) => 0,
+            Self::Add(Addend::Decimal(text)) => text.len(),
+            Self::Bits(steps) => core::mem::size_of_val(*steps),
+        }
+    }
+}
+
+/// One object that somebody wants changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mutation<'a> {
+    /// The operation; without identity where a retry cannot happen.
+    pub id: OperationId,
+    /// Its table.
+    pub table: TableId,
+    /// Its key.
+    pub key: &'a [u8],
+    /// The hash of the key, where this process has computed it. It is not sent.
+    pub hash: Option<KeyHash>,
+    /// When to refuse, by existence and version.
+    pub rules: RejectRules,
+    /// Refuse unless the object exists with exactly this value.
+    pub value_is: Option<&'a [u8]>,
+    /// Whether the outcome is to hold the value from before; for [`Change::Put`] and
+    /// [`Change::Delete`] only.
+    pub returns_old: bool,
+    /// What to do.
+    pub change: Change<'a>,
+}
+
+impl<'a> Mutation<'a> {
+    /// A mutation without conditions and without identity.
+    #[must_use]
+    pub fn new(table: TableId, key: &'a [u8], change: Change<'a>) -> Self {
+        Self {
+            id: OperationId::default(),
+            table,
+            key,
+            hash: None,
+            rules: RejectRules::NONE,
+            value_is: None,
+            returns_old: false,
+            change,
+        }
+    }
+}
+
+/// Which part of a value, by bytes or by bits, the last one included. Negative places count from
+/// the end, as in Redis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first place.
+    pub start: i64,
+    /// The last place; `None`: as far as the value goes.
+    pub end: Option<i64>,
+    /// Whether places are bits.
+    pub bits: bool,
+}
+
+impl Span {
+    /// All of it.
+    pub const ALL: Self = Self {
+        start: 0,
+        end: None,
+        bits: false,
+    };
+}
+
+/// What of a value a read wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Projection<'a> {
+    /// All of it, as bytes.
+    Value,
+    /// Nothing: whether the object exists, and its version.
+    Nothing,
+    /// Its length.
+    Length,
+    /// Some of its bytes.
+    Range(Span),
+    /// Fields of bits; steps that read only.
+    Bits(&'a [BitStep]),
+    /// How many bits are set.
+    BitCount(Span),
+    /// Where the first such bit is; -1 when there is none. Behind the end everything is 0, unless
+    /// the span has one.
+    BitPosition {
+        /// The bit looked for.
+        bit: bool,
+        /// Where to look.
+        span: Span,
+    },
+}
+
+/// One object that somebody wants to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Get<'a> {
+    /// Its table.
+    pub table: TableId,
+    /// Its key.
+    pub key: &'a [u8],
+    /// The hash of the key, where this process has computed it. It is not sent.
+    pub hash: Option<KeyHash>,
+    /// When to refuse.
+    pub rules: RejectRules,
+    /// What is wanted of it.
+    pub projection: Projection<'a>,
+}
+
+impl<'a> Get<'a> {
+    /// Reads the whole value.
+    #[must_use]
+    pub fn new(table: TableId, key: &'a [u8]) -> Self {
+        Self {
+            table,
+            key,
+            hash: None,
+            rules: RejectRules::NONE,
+            projection: Projection::Value,
+        }
+    }
+}
+
+/// What an operation gives beside versions.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Output {
+    /// Nothing, or that there was no value.
+    #[default]
+    Nothing,
+    /// A number: a sum, a length, a count, a place.
+    Integer(i64),
+    /// A value, a part of one, or the text of a decimal sum.
+    Bytes(Bytes),
+    /// One number for each step on bits; `None` where it did not fit.
+    Integers(Arc<[Option<i64>]>),
+}
+
+impl Output {
+    /// Bytes that it takes beyond a fixed size.
+    #[must_use]
+    pub fn bulk_len(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Integer(_) => 0,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Integers(numbers) => core::mem::size_of_val(&numbers[..]),
+        }
+    }
+}
+
+/// Why the value does not allow a change. Nothing was changed; trying again gives the same while
+/// the value stays.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Unfit {
+    /// The value is no number of that kind.
+    NotANumber,
+    /// The sum does not fit, or is not finite.
+    Overflow,
+    /// The value would be longer than [`VALUE_MAX`](pluvio_units::VALUE_MAX).
+    TooLong,
+}
+
+/// What an operation came to: all that its reply is made from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A value was written.
+    Written {
+        /// The object's new version.
+        version: ObjectVersion,
+        /// The version it replaced; 0 when the object is new.
+        replaced: ObjectVersion,
+        /// What the change gives.
+        output: Output,
+    },
+    /// Nothing had to be changed, or was asked to be.
+    Unchanged {
+        /// The object's version; 0 when there is no object.
+        version: ObjectVersion,
+        /// What the operation gives.
+        output: Output,
+    },
+    /// The object is gone.
+    Deleted {
+        /// The version that was deleted; 0 when there was no object.
+        version: ObjectVersion,
+        /// Its value, if that was wanted.
+        output: Output,
+    },
+    /// A condition did not hold; nothing was changed.
+    Rejected {
+        /// The object's version; 0 when there was no object.
+        version: ObjectVersion,
+        /// Its value, if the old one was wanted.
+        output: Output,
+    },
+    /// The value does not allow the change; nothing was changed.
+    Refused(Unfit),
+}
+
+impl Outcome {
+    /// What it gives beside versions.
+    #[must_use]
+    pub fn output(&self) -> &Output {
+        const NOTHING: &Output = &Output::Nothing;
+        match self {
+            Self::Written { output, .. }
+            | Self::Unchanged { output, .. }
+            | Self::Deleted { output, .. }
+            | Self::Rejected { output, .. } => output,
+            Self::Refused(_) => NOTHING,
+        }
+    }
+
+    /// [`Self::output`], taken out.
+    #[must_use]
+    pub fn into_output(self) -> Output {
+        match self {
+            Self::Written { output, .. }
+            | Self::Unchanged { output, .. }
+            | Self::Deleted { output, .. }
+            | Self::Rejected { output, .. } => output,
+            Self::Refused(_) => Output::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_refuse_what_they_say() {
+        let (v3, v4) = (ObjectVersion(3), ObjectVersion(4));
+        let none = RejectRules::NONE;
+        assert!(!none.reject(None) && !none.reject(Some(v3)));
+        assert!(RejectRules::EXISTS.reject(Some(v3)) && !RejectRules::EXISTS.reject(None));
+        assert!(RejectRules::ABSENT.reject(None) && !RejectRules::ABSENT.reject(Some(v3)));
+        let exactly = RejectRules::unless_version(v3);
+        assert!(exactly.reject(None) && exactly.reject(Some(v4)) && !exactly.reject(Some(v3)));
+        let less = RejectRules {
+            version_less: Some(v4),
+            ..none
+        };
+        assert!(less.reject(Some(v3)) && !less.reject(Some(v4)) && !less.reject(None));
+        let equal = RejectRules {
+            version_equal: Some(v4),
+            ..none
+        };
+        assert!(equal.reject(Some(v4)) && !equal.reject(Some(v3)));
+    }
+
+    #[test]
+    fn fields_of_bits_have_limits() {
+        assert!(BitStep::get_bit(0).is_sound() && BitStep::set_bit(u64::MAX - 64, true).is_sound());
+        assert!(!BitStep::get_bit(u64::MAX).is_sound());
+        for (signed, width, sound) in [(true, 64, true), (false, 64, false), (false, 0, false)] {
+            let step = BitStep {
+                signed,
+                width,
+                ..BitStep::get_bit(0)
+            };
+            assert_eq!(step.is_sound(), sound, "{step:?}");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Applying a mutation: the one way of every change of one object.
+//!
+//! 1. Lock the bucket of the key, and look at what its slot refers to.
+//! 2. Judge: the rules, and what the change makes of the value ([`judge`]).
+//! 3. Make room for the outcome, if it is kept for retries and holds a value (COMP-7).
+//! 4. Append the new entry and the record of the operation in one group, and let the slot point to
+//!    the entry. Each kind of store has its own way: [`replicated`](super::replicated),
+//!    [`volatile`](super::volatile), [`in_place`](crate::in_place).
+//! 5. Unlock. The outcome is [`Awaited`]: it must not be told before it is durable.
+//! 6. Once it is, [`Engine::settle`] takes the pending mark off the slot.
+//!
+//! Nothing changes unless step 4 succeeds. Any thread may apply mutations at any time.
+
+use super::{Engine, EngineError, StoreKind};
+use crate::completions::Execution;
+use crate::read::{Pending, Seen};
+use crate::table::{EngineTable, Growth};
+use pluvio_format::{Entry, Graves};
+use pluvio_index::{BucketGuard, Room};
+use pluvio_log::{Appended, Awaited, Durable};
+use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Current, Mutation, Outcome, Output, Verdict, judge};
+use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion, VALUE_MAX};
+
+/// Where a mutation is applied.
+#[derive(Clone, Copy)]
+pub struct Site<'t> {
+    /// The log to append to, unless the key has a pending entry in another one.
+    pub log: LogId,
+    /// The table.
+    pub table: &'t EngineTable,
+    /// The hash of the key in that table.
+    pub hash: KeyHash,
+    /// Seconds for the timestamps of entries.
+    pub now_s: u32,
+}
+
+/// What a mutation came to, with the slot that it left marked as pending.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Applied {
+    pub(crate) outcome: Outcome,
+    pub(crate) marked: Option<MarkedSlot>,
+}
+
+impl Applied {
+    /// What it came to, to be looked at but not to be shown to a client.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+}
+
+/// An index slot that is marked as pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MarkedSlot {
+    pub(crate) hash: KeyHash,
+    pub(crate) entry: EntryRef,
+    pub(crate) is_tombstone: bool,
+}
+
+/// The entry that a mutation replaces.
+pub(crate) struct Old<'o> {
+    pub(crate) entry: EntryRef,
+    /// Bytes in the log.
+    pub(crate) len: u32,
+    /// Bytes of key and value; 0 for a tombstone.
+    pub(crate) object_bytes: usize,
+    /// 0 for a tombstone.
+    pub(crate) version: ObjectVersion,
+    /// Where dead versions of it lie.
+    pub(crate) graves: Graves<'o>,
+}
+
+/// A write under way: the place, the locked bucket, and what is there.
+pub(crate) struct Write<'w, 'b> {
+    pub(crate) log: LogId,
+    pub(crate) table: &'w EngineTable,
+    pub(crate) hash: KeyHash,
+    pub(crate) key: &'w [u8],
+    pub(crate) now_s: u32,
+    pub(crate) bucket: BucketGuard<'b>,
+    /// What the slot of the key refers to: an object, or a tombstone that is not durable yet.
+    pub(crate) old: Option<Old<'w>>,
+    pub(crate) guard: &'w EpochGuard<'w>,
+}
+
+impl<'w, 'b> Write<'w, 'b> {
+    /// The object that is there.
+    pub(crate) fn replaced(&self) -> Option<&Old<'w>> {
+        self.old
+            .as_ref()
+            .filter(|old| old.version > ObjectVersion(0))
+    }
+
+    /// The version of the object that is there; 0 when there is none.
+    pub(crate) fn replaced_version(&self) -> ObjectVersion {
+        self.replaced().map_or(ObjectVersion(0), |old| old.version)
+    }
+
+    /// Room for a slot, if the key has none. Taken before the append, which cannot be taken back:
+    /// replicas may have the entry at once.
+    pub(crate) fn room(&self) -> Result<Option<Room<'b>>, EngineError> {
+        match self.old {
+            Some(_) => Ok(None),
+            None => Ok(Some(self.bucket.room()?)),
+        }
+    }
+
+    /// Lets the slot of the key refer to `entry`.
+    pub(crate) fn swing(&mut self, room: Option<Room<'b>>, entry: EntryRef, pending: bool) {
+        match room {
+            Some(room) => self.bucket.fill(room, entry, pending),
+            None => {
+                let old = self.old.as_ref().map(|old| old.entry);
+                assert!(
+                    old.is_some_and(|old| self.bucket.replace(old, entry, pending)),
+                    "the bucket is locked since the slot was found"
+                );
+            }
+        }
+    }
+
+    pub(crate) fn marked(&self, entry: EntryRef, is_tombstone: bool) -> MarkedSlot {
+        MarkedSlot {
+            hash: self.hash,
+            entry,
+            is_tombstone,
+        }
+    }
+}
+
+impl Engine {
+    /// Applies a mutation. `execution` is there for operations with an identity: the outcome is
+    /// appended with what it changes, or alone when it changes nothing, and is kept for retries.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; nothing changed, and a retry is executed.
+    pub fn apply(
+        &self,
+        site: &Site<'_>,
+        mutation: &Mutation<'_>,
+        mut execution: Option<Execution>,
+    ) -> Result<Awaited<Applied>, EngineError> {
+        let (table, key) = (site.table, mutation.key);
+        if key.len() > KEY_MAX {
+            return Err(EngineError::KeyTooLong(key.len()));
+        }
+        debug_assert_eq!(site.hash, table.hash(key), "the hash belongs to the key");
+        let guard = self.space.pin();
+        let index = table.indexes.of(site.hash).ok_or(EngineError::NotHere)?;
+        let bucket = index.lock(site.hash);
+        if table.indexes.is_closed() {
+            return Err(EngineError::NotHere);
+        }
+        let mut seen = None;
+        let slot = bucket.find(|entry| {
+            seen = self.see_key(entry, key, &guard);
+            seen.is_some()
+        });
+        let found = slot.zip(seen.as_ref());
+        if let Some((slot, seen)) = found {
+            self.check_seen(slot.entry, seen, &guard);
+            self.space.prefetch_mark(slot.entry);
+        }
+        let object = seen.as_ref().and_then(Seen::object);
+        let current = object.as_ref().map(|object| Current {
+            version: object.version,
+            value: object.value,
+        });
+        let pending = found.and_then(|(slot, seen)| self.pending(slot, seen.total_len(), &guard));
+        let old = found.map(|(slot, seen)| Old {
+            entry: slot.entry,
+            len: seen.total_len(),
+            object_bytes: current.map_or(0, |c| key.len() + c.value.len()),
+            version: current.map_or(ObjectVersion(0), |c| c.version),
+            graves: object.as_ref().map_or(Graves::NONE, |object| object.graves),
+        });
+        let mut write = Write {
+            // STORE-5.
+            log: pending.map_or(site.log, |pending| pending.log),
+            table,
+            hash: site.hash,
+            key,
+            now_s: site.now_s,
+            bucket,
+            old,
+            guard: &guard,
+        };
+        let applied = match judge(mutation, current) {
+            Verdict::Keep(outcome) => {
+                reserve(&mut execution, outcome.output())?;
+                return self.keep(&write, outcome, pending, execution);
+            }
+            Verdict::Put(value, output) => {
+                reserve(&mut execution, &output)?;
+                self.put(&mut write, &value, output, execution)?
+            }
+            Verdict::Delete(output) => {
+                reserve(&mut execution, &output)?;
+                self.delete(&mut write, output, execution)?
+            }
+        };
+        drop(write);
+        index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
+        Ok(applied)
+    }
+
+    fn put(
+        &self,
+        write: &mut Write<'_, '_>,
+        value: &[u8],
+        output: Output,
+        execution: Option<Execution>,
+    ) -> Result<Awaited<Applied>, EngineError> {
+        if value.len() > VALUE_MAX {
+            return Err(EngineError::ValueTooLong(value.len()));
+        }
+        match self.kind {
+            StoreKind::Replicated => self.put_replicated(write, value, output, execution),
+            StoreKind::Volatile => self.put_volatile(write, value, output, execution),
+            StoreKind::InPlace => self.put_or_overwrite(write, value, output, execution),
+        }
+    }
+
+    fn delete(
+        &self,
+        write: &mut Write<'_, '_>,
+        output: Output,
+        execution: Option<Execution>,
+    ) -> Result<Awaited<Applied>, EngineError> {
+        let version = write.replaced_version();
+        // Raised first: the head that this append may open must record it (STORE-1).
+        self.space.raise_safe_version(version.next());
+        debug_assert!(
+            self.space.safe_version() > version,
+            "STORE-1: the safe version is above every version deleted"
+        );
+        let outcome = Outcome::Deleted { version, output };
+        match self.kind {
+            StoreKind::Replicated => self.delete_replicated(write, outcome, execution),
+            StoreKind::Volatile | StoreKind::InPlace => {
+                Ok(self.delete_volatile(write, outcome, execution))
+            }
+        }
+    }
+
+    /// Keeps the outcome of an operation that changed nothing. Its record goes to the log of
+    /// `pending`, if there is one: what the outcome rests on is durable when the record is
+    /// (STORE-5).
+    fn keep(
+        &self,
+        write: &Write<'_, '_>,
+        outcome: Outcome,
+        pending: Option<Pending>,
+        execution: Option<Execution>,
+    ) -> Result<Awaited<Applied>, EngineError> {
+        let applied = |outcome| Applied {
+            outcome,
+            marked: None,
+        };
+        match (self.kind, execution) {
+            (StoreKind::Replicated, Some(execution)) => {
+                let appended = self.append_outcome(write, &outcome, execution)?;
+                Ok(appended.map(|()| applied(outcome)).into())
+            }
+            (StoreKind::Volatile | StoreKind::InPlace, Some(execution)) => {
+                execution.complete(outcome.clone(), None, None);
+                Ok(Awaited::Now(self.marks.unmarked(applied(outcome))))
+            }
+            (_, None) => Ok(self
+                .marks
+                .marked(pending.map(Pending::end), applied(outcome))),
+        }
+    }
+
+    /// The version that a write gives the object.
+    pub(crate) fn next_version(&self, write: &Write<'_, '_>) -> ObjectVersion {
+        let replaced = write.replaced_version();
+        let version = match replaced {
+            ObjectVersion(0) => self.space.safe_version(),
+            replaced => replaced.next(),
+        };
+        debug_assert!(
+            replaced < version,
+            "STORE-1: {version} is the next version of {replaced}"
+        );
+        version
+    }
+
+    /// Counts an object that was written, and the one that it replaces as dead: the index points to
+    /// that one no more.
+    pub(crate) fn count_written(&self, write: &Write<'_, '_>, value_len: usize, entry_len: u32) {
+        let mut growth = Growth::by(write.key.len() + value_len, entry_len);
+        if let Some(old) = write.replaced() {
+            growth = growth.without(self.count_dead(write, old));
+        }
+        write.table.count(write.log, growth);
+    }
+
+    /// The log counts an object as dead that the index does not point to any more. Gives what the
+    /// table is to count.
+    #[inline]
+    pub(crate) fn count_dead(&self, write: &Write<'_, '_>, old: &Old<'_>) -> Growth {
+        let guard = write.guard;
+        self.space
+            .mark_dead_by(write.log, old.entry, old.len, guard);
+        Growth::by(old.object_bytes, old.len)
+    }
+
+    /// Takes the pending mark off the slot that a mutation left marked; the slot of a tombstone is
+    /// emptied. Does nothing to the slot when the key was changed again since.
+    pub fn settle(&self, table: &EngineTable, applied: Durable<Applied>) -> Durable<Outcome> {
+        if let Some(slot) = applied.value().marked {
+            self.unmark(table, slot);
+        }
+        applied.map(|applied| applied.outcome)
+    }
+
+    fn unmark(&self, table: &EngineTable, marked: MarkedSlot) {
+        let MarkedSlot {
+            hash,
+            entry,
+            is_tombstone,
+        } = marked;
+        let guard = self.space.pin();
+        let Some(index) = table.indexes.of(hash) else {
+            return;
+        };
+        {
+            let mut bucket = index.lock(hash);
+            let Some(slot) = bucket.find(|found| found == entry) else {
+                return;
+            };
+            // The mutation's guard is gone: its entry may have been cleaned, and another one lie in
+            // its place.
+            let view = self.view(entry, &guard);
+            if self.pending(slot, view.total_len(), &guard).is_some() {
+                return;
+            }
+            match view.entry() {
+                Entry::Tombstone(_) if is_tombstone => {
+                    bucket.remove(entry);
+                }
+                Entry::Object(_) if !is_tombstone => {
+                    bucket.replace(entry, entry, false);
+                }
+                _ => {}
+            }
+        }
+        if is_tombstone {
+            index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
+        }
+    }
+
+    /// Confirms what can be: an outcome that is durable by now, with its mark taken off.
+    ///
+    /// # Errors
+    /// What is to be waited for.
+    pub fn confirm(
+        &self,
+        table: &EngineTable,
+        applied: Awaited<Applied>,
+    ) -> Result<Durable<Outcome>, Appended<Applied>> {
+        match applied {
+            Awaited::Now(durable) => Ok(self.settle(table, durable)),
+            Awaited::Later(appended) => {
+                let durable = self.space.confirm(appended)?;
+                Ok(self.settle(table, durable))
+            }
+        }
+    }
+}
+
+/// Makes room for an outcome that holds a value, before anything changes (COMP-7).
+fn reserve(execution: &mut Option<Execution>, output: &Output) -> Result<(), EngineError> {
+    match execution {
+        Some(execution) if output.bulk_len() > 0 => execution.reserve(output.bulk_len()),
+        Some(_) | None => Ok(()),
+    }
+}

@@ -1,0 +1,469 @@
+//! One item of a request. `objects.rs` draws the layout.
+
+use super::cursor::{BulkReader, BulkWriter, Reader, STEP_BYTES, Steps};
+use super::{DECIMAL_BYTES_MAX, unknown};
+use crate::limits::check_key;
+use crate::refusal::{FatalKind, Refusal};
+use crate::{
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Projection,
+    RejectRules, Span,
+};
+use pluvio_units::{ObjectVersion, OperationId, SequenceNumber, TableId};
+
+const EXISTS: u16 = 1;
+const DOES_NOT_EXIST: u16 = 2;
+const VERSION_EQUAL: u16 = 4;
+const VERSION_NOT_EQUAL: u16 = 8;
+const VERSION_LESS: u16 = 16;
+const VALUE_IS: u16 = 32;
+const RETURNS_OLD: u16 = 64;
+const SEQUENCE: u16 = 128;
+const GET_FLAGS: u16 = 31;
+const MUTATE_FLAGS: u16 = 255;
+
+const SPAN_END: u8 = 1;
+const SPAN_BITS: u8 = 2;
+const SPAN_BIT: u8 = 4;
+
+const CHANGES: &str =
+    "1 put, 2 delete, 3 add integer, 4 add decimal, 5 append, 6 set range, 7 bits";
+const PROJECTIONS: &str =
+    "1 value, 2 nothing, 3 length, 4 range, 5 bits, 6 bit count, 7 bit position";
+
+/// Kind, flags, length of the key, table.
+const FRONT: usize = 15;
+
+fn put(meta: &mut Vec<u8>, bytes: &[u8]) {
+    meta.extend_from_slice(bytes);
+}
+
+/// Writes kind, flags, length of the key and table.
+fn put_front(meta: &mut Vec<u8>, kind: u8, flags: u16, key: &[u8], table: TableId) {
+    meta.push(kind);
+    put(meta, &flags.to_le_bytes());
+    let length = u32::try_from(key.len()).expect("keys are at most KEY_MAX long");
+    put(meta, &length.to_le_bytes());
+    put(meta, &table.0.to_le_bytes());
+}
+
+/// What every item begins with.
+struct Front {
+    kind: u8,
+    flags: u16,
+    key_len: usize,
+    table: TableId,
+}
+
+impl Front {
+    fn read(from: &mut Reader<'_>, known_flags: u16) -> Result<Self, Refusal> {
+        let front = Self {
+            kind: from.u8()?,
+            flags: from.u16()?,
+            key_len: from.u32()? as usize,
+            table: TableId(from.u64()?),
+        };
+        if front.flags & !known_flags != 0 {
+            return Err(unknown(
+                "flags of an item",
+                (front.flags & !known_flags).into(),
+                &format!("those within {known_flags}"),
+            ));
+        }
+        Ok(front)
+    }
+}
+
+fn rules_flags(rules: &RejectRules) -> u16 {
+    let flag = |set: bool, flag: u16| if set { flag } else { 0 };
+    flag(rules.exists, EXISTS)
+        | flag(rules.does_not_exist, DOES_NOT_EXIST)
+        | flag(rules.version_equal.is_some(), VERSION_EQUAL)
+        | flag(rules.version_not_equal.is_some(), VERSION_NOT_EQUAL)
+        | flag(rules.version_less.is_some(), VERSION_LESS)
+}
+
+fn put_rules(meta: &mut Vec<u8>, rules: &RejectRules) {
+    for version in [
+        rules.version_equal,
+        rules.version_not_equal,
+        rules.version_less,
+    ]
+    .into_iter()
+    .flatten()
+    {
+        put(meta, &version.0.to_le_bytes());
+    }
+}
+
+fn rules(from: &mut Reader<'_>, flags: u16) -> Result<RejectRules, Refusal> {
+    let mut version = |flag: u16| -> Result<_, Refusal> {
+        Ok(if flags & flag == 0 {
+            None
+        } else {
+            Some(ObjectVersion(from.u64()?))
+        })
+    };
+    Ok(RejectRules {
+        exists: flags & EXISTS != 0,
+        does_not_exist: flags & DOES_NOT_EXIST != 0,
+        version_equal: version(VERSION_EQUAL)?,
+        version_not_equal: version(VERSION_NOT_EQUAL)?,
+        version_less: version(VERSION_LESS)?,
+    })
+}
+
+/// Bytes of the optional fields that these flags announce.
+fn optional_len(flags: u16) -> usize {
+    let words = VERSION_EQUAL | VERSION_NOT_EQUAL | VERSION_LESS | SEQUENCE;
+    let words = (flags & words).count_ones() as usize;
+    8 * words + if flags & VALUE_IS == 0 { 0 } else { 4 }
+}
+
+fn key<'a>(from: &mut Reader<'a>, length: usize) -> Result<&'a [u8], Refusal> {
+    let key = from.take(length)?;
+    check_key(key)?;
+    Ok(key)
+}
+
+/// A length that has two bytes. What is longer is over its limit anyway, and is cut: the server
+/// refuses it.
+fn short_len(length: usize) -> u16 {
+    u16::try_from(length).unwrap_or(u16::MAX)
+}
+
+fn put_steps(meta: &mut Vec<u8>, steps: &[BitStep]) {
+    let count = short_len(steps.len());
+    put(meta, &count.to_le_bytes());
+    for step in &steps[..usize::from(count)] {
+        let (action, operand) = match step.action {
+            BitAction::Get => (0, 0),
+            BitAction::Set(to) => (1, to),
+            BitAction::Add(by) => (2, by),
+        };
+        let overflow = match step.overflow {
+            BitOverflow::Wrap => 0,
+            BitOverflow::Saturate => 1,
+            BitOverflow::Fail => 2,
+        };
+        meta.push(action | u8::from(step.signed) << 2 | overflow << 3);
+        meta.push(step.width);
+        put(meta, &step.offset.to_le_bytes());
+        put(meta, &operand.to_le_bytes());
+    }
+}
+
+fn steps_len(steps: &[BitStep]) -> usize {
+    2 + usize::from(short_len(steps.len())) * STEP_BYTES
+}
+
+fn step(bytes: &[u8]) -> Result<BitStep, Refusal> {
+    let mut from = Reader::new(bytes);
+    let action = from.u8()?;
+    let width = from.u8()?;
+    let offset = from.u64()?;
+    let operand = from.i64()?;
+    let unknown = || unknown("a step on bits", action.into(), "get, set, add");
+    let step = BitStep {
+        action: match action & 3 {
+            0 if operand == 0 => BitAction::Get,
+            0 => return Err(Refusal::malformed("a step that reads bits has an operand")),
+            1 => BitAction::Set(operand),
+            2 => BitAction::Add(operand),
+            _ => return Err(unknown()),
+        },
+        signed: action & 4 != 0,
+        width,
+        offset,
+        overflow: match action >> 3 {
+            0 => BitOverflow::Wrap,
+            1 => BitOverflow::Saturate,
+            2 => BitOverflow::Fail,
+            _ => return Err(unknown()),
+        },
+    };
+    if step.is_sound() {
+        Ok(step)
+    } else {
+        Err(Refusal::malformed(format!(
+            "there is no field of {width} bits at bit {offset}"
+        )))
+    }
+}
+
+fn steps<'a>(
+    from: &mut Reader<'a>,
+    steps: &mut impl Steps<'a>,
+    reads_only: bool,
+) -> Result<&'a [BitStep], Refusal> {
+    let count = usize::from(from.u16()?);
+    if !(1..=BIT_STEPS_MAX).contains(&count) {
+        return Err(Refusal::malformed(format!(
+            "an item has {count} steps on bits, 1 to {BIT_STEPS_MAX} are allowed"
+        )));
+    }
+    steps.take(from.take(count * STEP_BYTES)?, |bytes| match step(bytes)? {
+        step if reads_only && step.action != BitAction::Get => Err(Refusal::malformed(
+            "a read has a step on bits that changes them",
+        )),
+        step => Ok(step),
+    })
+}
+
+fn mutation_flags(mutation: &Mutation<'_>, implied: SequenceNumber) -> u16 {
+    let sequence = mutation.id.sequence;
+    let has_sequence = sequence != SequenceNumber(0) && sequence != implied;
+    let mut flags = rules_flags(&mutation.rules);
+    for (set, flag) in [
+        (mutation.value_is.is_some(), VALUE_IS),
+        (mutation.returns_old, RETURNS_OLD),
+        (has_sequence, SEQUENCE),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    flags
+}
+
+/// Bytes that [`put_mutation`] adds to `meta`.
+pub(super) fn mutation_len(mutation: &Mutation<'_>, implied: SequenceNumber) -> usize {
+    let fixed = match &mutation.change {
+        Change::Delete => 0,
+        Change::Put(_) | Change::Append(_) => 4,
+        Change::Add(Addend::Integer(_)) => 8,
+        Change::Add(Addend::Decimal(text)) => 2 + usize::from(short_len(text.len())),
+        Change::SetRange { .. } => 12,
+        Change::Bits(steps) => steps_len(steps),
+    };
+    FRONT + optional_len(mutation_flags(mutation, implied)) + fixed + mutation.key.len()
+}
+
+/// Writes a mutation. `implied` is the sequence number of an item that brings none.
+pub(super) fn put_mutation<'a>(
+    meta: &mut Vec<u8>,
+    bulk: &mut BulkWriter<'a>,
+    mutation: &Mutation<'a>,
+    implied: SequenceNumber,
+) {
+    let flags = mutation_flags(mutation, implied);
+    put_front(
+        meta,
+        mutation.change.code(),
+        flags,
+        mutation.key,
+        mutation.table,
+    );
+    put_rules(meta, &mutation.rules);
+    if let Some(value) = mutation.value_is {
+        put(meta, &bulk.push(value.into()));
+    }
+    if flags & SEQUENCE != 0 {
+        put(meta, &mutation.id.sequence.0.to_le_bytes());
+    }
+    match mutation.change {
+        Change::Delete => {}
+        Change::Put(bytes) | Change::Append(bytes) => put(meta, &bulk.push(bytes)),
+        Change::Add(Addend::Integer(by)) => put(meta, &by.to_le_bytes()),
+        Change::Add(Addend::Decimal(text)) => {
+            let length = short_len(text.len());
+            put(meta, &length.to_le_bytes());
+            put(meta, &text.as_bytes()[..usize::from(length)]);
+        }
+        Change::SetRange { offset, bytes } => {
+            put(meta, &offset.to_le_bytes());
+            put(meta, &bulk.push(bytes));
+        }
+        Change::Bits(steps) => put_steps(meta, steps),
+    }
+    put(meta, mutation.key);
+}
+
+/// Reads a mutation. `operation` is what an item is that brings no sequence number.
+pub(super) fn mutation<'a>(
+    from: &mut Reader<'a>,
+    bulk: &mut BulkReader<'a>,
+    steps: &mut impl Steps<'a>,
+    operation: OperationId,
+) -> Result<Mutation<'a>, Refusal> {
+    let front = Front::read(from, MUTATE_FLAGS)?;
+    let has = |flag: u16| front.flags & flag != 0;
+    let rules = rules(from, front.flags)?;
+    let value_is = if has(VALUE_IS) {
+        Some(bulk.take(from.u32()?)?.bytes())
+    } else {
+        None
+    };
+    let id = if has(SEQUENCE) {
+        OperationId {
+            sequence: SequenceNumber(from.u64()?),
+            ..operation
+        }
+    } else {
+        operation
+    };
+    if has(SEQUENCE) && id.sequence == SequenceNumber(0) {
+        return Err(Refusal::malformed("operations count from 1, not from 0"));
+    }
+    let change = change(front.kind, from, bulk, steps)?;
+    let returns_old = has(RETURNS_OLD);
+    if returns_old && !matches!(change, Change::Put(_) | Change::Delete) {
+        return Err(Refusal::malformed(
+            "only a put or a delete can give the value from before",
+        ));
+    }
+    Ok(Mutation {
+        id,
+        table: front.table,
+        key: key(from, front.key_len)?,
+        hash: None,
+        rules,
+        value_is,
+        returns_old,
+        change,
+    })
+}
+
+fn change<'a>(
+    kind: u8,
+    from: &mut Reader<'a>,
+    bulk: &mut BulkReader<'a>,
+    steps_of: &mut impl Steps<'a>,
+) -> Result<Change<'a>, Refusal> {
+    Ok(match kind {
+        1 => Change::Put(bulk.take(from.u32()?)?),
+        2 => Change::Delete,
+        3 => Change::Add(Addend::Integer(from.i64()?)),
+        4 => Change::Add(Addend::Decimal(decimal(from)?)),
+        5 => Change::Append(bulk.take(from.u32()?)?),
+        6 => {
+            let offset = from.u64()?;
+            let bytes = bulk.take(from.u32()?)?;
+            if offset.checked_add(bytes.bytes().len() as u64).is_none() {
+                return Err(Refusal::fatal(
+                    FatalKind::ValueTooLong,
+                    format!("no value has bytes at {offset} and behind it"),
+                ));
+            }
+            Change::SetRange { offset, bytes }
+        }
+        7 => Change::Bits(steps(from, steps_of, false)?),
+        other => return Err(unknown("kind of change", other.into(), CHANGES)),
+    })
+}
+
+fn decimal<'a>(from: &mut Reader<'a>) -> Result<&'a str, Refusal> {
+    let length = usize::from(from.u16()?);
+    if length > DECIMAL_BYTES_MAX {
+        return Err(Refusal::malformed(format!(
+            "a decimal number has {length} bytes or more, at most {DECIMAL_BYTES_MAX} are allowed"
+        )));
+    }
+    core::str::from_utf8(from.take(length)?)
+        .map_err(|_| Refusal::malformed("a decimal number is not in UTF-8"))
+}
+
+fn projection_code(projection: &Projection<'_>) -> u8 {
+    match projection {
+        Projection::Value => 1,
+        Projection::Nothing => 2,
+        Projection::Length => 3,
+        Projection::Range(_) => 4,
+        Projection::Bits(_) => 5,
+        Projection::BitCount(_) => 6,
+        Projection::BitPosition { .. } => 7,
+    }
+}
+
+fn span_len(span: &Span) -> usize {
+    if span.end.is_some() { 17 } else { 9 }
+}
+
+fn put_span(meta: &mut Vec<u8>, span: &Span, bit: bool) {
+    let mut flags = 0;
+    for (set, flag) in [
+        (span.end.is_some(), SPAN_END),
+        (span.bits, SPAN_BITS),
+        (bit, SPAN_BIT),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    meta.push(flags);
+    put(meta, &span.start.to_le_bytes());
+    if let Some(end) = span.end {
+        put(meta, &end.to_le_bytes());
+    }
+}
+
+/// A span, and the bit looked for.
+fn span(from: &mut Reader<'_>, known_flags: u8) -> Result<(Span, bool), Refusal> {
+    let flags = from.u8()?;
+    if flags & !known_flags != 0 {
+        return Err(unknown(
+            "flags of a span",
+            (flags & !known_flags).into(),
+            &format!("those within {known_flags} here"),
+        ));
+    }
+    let start = from.i64()?;
+    let end = if flags & SPAN_END == 0 {
+        None
+    } else {
+        Some(from.i64()?)
+    };
+    let bits = flags & SPAN_BITS != 0;
+    Ok((Span { start, end, bits }, flags & SPAN_BIT != 0))
+}
+
+/// Bytes that [`put_get`] adds to `meta`.
+pub(super) fn get_len(get: &Get<'_>) -> usize {
+    let fixed = match &get.projection {
+        Projection::Value | Projection::Nothing | Projection::Length => 0,
+        Projection::Range(span)
+        | Projection::BitCount(span)
+        | Projection::BitPosition { span, .. } => span_len(span),
+        Projection::Bits(steps) => steps_len(steps),
+    };
+    FRONT + optional_len(rules_flags(&get.rules)) + fixed + get.key.len()
+}
+
+/// Writes a read.
+pub(super) fn put_get(meta: &mut Vec<u8>, get: &Get<'_>) {
+    let kind = projection_code(&get.projection);
+    put_front(meta, kind, rules_flags(&get.rules), get.key, get.table);
+    put_rules(meta, &get.rules);
+    match &get.projection {
+        Projection::Value | Projection::Nothing | Projection::Length => {}
+        Projection::Range(span) | Projection::BitCount(span) => put_span(meta, span, false),
+        Projection::BitPosition { bit, span } => put_span(meta, span, *bit),
+        Projection::Bits(steps) => put_steps(meta, steps),
+    }
+    put(meta, get.key);
+}
+
+/// Reads a read.
+pub(super) fn get<'a>(
+    from: &mut Reader<'a>,
+    steps_of: &mut impl Steps<'a>,
+) -> Result<Get<'a>, Refusal> {
+    let front = Front::read(from, GET_FLAGS)?;
+    let rules = rules(from, front.flags)?;
+    let projection = match front.kind {
+        1 => Projection::Value,
+        2 => Projection::Nothing,
+        3 => Projection::Length,
+        // A range is of bytes.
+        4 => Projection::Range(span(from, SPAN_END)?.0),
+        5 => Projection::Bits(steps(from, steps_of, true)?),
+        6 => Projection::BitCount(span(from, SPAN_END | SPAN_BITS)?.0),
+        7 => {
+            let (span, bit) = span(from, SPAN_END | SPAN_BITS | SPAN_BIT)?;
+            Projection::BitPosition { bit, span }
+        }
+        other => return Err(unknown("kind of read", other.into(), PROJECTIONS)),
+    };
+    Ok(Get {
+        table: front.table,
+        key: key(from, front.key_len)?,
+        hash: None,
+        rules,
+        projection,
+    })
+}
