@@ -1,4 +1,4 @@
-//! Operations on several objects: grouped by server, servers in parallel (003 fig. 2).
+//! Operations on several objects: grouped by server, servers in parallel [RAMCloud fig. 2].
 //!
 //! A batch goes in rounds. Each round sorts the items that have no result yet by the server that
 //! has them, cuts each group into requests within the limits, and sends up to 32 of them at a time.

@@ -174,7 +174,7 @@ impl Master {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stops serving for ever: this server was declared dead (003 §7.11). What is waiting for
+    /// Stops serving for ever: this server was declared dead [RAMCloud §7.11]. What is waiting for
     /// replicas is never acknowledged.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);

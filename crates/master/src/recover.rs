@@ -1,4 +1,4 @@
-//! Recovering one partition of a crashed master's tablets (003 §7.5-7.8).
+//! Recovering one partition of a crashed master's tablets [RAMCloud §7.5-7.8].
 //!
 //! Stages: *fetch and replay* the entries of all segments, several fetches under way, in whatever
 //! order they come; *re-replicate* what survives; *commit* the side log; *report* to the
@@ -38,7 +38,7 @@ use std::time::Duration;
 /// Bounds of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecoveryOptions {
-    /// Fetches under way at a time (003 §7.6: 4). Each holds at most a segment in memory.
+    /// Fetches under way at a time ([RAMCloud §7.6]: 4). Each holds at most a segment in memory.
     pub fetches: usize,
     /// How long to wait for one fetch.
     pub fetch_limit: Duration,

@@ -1,5 +1,5 @@
 //! The master's side of replication: where replicas go, what is sent to them, and when a write is
-//! durable (003 §4.1, §7.1, §8).
+//! durable [RAMCloud §4.1, §7.1, §8].
 //!
 //! [`Replication`] follows the logs of one master, with one task per log on that log's core, and
 //! moves their durable positions. `docs/replication.md` tells the whole story.

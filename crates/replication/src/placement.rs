@@ -1,4 +1,4 @@
-//! Where a replica goes: randomization with refinement (003 §7.1).
+//! Where a replica goes: randomization with refinement [RAMCloud §7.1].
 
 use core::time::Duration;
 use pluvio_env::{Moment, Rng};

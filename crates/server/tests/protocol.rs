@@ -557,7 +557,7 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
 
 /// Nobody reads what a crash could take back: a write that no backup has is in its master's
 /// memory, and a reader of it waits.
-// shows: EO-3, STORE-2
+// shows: EO-3, STORE-2, DURABLE-2, ANSWER-1
 #[test]
 fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     for seed in 0..5 {

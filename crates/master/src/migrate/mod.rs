@@ -1,6 +1,6 @@
-//! Moving a tablet to another server while it is served (003 fig. 2). `docs/migration.md` tells the
-//! whole way and why it survives crashes; here are the two ends of it: the tablet *leaves* its
-//! owner and *arrives* at the receiver.
+//! Moving a tablet to another server while it is served [RAMCloud fig. 2]. `docs/migration.md`
+//! tells the whole way and why it survives crashes; here are the two ends of it: the tablet
+//! *leaves* its owner and *arrives* at the receiver.
 //!
 //! The receiver asks for everything: objects in the order of their hashes, what was changed
 //! meanwhile, and when little is left it lets the owner freeze the tablet, takes the rest and the

@@ -87,8 +87,8 @@ impl Machine {
         id <= self.newest && self.segments.get(&id).is_none_or(|s| s.durably_closed)
     }
 
-    /// Whether a replica that `backup` found after a restart is still of use (003 §8). While our
-    /// list does not show that server, we may take the replica for one of those that its former
+    /// Whether a replica that `backup` found after a restart is still of use [RAMCloud §8]. While
+    /// our list does not show that server, we may take the replica for one of those that its former
     /// life has.
     pub(crate) fn is_needed(&self, backup: ServerId, id: SegmentId) -> bool {
         !self.view.list.is_up(backup)

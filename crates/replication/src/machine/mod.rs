@@ -1,5 +1,5 @@
-//! What one log does next: the order between its segments (003 §7.4), the choice of places, and
-//! what became durable. Decided here, without touching network, log or clock.
+//! What one log does next: the order between its segments [RAMCloud §7.4], the choice of places,
+//! and what became durable. Decided here, without touching network, log or clock.
 //!
 //! ```text
 //!  head N:    open ── data ─────────────────── close
