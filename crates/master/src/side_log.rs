@@ -148,8 +148,8 @@ impl Master {
 
     /// Ends a replay and joins the side log to the log: durable when this ends. After an error
     /// nothing is left. It is an error when the replicas or the memory for a head take longer than
-    /// the limit, or the work was cancelled before they were there. A log that has joined is not
-    /// taken back here: for the replicas of its digest there is no limit.
+    /// the limit. It is one, too, when the work was cancelled before they were there. A log that
+    /// has joined is not taken back here: for the replicas of its digest there is no limit.
     pub(crate) async fn join(
         &self,
         log: LogId,

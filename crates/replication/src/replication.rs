@@ -216,8 +216,8 @@ impl Replication {
     }
 
     /// Follows signs that this master is no longer a member: a backup or the coordinator refused
-    /// it. The server must ask the coordinator then [RAMCloud §7.11]; what it may answer meanwhile
-    /// its lease says.
+    /// it. The server must ask the coordinator then [RAMCloud §7.11]. Its lease says which requests
+    /// it may answer meanwhile.
     #[must_use]
     pub fn watch_doubt(&self) -> watch::Receiver<Option<String>> {
         self.inner.doubt.subscribe()

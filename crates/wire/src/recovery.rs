@@ -65,7 +65,7 @@ pub struct HeadInfo {
     /// Whether anything follows these first entries: then all heads before it were closed.
     pub has_data: bool,
     /// How many open replicas of this segment must be found before this one may end the log. It is
-    /// 1, unless the backup's machine was started anew since: then the newest writes may be
+    /// 1, unless the backup's machine was started anew since. Then the newest writes may be
     /// missing, and it is the number that an acknowledgement needed.
     pub copies: u8,
 }
