@@ -2,11 +2,11 @@
 //! replicas.
 //!
 //! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of a small object
-//! (`SMALL_ENTRY_MAX`) may change as long as the index points to it. Everything before the value
-//! never changes, and larger objects never do.
+//! (`SMALL_ENTRY_MAX`) may change as long as the index points to it; everything before the value,
+//! and larger objects, never do.
 //!
-//! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's. These and the rest are accessed
-//! each for itself, so all accesses agree on the bytes that are accessed as words.
+//! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's; these and the rest are accessed
+//! each for itself, so that everybody agrees which bytes are accessed as words.
 //!
 //! - LOG-12: the value of such an object is stored and read by accesses that may race only, from
 //!   its publication until its memory is free. Nobody takes a slice of it.
