@@ -1,11 +1,15 @@
-//! Operations on several objects: grouped by server, servers in parallel (003 fig. 2).
+//! Operations on several objects: grouped by server, servers in parallel [RAMCloud fig. 2].
 //!
-//! A batch goes in rounds. Each round sorts the items that have no result yet by the server that
-//! has them, cuts each group into requests within the limits, and sends up to 32 of them at a time.
+//! A batch goes in rounds. Each round:
+//!
+//! 1. sorts the items without a result by the server that has them;
+//! 2. cuts each group into requests within the limits;
+//! 3. sends up to 32 of them at a time.
+//!
 //! Items that were put off, or whose reply was lost, come again in the next round. Each item that
-//! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1), so it
-//! does not matter which items come again together, nor where their tablets are by then. Batches of
-//! more than 4096 such items are done one part after the other.
+//! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1). So
+//! items may come again in any groups, wherever their tablets are by then. Batches of more than
+//! 4096 such items are done one part after the other.
 
 use crate::client::{Again, Client};
 use crate::error::ClientError;
@@ -27,8 +31,8 @@ use pluvio_wire::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Requests of one batch under way at a time: enough to keep many servers busy, little enough that
-/// a huge batch takes at most 128 MiB for its requests.
+/// Requests of one batch under way at a time. They keep many servers busy, and a huge batch takes
+/// at most 128 MiB for its requests.
 pub(crate) const CALLS_MAX: usize = 32;
 
 /// One object of a batch.
@@ -159,7 +163,7 @@ impl Chunk {
         }
     }
 
-    /// Whether an item of so many bytes fits the limits of a request; the first one always does.
+    /// Whether an item of this size fits the limits of a request; the first one always does.
     fn has_room(&self, bytes: usize) -> bool {
         self.indexes.is_empty()
             || (self.indexes.len() < MULTI_ITEMS_MAX && self.bytes + bytes <= MULTI_BYTES_MAX)
@@ -377,7 +381,8 @@ impl Client {
                             Err(refusal) => {
                                 let refused = RpcError::Refused(refusal);
                                 again = Some(self.judge(refused, true, &mut attempts)?);
-                                // What a server did behind it all the same is asked for again.
+                                // Items that a server did behind it all the same are asked for
+                                // again.
                                 break;
                             }
                         }

@@ -1,8 +1,8 @@
 //! The client for code that blocks its thread.
 //!
-//! Whoever has a runtime implements [`BlockOn`] for it (the production runtime of `env_os` does);
+//! A program implements [`BlockOn`] for its runtime (the production runtime of `env_os` does).
 //! [`Client`] then offers the operations of the [asynchronous client](crate::Client) as plain
-//! calls. Must not be used on an event loop: it would wait for itself.
+//! calls. It must not be used on an event loop: it would wait for itself.
 
 use crate::error::ClientError;
 use crate::{

@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     tables: Mutex<BTreeMap<TableId, Table>>,
 }
 
-/// What to do after an attempt that did not succeed but may later.
+/// The next steps after an attempt that did not succeed but may later.
 #[derive(Clone, Copy)]
 pub(crate) struct Again {
     /// Wait at least so long.
@@ -242,7 +242,7 @@ impl Client {
     }
 
     /// A place among the requests under way to a server; `None` when another server is to be asked.
-    /// Who has it may wait for the answer of that server only (CLIENT-6).
+    /// A task that has it may wait for the answer of that server only (CLIENT-6).
     ///
     /// # Errors
     /// The time was up before there was one.

@@ -153,9 +153,9 @@ impl Client {
         self.ask(&GetClusterStatus {}, &mut self.attempts()).await
     }
 
-    /// What is wrong with the metadata store, as each coordinator sees it that knows of something;
-    /// for people. They are asked once each. For the case that none leads, which
-    /// [`Client::cluster_status`] needs.
+    /// The troubles of the metadata store as each coordinator sees them, for people. Each
+    /// coordinator is asked once. For the case that none leads: [`Client::cluster_status`] needs
+    /// one that does.
     pub async fn coordinators_troubles(&self) -> Vec<String> {
         let network = &*self.shared.parts.network;
         let mut troubles = Vec::new();
@@ -214,7 +214,7 @@ impl Client {
     }
 
     /// Number and bytes of a table's objects. The coordinator is asked where they are, then
-    /// servers, one after the other: objects that come and go meanwhile may or may not count, those
+    /// servers, one after the other. Objects that come and go meanwhile may or may not count. Those
     /// of tablets that move meanwhile may count twice or not at all.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ const BATCH_ITEMS: u32 = 256;
 /// Goes through a table in the order of key hashes.
 ///
 /// Each object that is there all along comes exactly once, also while tablets split, move and are
-/// recovered; objects that come or go meanwhile may or may not be seen. The place in the table is
+/// recovered. Objects that come or go meanwhile may or may not be seen. The place in the table is
 /// one hash, so an enumeration can be stopped and resumed at any time, by any client.
 pub struct Enumeration {
     client: Client,
@@ -50,8 +50,8 @@ impl Enumeration {
         self
     }
 
-    /// With batches of about so many objects, at least 1 and at most 1024. All objects of one hash
-    /// come together, so there may be a few more; large values make batches smaller.
+    /// Sets about how many objects a batch has, at least 1 and at most 1024. All objects of one
+    /// hash come together, so there may be a few more; large values make batches smaller.
     #[must_use]
     pub fn batch_items(mut self, items: usize) -> Self {
         self.items = u32::try_from(items.clamp(1, MULTI_ITEMS_MAX)).expect("at most 1024");
@@ -80,8 +80,8 @@ impl Enumeration {
         Ok(None)
     }
 
-    /// One request's worth: like [`Enumeration::next_batch`], but may give no objects although
-    /// the end is not reached. For callers that must not take long.
+    /// One request's worth: like [`Enumeration::next_batch`], but may be empty before the end. For
+    /// callers that must not take long.
     ///
     /// # Errors
     /// See [`Client`].

@@ -1,9 +1,9 @@
 //! The native client: finds the server of every key, masks failures, and batches.
 //!
-//! A [`Client`] caches where tablets are, sends each operation straight to its server, and hides
-//! that servers crash, tablets move and coordinators change: a call is then only late. An
-//! operation that changes data has one identity over all its retries. `docs/client.md` tells how
-//! it decides what to do.
+//! A [`Client`] caches where tablets are and sends each operation straight to its server. It hides
+//! that servers crash, tablets move and coordinators change: a call is then only late. An operation
+//! that changes data has one identity over all its retries. `docs/client.md` tells how it decides
+//! what to do.
 //!
 //! ```no_run
 //! use bytes::Bytes;
@@ -32,17 +32,17 @@
 //!   only when nobody waits for its result any more.
 //! - CLIENT-2: every call ends within [`ClientOptions::timeout`] (an enumeration: every batch),
 //!   whatever the cluster does.
-//! - CLIENT-3: one request carries at most `MULTI_ITEMS_MAX` items and `MULTI_BYTES_MAX` bytes
-//!   of keys and values, and a batch has at most 32 requests under way. A client (all its clones
-//!   together) has at most 256 requests under way to one server and 8192 operations that change
-//!   data; more wait, first come, first served.
+//! - CLIENT-3: one request carries at most `MULTI_ITEMS_MAX` items and `MULTI_BYTES_MAX` bytes of
+//!   keys and values, and a batch has at most 32 requests under way. A client, with all its clones,
+//!   has at most 256 requests under way to one server. It has at most 8192 operations under way
+//!   that change data. More wait, first come, first served.
 //! - CLIENT-4: an operation on a tablet of the [`LocalMaster`] that is answered at once neither
 //!   suspends nor boxes a future, nor reads the clock.
 //! - CLIENT-5: an operation that changes data is not sent any more later than it told servers with
 //!   any attempt.
-//! - CLIENT-6: whoever has one of the 256 places of a server waits for that server's answer only,
-//!   not for a turn to begin. So who waits for a place while it is under way, as batches and
-//!   retries do, gets it.
+//! - CLIENT-6: a holder of one of the 256 places of a server waits for that server's answer only,
+//!   not for a turn to begin. So an operation that waits for a place while it is under way gets it,
+//!   as batches and retries do.
 //!
 //! Threads: everything is `Send + Sync`. Servers give each core its own clone
 //! ([`Client::on_core`]); others need not care.

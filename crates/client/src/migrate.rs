@@ -31,8 +31,8 @@ impl Client {
         self.ask_for_change(&request, &mut attempts).await
     }
 
-    /// How a migration goes. `None`: it has ended, and how is not known any more, because another
-    /// coordinator leads or many have ended since; where the tablet is now tells.
+    /// How a migration goes. `None`: it has ended and its end is forgotten, because another
+    /// coordinator leads or many have ended since. The place of the tablet tells its end.
     ///
     /// # Errors
     /// See [`Client`].

@@ -56,7 +56,7 @@ pub struct IncrementReply {
     pub value: Number,
 }
 
-/// What a change of a part of a value did.
+/// The result of a change of a part of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LengthReply {
     /// The object's version now.
@@ -65,7 +65,7 @@ pub struct LengthReply {
     pub length: u64,
 }
 
-/// What steps on bits gave.
+/// The result of steps on bits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BitsReply {
     /// The object's version now.
@@ -382,7 +382,7 @@ impl Client {
     }
 
     /// Replaces the bytes of a value from `offset` on, behind zeros where it is shorter; a missing
-    /// object counts as empty. No bytes change nothing.
+    /// object counts as empty. An empty `bytes` leaves the value as it is.
     ///
     /// # Errors
     /// As of [`Client::append`].

@@ -48,8 +48,8 @@ pub struct ClientOptions {
     /// The cleaner may be about to make room, so it should not be much below a second; longer than
     /// [`ClientOptions::timeout`] is as long as that.
     pub full_timeout: Duration,
-    /// What happens with an operation that changes data when its reply was lost, so that nobody
-    /// knows whether it was executed. `true` (the default): it is tried again with the same
+    /// The treatment of an operation that changes data when its reply was lost: the client cannot
+    /// know whether it was executed. `true` (the default): it is tried again with the same
     /// identity, by which a server that has executed it already recognizes it. `false`: it fails
     /// with [`ErrorKind::MaybeExecuted`](crate::ErrorKind::MaybeExecuted).
     pub retry_ambiguous: bool,

@@ -93,7 +93,7 @@ impl<'a> Attempts<'a> {
         self.maybe_executed
     }
 
-    /// What follows is about operations that were not sent yet.
+    /// From now on it is about operations that were not sent yet.
     pub(crate) fn begin_unsent(&mut self) {
         self.maybe_executed = false;
     }

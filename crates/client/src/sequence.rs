@@ -1,13 +1,13 @@
 //! Identities of operations that change data.
 //!
-//! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client; more wait
+//! Owns the numbers of the operations under way, at most [`UNDER_WAY_MAX`] of a client. More wait
 //! for their turn, because servers keep the results of a bounded number of operations of a client.
-//! An item of a batch is an operation of its own. Nobody waits for a turn who has a place of a
-//! window (CLIENT-6).
+//! An item of a batch is an operation of its own. A holder of a place of a window never waits for a
+//! turn (CLIENT-6).
 //!
-//! CLIENT-1 is kept here: an operation keeps its number over all its retries, to whichever server,
-//! and `acknowledged_below` never passes the number of an operation whose result the client still
-//! waits for. So is CLIENT-5, by `retry_ms`.
+//! CLIENT-1 is kept here: an operation keeps its number over all its retries, to whichever server.
+//! And `acknowledged_below` never passes the number of an operation whose result the client still
+//! waits for. CLIENT-5 is kept here too, by `retry_ms`.
 
 use core::time::Duration;
 use pluvio_units::{ClientId, OperationId, SequenceNumber};
@@ -50,14 +50,14 @@ impl Sequence {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many new operations, once few enough are under way. They take their turn at once, so that
-    /// none waits for others that hold half of theirs.
+    /// Begins `count` new operations, once few enough are under way. They take their turn at once,
+    /// so that none waits for others that hold half of theirs.
     pub(crate) async fn begin(&self, count: u32) -> Ticket<'_> {
         let turn = self.turns.acquire_many(count).await;
         self.ticket(count, turn.expect("the semaphore is never closed"))
     }
 
-    /// So many new operations, if few enough are under way.
+    /// Begins `count` new operations, if few enough are under way.
     pub(crate) fn try_begin(&self, count: u32) -> Option<Ticket<'_>> {
         Some(self.ticket(count, self.turns.try_acquire_many(count).ok()?))
     }
@@ -99,8 +99,8 @@ impl Ticket<'_> {
         }
     }
 
-    /// The client has the results of the first `count` of the operations: they are acknowledged
-    /// with what is sent next, so that servers need not keep them.
+    /// The client has the results of the first `count` of the operations. The next message
+    /// acknowledges them, so that servers need not keep them.
     pub(crate) fn finished(&mut self, count: usize) {
         let oldest = self.number(count);
         if oldest > self.oldest {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 /// A table. Cheap to clone; all clones of one client share what is known about its tablets.
 ///
-/// It names the table by its id: when the table is dropped, operations fail with
+/// It names the table by its id. When the table is dropped, operations fail with
 /// [`ErrorKind::NoSuchTable`](crate::ErrorKind::NoSuchTable), even if a table of the same name was
-/// created since; [`Client::table`](crate::Client::table) then gives the new one.
+/// created since. [`Client::table`](crate::Client::table) then gives the new one.
 #[derive(Clone)]
 pub struct Table(Arc<Shared>);
 
@@ -88,7 +88,8 @@ impl Table {
         map.locate(hash).map(|tablet| tablet.owner)
     }
 
-    /// One refresh of a table's map at a time; who waited looks first whether it still needs one.
+    /// One refresh of a table's map at a time; a task that waited looks first whether it still
+    /// needs one.
     pub(crate) async fn lock_refresh(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.0.refreshing.lock().await
     }

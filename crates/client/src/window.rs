@@ -11,8 +11,8 @@ use pluvio_units::{FixedMap, ServerId};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests under way from one client to one server, at most: a third of what the server takes, so
-/// that a few large clients fit beside each other.
+/// Requests under way from one client to one server, at most. It is a third of what the server
+/// takes, so a few large clients fit beside each other.
 pub(crate) const WINDOW: usize = 256;
 /// Servers that are remembered without need, at most.
 const IDLE_MAX: usize = 64;

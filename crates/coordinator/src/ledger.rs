@@ -75,7 +75,7 @@ impl Ledger {
     }
 
     /// The one way to change the state: `alter` works on a copy, which is stored and then
-    /// published. A change that alters nothing is not stored. Ends only when the change is stored,
+    /// published. A copy that equals the state is not stored. Ends only when the change is stored,
     /// however long the store fails. The change goes on when the future is dropped.
     ///
     /// # Errors

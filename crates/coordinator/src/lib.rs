@@ -30,8 +30,8 @@
 //!   server that is no member may own them, by an answer that was lost; then its log is recovered.
 //! - COORD-12: each stored change has a number, one more than the one before it, whichever
 //!   coordinator leads. An order about a table (take tablets, cut one, drop all) carries the number
-//!   of the state it follows from, so that a server knows which orders came late (MASTER-6).
-//!   Recoveries, migrations, server lists and replication epochs have numbers of their own.
+//!   of the state it follows from. So a server knows which orders came late (MASTER-6). Recoveries,
+//!   migrations, server lists and replication epochs have numbers of their own.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -242,7 +242,7 @@ mod tests {
         }
         let verdict = s.ping(Sign::Silent, at(10_800), at(11_050), LIMIT);
         assert_eq!(verdict, Verdict::Silent(Duration::from_millis(1050)));
-        // What was silent before the next cut is not enough for the first ping after it.
+        // The silence before the next cut is not enough for the first ping after it.
         s.unwitnessed(at(11_050), at(11_300));
         let verdict = s.ping(Sign::Silent, at(11_300), at(11_550), LIMIT);
         assert_eq!(verdict, Verdict::Open);

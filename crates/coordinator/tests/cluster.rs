@@ -181,7 +181,7 @@ fn a_big_server_is_recovered_by_all_others() {
 
 #[test]
 fn more_partitions_than_masters_take_several_attempts() {
-    // What is too much for one partition of 500 MB may still be one of several times that; see
+    // A load too large for one partition of 500 MB may still be one of several times that; see
     // `partition`.
     for (gib, attempts) in [(3, 1), (12, 4)] {
         let cluster = cluster(2);

@@ -9,7 +9,7 @@ use pluvio_wire::HintServerCrashed;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What messages and changes of the store take at most, beside a pause.
+/// The longest time of messages and changes of the store, beside a pause.
 const WORK: Duration = Duration::from_millis(400);
 
 /// A cluster with a table, and a crash of the first server after `prepare`.

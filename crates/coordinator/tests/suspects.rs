@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What a message and its answer take at most, when nobody is silent.
+/// The longest time of a message and its answer, when nobody is silent.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// What a call gets in place of its answer; `None`: it is made.
+/// The reply that a call gets in place of its answer; `None`: it is made.
 type Rule = Box<dyn FnMut(&str, &Frame) -> Option<Result<Frame, CallError>> + Send>;
 
 /// A store whose coordinator's calls are noted, and answered by a rule.

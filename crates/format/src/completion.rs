@@ -20,7 +20,7 @@
 //!           3 integers, up to the end: for each u8 (0 none, 1 some) and, if some, i64
 //! ```
 //!
-//! What can be written without output is written so: each outcome has one encoding (FORMAT-2).
+//! An outcome without output is written without one, so each outcome has one encoding (FORMAT-2).
 
 use crate::varint::{Fields, put_varint};
 use bytes::Bytes;
@@ -29,8 +29,8 @@ use pluvio_units::{
     ClientId, KeyHash, ObjectVersion, OperationId, SequenceNumber, TableId, VALUE_MAX,
 };
 
-/// Says that an operation was executed. Appended in one group with what the operation changed, so
-/// that both are there after a crash or neither is; it follows its key in recovery.
+/// Says that an operation was executed. It is appended in one group with the changes of the
+/// operation: after a crash both are there, or neither is. In recovery it follows its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The client; never 0.
@@ -39,7 +39,7 @@ pub struct Completion {
     pub sequence: SequenceNumber,
     /// The client has the results of all its operations below this number. At most `sequence`.
     pub acknowledged_below: SequenceNumber,
-    /// The client repeats the operation for at most so many seconds.
+    /// For how many seconds at most the client repeats the operation.
     pub retry_s: u32,
     /// The table of the object.
     pub table: TableId,

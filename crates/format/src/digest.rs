@@ -3,8 +3,8 @@
 use crate::varint::{Fields, push_varint};
 use pluvio_units::{LogId, SegmentId};
 
-/// The ids of all segments of one log at the time a head was opened (000 §4). Recovery takes the
-/// digest of a log's newest head and knows from it whether it has found every segment.
+/// The ids of all segments of one log at the time a head was opened [LSM-DRAM §4]. Recovery takes
+/// the digest of a log's newest head and knows from it whether it has found every segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogDigest {
     /// The log described.
@@ -16,8 +16,8 @@ pub struct LogDigest {
 }
 
 impl LogDigest {
-    /// Appends the body: log, number of logs, number of ids, then each id as the difference to
-    /// the one before, which takes one or two bytes.
+    /// Appends the body: log, number of logs, number of ids, and the ids. Each id is written as the
+    /// difference to the one before it, in one or two bytes.
     pub(crate) fn encode_body(&self, to: &mut Vec<u8>) {
         push_varint(to, u64::from(self.log.0));
         push_varint(to, u64::from(self.logs_of_master));

@@ -32,9 +32,9 @@ const GROUP_CONTINUES: u8 = 0x80;
 const HAS_GRAVES: u8 = 0x40;
 const KIND_MASK: u8 = 0x1f;
 const CRC_BYTES: usize = 4;
-/// Longest part of an entry before the key: kind, length (≤ 4), crc, and of an object table,
-/// version, segment, timestamp, key length and graves, or a completion record without
-/// output, which is longer.
+/// Longest part of an entry before the key: kind, length (≤ 4), crc, and the fields of an object or
+/// a completion record. An object has table, version, segment, timestamp, key length and graves. A
+/// completion record without output is longer.
 const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::FRONT_MAX;
 const _: () = assert!(Completion::FRONT_MAX >= 3 * 10 + 4 + 3 + Graves::BYTES_MAX);
 /// Longest body; bounds the length field to four bytes.
@@ -47,7 +47,7 @@ pub struct Object<'a> {
     pub table: TableId,
     /// Its version, at least 1.
     pub version: ObjectVersion,
-    /// Seconds of the cluster's time when it was written. Sorts survivors by age (000 §5.2).
+    /// Seconds of the cluster's time when it was written. Sorts survivors by age [LSM-DRAM §5.2].
     pub timestamp_s: u32,
     /// Segments in which dead versions of it lie that no tombstone names.
     pub graves: Graves<'a>,
@@ -57,7 +57,7 @@ pub struct Object<'a> {
     pub value: &'a [u8],
 }
 
-/// Says that one version of an object is dead, so that replay does not bring it back (000 §4).
+/// Says that one version of an object is dead, so that replay does not bring it back [LSM-DRAM §4].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tombstone<'a> {
     /// The table of the dead object.
@@ -117,7 +117,7 @@ pub struct SegmentHeader {
     pub segment: SegmentId,
     /// Head or side segment.
     pub kind: SegmentKind,
-    /// Seconds of the cluster's time when it was opened; the cleaner's age (002).
+    /// Seconds of the cluster's time when it was opened: the age that the cleaner uses.
     pub created_s: u32,
 }
 
@@ -371,9 +371,8 @@ impl<'a> Encoded<'a> {
         1 + varint_len(body as u64) + CRC_BYTES + body
     }
 
-    /// Bytes that an object of `total_len` bytes in the log takes when its version is not `from`
-    /// but a later one: a version takes more bytes as it grows, and so may the length that counts
-    /// them.
+    /// Bytes that an object of `total_len` bytes in the log takes with a later version than `from`.
+    /// A version takes more bytes as it grows, and so may the length that counts them.
     #[must_use]
     pub fn object_len_at(total_len: usize, from: ObjectVersion, to: ObjectVersion) -> usize {
         let more = varint_len(to.0).saturating_sub(varint_len(from.0));
@@ -462,9 +461,8 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads what lies before the value of the object at the start of `bytes`: version and key, and
-    /// how many bytes come before the value and after the entry's start. For readers who must not
-    /// touch the value.
+    /// Reads the front of the object at the start of `bytes`: version, key, and the number of bytes
+    /// between the entry's start and the value. For readers that must not touch the value.
     ///
     /// # Errors
     /// `Some(n)` when `bytes` are too few: `n` bytes at least lie before the value. `None` when it

@@ -1,8 +1,8 @@
 //! The header of a frame: the place of one replica on a backup's disk.
 //!
 //! A frame is 4096 bytes of header area followed by the bytes of the segment. The header has two
-//! slots of 512 bytes (one sector, written whole by every disk), used in turn: a torn write
-//! destroys the slot being written, never the one before.
+//! slots of 512 bytes, used in turn. A slot is one sector, which every disk writes whole. A torn
+//! write destroys the slot being written, never the one before.
 
 use crate::entry::SegmentKind;
 use crate::varint::Fields;
@@ -48,9 +48,9 @@ pub struct FrameHeader {
     /// Grows by one with every header written to this frame; the larger one is the newer. Below
     /// 2^63.
     pub sequence: u64,
-    /// Which start of the machine this was written in without being synced; 0 when it was synced,
-    /// and in frames of programs that did not write it. After another start the newest writes to
-    /// the frame may be missing.
+    /// The start of the machine in which this was written without a sync. It is 0 when it was
+    /// synced, and in frames of programs that did not write it. After another start the newest
+    /// writes to the frame may be missing.
     pub boot: u64,
     /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not
     /// write it.
@@ -59,9 +59,9 @@ pub struct FrameHeader {
     pub last_write: LastWrite,
 }
 
-/// What a write added to the bytes of a frame that count, told so that a write which was cut off by
-/// a loss of power can be told from one that has rotted since. A device writes sectors whole: those
-/// of an added range that it has not written are missing, or read as zeros.
+/// The range that a write added to the bytes of a frame that count. It tells a write that a loss of
+/// power cut off from one that has rotted since. A device writes sectors whole. Sectors of an added
+/// range that it has not written are missing, or read as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LastWrite {
     /// Where in the segment it begins; 0, with no sectors, in frames of programs that did not write

@@ -7,15 +7,15 @@
 //! └─────────────┴─────────────┴─────────────────────────────────┘
 //! ```
 //!
-//! Ids are at least 1 and ascend. A list of no ids is not written: the object's kind byte says
-//! whether there is one.
+//! Ids are at least 1 and ascend. An empty list is left out: the object's kind byte says whether
+//! there is one.
 
 use crate::varint::{VARINT_MAX, get_varint, put_varint};
 use pluvio_units::SegmentId;
 
-/// Most bytes of the ids of one list: about what the tombstone of a short key takes, so that an
-/// object that carries a full one is not much larger than one that is appended with a tombstone.
-/// They hold up to 24 ids, 10 to 20 of a log in use.
+/// Most bytes of the ids of one list: about the size of the tombstone of a short key. So an object
+/// with a full list is hardly larger than one that is appended with a tombstone. They hold up to 24
+/// ids, 10 to 20 of a log in use.
 const IDS_MAX: usize = 24;
 
 /// The segments in which dead versions of an object lie: what the object's tombstones have to name

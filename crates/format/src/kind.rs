@@ -1,18 +1,18 @@
 //! The closed set of entry kinds.
 
-/// What an entry is. Closed on purpose: whoever matches it must decide about every kind, so adding
-/// one fails to compile until cleaner, replay and migration have an answer for it.
+/// The kind of an entry. The set is closed on purpose: code that matches it decides about every
+/// kind. A new kind fails to compile until cleaner, replay and migration have an answer for it.
 /// `docs/how-to/add-log-entry-kind.md` walks through it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum EntryKind {
     /// A key with its value and version.
     Object = 1,
-    /// Says that an object with a certain version is dead (000 §4).
+    /// Says that an object with a certain version is dead [LSM-DRAM §4].
     Tombstone = 2,
     /// The first entry of every segment.
     SegmentHeader = 3,
-    /// The ids of all segments of a log (000 §4).
+    /// The ids of all segments of a log [LSM-DRAM §4].
     LogDigest = 4,
     /// A lower limit for the versions of new objects [RAMCloud §4.1].
     SafeVersion = 5,

@@ -1,23 +1,22 @@
-//! The front of an object as nearly all are laid out, read without a loop and with one comparison
-//! for all that is usual about it: one or two bytes of length, no graves, and one byte each for
-//! table, version and length of the key. A longer version, as objects get that were overwritten
-//! often, or came after deletes, costs one step more.
+//! The front of an object in the usual layout, read without a loop and with one comparison. Usual
+//! are one or two bytes of length, no graves, and one byte each for table, version and length of
+//! the key. A longer version costs one step more. Objects get one when they were overwritten often,
+//! or come after deletes.
 //!
 //! ```text
 //!  0      1         1+n   5+n     6+n           6+n+m       10+n+m    11+n+m
 //! | kind | len (n) | crc | table | version (m) | timestamp | key len | key ... | value ... |      n = 1 or 2, m = 1 to 6
 //! ```
 //!
-//! What is laid out in another way, and what is broken, is left to [`crate::Object`] and
-//! [`crate::EntryHead`].
+//! Other layouts and broken bytes are left to [`crate::Object`] and [`crate::EntryHead`].
 
 use crate::Object;
 use crate::kind::EntryKind;
 use crate::varint::varint_len;
 use pluvio_units::{ObjectVersion, TableId};
 
-/// What is looked at of the first eight bytes when the length takes one byte: the kind without the
-/// mark of groups, and that length, table and version take a byte each ...
+/// The bits that are compared in the first eight bytes when the length takes one byte. They are the
+/// kind without the mark of groups, and that length, table and version take a byte each ...
 const SHORT_MASK: u64 = 0x8080_0000_0000_807f;
 const SHORT: u64 = EntryKind::Object as u64;
 /// ... and when it takes two: the version is the ninth byte then.
@@ -29,7 +28,7 @@ const LONG_BODY_MAX: usize = (1 << 14) - 1;
 
 /// Most bytes of a version behind its first one.
 const MORE_MAX: usize = 5;
-/// Versions below have so many, at most.
+/// A version below this has at most [`MORE_MAX`] bytes behind its first one.
 const VERSION_END: u64 = 1 << (7 * (1 + MORE_MAX));
 /// The bytes of a version behind its first one, at most, each with the bit that says whether
 /// another one follows.
@@ -101,9 +100,9 @@ impl PlainFront {
     }
 
     /// The front of an object, short or not, whose version takes two to six bytes, and the length
-    /// of that front. `start` are the bytes that [`Self::of_short`] or [`Self::of_long`] gave
-    /// nothing for. `more` gives the first bytes of the entry, as many as it is asked for, and is
-    /// asked only for what an object with such a start has before its key. `None` when `more` gives
+    /// of that front. `start` are the bytes for which [`Self::of_short`] or [`Self::of_long`] gave
+    /// nothing. `more` gives as many of the entry's first bytes as it is asked for. It is asked
+    /// only for bytes that an object with such a start has before its key. `None` when `more` gives
     /// none, it is no object, or it is laid out in another way.
     #[must_use]
     #[inline(always)]
@@ -130,7 +129,7 @@ impl PlainFront {
             ),
             _ => return None,
         };
-        // What follows the version's first byte, and the end of the version in it.
+        // The bytes behind the version's first one, and the end of the version in them.
         let follows = behind >> 24;
         let ends = !follows & FOLLOWS;
         let end = ends & ends.wrapping_neg();
@@ -156,8 +155,8 @@ impl PlainFront {
     }
 }
 
-/// How an object without a checksum, in the layout of [`PlainFront`], will lie in the log: written
-/// there at once, without being put together elsewhere first.
+/// An object without a checksum, in the layout of [`PlainFront`]. It is written to the log at once,
+/// without being put together elsewhere first.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainLayout {
     /// Kind and length, with zeroes behind them.
@@ -242,8 +241,8 @@ impl PlainLayout {
         if identity_len > 2 {
             front[identity_at..][..WORD].copy_from_slice(&identity.to_le_bytes());
         }
-        // The last word: three bytes of what comes before the time (with a zero of the checksum,
-        // when table and version have two), the time, and the length of the key.
+        // The last word: three bytes of what comes before the time, the time, and the length of the
+        // key. One of the three is a zero of the checksum when table and version have two.
         let before = (identity << 8) >> (8 * (identity_len - 2)) & 0xff_ffff;
         let last = before | u64::from(object.timestamp_s) << 24 | (key_len as u64) << 56;
         front[front_len - WORD..].copy_from_slice(&last.to_le_bytes());
@@ -262,8 +261,8 @@ impl PlainLayout {
     }
 }
 
-/// The bytes of a version as a varint: seven bits in each, and the bit that says that another one
-/// follows in all but the last.
+/// The bytes of a version as a varint: seven bits in each. In all but the last, a bit says that
+/// another byte follows.
 fn packed_varint(version: u64) -> u64 {
     let spread = (0..=MORE_MAX).fold(0, |spread, at| spread | version << at & 0x7f << (8 * at));
     let follows = (FOLLOWS << 8 | 0x80) & ((1 << (8 * (varint_len(version) - 1))) - 1);

@@ -2,8 +2,8 @@
 //!
 //! An image is the certified prefix of a segment: it ends after a whole group. Entries follow one
 //! another; a zero kind byte says that the rest of the seglet is padding. Padding is written
-//! together with the small entry behind it, so it is shorter than such an entry may be, and an
-//! image never ends in it: zeros there are bytes that were lost.
+//! together with the small entry behind it. So it is shorter than such an entry may be, and an
+//! image never ends in it: zeros there are lost bytes.
 
 use crate::entry::{Check, Entry, ParseError, ParseErrorKind, Parsed};
 use core::ops::Range;
@@ -108,8 +108,8 @@ impl<'a> Iterator for SegmentIter<'a> {
 /// piece has to begin.
 ///
 /// # Errors
-/// The first entry that is broken, or padding that is not zero or is longer than padding can be;
-/// the offset is the one in the segment.
+/// The first entry that is broken, or padding that is not zero or is too long. The offset is the
+/// one in the segment.
 ///
 /// # Panics
 /// When `seglet_bytes` is zero.

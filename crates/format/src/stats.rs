@@ -30,8 +30,8 @@ pub struct TableStats {
 }
 
 impl TableStats {
-    /// Most tables described one by one: keeps the record below 8 KiB (256 × at most 30 bytes), so
-    /// that it is no burden for a head. A master with more tables has mostly small ones, and those
+    /// Most tables described one by one: the record stays below 8 KiB (256 × at most 30 bytes),
+    /// which is no burden for a head. A master with more tables has mostly small ones, and those
     /// need no partition of their own.
     pub const EXACT_MAX: usize = 256;
 

@@ -1,5 +1,5 @@
-//! Every kind of entry, from one table: it comes back as it was written, no changed bit and no cut
-//! goes unnoticed, and a segment of them is walked group by group.
+//! Every kind of entry, from one table. It comes back as it was written, and every changed bit and
+//! every cut is noticed. A segment of them is walked group by group.
 
 use bytes::Bytes;
 use pluvio_format::{

@@ -1,6 +1,6 @@
-//! Bytes that nobody wrote, to everything that reads bytes (FORMAT-1, FORMAT-2): images of segments
-//! in which lengths, kinds, bodies and padding were changed and whose checksums are right all the
-//! same, so that what lies behind the checksum is met too.
+//! Bytes that nobody wrote, to everything that reads bytes (FORMAT-1, FORMAT-2). They are images of
+//! segments with changed lengths, kinds, bodies and padding. Their checksums are right all the
+//! same, so that the checks behind the checksum are met too.
 //!
 //! `PLUVIO_STEPS` says how many images (`cargo xtask long-tests`).
 

@@ -39,8 +39,8 @@ impl LogClock {
     }
 
     /// Tells it what the clock of this machine shows. When that was set back, the log's time goes
-    /// on from where it was: otherwise all segments would be equally young, and no time would pass,
-    /// until the clock has caught up.
+    /// on from where it was. Otherwise no time would pass until the clock has caught up, and all
+    /// segments would be equally young.
     pub(crate) fn follow(&self, now_s: u32) {
         let behind_s = self.behind_s.load(Ordering::Relaxed);
         let time_s = now_s.saturating_add(behind_s);

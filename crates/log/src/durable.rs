@@ -33,7 +33,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::{LogId, LogPosition, SegmentId};
 
-/// What must have happened before an append counts as durable.
+/// The condition under which an append counts as durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
     /// Nothing: there are no replicas, an append is durable at once.
@@ -42,8 +42,8 @@ pub enum Durability {
     Replicated,
 }
 
-/// Something that is in the log, up to a position, and not yet known to be durable. What rests on
-/// entries of several logs waits for a position in each of them.
+/// Something that is in the log, up to a position, and not yet known to be durable. A value that
+/// rests on entries of several logs waits for a position in each of them.
 #[derive(Debug)]
 #[must_use = "what was appended is not durable before LogSpace::confirm says so"]
 pub struct Appended<T> {
@@ -173,12 +173,12 @@ impl<T> From<Appended<T>> for Awaited<T> {
     }
 }
 
-/// The right to say what the pending marks of index slots mean: the one who owns the index has it.
+/// The right to interpret the pending marks of index slots: the owner of the index has it.
 /// [`LogSpace::pending_marks`](crate::LogSpace::pending_marks) gives it away once.
 ///
 /// A slot is marked when an entry is appended that the slot points to, and the mark is taken off
 /// when that entry is durable. A deleted key keeps its slot until its tombstone is durable. So a
-/// slot without the mark, and no slot, tell of nothing that could vanish.
+/// slot without the mark is final, and so is the absence of a slot.
 #[derive(Debug)]
 pub struct PendingMarks(());
 
@@ -187,8 +187,8 @@ impl PendingMarks {
         Self(())
     }
 
-    /// A value that rests on slots without marks, or on a store that promises nothing about crashes
-    /// (its logs have no replicas).
+    /// A value that rests on slots without marks, or on a store whose logs have no replicas: it
+    /// makes no promise about crashes.
     pub fn unmarked<T>(&self, value: T) -> Durable<T> {
         Durable(value)
     }
@@ -230,8 +230,8 @@ impl<T> Appended<T> {
 /// Bits of a packed position that hold the offset: a closed segment of 8 MiB ends at 2^23.
 const OFFSET_BITS: u32 = 24;
 
-/// A position that many threads read and one advances, in one word: 40 bits of segment id (2^40
-/// segments of 8 MiB are 8 EiB written by one server in one life) and 24 bits of offset.
+/// A position that many threads read and one advances, in one word: 40 bits of segment id and 24
+/// bits of offset. 2^40 segments of 8 MiB are 8 EiB written by one server in one life.
 pub(crate) struct AtomicPosition(AtomicU64);
 
 impl AtomicPosition {

@@ -7,8 +7,8 @@ use pluvio_units::{EntryRef, SegmentId};
 /// Why an append was refused. In every case nothing was appended.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AppendError {
-    /// No room now. Retryable after the delay, by which the cleaner has had time for a pass; it
-    /// helps only when there are dead entries to collect, otherwise something has to be deleted.
+    /// No room now. Retryable after the delay, which gives the cleaner time for a pass. It helps
+    /// only when there are dead entries to collect; otherwise something has to be deleted.
     #[error("log memory is full ({why}); try again in {retry_after:?}, or delete something")]
     Full {
         /// When to try again.
@@ -79,9 +79,9 @@ pub type CorruptionHook = Box<dyn Fn(&Corruption) + Send + Sync>;
 pub struct Fatal;
 
 impl Fatal {
-    /// Stops the process with a message that says where: through the panic hook, which the
-    /// embedding program may have set, and then for good, also where panics unwind. A thread that
-    /// ended alone would leave others to serve what is corrupt.
+    /// Stops the process with a message that says where. It calls the panic hook, which the
+    /// embedding program may have set, and then stops for good, also where panics unwind. A thread
+    /// that ended alone would leave others to serve what is corrupt.
     pub fn corrupt(corruption: &Corruption) -> ! {
         let _no_further = StopsProcess;
         panic!("{corruption}; stopping, so that the data is recovered from its replicas");

@@ -7,14 +7,13 @@ use crate::error::OpenError;
 use crate::options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 use pluvio_units::{ENTRY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT};
 
-/// Fewest seglets of a segment (2.5 MiB): the largest overwrite (object and tombstone, 1.2 MiB)
-/// still fits beside the head's own entries, and at the end of a segment less than half is left
-/// unused.
+/// Fewest seglets of a segment (2.5 MiB). The largest overwrite (object and tombstone, 1.2 MiB)
+/// still fits beside the head's own entries. At the end of a segment less than half is left unused.
 const SEGMENT_SEGLETS_MIN: usize = 40;
 const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
-/// A memory is cut into about this many segments, so that the cleaner's reserve (at least one
-/// segment) and what its passes hold stay small against the whole: memory that is missing for dead
-/// data makes every copy dearer. More segments would make digests and the choice among them longer.
+/// A memory is cut into about this many segments. So the cleaner's reserve (at least one segment)
+/// and the memory of its passes stay small against the whole. Memory that is missing for dead data
+/// makes every copy dearer. More segments would make digests and the choice among them longer.
 const SEGMENTS_WANTED: usize = 256;
 /// Segments' worth of memory kept for each cleaner. One is enough for progress. Memory kept back
 /// here is missing for dead data, which costs more copying than larger passes save.
@@ -65,8 +64,8 @@ pub(crate) struct Slots {
     pub all: usize,
     /// Of these, not for heads opened by appends: for survivors and emergency heads.
     pub reserve: usize,
-    /// Of the reserve, not for survivors either: for the heads of the digests by which segments
-    /// leave and give their slots back, two for each log.
+    /// Of the reserve, the part for heads, and not for survivors: two for each log. Their digests
+    /// let segments leave and give their slots back.
     pub digests: usize,
 }
 
@@ -133,8 +132,8 @@ impl Limits {
     }
 }
 
-/// Seglets of each part of the memory: by its number of logs, and so that a huge page, if there are
-/// many, is of one part.
+/// Seglets of each part of the memory, by its number of logs. If there are many huge pages, each
+/// belongs to one part.
 pub(crate) fn part_seglets(options: &LogOptions, seglets: usize) -> Vec<u32> {
     let count = |n: usize| u32::try_from(n).expect("seglets are counted in 32 bits");
     let parts = &options.parts;
@@ -221,15 +220,15 @@ impl Geometry {
     }
 }
 
-/// Seglets of a head with nothing but its own entries: statistics take less than 8 KiB, a digest
-/// about two, surely less than three bytes for each segment.
+/// Seglets of a head with nothing but its own entries. Statistics take less than 8 KiB, and a
+/// digest about two bytes for each segment, surely less than three.
 pub(crate) fn head_seglets(slots: usize) -> usize {
     (16 * 1024 + 3 * slots).div_ceil(SEGLET_BYTES)
 }
 
-/// Seglets of dead data with which some segment, or some that fit the cleaners' reserve together,
-/// have a seglet to give, however the dead data is spread; the memory holds `full` segments
-/// (`docs/cleaning.md`, "No deadlock").
+/// Seglets of dead data with which cleaning can always free one, however the dead data is spread.
+/// Some segment has a seglet to give then, or some segments that fit the cleaners' reserve together
+/// have one. The memory holds `full` segments (`docs/cleaning.md`, "No deadlock").
 fn overwrite_seglets(options: &LogOptions, full: usize) -> usize {
     let of_segments = match options.durability {
         Durability::Volatile => 2 * full,

@@ -1,8 +1,8 @@
 //! The log: append, head roll, durable positions, side logs and cleaner.
 //!
 //! A master has one [`LogSpace`] with one log per core over one memory. [`LogSpace::append`] puts a
-//! group of entries behind a log's head and gives back an [`Appended`]; replication copies segments
-//! out and reports how far they are safe; [`LogSpace::confirm`] then gives a [`Durable`]. A
+//! group of entries behind a log's head and gives back an [`Appended`]. Replication copies segments
+//! out and reports how far they are safe. [`LogSpace::confirm`] then gives a [`Durable`]. A
 //! [`Cleaner`] collects dead entries, step by step.
 //!
 //! Each folder is a room: `append` (heads, side logs), `segments` (what they are made of), `memory`

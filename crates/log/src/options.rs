@@ -31,12 +31,12 @@ pub struct LogOptions {
     pub logs: u16,
     /// Whether appends wait for replicas.
     pub durability: Durability,
-    /// Live objects may take this share of the memory, in percent; 1 to 98, and never more than the
-    /// reserves leave (some 93 % of 256 MiB, 95 % of a gigabyte). New objects are refused above it.
-    /// Overwrites that do not grow an object and deletes are not, nor are objects of a recovery
-    /// that are known to live ([`AppendClass::Replay`](crate::AppendClass::Replay)). Where those
-    /// have filled the memory, overwrites are refused too, until something is deleted or moves
-    /// away.
+    /// Live objects may take this share of the memory, in percent: 1 to 98. They never take more
+    /// than the reserves leave (some 93 % of 256 MiB, 95 % of a gigabyte). New objects are refused
+    /// above it. Overwrites that do not grow an object and deletes are not, nor are objects of a
+    /// recovery that are known to live ([`AppendClass::Replay`](crate::AppendClass::Replay)). Where
+    /// those have filled the memory, overwrites are refused too, until something is deleted or
+    /// moves away.
     pub live_percent_max: u32,
     /// Seglets of a full segment, 40 to 128. `None`: a 256th of the memory within these borders.
     pub segment_seglets: Option<usize>,

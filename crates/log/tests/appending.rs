@@ -107,6 +107,7 @@ fn every_head_begins_with_header_digest_statistics_and_safe_version() {
     assert_eq!(*version, ObjectVersion(77));
 }
 
+// shows: DURABLE-1
 #[test]
 fn only_what_is_durable_can_be_confirmed() {
     let space = space(Durability::Replicated);

@@ -75,7 +75,8 @@ impl Driver {
                 .expect("memory is right");
         }
         let log = self.log();
-        // What makes live data more may be refused for good, by fragmentation before the limit.
+        // A change that makes live data more may be refused for good, by fragmentation before the
+        // limit.
         let old = self.store.read(key).map(|(_, len)| len);
         let may_be_refused = len > old;
         let mut last = None;
@@ -147,8 +148,8 @@ impl Driver {
     }
 }
 
-/// Every order of magnitude up to 1 MiB, so that the large ones hold most of the bytes and the
-/// small ones are most of the objects.
+/// Every order of magnitude up to 1 MiB. So the large ones hold most of the bytes, and the small
+/// ones are most of the objects.
 fn mixed(random: &mut Random) -> usize {
     if random.below(50) == 0 {
         1 + random.below(1 << 20) as usize
@@ -332,10 +333,11 @@ fn tiny_objects_can_be_deleted_though_their_tombstones_are_as_large() {
     fill_delete_and_write_again(driver, |_| 150);
 }
 
-/// Memory is full all the time: what deletes free, new objects take at once. Deletes and overwrites
-/// must go on. In each turn of so many steps it is filled, and then overwritten, which uses what
-/// the reserves keep from new objects. Gives the share of the steps, in percent, after which at
-/// least 98 % of the memory were in use, reserves that lie free counted as free.
+/// Memory is full all the time: new objects take at once the memory that deletes free. Deletes and
+/// overwrites must go on. In each turn of `turn` steps it is filled, and then overwritten, which
+/// uses the memory that the reserves keep from new objects. Gives the share of the steps, in
+/// percent, after which at least 98 % of the memory were in use. Reserves that lie free count as
+/// free.
 fn live_at_the_limit(mut driver: Driver, keys: u32, turn: u64, steps: u64) -> u64 {
     let mut lens: Vec<Option<usize>> = vec![None; keys as usize];
     for key in 0..keys {
@@ -442,8 +444,8 @@ fn deletes_and_overwrites_go_on_although_a_full_memory_refuses_at_random() {
     }
 }
 
-/// Small objects up to the limit that the reserves leave, then only overwrites: each has to find
-/// room in the end, since the live data does not become more.
+/// Small objects up to the limit that the reserves leave, then only overwrites. Each has to find
+/// room in the end, since the live data stays the same.
 fn overwritten_at_the_limit(mib: u64, logs: u16, durability: Durability, size: usize) {
     let keys_max = (mib << 20) as u32 / (size as u32 + 20);
     let mut driver = Driver::new(mib, logs, durability, 98, keys_max);
@@ -486,8 +488,8 @@ fn small_memories_at_their_limit_are_overwritten_for_ever_without_replicas() {
     }
 }
 
-/// What one log holds is much older than what is overwritten in the other one, so it is cleaned
-/// first however little it gives.
+/// The objects of one log are much older than those overwritten in the other one. So that log is
+/// cleaned first, however little it gives.
 fn overwritten_beside_an_old_log(durability: Durability) {
     let (mib, size) = (64, 1000);
     let keys_max = (mib << 20) as u32 / (size as u32 + 20);

@@ -1,6 +1,6 @@
 //! Several writers, readers, cleaners and replication, each in its thread, over a memory that is
-//! full all the time: deletes and overwrites go on, what is refused is refused with a delay, and
-//! nothing is lost, in memory or on disk.
+//! full all the time. Deletes and overwrites go on, each refusal has a delay, and nothing is lost,
+//! in memory or on disk.
 //!
 //! `PLUVIO_STEPS` says how many steps each writer does (`cargo xtask long-tests`).
 
@@ -17,8 +17,8 @@ const WRITERS: u32 = 3;
 const CLEANERS: u16 = 3;
 const LOGS: u16 = 2;
 const KEYS_EACH: u32 = 2_000;
-/// A change that is refused while the cleaners do so many steps is refused for ever: they would
-/// have cleaned all memory many times over.
+/// A change that is refused for this number of cleaner steps is refused for ever: they would have
+/// cleaned all memory many times over.
 const CLEANER_STEPS_MAX: u64 = 2_000_000;
 
 struct World {
@@ -30,8 +30,8 @@ struct World {
     cleaner_steps: AtomicU64,
     changes: AtomicU64,
     refused: AtomicU64,
-    /// How often a writer looked at the memory, and how often 95 % of it were in use: the rest is
-    /// what the reserves of several heads keep.
+    /// How often a writer looked at the memory, and how often 95 % of it were in use. The reserves
+    /// of several heads keep the rest.
     samples: AtomicU64,
     samples_full: AtomicU64,
 }
@@ -59,7 +59,8 @@ impl World {
     /// Changes a key; tries again as long as the cleaners may help.
     fn change(&self, log: LogId, key: u32, len: Option<usize>) -> Result<(), FullReason> {
         self.changes.fetch_add(1, Ordering::Relaxed);
-        // What makes live data more may be refused for good, by fragmentation before the limit.
+        // A change that makes live data more may be refused for good, by fragmentation before the
+        // limit.
         let old = self.store.read(key).map(|(_, len)| len);
         let may_be_refused = len > old;
         let before = self.cleaner_steps.load(Ordering::Relaxed);

@@ -80,12 +80,12 @@ struct Run {
     history: History,
     waiting: Vec<Appended<Done>>,
     keys: u32,
-    /// So many keys get half of all changes.
+    /// The number of keys that get half of all changes.
     hot: u32,
     now_s: u32,
 }
 
-/// A check comes after so many steps at the latest, on average: it reads everything.
+/// Most steps before a check, on average: it reads everything.
 const CHECK_EACH_MAX: u64 = 2_000;
 
 const BOTH: [Tombstones; 2] = [Tombstones::Every, Tombstones::Deletes];

@@ -135,8 +135,8 @@ fn log_of_thirds(key: u32) -> usize {
     usize::from(key.is_multiple_of(3))
 }
 
-/// A store with a pass for each of two parts, in which nothing was cleaned and of which so many
-/// bytes are free in each. Much in the second part is dead, little in the first one.
+/// A store with a pass for each of two parts, in which nothing was cleaned. Each part has `free`
+/// bytes free. Much in the second part is dead, little in the first one.
 fn with_passes_of_their_own(free: [u64; 2]) -> Store {
     let part = |log| MemoryPart {
         node: None,
@@ -170,7 +170,7 @@ fn with_passes_of_their_own(free: [u64; 2]) -> Store {
     store
 }
 
-/// What one of two threads moves when it cleans: objects of each log.
+/// The objects of each log that one of two threads moves when it cleans.
 fn moved_by(store: &Store, thread: u16) -> [usize; 2] {
     let places = || Vec::from_iter((0..KEYS).map(|key| store.place_of(key)));
     let before = places();

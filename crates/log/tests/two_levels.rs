@@ -254,7 +254,7 @@ impl Run {
         self.replication.disk.contains_key(&segment)
     }
 
-    /// What the backups have of tombstones of a key.
+    /// The tombstones of a key that the backups have.
     fn tombstones(&self, key: u32) -> Vec<String> {
         let mut lines = self.replication.trace(key);
         lines.retain(|line| line.contains("tombstone"));
@@ -502,8 +502,9 @@ fn memory_goes_back_while_a_store_is_written_lightly_and_not_while_it_is_busy() 
             run.overwrite_left(1, 150);
             most = most.max(run.store.space.stats().resident_bytes);
         }
-        // A fifth more than what lives, a fortieth free, the head, the cleaner's reserve, and what
-        // a pass takes and frees before its digest is durable and memory goes back.
+        // A fifth more than live data, a fortieth free, the head, the cleaner's reserve, and the
+        // memory of a pass. A pass takes and frees memory before its digest is durable and memory
+        // goes back.
         let stats = run.store.space.stats();
         assert!(
             most * 100 <= stats.live_bytes * 125 + 100 * 8 * SEGMENT,

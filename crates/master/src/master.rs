@@ -21,9 +21,9 @@ use tokio::sync::oneshot;
 
 /// When clients should ask again for a tablet that is being recovered.
 const TABLET_RETRY: Duration = Duration::from_millis(5);
-/// When to ask again for what is occupied by an attempt that ends soon.
+/// When to ask again for a tablet that an attempt occupies which ends soon.
 const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
-/// When to ask again for what there is no address space for: once tablets have gone.
+/// When to ask again for a tablet without address space for its index: once tablets have gone.
 const NO_INDEX_RETRY: Duration = Duration::from_millis(100);
 /// When clients should ask again while there are too few backups.
 const BACKUPS_RETRY: Duration = Duration::from_millis(50);
@@ -174,7 +174,7 @@ impl Master {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stops serving for ever: this server was declared dead (003 §7.11). What is waiting for
+    /// Stops serving for ever: this server was declared dead [RAMCloud §7.11]. What is waiting for
     /// replicas is never acknowledged.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
@@ -198,11 +198,14 @@ impl Master {
     /// Takes tablets that hold nothing yet, once every log is durably open (MASTER-3).
     ///
     /// # Errors
-    /// `Retry` when that takes long: whoever asks again and again must not fill this server with
-    /// waiting requests; while something that is not served is in a tablet's way; or while address
-    /// space for an index cannot be had. Fatal when a tablet overlaps one that is served; `Stale`
-    /// when the request is late (MASTER-6, MIG-7). Those before it were taken, and taking them
-    /// again is no error.
+    /// - `Retry` when that takes long: a caller that asks again and again must not fill this server
+    ///   with waiting requests.
+    /// - `Retry` while something that is not served is in a tablet's way, or address space for an
+    ///   index is missing.
+    /// - Fatal when a tablet overlaps one that is served.
+    /// - `Stale` when the request is late (MASTER-6, MIG-7).
+    ///
+    /// The tablets before the one at fault were taken, and taking them again is no error.
     pub async fn take_tablets(&self, request: &TakeTablets) -> Result<(), Refusal> {
         if self.is_replicated() {
             let opened = self.replication.opened();
@@ -343,7 +346,7 @@ impl Master {
         Ok(Served { table, hash, phase })
     }
 
-    /// What to say of a tablet in this phase, unless it is served.
+    /// The refusal for a tablet in this phase, unless it is served.
     pub(crate) fn must_serve(phase: TabletPhase) -> Result<(), Refusal> {
         match phase {
             TabletPhase::Serving | TabletPhase::Copying => Ok(()),

@@ -1,4 +1,4 @@
-//! What the coordinator has said of tables so far, so that what comes late is known (MASTER-6).
+//! The orders of the coordinator about tables so far, by which a late one is known (MASTER-6).
 
 use pluvio_units::{MetadataVersion, TableId};
 use pluvio_wire::{FatalKind, Refusal};

@@ -1,21 +1,26 @@
-//! Recovering one partition of a crashed master's tablets (003 §7.5-7.8).
+//! Recovers one partition of a crashed master's tablets [RAMCloud §7.5-7.8].
 //!
-//! Stages: *fetch and replay* the entries of all segments, several fetches under way, in whatever
-//! order they come; *re-replicate* what survives; *commit* the side log; *report* to the
-//! coordinator. Only when the coordinator has recorded this master as the new owner are the tablets
-//! served.
+//! Stages:
+//!
+//! 1. *fetch and replay* the entries of all segments, several fetches under way, in whatever order
+//!    they come;
+//! 2. *re-replicate* what survives;
+//! 3. *commit* the side log;
+//! 4. *report* to the coordinator.
+//!
+//! The tablets are served only when the coordinator has recorded this master as the new owner.
 //!
 //! - REC-1: a tablet under recovery is not served, and is here at most once.
 //! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it
 //!   can try elsewhere.
 //! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `side_log`.
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a
-//!   server list without that server, cancels it, whatever it waits for; only a log that joins
-//!   ours already stays until the coordinator has decided. Until then its tablets are in the way of
+//!   server list without that server, cancels it, whatever it waits for. Only a log that joins ours
+//!   already stays until the coordinator has decided. Until then its tablets are in the way of
 //!   others here.
 //! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted.
-//!   Who is refused an answer, because it is no member any more, leaves its log as it is: it may
-//!   own the tablets, by an answer that was lost, and then they are recovered from there.
+//!   A master that gets no answer, because it is no member any more, leaves its log as it is. It
+//!   may own the tablets, by an answer that was lost; then they are recovered from there.
 
 use crate::cancel::Cancellation;
 use crate::master::{Master, NotAdded};
@@ -38,7 +43,7 @@ use std::time::Duration;
 /// Bounds of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecoveryOptions {
-    /// Fetches under way at a time (003 §7.6: 4). Each holds at most a segment in memory.
+    /// Fetches under way at a time ([RAMCloud §7.6]: 4). Each holds at most a segment in memory.
     pub fetches: usize,
     /// How long to wait for one fetch.
     pub fetch_limit: Duration,
@@ -80,7 +85,7 @@ struct Fetched {
     waited: Duration,
 }
 
-/// What was replayed, durable and part of the log.
+/// A replay that is durable and part of the log.
 struct Committed {
     joined: Joined,
     /// Where this master's log of the tablets begins (JOIN-1).
@@ -88,7 +93,7 @@ struct Committed {
     stats: ReplayStats,
 }
 
-/// What was asked for, as long as somebody waits for it.
+/// The request, as long as a coordinator waits for it.
 struct Attempt {
     request: Recover,
     cancellation: Arc<Cancellation>,
@@ -99,8 +104,8 @@ impl Master {
     /// reported to the coordinator. Starting it again does nothing.
     ///
     /// # Errors
-    /// `Retry` while an earlier attempt has not yet ended here, or address space for an index
-    /// cannot be had; fatal when a tablet overlaps one that is served here. Nothing was started.
+    /// `Retry` while an earlier attempt has not yet ended here, or address space for an index is
+    /// missing. Fatal when a tablet overlaps one that is served here. Nothing was started.
     pub fn recover(
         self: &Arc<Self>,
         core: CoreId,
@@ -159,8 +164,8 @@ impl Master {
             let mut tablets = tablets.into_iter().flatten();
             tablets.find(|t| t.range.overlaps(&spec.range)).copied()
         };
-        // No index is made for what is refused anyway. Who comes in between, another attempt or an
-        // arrival, is met by the second look.
+        // No index is made for a tablet that is refused anyway. The second look meets another
+        // attempt or an arrival that comes in between.
         let added = match here {
             Some(known) => Err(NotAdded::InTheWay(known)),
             None => self.add_tablet(spec, TabletPhase::Recovering),

@@ -1,19 +1,24 @@
-//! What recovery and migration share: entries are replayed into a side log, the side log joins this
-//! master's log, and the coordinator says whether it stays.
+//! The replay that recovery and migration share.
 //!
-//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are
-//!   dropped, and the tablets can be taken again only after a digest without them is durable.
+//! 1. Entries are replayed into a side log.
+//! 2. The side log joins this master's log.
+//! 3. The coordinator says whether it stays.
+//!
+//! - REC-3: a replay that the coordinator rejects leaves nothing behind. The side log's segments
+//!   are dropped, and the tablets can be taken again only after a digest without them is durable.
 //!   Otherwise a later recovery of this master could bring back objects that were deleted elsewhere
 //!   meanwhile.
-//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What
-//!   it had copied out of them would stay, against REC-3.
-//! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments
-//!   whose ids are at least those of the heads that were opened before it came
-//!   ([`Master::log_of_tablets_begins`]), everything of former stays in segments with lower ids.
-//!   For: operations of a former stay have ended (TAB-2: every map is waited for under which one
-//!   can have begun) and its objects are out of the index before a tablet can come back, so nobody
-//!   appends for it any more; and a copy that the cleaner made of such an object stays only if the
-//!   index pointed to that object until the copy was there, so its segment was opened before.
+//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided.
+//!   Copies that it had made of their entries would stay, against REC-3.
+//! - JOIN-1: segment ids divide the stays of a tablet that comes back. Entries of its new stay lie
+//!   in segments with at least the ids of the heads that were opened before it came
+//!   ([`Master::log_of_tablets_begins`]). Entries of former stays lie in segments with lower ids.
+//!
+//!   JOIN-1 holds, because before a tablet can come back, the operations of a former stay have
+//!   ended (TAB-2). Every map is waited for under which one can have begun. Its objects are out of
+//!   the index by then, so nobody appends for it any more. A copy of such an object by the cleaner
+//!   stays only if the index pointed to the object until the copy was there. So the segment of the
+//!   copy was opened before.
 
 use crate::cancel::Cancellation;
 use crate::master::Master;
@@ -120,7 +125,7 @@ impl Master {
                     Some(outcome)
                 })
                 .await;
-            // What was not replayed must never pass for replayed.
+            // Entries that were not replayed must never pass for replayed.
             match outcome.flatten() {
                 Some(Ok(())) => return Ok(()),
                 // Replaying the same entries again changes nothing (REPLAY-1).
@@ -141,10 +146,10 @@ impl Master {
         }
     }
 
-    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which
-    /// is that the replicas or the memory for a head take longer than the limit, or that the work
-    /// was cancelled before they were there, nothing is left. What has joined is not taken back
-    /// here: for the replicas of its digest there is no limit.
+    /// Ends a replay and joins the side log to the log: durable when this ends. After an error
+    /// nothing is left. It is an error when the replicas or the memory for a head take longer than
+    /// the limit. It is one, too, when the work was cancelled before they were there. A log that
+    /// has joined is not taken back here: for the replicas of its digest there is no limit.
     pub(crate) async fn join(
         &self,
         log: LogId,
@@ -182,7 +187,7 @@ impl Master {
         side.abort();
     }
 
-    /// What the replicas have of the side log was right.
+    /// Checks that the replicas have the right bytes of the side log.
     async fn compare(&self, side: SideLog) -> Result<SideLog, String> {
         let mut side = side;
         let compared = self.elsewhere(move || (side.compare_rest(), side));
@@ -258,8 +263,8 @@ impl Master {
 
     /// Tells the coordinator that a recovery or a migration has ended here, however long that
     /// takes, and gives its answer. `None` when there is none, because this master is no member any
-    /// more: then it may own the tablets all the same, and has to leave its log as it is (REC-6).
-    /// No other refusal says so much: it is asked again.
+    /// more. It may own the tablets all the same then, and has to leave its log as it is (REC-6).
+    /// After any other refusal it asks again.
     pub(crate) async fn tell_end<R: Request + Sync>(&self, report: &R) -> Option<R::Reply> {
         let what = R::OPCODE.name();
         loop {

@@ -1,13 +1,14 @@
-//! Which tablets this master has, and what may be done with them.
+//! The tablets that this master has, and the phase of each.
 //!
-//! The map is small and read by every operation, changed rarely: readers take a snapshot without
-//! a lock, a change replaces the whole map.
+//! The map is small, read by every operation and changed rarely. Readers take a snapshot without a
+//! lock; a change replaces the whole map.
 //!
 //! - TAB-1: ranges of one table do not overlap.
 //! - TAB-2: an operation is done only under a snapshot in which the tablet is served, and holds
-//!   that snapshot until its effect is in memory. So who changes a phase and then waits until
-//!   nobody has any of the maps of before ([`OldMaps`]) knows that all operations of before are
-//!   done. All of them, not only the latest: an operation may have begun several changes ago.
+//!   that snapshot until its effect is in memory. So after changing a phase, wait until every
+//!   earlier map is dropped ([`OldMaps`]): then no operation that began under one of them is
+//!   running. All of them count, not only the latest: an operation may have begun several changes
+//!   ago.
 
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
@@ -17,10 +18,10 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// When to look again whether [`OldMaps`] are gone: who has one of them waits for nothing.
+/// When to look again whether [`OldMaps`] are gone: a task that holds one waits for nothing.
 pub(crate) const OLD_MAPS_PAUSE: Duration = Duration::from_micros(100);
 
-/// What may be done with a tablet that is here.
+/// The phase of a tablet that is here: it says which operations are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TabletPhase {
     /// Being replayed, from a crashed server's log or from the server that has it: operations must
@@ -105,13 +106,13 @@ impl OldMaps {
     }
 }
 
-/// Leaves those of the replaced maps that somebody has. What was done under the others has happened
+/// Leaves those of the replaced maps that are still held. Operations under the others have happened
 /// before this returns.
 ///
-/// The strong count says who has a map once that was replaced. A guard of `ArcSwap` need not be
-/// counted, but `ArcSwap::swap` counts all guards on the map that it takes away before it returns,
-/// and who loads while that happens gets a counted one or another map. Nobody takes a replaced map
-/// anew, so its count only falls.
+/// The strong count of a replaced map counts all its holders. A guard of `ArcSwap` need not be
+/// counted, but `ArcSwap::swap` counts all guards on the map that it takes away before it returns.
+/// A load while that happens gets a counted guard or another map. Nobody takes a replaced map anew,
+/// so its count only falls.
 fn forget_unheld(maps: &mut Vec<Weak<Snapshot>>) {
     maps.retain(|map| map.strong_count() > 0);
     // The count is read relaxed; this pairs with the release by which each holder let its map go.
@@ -125,7 +126,7 @@ pub type Snapshot = BTreeMap<TableId, LocalTable>;
 #[derive(Default)]
 pub struct TabletMap {
     current: ArcSwap<Snapshot>,
-    /// The maps of before that somebody has. Held by those who replace the map.
+    /// The replaced maps that are still held. The lock is held by a task that replaces the map.
     older: Mutex<Vec<Weak<Snapshot>>>,
 }
 
@@ -151,8 +152,8 @@ impl TabletMap {
     }
 
     /// Gives the tablets that lie in `range` another phase if all of it is here, in one of the
-    /// phases `from`; cuts them first so that one begins and one ends with it. None, and nothing
-    /// was changed, otherwise.
+    /// phases `from`. Cuts them first so that one begins and one ends with it. Otherwise gives
+    /// `None` and changes nothing.
     pub(crate) fn shift(
         &self,
         table: TableId,
@@ -369,6 +370,7 @@ mod tests {
         assert_eq!(remembered(), 0);
     }
 
+    // shows: TAB-1
     #[test]
     fn a_tablet_that_is_there_stays_as_it_is_and_is_shown_to_who_adds_it_again() {
         let map = map_of(TabletPhase::Recovering);

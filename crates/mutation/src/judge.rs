@@ -1,4 +1,4 @@
-//! Judging a mutation or a read, now that its object is known.
+//! Judges a mutation or a read by the object that it names.
 
 use crate::compute::{self, NewValue, Step};
 use crate::value::{Get, Mutation, Outcome, Output, Projection};
@@ -13,7 +13,7 @@ pub struct Current<'a> {
     pub value: &'a [u8],
 }
 
-/// What a mutation asks for.
+/// The decision on a mutation.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Verdict<'m> {
     /// Write this value; the outcome has this output.
@@ -24,8 +24,11 @@ pub enum Verdict<'m> {
     Keep(Outcome),
 }
 
-/// Decides what is to be done to an object, and what that gives. Reject rules come first, then the
-/// expected value, then what the change makes of the value.
+/// Decides what is done to an object, and the outcome of that.
+///
+/// 1. The reject rules are judged.
+/// 2. The value is compared with the expected one.
+/// 3. The change is computed.
 #[inline]
 pub fn judge<'m>(mutation: &Mutation<'m>, current: Option<Current<'_>>) -> Verdict<'m> {
     let version = current.map_or(ObjectVersion(0), |current| current.version);
@@ -57,7 +60,7 @@ pub fn judge<'m>(mutation: &Mutation<'m>, current: Option<Current<'_>>) -> Verdi
     }
 }
 
-/// What a read gives.
+/// The outcome of a read.
 #[inline]
 pub fn look(get: &Get<'_>, current: Option<Current<'_>>) -> Outcome {
     let version = current.map_or(ObjectVersion(0), |current| current.version);

@@ -141,7 +141,7 @@ pub enum BitAction {
     Add(i64),
 }
 
-/// What happens when a number does not fit its field.
+/// The treatment of a number that does not fit its field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BitOverflow {
     /// The lowest bits are kept.
@@ -198,7 +198,7 @@ impl BitStep {
     }
 }
 
-/// What becomes of the value of an object.
+/// A change of the value of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'a> {
     /// It is this from now on.
@@ -209,8 +209,8 @@ pub enum Change<'a> {
     Add(Addend<'a>),
     /// Bytes are put behind it; an absent object counts as empty. Gives the length.
     Append(Payload<'a>),
-    /// Bytes in it are replaced, behind zeros where it is shorter. No bytes change nothing. Gives
-    /// the length.
+    /// Bytes in it are replaced, behind zeros where it is shorter. An empty `bytes` leaves the
+    /// value as it is. Gives the length.
     SetRange {
         /// The first byte replaced.
         offset: u64,
@@ -269,7 +269,7 @@ impl Change<'_> {
     }
 }
 
-/// One object that somebody wants changed.
+/// A request to change one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mutation<'a> {
     /// The operation; without identity where a retry cannot happen.
@@ -308,8 +308,8 @@ impl<'a> Mutation<'a> {
     }
 }
 
-/// Which part of a value, by bytes or by bits, the last one included. Negative places count from
-/// the end, as in Redis.
+/// A part of a value, by bytes or by bits, the last one included. Negative places count from the
+/// end, as in Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The first place.
@@ -329,7 +329,7 @@ impl Span {
     };
 }
 
-/// What of a value a read wants.
+/// The part of a value that a read asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Projection<'a> {
     /// All of it, as bytes.
@@ -354,7 +354,7 @@ pub enum Projection<'a> {
     },
 }
 
-/// One object that somebody wants to read.
+/// A request to read one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Get<'a> {
     /// Its table.
@@ -365,7 +365,7 @@ pub struct Get<'a> {
     pub hash: Option<KeyHash>,
     /// When to refuse.
     pub rules: RejectRules,
-    /// What is wanted of it.
+    /// The part of its value that is asked for.
     pub projection: Projection<'a>,
 }
 
@@ -383,7 +383,7 @@ impl<'a> Get<'a> {
     }
 }
 
-/// What an operation gives beside versions.
+/// The result of an operation beside versions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Output {
     /// Nothing, or that there was no value.
@@ -421,7 +421,7 @@ pub enum Unfit {
     TooLong,
 }
 
-/// What an operation came to: all that its reply is made from.
+/// The result of an operation: its reply is made from this alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// A value was written.
@@ -444,14 +444,14 @@ pub enum Outcome {
     Deleted {
         /// The version that was deleted; 0 when there was no object.
         version: ObjectVersion,
-        /// Its value, if that was wanted.
+        /// Its value, if the request asked for it.
         output: Output,
     },
     /// A condition did not hold; nothing was changed.
     Rejected {
         /// The object's version; 0 when there was no object.
         version: ObjectVersion,
-        /// Its value, if the old one was wanted.
+        /// Its value, if the request asked for the old one.
         output: Output,
     },
     /// The value does not allow the change; nothing was changed.
@@ -459,7 +459,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What it gives beside versions.
+    /// The result beside versions.
     #[must_use]
     pub fn output(&self) -> &Output {
         const NOTHING: &Output = &Output::Nothing;

@@ -1,17 +1,21 @@
 //! One connection: bytes in, commands started in order, replies out in order.
 //!
-//! A turn of the loop starts every command that has arrived and may start, writes all replies that
-//! are ready with one call, and only then waits: for bytes, for commands under way, or to be ended
-//! by CLIENT KILL. Nothing is read while a command has to wait or too many replies are unsent, so a
-//! peer that sends faster than it is served, or does not read, is held up by its own socket.
+//! A turn of the loop:
+//!
+//! 1. starts every command that has arrived and may start;
+//! 2. writes all replies that are ready with one call;
+//! 3. waits for bytes, for commands under way, or to be ended by CLIENT KILL.
+//!
+//! Nothing is read while a command has to wait or too many replies are unsent. So a peer that sends
+//! faster than it is served, or does not read, is held up by its own socket.
 //!
 //! Invariants
 //! - CONN-1: commands start in the order of the stream (FLIGHT-1 and FLIGHT-2 do the rest).
 //! - CONN-2: commands under way are driven in every wait, also while replies are written to a peer
-//!   that does not read: they may hold turns that others wait for.
-//! - CONN-3: a connection holds at most one command's bytes and one read of input, at most
-//!   `output_bytes_max` and one reply of output, and the replies of what is under way (FLIGHT-3);
-//!   an idle one holds no buffers.
+//!   that does not read. They may hold turns that others wait for.
+//! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
+//!   Output: `output_bytes_max`, one reply, and the replies of commands under way (FLIGHT-3). An
+//!   idle connection holds no buffers.
 
 use crate::commands::{Data, run_data, run_now, run_own};
 use crate::counters::add;

@@ -1,4 +1,4 @@
-//! What the front end counts, per core so that cores do not write to each other's cache lines.
+//! The counters of the front end, per core so that cores do not write to each other's cache lines.
 
 use crate::table::SPECS;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl Counters {
     }
 }
 
-/// What was counted since the start, over all cores.
+/// The counts since the start, over all cores.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Commands run, by name (`get`, `client|id`); only those that were.

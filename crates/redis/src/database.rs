@@ -2,18 +2,17 @@
 //!
 //! Owns, for one core, the handles of those tables. Invariants
 //! - DB-1: a table that does not exist reads as empty and is not created by reading.
-//! - DB-2: an answer that a table does not exist is never older than the question: whoever waits
-//!   for somebody else's look-up takes its result only if it began later. So a key that was
+//! - DB-2: an answer that a table does not exist is never older than the question. A task that
+//!   waits for another one's look-up takes its result only if it began later. So a key that was
 //!   written, through any server, is never missed.
-//! - DB-3: a table that was dropped (FLUSHDB, here or elsewhere) is found out by the first
-//!   operation on it, which then looks the name up again and repeats itself, at most [`TRIES_MAX`]
-//!   times.
+//! - DB-3: the first operation on a table that was dropped (FLUSHDB, here or elsewhere) finds that
+//!   out. It then looks the name up again and repeats itself, at most [`TRIES_MAX`] times.
 //! - DB-4: conditions of a change are on existence and on values, which mean the same in every
 //!   table. Versions of different tables cannot be compared, so no condition names one.
 //! - DB-5: a change that leaves an absent object absent does not create the table.
 //!
-//! Threads: used by the event loop of its core; locks are never held over an await point, but for
-//! the turn to look up, which is a queue.
+//! Threads: used by the event loop of its core. Locks are never held over an await point. The turn
+//! to look up is the one exception: it is a queue.
 
 use crate::failure::{in_part, of_client, of_table, of_unfit, worst};
 use crate::reply::Failure;
@@ -30,8 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Databases that SELECT knows.
 pub const DATABASES: usize = 16;
 
-/// How often an operation looks a name up again before it gives up: only a client that does
-/// nothing but drop and create the table gets so far.
+/// How often an operation looks a name up again before it gives up. It gets so far only while a
+/// client drops and creates the table all the time.
 const TRIES_MAX: u32 = 8;
 
 /// The first pause before a name is looked up again; it doubles.

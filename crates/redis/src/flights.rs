@@ -7,8 +7,8 @@
 //! - FLIGHT-1: replies leave in the order in which their commands came, whenever they are ready.
 //! - FLIGHT-2: two commands with a key in common are never under way together, nor is anything
 //!   beside a command that runs alone.
-//! - FLIGHT-3: number and bytes of what is under way are bounded, and so is the number of values
-//!   that are read: it shrinks while replies are large, because their size is only known when they
+//! - FLIGHT-3: number and bytes of commands under way are bounded, and so is the number of values
+//!   that are read. It shrinks while replies are large, because their size is only known when they
 //!   are there. One read of several keys may go beyond it.
 
 use crate::reply::Reply;
@@ -22,20 +22,20 @@ use std::collections::VecDeque;
 /// Bytes of replies that commands under way are expected to give, at most, unless there are fewer
 /// than [`FLIGHTS_MIN`] of them.
 const REPLIES_BYTES: usize = 8 << 20;
-/// So many may always be under way.
+/// This number may always be under way.
 const FLIGHTS_MIN: usize = 4;
-/// How large values are taken to be before there was one: large enough that the first commands of a
-/// connection cannot take much memory, small enough that some dozens may be under way.
+/// The assumed size of values before there was one. It is large enough that the first commands of a
+/// connection cannot take much memory. It is small enough that some dozens may be under way.
 const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
 
-/// Bounds of what is under way.
+/// Bounds of the commands under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) flights: usize,
     pub(crate) bytes: usize,
 }
 
-/// What a command takes while it is under way.
+/// The load of a command while it is under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Bytes of the command.

@@ -1,9 +1,10 @@
 //! Patterns as Redis matches them: `*`, `?`, `[a-z]`, `[^x]`, and `\` before a literal byte.
 //!
 //! Works on bytes, in time proportional to pattern times text: a pattern that makes backtracking
-//! matchers explode costs nothing here. Quirks of Redis are kept: a class that does not close runs
-//! to the end of the pattern, the ends of a range may be exchanged and compare as signed bytes,
-//! and the empty text matches only the empty pattern.
+//! matchers explode costs nothing here. Quirks of Redis are kept:
+//! - A class that does not close runs to the end of the pattern.
+//! - The ends of a range may be exchanged and compare as signed bytes.
+//! - The empty text matches only the empty pattern.
 
 /// Whether `text` as a whole matches `pattern`.
 #[must_use]

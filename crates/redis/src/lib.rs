@@ -1,23 +1,30 @@
 //! The Redis protocol, RESP2 and RESP3, on every server: any server answers for any key.
 //!
-//! [`RedisService`] takes connections from a network, cuts their bytes into commands, runs them
-//! through the client library (which answers in place for keys of the same process) and writes
+//! [`RedisService`] takes connections from a network and cuts their bytes into commands. It runs
+//! them through the client library, which answers in place for keys of the same process, and writes
 //! replies in order. `docs/redis.md` lists the commands and where they differ from Redis.
 //!
-//! The way of a command: `connection.rs` reads bytes, `parser.rs` cuts a command from them,
-//! `table.rs` finds it, `commands` runs it, `flights.rs` keeps what waits in order, `reply.rs`
-//! writes the reply. `database.rs` turns database numbers into tables.
+//! The way of a command:
+//!
+//! 1. `connection.rs` reads bytes.
+//! 2. `parser.rs` cuts a command from them.
+//! 3. `table.rs` finds it.
+//! 4. `commands` runs it.
+//! 5. `flights.rs` keeps commands that wait in order.
+//! 6. `reply.rs` writes the reply.
+//!
+//! `database.rs` turns database numbers into tables.
 //!
 //! Invariants
 //! - REDIS-1: replies of a connection leave in the order of its commands.
 //! - REDIS-2: commands of a connection that share a key take effect in their order; a command is
 //!   acknowledged only when its replicas have it.
-//! - REDIS-3: error texts that Redis has are Redis's: clients choose their way by them.
-//! - REDIS-4: what a peer sends costs memory only as it arrives, and within bounds, and so does
-//!   what it is answered (PARSE-2, CONN-3, FLIGHT-3). The bounds are those of one connection.
+//! - REDIS-3: errors that Redis has have the texts of Redis: clients choose their way by them.
+//! - REDIS-4: input of a peer costs memory only as it arrives, and within bounds, and so do the
+//!   replies (PARSE-2, CONN-3, FLIGHT-3). The bounds are those of one connection.
 //!
-//! Threads: a connection stays on the core that accepted it. What cores share is counters that are
-//! only added up to be shown, and the list of connections.
+//! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
+//! and counters that are only added up to be shown.
 //!
 //! Not here: sockets, expiry, transactions, scripts, publish and subscribe, cluster discovery.
 

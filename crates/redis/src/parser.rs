@@ -310,7 +310,7 @@ impl Parser {
             skip.left -= gone;
             return skip.left == 0;
         }
-        // What follows an argument is taken for a line end without a look, as Redis does.
+        // The two bytes behind an argument are taken for a line end without a look, as Redis does.
         let end = self.at + length;
         if input.len() < end + 2 {
             return false;
@@ -492,7 +492,7 @@ pub fn split_words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Reads up to the closing quote; what follows it.
+/// Reads up to the closing quote; gives the bytes behind it.
 fn quoted<'a>(mut rest: &'a [u8], quote: u8, word: &mut Vec<u8>) -> Option<&'a [u8]> {
     let hex = |digit: u8| char::from(digit).to_digit(16);
     loop {

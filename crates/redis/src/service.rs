@@ -17,11 +17,11 @@ pub struct RedisService {
 }
 
 impl RedisService {
-    /// What a connection over the limit is sent before it is closed.
+    /// The message to a connection over the limit before it is closed.
     pub const REFUSAL: Bytes = Bytes::from_static(b"-ERR max number of clients reached\r\n");
 
-    /// A service over `client`, on a process with so many event loops. `status` tells what the
-    /// server has and does.
+    /// A service over `client`, on a process with this number of event loops. `status` tells what
+    /// the server has and does.
     pub fn new(
         parts: impl Into<Parts>,
         client: &Client,

@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// No more commands are run; what is due is still sent.
+    /// No more commands are run; due replies are still sent.
     pub(crate) fn close(&mut self) {
         self.closing = true;
     }

@@ -1,4 +1,4 @@
-//! What all connections of a process share, and what those of one core share.
+//! The state that all connections of a process share, and the state that those of one core share.
 
 use crate::clients::Clients;
 use crate::counters::{Counters, Totals};

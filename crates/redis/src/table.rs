@@ -40,7 +40,7 @@ impl Keys {
         Self { first, last, step }
     }
 
-    /// Positions of the keys of a command of so many parts.
+    /// Positions of the keys of a command with this number of parts.
     pub fn positions(self, parts: usize) -> impl Iterator<Item = usize> {
         let last = if self.last < 0 {
             parts.saturating_sub(self.last.unsigned_abs())
@@ -53,7 +53,7 @@ impl Keys {
     }
 }
 
-/// Who runs a command, and so how it is ordered among others of its connection.
+/// The code that runs a command, and so its order among others of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Run {
     /// Has only subcommands.
@@ -72,9 +72,9 @@ pub enum Run {
 pub struct Spec {
     /// Lower case; a subcommand is `container|name`.
     pub name: &'static str,
-    /// Number of parts, the name included; negative: at least so many.
+    /// Number of parts, the name included; negative: at least that number.
     pub arity: i64,
-    /// Who runs it.
+    /// The code that runs it.
     pub run: Run,
     /// Flags as COMMAND shows them, separated by blanks.
     pub flags: &'static str,
@@ -82,7 +82,7 @@ pub struct Spec {
     pub categories: &'static str,
     /// Its keys.
     pub keys: Keys,
-    /// What is done with the keys, as COMMAND shows it; two uses of two keys are separated by `/`.
+    /// The use of the keys, as COMMAND shows it; two uses of two keys are separated by `/`.
     pub access: &'static str,
     /// Its chapter in the documentation.
     pub group: &'static str,
@@ -99,7 +99,7 @@ impl Spec {
         self.name.split_once('|').map(|(container, _)| container)
     }
 
-    /// Whether a command of so many parts may be run.
+    /// Whether a command with this number of parts may be run.
     #[must_use]
     pub fn accepts(&self, parts: usize) -> bool {
         let parts = i64::try_from(parts).unwrap_or(i64::MAX);

@@ -1,6 +1,7 @@
 //! Replicas that are to be freed, until their backups say that they are, or are gone.
 //!
-//! Each backup has a queue of its own, so one that is up but does not free delays nobody else's.
+//! Each backup has a queue of its own. So a backup that is up but frees nothing delays only its
+//! own.
 
 use crate::replica::pause;
 use core::ops::Bound;
@@ -15,9 +16,9 @@ const UNDER_WAY_MAX: usize = 16;
 /// Most of them to one backup: each occupies its disk.
 const OF_SERVER_MAX: usize = 2;
 
-/// One entry for each replica that is still to be freed. What bounds them: a backup has one replica
-/// of a segment at most, so they are no more than the disks of the backups that are up hold, and a
-/// server that leaves the list takes its own away.
+/// One entry for each replica that is still to be freed. They are bounded: a backup has one replica
+/// of a segment at most, so they are no more than the disks of living backups hold. A server that
+/// leaves the list takes its own away.
 #[derive(Default)]
 pub(crate) struct Frees {
     /// Servers that have something to free.

@@ -5,7 +5,7 @@ use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::Coordinators;
 use std::sync::Arc;
 
-/// What can be set, and who this master is.
+/// The settings, and the identity of this master.
 #[derive(Clone, Debug)]
 pub struct ReplicationOptions {
     /// The cluster.

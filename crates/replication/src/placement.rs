@@ -1,4 +1,4 @@
-//! Where a replica goes: randomization with refinement (003 §7.1).
+//! Where a replica goes: randomization with refinement [RAMCloud §7.1].
 
 use core::time::Duration;
 use pluvio_env::{Moment, Rng};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Candidates for a primary replica of which the best is taken.
 const CANDIDATES: usize = 5;
-/// What a backup that was not measured is taken for, in MB/s.
+/// The assumed speed of a backup that was not measured, in MB/s.
 const SPEED_UNKNOWN: u32 = 100;
 
 /// How long a backup that was full is given to say whether it still is.
@@ -59,7 +59,7 @@ impl View {
     }
 }
 
-/// What this master has put where; shared by its logs.
+/// The places of this master's replicas; shared by its logs.
 #[derive(Default)]
 pub(crate) struct Placement {
     primaries: BTreeMap<ServerId, u32>,

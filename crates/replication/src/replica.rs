@@ -17,7 +17,7 @@ pub(crate) enum ReplicaStage {
     Completing(u32),
     /// Counts.
     Current,
-    /// Its backup had no space for the rest. What it has is of this epoch at most, and of no use to
+    /// Its backup had no space for the rest. Its bytes are of this epoch at most, and of no use to
     /// recovery: fenced for a head, never closed for a side segment. It may catch up under that
     /// epoch, and gets the segment's epoch with the write that makes it complete (REP-7).
     Lagging(ReplicationEpoch),
@@ -68,7 +68,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest pause: how late a backup that came back is noticed.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// How long to wait after so many failures in a row.
+/// How long to wait after this number of failures in a row.
 pub(crate) fn pause(failures: u32) -> Duration {
     PAUSE_MIN
         .saturating_mul(1 << failures.min(10))

@@ -160,7 +160,7 @@ impl Replication {
         }
     }
 
-    /// Whether replicas that a restarted backup has found are still of use (003 §8).
+    /// Whether replicas that a restarted backup has found are still of use [RAMCloud §8].
     ///
     /// # Errors
     /// `WrongCluster`: they are those of another master.
@@ -216,8 +216,8 @@ impl Replication {
     }
 
     /// Follows signs that this master is no longer a member: a backup or the coordinator refused
-    /// it. The server must ask the coordinator then (003 §7.11); what it may answer meanwhile its
-    /// lease says.
+    /// it. The server must ask the coordinator then [RAMCloud §7.11]. Its lease says which requests
+    /// it may answer meanwhile.
     #[must_use]
     pub fn watch_doubt(&self) -> watch::Receiver<Option<String>> {
         self.inner.doubt.subscribe()

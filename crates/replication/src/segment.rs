@@ -9,8 +9,8 @@ use pluvio_format::SegmentKind;
 use pluvio_units::{ReplicationEpoch, SegmentId, ServerId};
 use std::collections::BTreeSet;
 
-/// Most bytes of one write (003: RAMCloud's limit too). Bounds the memory of what is on its way,
-/// and how long a small write waits behind a large one.
+/// Most bytes of one write (RAMCloud's limit too). Bounds the memory of writes on their way, and
+/// how long a small write waits behind a large one.
 pub const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Two places to cut a segment are kept only when they are at least so far apart; the last one is
 /// always kept. So a write ends at most this much earlier than it could.
@@ -274,10 +274,10 @@ impl ReplicatedSegment {
                 .all(|r| r.closed)
     }
 
-    /// Whether the coordinator is to be told the epoch now (REP-5): every replica that recovery
-    /// might find has it, and they are as many as needed. With fewer nothing can be acknowledged: a
-    /// lost replica still has everything that was, and may be all that is left of it when the
-    /// others are lost as well.
+    /// Whether the coordinator is to be told the epoch now (REP-5). Every replica that recovery
+    /// might find has it then, and they are as many as needed. With fewer nothing can be
+    /// acknowledged. A lost replica still has all acknowledged bytes, and may be the only one that
+    /// is left when the others are lost as well.
     pub(crate) fn wants_record(&self, view: &View, now: Moment) -> bool {
         self.recorded < self.epoch
             && !self.recording

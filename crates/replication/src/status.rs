@@ -3,9 +3,9 @@
 use pluvio_units::{SegmentId, ServerId};
 use std::collections::BTreeMap;
 
-/// The places at backups that may have a replica of a segment: those of the segments' replicas,
-/// those that were given up and are kept until the segment is closed everywhere (REP-9), and those
-/// that are to be freed. And whether there is a replica that counts.
+/// The places at backups that may have a replica of a segment, and whether there is a replica that
+/// counts. They are those of the segments' replicas, those that were given up, and those that are
+/// to be freed. Places that were given up are kept until the segment is closed everywhere (REP-9).
 pub type Places = BTreeMap<(ServerId, SegmentId), bool>;
 
 /// How the replication of a master stands.

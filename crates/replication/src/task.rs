@@ -327,7 +327,7 @@ impl LogTask {
                     let header = Header::to(server);
                     match call(network, &address, header, &request, SMALL_LIMIT).await {
                         Ok(()) => true,
-                        // What another cluster's server has there is none of ours.
+                        // A replica of another cluster's server is none of ours.
                         Err(RpcError::Refused(refusal)) => {
                             refusal.fatal_kind() == Some(FatalKind::WrongCluster)
                         }

@@ -32,7 +32,7 @@ fn start_writers(cluster: &Cluster, count: u64, bytes: usize) -> Acknowledged {
         cluster.sim.spawn(cluster.master, "writer", async move {
             let key = format!("key {writer}");
             for version in 1.. {
-                // A full log ends the writer; what it was told stays true.
+                // A full log ends the writer; its earlier answers stay true.
                 let Ok(position) = append(&space, log, &key, version, bytes) else {
                     return;
                 };
@@ -340,7 +340,7 @@ fn a_server_of_another_cluster_is_given_up_and_asked_to_free_nothing() {
     assert!(writes > 0 && frees == 0, "{writes}, {frees}");
 }
 
-/// What it has under the same numbers is another master's, who may need it.
+/// Its replicas under the same numbers are another master's, which may need them.
 // shows: BACKUP-6
 #[test]
 fn a_backup_of_another_cluster_is_not_told_what_is_needed() {

@@ -91,7 +91,7 @@ fn zombie_reads(seed: u64) {
     );
 }
 
-// shows: LEASE-1, LEASE-2, SRV-1
+// shows: LEASE-1, LEASE-2, SRV-1, MASTER-4
 #[test]
 fn a_server_that_was_cut_off_shows_nothing_that_others_have_changed() {
     for seed in 0..8 {
@@ -217,6 +217,7 @@ fn what_has_replicas_is_not_recovered_to_a_server_that_keeps_none() {
     assert_eq!((served(3), served(4)), (Some(0), Some(0)));
 }
 
+// shows: MASTER-3
 #[test]
 fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
     let rig = Rig::of(6, 3, 3);
@@ -329,6 +330,7 @@ fn a_cut_of_a_tablet_that_its_owner_does_not_have_is_passed_over() {
 }
 
 /// Servers and tables of all clusters have the same ids.
+// shows: MASTER-1
 #[test]
 fn a_request_for_data_of_another_cluster_is_sent_back_to_the_coordinator() {
     let rig = Rig::of(10, 3, 2);
@@ -556,7 +558,7 @@ fn a_master_that_has_not_heard_of_a_restart_keeps_the_replicas_found_after_it() 
 
 /// Nobody reads what a crash could take back: a write that no backup has is in its master's
 /// memory, and a reader of it waits.
-// shows: EO-3, STORE-2
+// shows: EO-3, STORE-2, DURABLE-2, ANSWER-1, MASTER-2
 #[test]
 fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     for seed in 0..5 {

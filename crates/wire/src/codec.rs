@@ -67,8 +67,8 @@ pub trait Request: Body {
 pub enum Answer<T> {
     /// Nothing had to be waited for.
     Now(Result<T, Refusal>),
-    /// To be driven on the core that asked. Dropping it gives up waiting; what the request did
-    /// stays done.
+    /// To be driven on the core that asked. Dropping it gives up waiting; the request's effect
+    /// stays.
     Later(BoxFuture<'static, Result<T, Refusal>>),
 }
 

@@ -12,7 +12,8 @@ use pluvio_units::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the cluster thinks of a server (003 §7.3). A server that is gone for good is not listed.
+/// The state of a server as the cluster sees it [RAMCloud §7.3]. A server that is gone for good is
+/// not listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerState {
@@ -94,7 +95,7 @@ pub struct TabletSpec {
     pub since: SegmentId,
 }
 
-/// Are you alive? Sent by servers to a random other one, and by the coordinator (003 §7.2).
+/// Are you alive? Sent by servers to a random other one, and by the coordinator [RAMCloud §7.2].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ping {
     /// Who asks; 0 for clients.
@@ -106,14 +107,14 @@ request!(Ping => PingReply);
 /// I am alive.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PingReply {
-    /// Who answers; 0 for the coordinator and for servers that are not enlisted yet.
+    /// The server that answers; 0 for the coordinator and for servers that are not enlisted yet.
     pub server: ServerId,
     /// The server list it has.
     pub server_list: ServerListVersion,
     /// Whether it takes the asker for a member that is up (or cannot know). When not, the asker
-    /// must ask the coordinator before it serves anything more (003 §7.11).
+    /// must ask the coordinator before it serves anything more [RAMCloud §7.11].
     pub caller_is_member: bool,
-    /// The cluster of who answers; 0 for servers that are not enlisted yet.
+    /// The cluster of the process that answers; 0 for servers that are not enlisted yet.
     #[serde(default)]
     pub cluster: ClusterId,
 }
@@ -146,9 +147,9 @@ impl Fields for UpdateServerList {}
 request!(UpdateServerList => ());
 
 /// Own these tablets, which hold nothing yet. Answered once every log of the master is durably
-/// open, so that a crash afterwards can be recovered from. Refused as
-/// [`Stale`](crate::FatalKind::Stale) by a server that was told something newer of the table, or
-/// has given the tablet away: who still leads looks at what is stored, and asks with that.
+/// open, so that a crash afterwards can be recovered from. A server that was told something newer
+/// of the table, or has given the tablet away, refuses it as [`Stale`](crate::FatalKind::Stale). A
+/// coordinator that still leads looks at what is stored, and asks with that.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TakeTablets {
     /// The version of the metadata that says so.
@@ -201,7 +202,7 @@ pub struct Enlist {
     pub replaces: Option<ServerId>,
     /// Random number drawn once per process.
     pub attempt: u64,
-    /// What the list will say of it; `id` and `state` are ignored.
+    /// Its entry in the list; `id` and `state` are ignored.
     pub info: ServerInfo,
 }
 impl Fields for Enlist {}
@@ -340,7 +341,7 @@ request!(CreateTable => TableInfo);
 pub struct DropTable {
     /// Which.
     pub table: TableRef,
-    /// A table that there is stays; what was dropped before is waited for, and the answer is
+    /// An existing table stays. A drop that was begun before is waited for, and the answer is
     /// `NoSuchTable`.
     pub only_wait: bool,
 }
@@ -392,7 +393,7 @@ request!(GetLeader => GetLeaderReply);
 /// Which coordinator leads, as far as the one that answers knows.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct GetLeaderReply {
-    /// What the process that answers drew at its start.
+    /// The number that the answering process drew at its start.
     pub candidate: u64,
     /// Whether it leads itself, for sure.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -533,7 +534,7 @@ pub struct RecoveryStatus {
     /// were asked: the log was found complete, and cut into partitions.
     #[serde(default)]
     pub planning_us: u64,
-    /// What the recovery master did whose report came last. The others did their part meanwhile.
+    /// The work of the recovery master whose report came last. The others did their part meanwhile.
     #[serde(default)]
     pub last_partition: ReplayStats,
 }

@@ -1,10 +1,10 @@
-//! Where the coordinators are, and which of them leads: the one way in which servers and clients
-//! find it.
+//! Where the coordinators are, and which of them leads. Servers and clients find it in this one
+//! way.
 //!
-//! - LEADER-1: an address that failed, that answers that it does not lead, or for another cluster,
-//!   is left for another one: for the leader that it names, else for the next of the list; but one
-//!   that is about to take over is asked again. So whoever knows one coordinator that runs finds
-//!   the one that leads.
+//! - LEADER-1: an address is left for another one when it failed, does not lead, or answers for
+//!   another cluster. The next address is the leader that it names, else the next of the list. One
+//!   that is about to take over is asked again. So a process that knows one running coordinator
+//!   finds the leader.
 //!
 //! Not here: trying again. One call is one attempt; callers have their own pauses and limits.
 
@@ -143,6 +143,7 @@ mod tests {
         Address::from(name)
     }
 
+    // shows: LEADER-1
     #[test]
     fn addresses_that_fail_are_left_in_turn_and_named_leaders_are_tried_first() {
         let all = Coordinators::new(["a", "b", "c"].map(address).to_vec());
@@ -160,6 +161,7 @@ mod tests {
         assert_eq!(all.current(), address("a"));
     }
 
+    // shows: LEADER-1
     #[test]
     fn a_lone_coordinator_is_asked_again() {
         let one = Coordinators::new(vec![address("a")]);

@@ -39,9 +39,9 @@ macro_rules! payload_is {
 }
 pub(crate) use payload_is;
 
-/// The next objects of a table, from a place in the order of key hashes. Whoever enumerates from
-/// hash 0 to the end sees each object that is there all along exactly once (D6): an object's hash
-/// never changes, and each hash is passed exactly once.
+/// The next objects of a table, from a place in the order of key hashes. An enumeration from hash 0
+/// to the end sees each object that is there all along exactly once (D6). An object's hash never
+/// changes, and each hash is passed exactly once.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Enumerate {
     /// The table.

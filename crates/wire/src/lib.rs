@@ -2,17 +2,17 @@
 //!
 //! A message is an [`env::Frame`](pluvio_env::Frame): an opcode, a small `meta` part and a bulk
 //! `payload` that is never parsed on the way. `meta` of a request is a fixed header ([`Header`])
-//! and the message's fields; `meta` of a reply is a status byte and either the reply's fields or a
+//! and the message's fields. `meta` of a reply is a status byte and either the reply's fields or a
 //! [`Refusal`].
 //!
 //! Most messages have their fields in msgpack with their names ([`Fields`]). Reads and mutations of
 //! objects and their reply have fixed binary layouts, drawn in `objects.rs`.
 //!
 //! Invariants
-//! - WIRE-1: every reply says what its caller can do: use it, retry after a time, refresh its map,
-//!   see a reject rule that fired, or give up ([`Refusal`]).
-//! - WIRE-2: decoding is total: any bytes give a message or a [`Refusal`], never a panic, and
-//!   memory is only taken in proportion to the bytes that arrived.
+//! - WIRE-1: every reply says what its caller can do: use it, retry, refresh its map, see a reject
+//!   rule that fired, or give up ([`Refusal`]). A retry has a time to wait.
+//! - WIRE-2: decoding is total: any bytes give a message or a [`Refusal`], never a panic. Memory is
+//!   taken only in proportion to the bytes that arrived.
 //! - WIRE-3: opcode numbers, field names, codes and flags are never used again for something else.
 
 mod codec;

@@ -1,4 +1,5 @@
-//! Moving tablets between servers that live (003 fig. 2). `docs/migration.md` tells the whole way.
+//! Moving tablets between servers that live [RAMCloud fig. 2]. `docs/migration.md` tells the whole
+//! way.
 
 use crate::codec::{Fields, Request};
 use crate::control::{TableRef, TabletSpec};
@@ -76,7 +77,7 @@ pub struct MigrationStatus {
     pub from: ServerId,
     /// Who is to have it.
     pub to: ServerId,
-    /// What is happening, or why it was given up.
+    /// Its stage, or why it was given up.
     pub phase: String,
     /// Whether it has ended.
     pub done: bool,
@@ -126,7 +127,7 @@ pub enum TabletPart {
     /// Changes made since the copy began that were noted behind this number; those up to it are not
     /// asked for again.
     Changes(u64),
-    /// The tablet is served no more from now on; what changes there are behind this number.
+    /// The changes behind this number; from now on the tablet is served no more.
     LastChanges(u64),
     /// Results of operations and what clients have acknowledged, both from this one on, and the
     /// safe version. Of a frozen tablet only.

@@ -1,4 +1,4 @@
-//! Reads and mutations of objects and their reply: fixed layouts without names. What is absent
+//! Reads and mutations of objects and their reply: fixed layouts without names. An absent field
 //! costs nothing. Numbers are little endian.
 //!
 //! A request, one or many items, as `meta`:
@@ -47,8 +47,8 @@
 //! item of a batch without a sequence number has no identity. A single item without one is the
 //! operation of the header. `Mutation::hash` and `Get::hash` are not sent.
 //!
-//! A Redis SET of a 16-byte key and a 100-byte value takes 86 bytes of `meta` (48 are the header,
-//! 16 the key) and 100 bytes of payload. Its reply takes 21 bytes.
+//! A Redis SET of a 16-byte key and a 100-byte value takes 86 bytes of `meta` and 100 bytes of
+//! payload. The header has 48 bytes of the `meta`, the key 16. The reply takes 21 bytes.
 //!
 //! The fields of a reply, which stand behind its status byte:
 //!
@@ -73,8 +73,8 @@
 //! Invariants
 //! - WIRE-2 (decoding is total) holds here by construction: a message is checked once, whole, when
 //!   it arrives. Its items are then read again without a copy, and cannot fail.
-//! - WIRE-4: what this version does not know is refused in words, and never skipped: kinds, flags
-//!   and codes.
+//! - WIRE-4: kinds, flags and codes that this version does not know are refused in words, and never
+//!   skipped.
 
 mod check;
 mod cursor;

@@ -13,9 +13,9 @@ pub enum Role {
     Any,
 }
 
-/// The class of an operation. Each class has its own limit of requests in progress, so that one
-/// class cannot starve another: a data operation may wait for replication, replication waits for
-/// nobody (rule D) [RAMCloud §5.3].
+/// The class of an operation. Each class has its own limit of requests in progress, so one class
+/// cannot starve another. A data operation may wait for replication; replication waits for nobody
+/// (rule D) [RAMCloud §5.3].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Operations of clients on objects. May wait for `Replication`.
@@ -221,6 +221,7 @@ opcodes! {
 mod tests {
     use super::*;
 
+    // shows: WIRE-3
     #[test]
     fn every_opcode_is_found_by_its_number() {
         for op in Opcode::ALL {

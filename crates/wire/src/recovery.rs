@@ -1,4 +1,4 @@
-//! Crash recovery of a master (003 §7).
+//! Crash recovery of a master [RAMCloud §7].
 
 use crate::codec::{Fields, Request};
 use crate::control::TabletSpec;
@@ -9,7 +9,7 @@ use pluvio_units::{ClusterId, LogId, RecoveryId, ReplicationEpoch, SegmentId, Se
 use serde::{Deserialize, Serialize};
 
 /// Asks a backup which replicas of a crashed master it has. From then on the backup refuses
-/// writes of that master, whatever the server list says (003 §7.11).
+/// writes of that master, whatever the server list says [RAMCloud §7.11].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StartRecovery {
     /// The crashed master.
@@ -45,7 +45,7 @@ pub struct ReplicaInfo {
     pub primary: bool,
     /// Certified bytes.
     pub length: u32,
-    /// What the head's first entries say; only for heads that are open.
+    /// The content of the head's first entries; only for heads that are open.
     pub head: Option<HeadInfo>,
 }
 
@@ -64,9 +64,9 @@ pub struct HeadInfo {
     pub other_entries: u64,
     /// Whether anything follows these first entries: then all heads before it were closed.
     pub has_data: bool,
-    /// How many open replicas of this segment must be found before this one may end the log: 1, or
-    /// as many as an acknowledgement needed where the backup's machine was started anew since, so
-    /// that the newest writes may be missing.
+    /// How many open replicas of this segment must be found before this one may end the log. It is
+    /// 1, unless the backup's machine was started anew since. Then the newest writes may be
+    /// missing, and it is the number that an acknowledgement needed.
     pub copies: u8,
 }
 

@@ -1,4 +1,4 @@
-//! Why a request was not done, and what its caller can do about it.
+//! The reason why a request was not done, and what its caller can do about it.
 
 use core::fmt;
 use core::time::Duration;
@@ -111,7 +111,7 @@ pub enum Refusal {
     Fatal {
         /// What kind.
         kind: FatalKind,
-        /// What is wrong and what to do, for people.
+        /// The fault and its cure, for people.
         message: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Replicas: what masters ask of backups (003 §7.1, §7.4, §8).
+//! Replicas: what masters ask of backups [RAMCloud §7.1, §7.4, §8].
 
 use crate::codec::{Fields, Request, is_default};
 use crate::data::{payload_is, request};
@@ -79,7 +79,7 @@ pub struct IsReplicaNeeded {
     #[serde(default)]
     pub cluster: ClusterId,
     /// The backup that asks. A master whose server list does not show it yet may still count on the
-    /// former life of that server, whose replicas these are: it needs them.
+    /// former life of that server. It needs these replicas, which that life wrote.
     #[serde(default)]
     pub backup: ServerId,
     /// The segments, at most 1024.

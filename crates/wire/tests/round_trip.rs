@@ -96,6 +96,7 @@ fn a_payload_that_does_not_fit_its_lengths_is_refused() {
 }
 
 proptest! {
+    // shows: WIRE-2
     #[test]
     fn garbage_is_refused_without_panic(meta in proptest::collection::vec(any::<u8>(), 0..200), payload in proptest::collection::vec(any::<u8>(), 0..50)) {
         let frame = Frame { opcode: 1, meta: meta.into(), payload: payload.into() };

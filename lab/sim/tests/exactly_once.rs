@@ -24,7 +24,7 @@ fn cluster(seed: u64) -> (Sim, ProcessId, Client, Armed) {
     (sim, process.id, client, armed)
 }
 
-// shows: EO-1
+// shows: EO-1, MASTER-5
 #[test]
 fn a_retry_after_the_owner_crashed_is_answered_not_repeated() {
     for seed in 0..3 {

@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// What a retry of an executed operation is told, by whichever server has the tablet by then.
+    /// The answer to a retry of an executed operation, by whichever server has the tablet by then.
     fn kept(&mut self, mutation: &Mutation<'_>, hash: KeyHash) -> Option<Result<Outcome, Refusal>> {
         let id = mutation.id;
         if !id.is_some() {

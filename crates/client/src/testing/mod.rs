@@ -108,7 +108,7 @@ struct FakeTable {
 const COORDINATOR: &str = "coordinator";
 
 impl FakeCluster {
-    /// A cluster of so many servers; their ids are 1, 2, …
+    /// A cluster with this number of servers; their ids are 1, 2, …
     ///
     /// # Panics
     /// When `servers` is zero.
@@ -252,8 +252,8 @@ impl FakeCluster {
         }
     }
 
-    /// Another cluster takes the place of this one: empty, at the same addresses, with the same ids
-    /// of servers and, one after the other, of tables.
+    /// Another cluster takes the place of this one. It is empty and has the same addresses, the
+    /// same ids of servers and, one after the other, of tables.
     pub fn begin_anew(&self) {
         let mut state = self.state();
         state.cluster = state.cluster.next();

@@ -62,6 +62,7 @@ fn an_empty_batch_sends_nothing() {
     assert_eq!(cluster.sent().len(), before);
 }
 
+// shows: CLIENT-3
 #[test]
 fn requests_stay_within_the_limits_of_items_and_bytes() {
     let (cluster, client, table) = cluster(1);
@@ -155,7 +156,7 @@ fn a_batch_whose_reply_was_lost_is_not_executed_twice() {
     assert!(results.iter().all(Result::is_ok), "{results:?}");
 }
 
-// shows: EO-1
+// shows: EO-1, CLIENT-1
 #[test]
 fn items_keep_their_identity_when_they_are_sorted_anew() {
     let (cluster, client, table) = cluster(3);

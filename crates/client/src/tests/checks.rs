@@ -1,4 +1,4 @@
-//! What is refused before it is sent, and what a caller cannot choose.
+//! Requests that are refused before they are sent, and choices that a caller does not have.
 
 use super::mutations::step;
 use super::{cluster, shape};

@@ -50,7 +50,7 @@ enum What {
     Put(Bytes),
     Delete,
     Add(i64),
-    /// So many halves, and their text.
+    /// A number of halves, and their text.
     AddHalves(i64, String),
     Append(Bytes),
     SetRange(u64, Bytes),

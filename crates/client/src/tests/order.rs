@@ -1,5 +1,5 @@
-//! Mutations in order. The fake cluster numbers the writes of a table by their versions, so that
-//! versions show in which order mutations took effect, and whether one did twice.
+//! Mutations in order. The fake cluster numbers the writes of a table by their versions. So
+//! versions show the order in which mutations took effect, and whether one did twice.
 
 use super::{cluster, key_of, shape};
 use crate::sequence::BATCH_UNDER_WAY_MAX;

@@ -108,7 +108,7 @@ fn a_lost_reply_does_not_execute_an_operation_twice() {
     assert_eq!(ids[7], (client, 2, 2));
 }
 
-// shows: EO-1
+// shows: EO-1, CLIENT-1
 #[test]
 fn what_was_forwarded_keeps_its_identity_when_it_is_done_in_place() {
     let cluster = FakeCluster::new(2);
@@ -187,6 +187,7 @@ fn a_crash_is_only_a_delay() {
     );
 }
 
+// shows: CLIENT-2
 #[test]
 fn a_server_that_never_comes_back_ends_at_the_time_limit() {
     let (cluster, client, table) = cluster(2);
@@ -372,6 +373,7 @@ fn limits_are_checked_before_anything_is_sent() {
     assert_eq!(cluster.count_sent(Opcode::Mutate), 1);
 }
 
+// shows: LEADER-1
 #[test]
 fn another_coordinator_is_asked_when_one_is_silent_or_away() {
     let cluster = FakeCluster::new(1);
@@ -561,6 +563,7 @@ fn enumeration_can_go_on_after_an_error_and_without_values() {
     });
 }
 
+// shows: CLIENT-4
 #[test]
 fn local_operations_are_done_in_one_poll_without_a_message() {
     let cluster = FakeCluster::new(2);

@@ -1,5 +1,6 @@
-//! The promises of a [`MetadataStore`], as a test that runs against any of them: here against the
-//! stores of this crate, in `crates/cli/tests` against real servers of etcd and ZooKeeper.
+//! The promises of a [`MetadataStore`], as a test that runs against any of them. Here it runs
+//! against the stores of this crate, in `crates/cli/tests` against real servers of etcd and
+//! ZooKeeper.
 //!
 //! Give it a store that holds nothing. It panics at the first promise that is not kept.
 

@@ -6,9 +6,9 @@ use pluvio_env::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A map in memory. Clones are the same store: keep one outside of the simulated process and give
-/// it to the next incarnation, or, if it is [shared](MemoryStore::shared), to several at a time.
-/// Batches are "durable" at once.
+/// A map in memory. Clones are the same store. Keep one outside of the simulated process and give
+/// it to the next incarnation. If it is [shared](MemoryStore::shared), give it to several at a
+/// time. Batches are "durable" at once.
 #[derive(Clone)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,

@@ -1,10 +1,10 @@
 //! Where the coordinator keeps what it must not forget.
 //!
-//! A [`MetadataStore`] is a small ordered map of names to bytes with atomic batches that are
+//! A [`MetadataStore`] is a small ordered map of names to bytes. It has atomic batches that are
 //! applied only if one key still has a given value. The coordinator is its only user; the interface
-//! asks for no more than ZooKeeper, etcd and an embedded database all have [RAMCloud §9]. What
-//! makes several coordinators on one store safe is made of it in `lead`. [`conformance`] is the
-//! same test for all of them.
+//! asks for no more than ZooKeeper, etcd and an embedded database all have [RAMCloud §9]. `lead`
+//! makes several coordinators on one store safe with it. [`conformance`] is the same test for all
+//! of them.
 
 pub mod conformance;
 mod memory;
@@ -66,7 +66,7 @@ impl Change {
     }
 }
 
-/// What has to hold for a batch to be applied.
+/// The condition for a batch to be applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
     /// The key that is looked at.

@@ -6,14 +6,14 @@
 //! waits for the device, and pings must be answered meanwhile.
 //!
 //! Invariants
-//! - REDB-1: after any error the file is closed, and opened again by the next request. redb takes
-//!   the newest commit then that is whole in the file, so a batch whose commit failed is there as a
-//!   whole or not at all, and an acknowledged one is there. Opening overwrites what the file has
+//! - REDB-1: after any error the file is closed, and opened again by the next request. redb then
+//!   takes the newest commit that is whole in the file. So a batch whose commit failed is there as
+//!   a whole or not at all, and an acknowledged one is there. Opening overwrites what the file has
 //!   already, so on most file systems it needs no room.
 //! - REDB-2: what redb finds when it opens the file is on the device. After a sync that failed, the
 //!   kernel takes pages for written that are not, and later syncs succeed. A batch among them would
-//!   be found, acknowledged, and gone with the next loss of power, and the commit that redb adds
-//!   when it opens would make the file unreadable then. So the file is settled before it is opened.
+//!   be found, acknowledged, and gone with the next loss of power. The commit that redb adds when
+//!   it opens would make the file unreadable then. So the file is settled before it is opened.
 //!
 //! Threads: accesses go one after the other, under the lock of `File::database`.
 
@@ -72,9 +72,9 @@ impl RedbStore {
     /// Opens the store's file, or creates it; one that is empty is taken for new. Blocks on the
     /// disk; call it at start.
     ///
-    /// `settle` gives all that is in the file to the device, whatever the kernel takes for written
-    /// (REDB-2); a file that is not there is no error. It is called before each opening, and
-    /// refuses a file that another process has open.
+    /// `settle` gives the whole file to the device, whatever the kernel takes for written (REDB-2).
+    /// A missing file is no error. It is called before each opening, and refuses a file that
+    /// another process has open.
     ///
     /// # Errors
     /// The file is in use by another process, is no redb file, or cannot be read, settled or

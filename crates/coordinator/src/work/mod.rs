@@ -1,5 +1,5 @@
-//! The works of a coordinator. Each kind of `Work` has a file or folder: the request that leads to
-//! it, the changes of the state that it makes, and the task that does it.
+//! The works of a coordinator. Each kind of `Work` has a file or folder. It holds the request that
+//! leads to the work, its changes of the state, and the task that does it.
 
 mod assign;
 mod drop;

@@ -70,7 +70,7 @@ impl Operation {
         }
     }
 
-    /// Asks until it is answered, as a client does; what was done already is not done twice.
+    /// Asks until it is answered, as a client does; nothing is done twice.
     fn insist(self, cluster: &Cluster, to: ServerId) {
         match self {
             Self::Create | Self::Replace => {

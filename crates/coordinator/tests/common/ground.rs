@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A metadata store for simulated coordinators. Whatever is asked of it is answered at once:
-/// virtual time stands still meanwhile, so that a simulation on a real store is as deterministic as
-/// any other.
+/// A metadata store for simulated coordinators. Every request is answered at once. Virtual time
+/// stands still meanwhile, so a simulation on a real store is as deterministic as any other.
 pub trait Ground: Send + Sync {
     /// What one incarnation of a coordinator gets.
     fn open(&self, sim: &SimHandle, process: &ProcessEnv) -> (Env, Arc<dyn MetadataStore>);

@@ -2,8 +2,8 @@
 //!
 //! A scripted server enlists, follows its server list, takes and drops tablets, and "recovers" by
 //! waiting a little and reporting. Of each life, all other machines hold replicas of a log of two
-//! segments (its own machine too while the cluster has only one). What it owns is checked
-//! against the coordinator's map.
+//! segments (its own machine too while the cluster has only one). Its tablets are checked against
+//! the coordinator's map.
 
 #![allow(dead_code, reason = "not every test file uses every helper")]
 
@@ -92,7 +92,7 @@ impl Cluster {
         Self::with_coordinators(seed, options, 1, MemoryStore::new())
     }
 
-    /// So many coordinators on one store, and a client.
+    /// This number of coordinators on one store, and a client.
     pub fn with_coordinators(
         seed: u64,
         options: SimOptions,
@@ -105,7 +105,7 @@ impl Cluster {
         cluster
     }
 
-    /// So many coordinators on a ground, and a client.
+    /// This number of coordinators on a ground, and a client.
     pub fn on(
         seed: u64,
         options: SimOptions,
@@ -344,7 +344,8 @@ impl Cluster {
         self.ask(request).expect("the table is not refused")
     }
 
-    /// What the coordinator has stored, as one that starts now would see it; without who leads.
+    /// The stored state of the coordinator, as one that starts now would see it; without the
+    /// leader.
     pub fn stored(&self) -> BTreeMap<String, Bytes> {
         let mut all = self.ground.dump();
         all.remove("leader");
@@ -461,7 +462,7 @@ pub type Shared<T> = Arc<Mutex<T>>;
 /// The network of one process.
 pub type Net = Arc<dyn Network>;
 
-/// What a server says that comes anew, with this number of the attempt.
+/// The request of a server that comes anew, with this number of the attempt.
 pub fn enlist(attempt: u64, address: &str) -> Enlist {
     Enlist {
         protocol: PROTOCOL_VERSION,

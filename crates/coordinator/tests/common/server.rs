@@ -23,11 +23,11 @@ use std::time::Duration;
 /// How a machine's server behaves.
 #[derive(Clone, Debug, Default)]
 pub struct Behaviour {
-    /// What it does with the next requests to recover.
+    /// Its actions on the next requests to recover.
     pub on_recover: Vec<OnRecover>,
-    /// So many of the next requests to take tablets are put off.
+    /// The number of next requests to take tablets that are put off.
     pub takes_put_off: u32,
-    /// So many of the next requests to drop tablets are put off.
+    /// The number of next requests to drop tablets that are put off.
     pub drops_put_off: u32,
     /// Its objects have no replicas.
     pub volatile: bool,
@@ -37,7 +37,7 @@ pub struct Behaviour {
     pub live_bytes: u64,
     /// The open replicas it has are of this epoch.
     pub epoch: u32,
-    /// It never answers who asks for its replicas.
+    /// It never answers a request for its replicas.
     pub silent_backup: bool,
 }
 
@@ -52,7 +52,7 @@ pub enum OnRecover {
     Refuse,
 }
 
-/// What a server knows; begins anew with each life, except for `lives`.
+/// The knowledge of a server; begins anew with each life, except for `lives`.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     pub id: ServerId,
@@ -70,8 +70,8 @@ pub struct Server {
     /// When it was asked to recover.
     pub asked_to_recover: Vec<Moment>,
     pub cuts: Vec<KeyHash>,
-    /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more:
-    /// not from a request that comes late, nor from a recovery that ends.
+    /// Tables it was told to drop. Ids are never used again, so it takes nothing of them any more.
+    /// That includes a late request and a recovery that ends.
     pub dropped: BTreeSet<TableId>,
     /// The newest metadata that it was told something of a table from (COORD-12).
     pub told: BTreeMap<TableId, MetadataVersion>,

@@ -1,10 +1,10 @@
 //! The steps of a leading coordinator, counted, and its death at one of them.
 //!
-//! A step is a batch given to the metadata store, or a message to a server. Nothing else that a
-//! leader does can be seen by others but its answers to requests, and each of those follows such a
-//! step and precedes the next: a leader that dies after one and before the next may have answered
-//! or not. So whoever dies before and after every step has died everywhere. Whatever stores or
-//! tells something is a step by itself, without a list of places.
+//! A step is a batch given to the metadata store, or a message to a server. Beside its steps,
+//! others see only a leader's answers to requests, and each answer follows a step and precedes the
+//! next. A leader that dies between two steps may have answered or not. So a leader that dies
+//! before and after every step has died everywhere. Every batch and every message is a step by
+//! itself, without a list of places.
 
 use super::ground::Ground;
 use super::{Shared, lock};
@@ -47,7 +47,7 @@ struct Death {
 
 #[derive(Default)]
 struct Plan {
-    /// What is still to come, the next one first.
+    /// The deaths still to come, the next one first.
     deaths: VecDeque<Death>,
     /// Steps that were begun by those who may die next, since the death before.
     begun: u64,
@@ -83,7 +83,7 @@ impl Steps {
         lock(&self.0).died.len()
     }
 
-    /// What became of the last death of the plan, or of the first one that did not come to be.
+    /// The end of the last death of the plan, or of the first one that did not happen.
     pub fn fate(&self) -> Fate {
         let plan = lock(&self.0);
         match plan.deaths.front() {

@@ -39,7 +39,7 @@ pub enum AppendClass {
     /// live objects only when they are larger than those.
     Replace {
         /// Bytes of the objects replaced, as they would be with the versions of the new ones
-        /// (`Encoded::object_len_at`): what grows by its version alone is not refused.
+        /// (`Encoded::object_len_at`). So an object that grows by its version alone is not refused.
         old_bytes: u32,
         /// Bytes of the graves of the new ones. An object that grows by these alone may go beyond
         /// the limit, as far as there is memory beside the reserves. It leaves others as much as

@@ -200,8 +200,8 @@ impl SegmentWriter {
             let within = self.at as usize % SEGLET_BYTES;
             let (now, later) = bytes.split_at(bytes.len().min(SEGLET_BYTES - within));
             let seglet = self.seglets[self.at as usize / SEGLET_BYTES];
-            // SAFETY: this writer is the segment's only one, `at` is not below the appended
-            // length, and the seglet belongs to the segment until it is freed.
+            // SAFETY: this writer is the segment's only one, and `at` is at or above the appended
+            // length. The seglet belongs to the segment until it is freed.
             unsafe { self.memory.raw().write(seglet, within, now) };
             self.at += now.len() as u32;
             bytes = later;

@@ -154,10 +154,10 @@ impl<'c> Balance<'c> {
         })
     }
 
-    /// Whether the seglets of one memory node run out, and cleaning that would be due soon in any
-    /// case should begin, so that its logs need not take those of others. Never with twice as much
-    /// free as it begins at otherwise. A node with more live data than others would keep the
-    /// cleaner busy for ever.
+    /// Whether the seglets of one memory node run out. Then cleaning that is due soon in any case
+    /// should begin, so that its logs need not take those of others. Never with twice as much free
+    /// as it begins at otherwise. A node with more live data than others would keep the cleaner
+    /// busy for ever.
     fn part_low(&self, free_permille: u64, start_permille: u64) -> bool {
         free_permille < 2 * start_permille
             && self

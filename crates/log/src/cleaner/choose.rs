@@ -432,9 +432,9 @@ impl<'c> Choice<'c> {
         }
     }
 
-    /// Cost-benefit with the age of the segment [LSM-DRAM §3]: `(1 - u) * age / u`. For memory, `u`
-    /// is the live share of the memory the segment takes; for disk, that of its replica; for slots,
-    /// that of a full segment.
+    /// Cost-benefit with the age of the segment [LSM-DRAM §3]: `(1 - u) * age / u`. `u` is a live
+    /// share. For memory it is that of the memory the segment takes, for disk that of its replica,
+    /// for slots that of a full segment.
     fn score(&self, candidate: &Candidate, goal: Goal) -> f64 {
         let mut dead = candidate.dead_bytes(goal) as f64;
         if goal == Goal::Disk {

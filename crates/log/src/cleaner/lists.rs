@@ -5,8 +5,8 @@ use super::entries::Survivor;
 use std::sync::{Mutex, PoisonError};
 
 /// A new list has room for this many bytes of entries. An allocator gives a block of that size
-/// pages of its own, which cost nothing before they are written, and hands them back when the block
-/// is freed. glibc does so from 32 MiB on, whatever was freed before. Smaller ones it keeps.
+/// pages of its own. They cost nothing before they are written, and go back when the block is
+/// freed. glibc does so from 32 MiB on, whatever was freed before. Smaller ones it keeps.
 const FIRST_BYTES: usize = 32 << 20;
 
 /// Lists that no pass has, at most one for each pass that may go on at once.

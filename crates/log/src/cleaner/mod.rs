@@ -12,9 +12,9 @@
 //!
 //! - CLEAN-1: only closed, durable segments are cleaned, and only after every guard that was held
 //!   when they were closed is gone. So each of their entries has reached the index, or never will.
-//! - CLEAN-2: an entry that is not copied stays dead on disk. Before a digest drops its segment, or
-//!   the segment's bytes become shorter, each log is durable up to where it was at the pass's last
-//!   look for dead entries.
+//! - CLEAN-2: an entry that is not copied stays dead on disk. The pass notes where each log ends at
+//!   its last look for dead entries. Each log is durable up to there before a digest drops the
+//!   segment, or its bytes become shorter.
 //! - CLEAN-3: survivors are listed by a digest only when they are durable; the same digest stops
 //!   listing the segments they come from.
 //! - CLEAN-4: a pass takes all memory it needs before it copies anything, and not more than it
@@ -24,10 +24,10 @@
 //!   pass also drops it when that segment goes with the same digest or an earlier one of the same
 //!   log.
 //! - CLEAN-6: a survivor holds no copy of an object that the index was not swung to. Such a copy
-//!   would be dead on disk without a tombstone that names the survivor, and would come back to life
+//!   would be dead on disk without a tombstone that names the survivor. It would come back to life
 //!   once the newer version and its tombstone are gone.
 //! - CLEAN-7: when the memory of a cleaned segment is used again, nothing in it counts as live.
-//! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it: with them in
+//! - CLEAN-8: at any moment the bytes of a closed segment are a valid replica of it. With them in
 //!   the place of any replica, recovery finds the same.
 //! - CLEAN-9: every entry of a cleaned segment, also one that is left behind, has been compared
 //!   with its checksum, where entries have one. A bit that turned over in a length leads past
@@ -113,12 +113,12 @@ pub struct CleanerOptions {
     /// One or two levels.
     pub cleaning: Cleaning,
     /// Cleaning of memory begins when less than this share of it is free [LSM-DRAM §5.2], in
-    /// percent; or less than a part of what live objects leave, if that is less
+    /// percent. A part of what live objects leave counts instead, if that is less
     /// ([`Self::idle_percent`]).
     pub compact_free_percent: u32,
-    /// Below this share of free memory, combined passes alternate with compactions [LSM-DRAM §5.2]
-    /// when there are many tombstones, in percent; half of what compaction begins at, if that is
-    /// less.
+    /// Below this share of free memory, in percent, combined passes alternate with compactions when
+    /// there are many tombstones [LSM-DRAM §5.2]. Half of the share at which compaction begins
+    /// counts instead, if that is less.
     pub combine_free_percent: u32,
     /// Combined passes begin when the log on disk is within this share of its limit [LSM-DRAM
     /// §5.2], in percent of the limit.
@@ -127,17 +127,17 @@ pub struct CleanerOptions {
     /// percent. The more lies idle, the less dead data there is, and the more is copied for each
     /// byte gained.
     pub idle_percent: u32,
-    /// A segment with less dead data than this, in percent, is cleaned only when nothing else can
-    /// be [LSM-DRAM §7]: the copy costs more than it gains.
+    /// A segment with less dead data than this, in percent, is cleaned only as a last choice
+    /// [LSM-DRAM §7]. The copy costs more than it gains.
     pub dead_percent_min: u32,
     /// About as many bytes are scanned or copied by one step: 256 KiB are some 50 µs.
     pub slice_bytes: usize,
     /// Live bytes of one combined pass, as a multiple of a segment's size. More give a better
     /// sorting by age, and hold more memory until the pass is through.
     pub pass_segments_max: usize,
-    /// When the store is written little or not at all, and its log takes this share more memory
-    /// than what lives, in percent, it is cleaned to a quarter of that, and free memory goes back
-    /// to the system (`docs/memory.md`). `None` keeps every page.
+    /// How much more memory than live data, in percent, the log of an idle store may take. Above
+    /// it, a store that is written little or not at all is cleaned to a quarter of it. Free memory
+    /// goes back to the system then (`docs/memory.md`). `None` keeps every page.
     pub waste_percent: Option<u32>,
 }
 
@@ -262,10 +262,10 @@ impl Cleaner {
         self.step_from(self.next.fetch_add(1, Ordering::Relaxed), now_s)
     }
 
-    /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and there
-    /// is a thread at least for each part, the thread goes on with a pass of its own, over segments
-    /// of logs of part `thread % parts`; it sees to others when there is nothing to do for that
-    /// one, or when another part has much less free [Nibble §4.4, §12.1.1].
+    /// [`Self::step`] for the thread with this number, from 0 on. Where memory is divided and each
+    /// part has a thread, the thread goes on with a pass of its own. The pass is over segments of
+    /// logs of part `thread % parts` [Nibble §4.4, §12.1.1]. The thread sees to other parts when
+    /// that one has no work, or when another part has much less free.
     ///
     /// # Errors
     /// As [`Self::step`].

@@ -2,8 +2,8 @@
 //! takes much more than what lives.
 //!
 //! Nothing here happens on the way of a write, or while memory is short. A store that is busy being
-//! written keeps its memory: what it gave back it would soon have to fetch again, a page fault for
-//! every 4 KiB.
+//! written keeps its memory. It would soon have to fetch pages again that it gave back, a page
+//! fault for every 4 KiB.
 
 use super::choose::WASTE_PERCENT_MIN;
 use super::{CleanerOptions, Shared};

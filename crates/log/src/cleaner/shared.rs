@@ -1,5 +1,5 @@
-//! What all parts of the cleaner share: the log space, its owner's view of what lives, the options,
-//! and what passes do to heads and digests.
+//! The state that all parts of the cleaner share: the log space, its owner's view of live entries,
+//! and the options. Also the work of passes on heads and digests.
 
 use super::balance::Balance;
 use super::entries::{Mover, Scanner};
@@ -66,8 +66,8 @@ impl Shared {
                 members.unpublished && !members.leaving.is_empty()
             };
             if due {
-                // Refused when both emergency heads of this log are in use: the digest of one of
-                // them must become durable first, then a later step comes here again.
+                // Refused when both emergency heads of this log are in use. The digest of one of
+                // them must become durable first; then a later step comes here again.
                 let _tried_again_later = self.space.roll(log.id);
             }
         }

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A thread that takes an object out of the index sets its bit, behind that. So the cleaner sees
-//! from the bits alone what it may leave behind, and asks the index only about what it moves: of a
-//! segment it reads neither keys nor index lines of what is dead.
+//! from the bits alone which objects it may leave behind. It asks the index only about objects that
+//! it moves, and reads neither keys nor index lines of dead ones.
 //!
-//! - LOG-15: a bit is set only behind the moment at which nothing points to its object any more, by
-//!   somebody who has held a guard since before; all bits of a seglet are cleared when a segment
-//!   gets it. So a set bit tells of a death that is final. A clear bit leaves it open: the bit of a
-//!   dead object may come in a moment, or was lost.
+//! - LOG-15: a bit is set only after nothing points to its object any more, by a thread that has
+//!   held a guard since before. All bits of a seglet are cleared when a segment gets it. So a set
+//!   bit tells of a death that is final. A clear bit leaves it open: the bit of a dead object may
+//!   come in a moment, or was lost.
 //!
 //! What does not set bits: tombstones, which die by what they name, and what a segment has for
 //! itself. Memory that the system has not been asked for, or has back, reads as no bit set.
@@ -58,11 +58,11 @@ impl DeadBits {
     #[inline(always)]
     pub(crate) fn set(&self, entry: EntryRef) {
         let (word, bit) = self.word(entry);
-        // Acquire and release: a thread that sees this bit, or another one that was taken along,
-        // sees what came before it as well, the entry that took its object's place (CLEAN-2). In
-        // two steps, of which another thread's may take place between: then its bit is lost. A
-        // locked instruction instead would wait until the stores before it are out, and hold back
-        // whatever follows.
+        // Acquire and release: a thread that sees a bit also sees the entry that took its object's
+        // place (CLEAN-2). That holds for this bit and for others that were taken along. In two
+        // steps, of which another thread's may take place between: then its bit is lost. A locked
+        // instruction instead would wait until the stores before it are out, and hold back whatever
+        // follows.
         word.store(word.load(Ordering::Acquire) | bit, Ordering::Release);
     }
 

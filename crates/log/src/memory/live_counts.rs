@@ -15,8 +15,8 @@ struct Counts {
 
 /// See the module.
 pub(crate) struct LiveCounts {
-    /// One for each log; and behind those one more for each, which is changed under the lock of the
-    /// log's head only, and so without locked instructions.
+    /// One for each log, and behind those one more for each. The second one changes only under the
+    /// lock of the log's head, and so without locked instructions.
     counts: Box<[Counts]>,
     logs: usize,
 }

@@ -19,8 +19,8 @@ impl Packing {
         Self { whole_max }
     }
 
-    /// Where an entry of `len` bytes goes when the segment ends at `at`: there, or behind padding
-    /// when it is small and would cross a seglet border. Ascends with `at`.
+    /// The place of an entry of `len` bytes when the segment ends at `at`. It goes there, or behind
+    /// padding when it is small and would cross a seglet border. Ascends with `at`.
     pub(crate) fn place(self, at: u32, len: usize) -> u32 {
         let left = SEGLET_BYTES - at as usize % SEGLET_BYTES;
         if len > left && len <= self.whole_max {

@@ -53,8 +53,8 @@ impl SegletTable {
         let packed = u64::from(place.slot) << PLACE_SLOT_SHIFT
             | u64::from(place.log.0) << 16
             | u64::from(place.index);
-        // Relaxed: a reader comes here with an EntryRef that was published after these stores,
-        // by a lock or a release store of the thread that published it.
+        // Relaxed: a reader comes here with an EntryRef that was published after these stores. Its
+        // thread published it by a lock or a release store.
         self.word(seglet, SEGMENT_WORD)
             .store(place.segment.0, Ordering::Relaxed);
         self.word(seglet, PLACE_WORD)

@@ -24,8 +24,8 @@ enum Content<'g> {
 }
 
 impl EntryView<'_> {
-    /// A tombstone of no table with an empty key and version 0: seen in the place of a corrupt
-    /// entry, by a caller that goes on because its process only seems to run
+    /// A tombstone of no table with an empty key and version 0, in the place of a corrupt entry. A
+    /// caller sees it that goes on because its process only seems to run
     /// ([`LogSpace::set_corruption_hook`](crate::LogSpace::set_corruption_hook)).
     #[must_use]
     pub fn nothing() -> Self {
@@ -181,8 +181,8 @@ impl<'g> Entries<'g> {
         fits.then(|| unsafe { self.0.raw().bytes(seglet, within, len as usize, guard) })
     }
 
-    /// The object at `entry`, a reference that was found or appended under `guard`, and its length
-    /// in the log, if it is an object in one piece. [`Self::view`] reads others.
+    /// The object at `entry` and its length in the log, if it is an object in one piece. `entry`
+    /// was found or appended under `guard`. [`Self::view`] reads others.
     #[inline]
     pub(crate) fn object(
         self,
@@ -211,9 +211,9 @@ impl<'g> Entries<'g> {
         Some((object, total_len as u32))
     }
 
-    /// Version and value of the object at `entry`, a reference that was found or appended under
-    /// `guard`, and its length in the log, if it has this key, lies in one piece and has no graves.
-    /// [`Self::view`] reads others.
+    /// Version, value and length in the log of the object at `entry`, if it has this key, lies in
+    /// one piece and has no graves. `entry` was found or appended under `guard`. [`Self::view`]
+    /// reads others.
     #[inline(always)]
     pub(crate) fn value_of(
         self,
@@ -252,8 +252,8 @@ impl<'g> Entries<'g> {
         Some((front, key_at, bytes))
     }
 
-    /// The front of the object at `entry` if it is laid out as nearly all are, and where its key
-    /// begins; `left` bytes of its seglet come from `entry` on. Reads no byte of the value.
+    /// The front of the object at `entry` and the place of its key, if it has the usual layout.
+    /// `left` bytes of its seglet come from `entry` on. Reads no byte of the value.
     #[inline(always)]
     pub(crate) fn plain_front(
         self,
@@ -270,7 +270,7 @@ impl<'g> Entries<'g> {
         let front = if start[1] < 0x80 {
             PlainFront::of_short(start.first_chunk()?)
         } else {
-            // SAFETY: as in `view`: an entry whose length takes two bytes has more than 128, and
+            // SAFETY: as in `view`. An entry whose length takes two bytes has more than 128, and
             // lengths of two bytes make the front of an object a byte longer.
             start = unsafe { self.0.raw().piece(entry, PlainFront::LONG, guard) };
             PlainFront::of_long(start.first_chunk()?)
@@ -352,8 +352,8 @@ impl<'g> Entries<'g> {
         let (seglet, within) = LogMemory::split(entry);
         let left = SEGLET_BYTES - within;
         // SAFETY: the reference names an entry that was appended before, and the guard is older
-        // than its end. A few bytes behind a short entry may be touched only in a closed segment:
-        // the shortest object, tombstone or completion record has 13 bytes, and nothing else has a
+        // than its end. A few bytes behind a short entry may be touched only in a closed segment.
+        // The shortest object, tombstone or completion record has 13 bytes. Nothing else has a
         // reference while its segment is open.
         let start = unsafe {
             self.0

@@ -51,8 +51,8 @@ impl Seglets {
         let _first_one_counts = self.gate.set(gate);
     }
 
-    /// Takes seglets of a class, of this part of memory as long as there are some, and leaves at
-    /// least `leave` of the default pool behind.
+    /// Takes seglets of a class and leaves at least `leave` of the default pool behind. They are of
+    /// this part of memory as long as it has some.
     pub(crate) fn take(
         &self,
         class: SegletClass,

@@ -3,13 +3,15 @@
 //! A stream is what one log appends: its heads one after the other, and beside them the side
 //! segments that the cleaner writes survivors to. [`SinkDriver::step`] hands a bounded piece of
 //! each to a [`ReplicaSink`], and tells the log space of it: positions become durable, cleaned
-//! segments are freed. It keeps the order of `docs/log.md`: the next head begins before the last
-//! one is closed, a digest counts when the head before it is closed, and the log learns of nothing
-//! earlier than the sink.
+//! segments are freed. It keeps the order of `docs/log.md`:
 //!
-//! - SINK-1: at any moment, what the sink holds of each segment up to its last certified end, with
-//!   the digest of the oldest open head of each log, is a state that the log space was in, no older
-//!   than its durable positions.
+//! - the next head begins before the last one is closed;
+//! - a digest counts when the head before it is closed;
+//! - the log learns of nothing earlier than the sink.
+//!
+//! - SINK-1: at any moment, the sink holds a state that the log space was in, no older than its
+//!   durable positions. The state is each segment up to its last certified end, with the digest of
+//!   the oldest open head of each log.
 //! - SINK-2: bytes of a segment come in order and without gaps; none comes after the segment was
 //!   closed.
 //! - SINK-3: a segment is freed in the sink only when a digest that does not list it is durable

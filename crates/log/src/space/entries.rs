@@ -24,8 +24,8 @@ impl LogSpace {
         self.memory().entries().view(entry, Check::Structure, guard)
     }
 
-    /// [`Self::entry`] for a caller that writes what it reads elsewhere, with a checksum of its
-    /// own: compares the checksum too, where entries have one (not without replicas).
+    /// [`Self::entry`] for a caller that writes the entry elsewhere, with a checksum of its own. It
+    /// compares the checksum too, where entries have one (not without replicas).
     ///
     /// # Errors
     /// [`Corruption`]: log memory is broken; the process must stop.
@@ -49,9 +49,9 @@ impl LogSpace {
         self.memory().entries().object(entry, guard)
     }
 
-    /// Version and value of the object at `entry`, which was found or appended under `guard`, and
-    /// its length in the log, if it has this key, lies in one piece and has no graves.
-    /// [`Self::entry`] tells what anything else is.
+    /// Version, value and length in the log of the object at `entry`, if it has this key, lies in
+    /// one piece and has no graves. `entry` was found or appended under `guard`. [`Self::entry`]
+    /// reads anything else.
     #[must_use]
     #[inline(always)]
     pub fn value_of<'g>(
@@ -167,9 +167,9 @@ impl LogSpace {
         self.memory().entries().copy_value_again(old, new, guard);
     }
 
-    /// Where dead versions of an object lie when the one at `entry` dies, which has these graves:
-    /// its own segment and those of its graves that are on disk. `entry` was found under `guard`,
-    /// and its bucket is locked.
+    /// The segments with dead versions of an object when the one at `entry` dies, which has these
+    /// graves. They are its own segment and those of its graves that are on disk. `entry` was found
+    /// under `guard`, and its bucket is locked.
     #[must_use]
     pub fn dead_with(&self, entry: EntryRef, graves: Graves<'_>, guard: &EpochGuard<'_>) -> DeadIn {
         let own = self.position_of(entry, guard).1.segment;

@@ -1,10 +1,10 @@
 //! The log space of one master: all of its logs over one memory. What callers see of it.
 //!
 //! A facade: it owns [`Heads`] (append, head roll), through these [`Storage`] (memory, seglets,
-//! segments), and the cleaner's counters. `entries` has what callers do with entries that they
-//! found or appended, `replication` what they report about durability, and `corruption` what is
-//! done when memory does not hold what was written to it. `fault_injection` breaks memory, for
-//! tests and simulations; the feature of its name compiles it.
+//! segments), and the cleaner's counters. `entries` has the methods for entries that a caller found
+//! or appended, `replication` those for reports about durability. `corruption` acts when memory
+//! does not hold what was written to it. `fault_injection` breaks memory, for tests and
+//! simulations; the feature of its name compiles it.
 
 mod corruption;
 mod entries;
@@ -215,7 +215,7 @@ impl LogSpace {
     }
 
     /// Opens a new head now, so that its digest tells of every change, even when memory is full.
-    /// The commit of a side log and the cleaner need it, and callers that want a position after
+    /// The commit of a side log and the cleaner need it. So do callers that want a position after
     /// which everything lies in a new segment [RAMCloud §7]. Returns the end of the new head's
     /// first group.
     ///

@@ -98,8 +98,8 @@ impl LogSpace {
     /// not point into them any more. They are freed after the next digest; [`LogSpace::roll`]
     /// hurries it. Returns the ids that are not in the log.
     ///
-    /// Copies that the cleaner has made, or makes, of their entries stay on disk in survivors:
-    /// hold them ([`SideLog::hold`](crate::SideLog::hold)) until it is clear that they stay.
+    /// Copies that the cleaner makes of their entries stay on disk in survivors. So hold the
+    /// segments ([`SideLog::hold`](crate::SideLog::hold)) until it is clear that they stay.
     pub fn drop_committed(&self, log: LogId, segments: &[SegmentId]) -> Vec<SegmentId> {
         self.heads.log(log).drop_committed(segments)
     }

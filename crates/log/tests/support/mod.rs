@@ -41,9 +41,9 @@ impl Random {
     }
 }
 
-/// Sizes that fit badly: just above and below a seglet, the largest that may not cross a seglet's
-/// border, in stores that overwrite in place those that leave most of it unused, the smallest and
-/// the largest.
+/// Sizes that fit badly: the smallest, the largest, just above and below a seglet, and the largest
+/// that may not cross a seglet's border. In stores that overwrite in place, also those that leave
+/// most of a seglet unused.
 pub fn adversarial(random: &mut Random) -> usize {
     match random.below(10) {
         9 => 512 - 40 + random.below(80) as usize,
@@ -68,7 +68,7 @@ pub fn seeded(number: u64) -> Random {
     Random::new(number + seed * 1000)
 }
 
-/// So many steps, or as many as `PLUVIO_STEPS` says (`cargo xtask long-tests`).
+/// The usual number of steps, or the number that `PLUVIO_STEPS` says (`cargo xtask long-tests`).
 pub fn steps_or(usual: u64) -> u64 {
     match std::env::var("PLUVIO_STEPS") {
         Ok(steps) => steps.parse().expect("PLUVIO_STEPS is a number of steps"),
@@ -200,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Writes (`Some(len)`) or deletes (`None`) a key. Deleting what is not there gives `None`.
+    /// Writes (`Some(len)`) or deletes (`None`) a key. Deleting an absent key gives `None`.
     pub fn change(
         &self,
         log: LogId,

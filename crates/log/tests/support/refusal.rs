@@ -1,11 +1,11 @@
-//! A memory that has no seglets for those who ask, at chosen moments.
+//! A memory that gives no seglets at chosen moments.
 
 use pluvio_log::{LogSpace, SegletClass};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a log space's gate refuses, and what it refused.
+/// The seglets that a log space's gate refuses, and those that it refused.
 #[derive(Clone, Debug)]
 pub struct Refusal(Arc<Shared>);
 

@@ -140,8 +140,11 @@ impl Replication {
         moved
     }
 
-    /// The order rules of heads [RAMCloud §7.4]: open the next one with its first group, then
-    /// finish and close this one, then go on with the next.
+    /// The order of heads [RAMCloud §7.4]:
+    ///
+    /// 1. open the next one with its first group;
+    /// 2. finish and close this one;
+    /// 3. go on with the next.
     fn step_head(&mut self, log: LogId, random: &mut Random) -> bool {
         let progress = &mut self.logs[usize::from(log.0)];
         let next = progress.next_heads.front().cloned();

@@ -1,9 +1,15 @@
 //! Tablets that arrive: asking for all of them, replaying it, and reporting.
 //!
-//! Stages: *copy* the objects while the owner serves them; *follow* its changes until few are left;
-//! *freeze* and take the rest; *join* the side log to this master's log; *report*. A failure before
-//! the report ends the migration, and the owner serves on; after the report the coordinator
-//! decides.
+//! Stages:
+//!
+//! 1. *copy* the objects while the owner serves them;
+//! 2. *follow* its changes until few are left;
+//! 3. *freeze* and take the rest;
+//! 4. *join* the side log to this master's log;
+//! 5. *report*.
+//!
+//! A failure before the report ends the migration, and the owner serves on. After the report the
+//! coordinator decides.
 
 use super::ended::Ended;
 use crate::cancel::Cancellation;
@@ -25,10 +31,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// With so many changes left the tablet is frozen: copying them takes a few milliseconds.
+/// The tablet is frozen when no more changes than these are left: copying them takes a few
+/// milliseconds.
 const FEW_CHANGES: u64 = 256;
-/// Parts of changes after which the tablet is frozen however many are left: the owner's clients
-/// change as fast as we copy, and waiting longer makes it no better. What can be left is bounded by
+/// Parts of changes after which the tablet is frozen, however many are left. The owner's clients
+/// change as fast as we copy then, and waiting longer makes it no better. The rest is bounded by
 /// the notes (MOVE-4).
 const ROUNDS_MAX: u32 = 256;
 /// How long a frozen tablet may wait for the rest and for its replicas before it is given back.
@@ -110,8 +117,8 @@ impl Master {
     /// the coordinator. Asked again it tells how far it is.
     ///
     /// # Errors
-    /// `Retry` while something else occupies the tablet here, or address space for an index cannot
-    /// be had; fatal when it is served here, or the migration has ended. Nothing was started.
+    /// `Retry` while something else occupies the tablet here, or address space for an index is
+    /// missing. Fatal when it is served here, or the migration has ended. Nothing was started.
     pub fn receive_tablet(
         self: &Arc<Self>,
         core: CoreId,

@@ -1,7 +1,7 @@
 //! Which keys were changed while their tablet was copied.
 //!
-//! Notes have ascending numbers. The receiver asks for those behind a number, and by that says that
-//! it has all up to it; a key that is changed again gets a new number. So an answer may be lost and
+//! Notes have ascending numbers. The receiver asks for those behind a number, which says that it
+//! has all up to it. A key that is changed again gets a new number. So an answer may be lost and
 //! asked for again.
 
 use super::{NOTES_BYTES_MAX, NOTES_MAX};
@@ -65,7 +65,7 @@ impl ChangeNotes {
         }
     }
 
-    /// The notes behind this number, at most so many.
+    /// The notes behind the number `after`, at most `most`.
     pub(crate) fn behind(&self, after: u64, most: usize) -> Vec<(u64, ChangeNote)> {
         let notes = self.by_number.range(after.saturating_add(1)..);
         notes
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(keys(&notes, 2), [(3, b"a".to_vec())]);
     }
 
-    // shows: MIG-3
+    // shows: MIG-3, MOVE-2
     #[test]
     fn what_is_not_confirmed_can_be_asked_for_again() {
         let mut notes = ChangeNotes::default();
@@ -115,6 +115,7 @@ mod tests {
         assert_eq!((notes.len(), notes.bytes), (0, 0));
     }
 
+    // shows: MOVE-4
     #[test]
     fn notes_are_bounded_by_number_and_bytes() {
         let mut notes = ChangeNotes::default();

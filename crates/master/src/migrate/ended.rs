@@ -34,7 +34,7 @@ impl Ended {
 mod tests {
     use super::*;
 
-    // shows: MIG-7
+    // shows: MIG-7, MOVE-3
     #[test]
     fn what_has_ended_stays_ended_however_many_follow() {
         let mut ended = Ended::default();

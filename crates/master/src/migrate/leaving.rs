@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// About so many bytes are copied at a time: long enough for few messages, short enough for other
-/// requests to come in between.
+/// Bytes copied at a time, about: long enough for few messages, short enough for other requests to
+/// come in between.
 const PART_BYTES: usize = 1 << 20;
 /// Changes looked at for one part.
 const PART_CHANGES: usize = 8 << 10;
@@ -35,9 +35,9 @@ pub(crate) struct Leaving {
     table: Arc<EngineTable>,
     range: HashRange,
     notes: Mutex<ChangeNotes>,
-    /// The maps of before its phase was changed the last time, while somebody has them (MOVE-2):
-    /// those of before it was copied, then those of before it was frozen, which are the same and
-    /// more.
+    /// The maps that the last change of its phase replaced, while an operation has them (MOVE-2).
+    /// First these are the maps from before it was copied. Then they are those from before it was
+    /// frozen: the same ones and more.
     old: Mutex<OldMaps>,
     /// Of the frozen tablet; fixed, so that parts fit together.
     results: Mutex<Option<Arc<LeavingResults>>>,
@@ -89,7 +89,8 @@ struct Move {
 struct Inner {
     moves: BTreeMap<MigrationId, Move>,
     ended: Ended,
-    /// What this life of the server has given away: where later stays must begin anew (JOIN-1).
+    /// The ranges that this life of the server has given away: later stays there must begin anew
+    /// (JOIN-1).
     departed: BTreeMap<TableId, Vec<HashRange>>,
 }
 

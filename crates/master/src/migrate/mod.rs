@@ -1,11 +1,17 @@
-//! Moving a tablet to another server while it is served (003 fig. 2). `docs/migration.md` tells the
-//! whole way and why it survives crashes; here are the two ends of it: the tablet *leaves* its
-//! owner and *arrives* at the receiver.
+//! Moves a tablet to another server while it is served [RAMCloud fig. 2]. `docs/migration.md` tells
+//! the whole way and why it survives crashes. Here are its two ends: the tablet *leaves* its owner
+//! and *arrives* at the receiver.
 //!
-//! The receiver asks for everything: objects in the order of their hashes, what was changed
-//! meanwhile, and when little is left it lets the owner freeze the tablet, takes the rest and the
-//! results of operations, makes all of it durable in its own log, and reports to the coordinator.
-//! What comes is replayed as in a recovery.
+//! The receiver:
+//!
+//! 1. asks for the objects in the order of their hashes;
+//! 2. asks for the changes made meanwhile;
+//! 3. lets the owner freeze the tablet when little is left, and takes the rest and the results of
+//!    operations;
+//! 4. makes all of it durable in its own log;
+//! 5. reports to the coordinator.
+//!
+//! It replays everything as in a recovery.
 //!
 //! - MOVE-1: the owner serves the tablet until it freezes it, and from then on only if the
 //!   coordinator says that it stays. The receiver serves it only if the coordinator says that it is
@@ -16,12 +22,12 @@
 //! - MOVE-3: a migration that has ended here does not begin again, however late a request comes
 //!   ([`ended`]).
 //! - MOVE-4: notes are bounded ([`NOTES_MAX`], [`NOTES_BYTES_MAX`]); at the bound changes are
-//!   refused with "retry", so whoever changes faster than the receiver copies is slowed down.
-//! - MOVE-5: when the end of a migration is acknowledged, nothing is left to do for it: of a tablet
-//!   that has moved nothing is in the index, and no forgetting is under way that could meet it when
-//!   it comes back.
+//!   refused with "retry". So clients that change faster than the receiver copies are slowed down.
+//! - MOVE-5: when the end of a migration is acknowledged, nothing is left to do for it. The index
+//!   has nothing of a tablet that has moved. No forgetting is under way that could meet the tablet
+//!   when it comes back.
 //!
-//! What these, the store's and the coordinator's come to together:
+//! These, the store's and the coordinator's together give:
 //! - MIG-1: at no time do two servers serve the same key (MOVE-1).
 //! - MIG-2: when the new owner is stored, the whole tablet is durable on the receiver's log, and
 //!   the log's digest lists it (MASTER-3).

@@ -20,7 +20,8 @@ impl Master {
         let Some(local) = snapshot.get(&request.table) else {
             return Answer::Now(Err(Refusal::Refresh));
         };
-        // What is being replayed is not here yet, and may never be; what has left is still counted.
+        // A tablet that is being replayed is not here yet, and may never be. One that has left is
+        // still counted.
         let served = |t: &Tablet| t.phase.is_served();
         if !local.tablets.iter().all(served) {
             return Answer::Now(Err(Self::not_ready()));

@@ -140,7 +140,7 @@ impl Master {
     }
 }
 
-/// What to say of an operation that is neither executed nor answered.
+/// The refusal of an operation that is neither executed nor answered.
 fn not_executed(admission: &Admission) -> Refusal {
     match admission {
         Admission::InProgress => {

@@ -1,7 +1,7 @@
 //! Replies to items: the one door through which an outcome becomes a success (rule C).
 //!
-//! - REPLY-1: a success is made from a [`Durable`] outcome and nothing else, also for a read that
-//!   met a pending entry, for a retry, and for a change that changed nothing.
+//! - ANSWER-1: a success is made from a [`Durable`] outcome and nothing else. That includes a read
+//!   that met a pending entry, a retry, and a change that changed nothing.
 //!
 //! ```compile_fail,E0308
 //! use pluvio_mutation::{Outcome, Unfit};

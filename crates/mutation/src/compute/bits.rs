@@ -9,15 +9,14 @@
 //! ```
 //!
 //! A field is read and written through a window of 16 bytes from its first byte, as one big-endian
-//! number; bytes behind the value are 0. A width that there cannot be counts as the nearest that
-//! there can.
+//! number. Bytes behind the value are 0. A width out of range counts as the nearest one within it.
 
 use super::{NewValue, Step, grown};
 use crate::value::{BitAction, BitOverflow, BitStep, Output, Unfit};
 use pluvio_units::VALUE_MAX;
 
 /// Takes all steps in their order. A value that ends before the last field of a `Set` or `Add`
-/// grows to it, also when the number does not fit that field, as in Redis.
+/// grows to it. It grows even if the number does not fit that field, as in Redis.
 pub(super) fn change(steps: &[BitStep], current: Option<&[u8]>) -> Result<Step<'static>, Unfit> {
     let before = current.unwrap_or_default();
     let writing = steps.iter().filter(|s| s.action != BitAction::Get);
@@ -123,7 +122,7 @@ impl Field {
         }
     }
 
-    /// What the field holds after it was set to `number`.
+    /// The content of the field after it was set to `number`.
     fn fit_set(self, number: i64, overflow: BitOverflow) -> Option<i64> {
         let (low, high) = self.limits();
         // Redis takes a negative number for an unsigned field as a large one.
@@ -139,14 +138,15 @@ impl Field {
         self.fit(number, fits, above, overflow)
     }
 
-    /// What the field holds after `by` was added to `old`.
+    /// The content of the field after `by` was added to `old`.
     fn fit_sum(self, old: i64, by: i64, overflow: BitOverflow) -> Option<i64> {
         let (low, high) = self.limits();
         let sum = i128::from(old) + i128::from(by);
         self.fit(sum, (low..=high).contains(&sum), sum > high, overflow)
     }
 
-    /// What the field holds for `number`; `above` says on which side one that does not fit lies.
+    /// The content of the field for `number`. `above` says on which side a number lies that does
+    /// not fit.
     fn fit(self, number: i128, fits: bool, above: bool, overflow: BitOverflow) -> Option<i64> {
         let (low, high) = self.limits();
         match overflow {

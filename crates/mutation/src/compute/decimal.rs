@@ -29,7 +29,7 @@ const PLACES_MAX: i32 = TEXT_MAX as i32 + 64;
 /// Exponents are cut off here; all others are zero or too large whatever the digits say.
 const EXPONENT_MAX: i32 = 1_000_000;
 
-// What a sum stores can be added to again: a sign, a point and all digits fit.
+// A stored sum can be added to again: a sign, a point and all digits fit.
 const _: () = assert!(2 + WHOLE_DIGITS_MAX + SUM_PLACES <= TEXT_MAX as u32);
 const _: () = assert!(TEXT_MAX < VALUE_MAX);
 const _: () = assert!(EXPONENT_MAX > 2 * PLACES_MAX + WHOLE_DIGITS_MAX as i32);

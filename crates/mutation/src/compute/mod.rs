@@ -1,21 +1,20 @@
-//! What a change makes of a value, and what a read wants of one: computations on bytes.
+//! Computations on bytes: the value that a change makes, and the part of a value that a read asks
+//! for.
 //!
-//! The engine calls [`change`] under the lock of the object's bucket and then writes the result.
-//! It calls [`project`] on a value that it has found. This module owns nothing: `decimal` adds
-//! decimal text, `bits` works on fields of bits, `span` on parts of a value.
+//! The engine calls [`change`] under the lock of the object's bucket and then writes the result. It
+//! calls [`project`] on a value that it has found. This module owns nothing. `decimal` adds decimal
+//! text, `bits` works on fields of bits, `span` on parts of a value.
 //!
 //! Invariants
 //! - COMPUTE-1: every function gives a result for every input; none panics.
 //! - COMPUTE-2: a new value has at most [`VALUE_MAX`] bytes. No computation allocates more than a
 //!   small multiple of that, whatever an exponent or an offset says.
-//! - COMPUTE-3: a result depends on the arguments alone: neither on time nor on chance. So an
-//!   owner that computes a change again, after a recovery, computes the same.
-//!
-//! What shows COMPUTE-1, COMPUTE-2 and COMPUTE-3: `any_change_of_any_value_gives_a_result`.
+//! - COMPUTE-3: a result depends on the arguments alone: neither on time nor on chance. So an owner
+//!   that computes a change again after a recovery gets the same value.
 //!
 //! Pure functions; any thread.
 //!
-//! Not here: conditions, versions, old values as answers, what is written.
+//! Not here: conditions, versions, old values as answers, the write itself.
 
 mod bits;
 mod decimal;
@@ -26,7 +25,7 @@ use bytes::Bytes;
 use core::ops::Deref;
 use pluvio_units::VALUE_MAX;
 
-/// What a change makes of a value.
+/// The effect of a change on a value.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Step<'m> {
     /// This is the value from now on.
@@ -74,7 +73,7 @@ pub fn change<'m>(change: &Change<'m>, current: Option<&[u8]>) -> Result<Step<'m
     }
 }
 
-/// What `projection` wants of `value`.
+/// The part of `value` that `projection` asks for.
 pub fn project(projection: &Projection<'_>, value: &[u8]) -> Output {
     match *projection {
         Projection::Value => Output::Bytes(Bytes::copy_from_slice(value)),

@@ -186,6 +186,7 @@ fn any_offset(units: u64) -> impl Strategy<Value = u64> {
 }
 
 proptest! {
+    // shows: COMPUTE-1, COMPUTE-2, COMPUTE-3
     #[test]
     fn any_change_of_any_value_gives_a_result(
         current in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..40)),

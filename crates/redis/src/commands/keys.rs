@@ -15,8 +15,8 @@ use pluvio_client::{Change, Mutation, Outcome, Output, Projection, RejectRules, 
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 use std::collections::BTreeMap;
 
-/// Keys read in one step of MGET. What is held for its reply is known after each step, so it may be
-/// over its limit by the values of one step, 64 MiB.
+/// Keys read in one step of MGET. The size of its reply is known after each step. So it may exceed
+/// its limit by the values of one step, 64 MiB.
 const STEP_KEYS: usize = (64 << 20) / VALUE_MAX;
 
 /// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its

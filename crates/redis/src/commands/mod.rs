@@ -1,5 +1,8 @@
-//! What the commands do. A command is run by one of three kinds of code, which `table.rs` names:
-//! [`Now`] answers at once, [`Own`] concerns its own connection, [`Data`] works on the database.
+//! The code of the commands. `table.rs` names one of three kinds for each command:
+//!
+//! - [`Now`] answers at once;
+//! - [`Own`] concerns its own connection;
+//! - [`Data`] works on the database.
 
 mod bits;
 mod client;

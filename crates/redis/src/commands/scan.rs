@@ -1,8 +1,7 @@
 //! Going through all keys: SCAN, KEYS, RANDOMKEY.
 //!
-//! A cursor of SCAN is the hash of the next key, as a decimal number: it means the same on every
-//! server, for ever, and a scan that is carried to its end gives each key that was there all along
-//! exactly once.
+//! A cursor of SCAN is the hash of the next key, as a decimal number. It means the same on every
+//! server, for ever. A complete scan gives each key that was there all along exactly once.
 
 use super::CommandResult;
 use crate::database::DatabaseId;

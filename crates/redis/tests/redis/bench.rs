@@ -218,7 +218,7 @@ impl Connection {
         self.turns(100);
     }
 
-    /// Gives the service so many turns on its core without time passing.
+    /// Gives the service `count` turns on its core without time passing.
     pub fn turns(&mut self, count: u32) {
         let mut polls = 0;
         let serving = &mut self.serving;
@@ -246,7 +246,7 @@ impl Connection {
         })
     }
 
-    /// Takes so many replies, or fewer when the connection ends.
+    /// Takes this number of replies, or fewer when the connection ends.
     pub fn replies(&mut self, count: usize) -> Vec<Vec<u8>> {
         self.run_until(|bytes| split(bytes).len() >= count);
         let bytes = self.take();
@@ -285,7 +285,7 @@ pub fn encode<T: AsRef<[u8]>>(parts: &[T]) -> Vec<u8> {
     bytes
 }
 
-/// Cuts bytes into whole replies; what is left over is left out.
+/// Cuts bytes into whole replies; a rest is left out.
 pub fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut replies = Vec::new();
     while let Some(length) = length(bytes) {
@@ -320,8 +320,8 @@ fn length(bytes: &[u8]) -> Option<usize> {
     Some(whole)
 }
 
-/// Lets several connections work until each has so many replies, and takes them. Each is looked at
-/// only when it was woken.
+/// Lets several connections work until each has this number of replies, and takes them. Each is
+/// looked at only when it was woken.
 pub fn run_together(
     cluster: &FakeCluster,
     connections: &mut [Connection],

@@ -1,4 +1,4 @@
-//! What clients see when the cluster cannot do what they ask.
+//! The replies that clients see when the cluster cannot do what they ask.
 
 use crate::bench::{Bench, encode};
 use pluvio_client::testing::Fault;

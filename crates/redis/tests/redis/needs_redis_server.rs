@@ -300,6 +300,7 @@ const FIXED: &[&str] = &[
     "setex a 1",
 ];
 
+// shows: REDIS-3
 #[test]
 fn fixed_replies_are_the_same() {
     let real = RealServer::start();

@@ -75,6 +75,7 @@ fn likely() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    // shows: PARSE-1, PARSE-3
     #[test]
     fn any_cut_of_any_bytes_gives_the_same(
         bytes in likely(), places in prop::collection::vec(any::<prop::sample::Index>(), 0..20)
@@ -136,6 +137,7 @@ fn inline_commands_are_split_as_in_a_shell() {
     }
 }
 
+// shows: REDIS-3
 #[test]
 fn broken_framing_gives_the_errors_of_redis() {
     let long = [b'x'; 100];
@@ -162,6 +164,7 @@ fn broken_framing_gives_the_errors_of_redis() {
     }
 }
 
+// shows: PARSE-2
 #[test]
 fn what_is_too_large_is_skipped_and_the_stream_goes_on() {
     let argument = encode(&[&b"SET"[..], b"k", &[b'v'; 51], b"NX"]);
@@ -189,6 +192,7 @@ fn what_is_too_large_is_skipped_and_the_stream_goes_on() {
     );
 }
 
+// shows: PARSE-2, REDIS-4
 #[test]
 fn an_announced_gigabyte_takes_no_memory() {
     let mut parser = Parser::new(Limits::default());

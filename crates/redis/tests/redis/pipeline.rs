@@ -27,6 +27,7 @@ fn pass(bench: &Bench, c: &mut Connection, time: Duration) {
     c.settle();
 }
 
+// shows: REDIS-1, FLIGHT-1
 #[test]
 fn a_pipeline_is_answered_in_order_in_one_write() {
     for mut bench in [Bench::new(), Bench::local()] {
@@ -64,6 +65,7 @@ fn commands_on_different_keys_wait_together() {
     assert_eq!(bench.cluster.now() - start, Duration::from_millis(20));
 }
 
+// shows: REDIS-1, REDIS-2, CONN-1, FLIGHT-1, FLIGHT-2
 #[test]
 fn commands_on_one_key_and_commands_without_keys_keep_their_order() {
     let mut bench = Bench::new();
@@ -87,6 +89,7 @@ fn commands_on_one_key_and_commands_without_keys_keep_their_order() {
     assert!(bench.cluster.now() - start >= Duration::from_millis(100));
 }
 
+// shows: FLIGHT-3, REDIS-4
 #[test]
 fn the_number_of_commands_under_way_is_bounded() {
     let cluster = FakeCluster::new(3);
@@ -105,6 +108,7 @@ fn the_number_of_commands_under_way_is_bounded() {
     assert_eq!(cluster.now() - start, Duration::from_millis(200));
 }
 
+// shows: FLIGHT-3
 #[test]
 fn until_there_was_a_reply_replies_are_taken_for_large_ones() {
     let cluster = FakeCluster::new(1);
@@ -119,7 +123,7 @@ fn until_there_was_a_reply_replies_are_taken_for_large_ones() {
     pass(&bench, &mut c, latency);
     assert_eq!(cluster.count_sent(Opcode::Get), 32);
     assert_eq!(c.replies(100).len(), 100);
-    // A read of several keys counts as so many values. One of them may go beyond.
+    // A read of several keys counts as one value for each of them. One of them may go beyond.
     let mut c = bench.connect();
     for n in 0..5 {
         let keys = (0..20).map(|m| format!("k{n}-{m}"));
@@ -197,6 +201,7 @@ fn replies_that_land_together_are_sent_in_parts() {
     assert_eq!(crate::bench::split(&all).len(), 20);
 }
 
+// shows: CONN-3, REDIS-4
 #[test]
 fn a_peer_that_does_not_read_is_held_up_and_nothing_is_lost() {
     let mut bench = Bench::local();
@@ -234,6 +239,7 @@ fn a_peer_that_sends_and_shuts_down_still_gets_its_replies() {
     assert!(c.is_closed());
 }
 
+// shows: PARSE-3
 #[test]
 fn garbage_after_commands_is_answered_after_them() {
     let mut bench = Bench::new();

@@ -61,10 +61,10 @@ impl Machine {
     /// The servers that hold the open heads: no recovery finds the log complete without at least
     /// one of them, whichever other servers answer it. `None` while that cannot be said. (A stale
     /// replica of a head that lost one is no help to recovery once the coordinator has the epoch.
-    /// The next head counts too, as soon as one backup may have it: recovery needs no more beside
-    /// it than a closed replica of the first head that was lost, and nothing when the first one is
-    /// an emergency head, which it does not list. Of the next head no epoch is recorded, so nothing
-    /// fences a replica of it that was lost: that one may be all that recovery needs.)
+    /// The next head counts too, as soon as one backup may have it. Beside it, recovery needs only
+    /// a closed replica of the first head that was lost. It needs nothing when the first one is an
+    /// emergency head, which the next does not list. No epoch of the next head is recorded, so a
+    /// lost replica of it is not fenced. That one may be all that recovery needs.)
     pub(crate) fn witnesses(&self) -> Option<Vec<ServerId>> {
         let first = self.heads.front().filter(|id| self.digest == Some(**id))?;
         let first = self.segments.get(first)?;
@@ -87,8 +87,8 @@ impl Machine {
         id <= self.newest && self.segments.get(&id).is_none_or(|s| s.durably_closed)
     }
 
-    /// Whether a replica that `backup` found after a restart is still of use (003 §8). While our
-    /// list does not show that server, we may take the replica for one of those that its former
+    /// Whether a replica that `backup` found after a restart is still of use [RAMCloud §8]. While
+    /// our list does not show that server, we may take the replica for one of those that its former
     /// life has.
     pub(crate) fn is_needed(&self, backup: ServerId, id: SegmentId) -> bool {
         !self.view.list.is_up(backup)

@@ -1,5 +1,5 @@
-//! What one log does next: the order between its segments (003 §7.4), the choice of places, and
-//! what became durable. Decided here, without touching network, log or clock.
+//! What one log does next: the order between its segments [RAMCloud §7.4], the choice of places,
+//! and what became durable. Decided here, without touching network, log or clock.
 //!
 //! ```text
 //!  head N:    open ── data ─────────────────── close
@@ -60,8 +60,8 @@ pub(crate) enum WriteOutcome {
     Full(Moment),
     /// The backup does not have the replica, or cannot keep it: use another one.
     Useless,
-    /// Not done: another cluster's server has the place. Use another one, and leave alone what is
-    /// there.
+    /// Not done: another cluster's server has the place. Use another one, and leave that replica
+    /// alone.
     Foreign,
 }
 
@@ -430,8 +430,8 @@ impl Machine {
         }
     }
 
-    /// Closed heads leave; the digest of the oldest one that is left counts as soon as it is
-    /// durably open and the coordinator knows its epoch.
+    /// Closed heads leave. The digest of the oldest one left counts as soon as it is durably open
+    /// and the coordinator knows its epoch.
     fn step_digest(&mut self, actions: &mut Vec<Action>) {
         loop {
             let Some(first) = self.heads.front().copied() else {

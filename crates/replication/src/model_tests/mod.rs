@@ -1,11 +1,14 @@
-//! The machine against a model of backups and recovery, with messages that are lost, late and
-//! doubled, backups that crash and come back with what they had, and full disks.
+//! The machine against a model of backups and recovery. Messages are lost, late and doubled,
+//! backups crash and come back with their replicas, and disks are full.
 //!
-//! After every event, recovery is tried in the model with what all living backups have and a part
-//! of what dead ones left: it must find everything that is durable. It is also tried with random
-//! parts of that: then it may find the log incomplete, but must never take a wrong one for
-//! complete. And it is tried without those that the machine names as witnesses (LEASE-1): then it
-//! must not find the log complete.
+//! After every event, recovery is tried in the model:
+//!
+//! - With the replicas of all living backups and a part of those that dead ones left, it must find
+//!   everything that is durable.
+//! - With random parts of those, it may find the log incomplete, but must never take a wrong one
+//!   for complete.
+//! - Without the servers that the machine names as witnesses (LEASE-1), it must not find the log
+//!   complete.
 
 mod backup;
 mod order;
@@ -179,8 +182,8 @@ impl World {
         self.roll_from(emergency);
     }
 
-    /// Opens a head that lists the segments of the log, without some that were cleaned, and without
-    /// the head before it if that is an `emergency` head (LOG-10).
+    /// Opens a head that lists the segments of the log, without some that were cleaned. It leaves
+    /// out the head before it if that is an `emergency` head (LOG-10).
     fn roll_from(&mut self, emergency: bool) {
         let mut cleaned: Vec<SegmentId> = self
             .members()

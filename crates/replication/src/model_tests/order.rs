@@ -1,4 +1,4 @@
-//! What must have happened before something else is done, whatever recovery would find.
+//! The order in which things must be done, whatever recovery would find.
 
 use super::World;
 use super::backup::Frame;

@@ -93,8 +93,8 @@ fn what_is_in_a_head_is_acknowledged_while_its_successor_is_being_opened() {
             .values()
             .any(|b| b.frames.contains_key(&second))
     );
-    // What is in the second one has to wait: its opening is all of it that may be sent, and the
-    // first one is not closed.
+    // The content of the second one has to wait. Only its opening may be sent, and the first one is
+    // not closed.
     assert!(
         world
             .writes
@@ -214,7 +214,7 @@ fn a_replica_that_waits_for_space_is_not_told_while_another_takes_its_place() {
     assert!(!world.lacks_space());
 }
 
-/// What the new replica was to be completed with is not all when its backup has space again.
+/// The bytes that were to complete the new replica are not all when its backup has space again.
 #[test]
 fn a_side_segment_that_grew_while_its_new_replica_waited_for_space_is_closed_there_too() {
     let mut world = World::new(1, 4, 3, 2);
@@ -318,7 +318,7 @@ fn a_backup_is_a_witness_as_soon_as_it_may_have_the_next_head() {
 }
 
 /// LEASE-1. One backup has closed the first head and is gone, another one has the next head and is
-/// gone: who asks both needs nobody else, and what is left of the replicas is no help to the
+/// gone. A recovery that asks both needs no other, and the replicas that are left do not help the
 /// master.
 // shows: LEASE-1
 #[test]

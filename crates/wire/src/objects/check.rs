@@ -1,5 +1,5 @@
-//! What can be said of a read or a mutation without its object. A request that the wire cannot
-//! carry is refused here, so that its answer does not depend on where the object is.
+//! Checks of a read or a mutation that need no object. A request that the wire cannot carry is
+//! refused here, so that its answer does not depend on where the object is.
 
 use super::DECIMAL_BYTES_MAX;
 use crate::limits::{check_key, check_value};

@@ -125,7 +125,7 @@ fn key<'a>(from: &mut Reader<'a>, length: usize) -> Result<&'a [u8], Refusal> {
     Ok(key)
 }
 
-/// A length that has two bytes. What is longer is over its limit anyway, and is cut: the server
+/// A length that has two bytes. A longer one is over its limit anyway, and is cut: the server
 /// refuses it.
 fn short_len(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)

@@ -107,12 +107,14 @@ proptest! {
         prop_assert_eq!(got.iter().collect::<Vec<_>>(), sent);
     }
 
+    // shows: WIRE-1
     #[test]
     fn outcomes_come_back(items in results()) {
         let (meta, payload) = reply_bytes(&items);
         prop_assert_eq!(Outcomes::decode(&meta, payload), Ok(Outcomes { items }));
     }
 
+    // shows: WIRE-2
     #[test]
     fn any_bytes_are_a_message_or_a_refusal(
         mut meta in bytes(200), payload in bytes(50), count in 0u16..4, kind in 0u8..9, flags: u8
@@ -125,6 +127,7 @@ proptest! {
         look_at(&Frame { opcode: 10, meta: meta.into(), payload: payload.into() });
     }
 
+    // shows: WIRE-2
     #[test]
     fn damaged_messages_are_messages_or_refusals(
         owned in mutations(), reads in gets(), items in results(),
@@ -232,6 +235,7 @@ fn refused(sent: &Mutation<'_>, change: impl FnOnce(&mut Vec<u8>)) -> Refusal {
         .expect_err("the change is to be refused")
 }
 
+// shows: WIRE-4
 #[test]
 fn what_is_not_known_is_refused_in_words() {
     let unknown = |refusal: Refusal, words: &[&str]| {

@@ -27,7 +27,7 @@ use struck::At;
 
 type Cluster = struck::Cluster<Message>;
 
-// shows: EO-1, EO-2, MIG-4
+// shows: EO-1, EO-2, MIG-4, MOVE-2, MOVE-5
 #[test]
 fn a_tablet_moves_under_load_and_back_and_nothing_is_lost_or_doubled() {
     for seed in 0..3 {
@@ -97,7 +97,7 @@ fn the_owner_is_killed_at_every_message() {
     strike_at_every_message(Victim::Owner);
 }
 
-// shows: LEAVE-2
+// shows: LEAVE-2, MIG-2
 #[test]
 fn the_receiver_is_killed_at_every_message() {
     strike_at_every_message(Victim::Receiver);
@@ -110,6 +110,7 @@ fn the_coordinator_is_killed_at_every_message() {
 
 /// The receiver does not reach the owner for longer than a migration may take: the tablet stays,
 /// and moves later.
+// shows: MOVE-1
 #[test]
 fn a_tablet_that_is_not_copied_in_time_stays_and_moves_later() {
     let _marks = pluvio_units::Marks::to_reach(&["migration-given-up"]);
@@ -250,7 +251,7 @@ fn versions_grow_over_deletes_moves_and_crashes() {
 
 /// Entries of an earlier ownership never come back: the log of the server that had the tablet
 /// before has objects that were deleted elsewhere, and nothing in it says so.
-// shows: MIG-6
+// shows: MIG-6, JOIN-1
 #[test]
 fn what_was_deleted_elsewhere_stays_deleted_when_its_first_owner_crashes() {
     for seed in 0..3 {
@@ -269,7 +270,7 @@ fn what_was_deleted_elsewhere_stays_deleted_when_its_first_owner_crashes() {
 }
 
 /// The same, when the tablet came back to its first owner by a recovery.
-// shows: MIG-6
+// shows: MIG-6, JOIN-1
 #[test]
 fn what_was_deleted_elsewhere_stays_deleted_when_its_recovery_master_had_it_before() {
     let mut came_back = 0;

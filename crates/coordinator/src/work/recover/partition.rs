@@ -24,9 +24,9 @@ fn share(amount: u64, part: Width, whole: u64) -> u64 {
     u64::try_from(u128::from(amount) * part.min(whole) / whole).expect("a part is not more")
 }
 
-/// What each tablet is expected to hold: its share, by width, of what the server had of the table,
-/// whether or not the rest is still to be recovered. Tables that the statistics do not name share
-/// what they sum up.
+/// The expected content of each tablet: its share, by width, of the server's part of the table. It
+/// does not matter whether the rest is still to be recovered. Tables that the statistics do not
+/// name share what they sum up.
 fn loads(tablets: &[TabletSpec], stats: &Stats, had: &Had) -> Vec<Load> {
     let sum = |wanted: &dyn Fn(&TableId) -> bool| -> u64 {
         let widths = had.iter().filter(|(table, _)| wanted(table));

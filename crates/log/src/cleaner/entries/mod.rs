@@ -298,10 +298,10 @@ impl<'c> Scanner<'c> {
         })
     }
 
-    /// Forgets objects that were taken for living and that the index does not point to: their bits
-    /// were lost, or are about to be set (LOG-15). Asks only if more was taken for living than
-    /// counts as living in their segments. Gives whether there were any. Looks at a whole pass at
-    /// once: to be called only when nothing would be gained otherwise.
+    /// Forgets objects that were taken for living without a place in the index. Their bits were
+    /// lost, or are about to be set (LOG-15). Asks only if more was taken for living than counts as
+    /// living in their segments. Gives whether there were any. Looks at a whole pass at once. It is
+    /// called only when nothing would be gained otherwise.
     pub(super) fn forget_dead(
         &self,
         live: &mut Vec<Survivor>,

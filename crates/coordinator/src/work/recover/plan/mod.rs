@@ -1,25 +1,25 @@
 //! Log reconstruction: from what backups have to what must be replayed [RAMCloud §7.4]. Pure.
 //!
 //! A master has several logs. Each has at least one open head at any time, whose digest lists all
-//! segments of that log; a head is closed only after its successor is open on all its replicas,
-//! and gets data only after its predecessor is closed on all of its replicas. So, per log:
+//! segments of that log. A head is closed only after its successor is open on all its replicas. It
+//! gets data only after its predecessor is closed on all of its replicas. So, per log:
 //!
 //! 1. Stale replicas are put aside: open ones whose segment lost a replica later, or that are
 //!    older than such a segment [RAMCloud §8]. A closed replica is complete and never stale.
 //! 2. Open replicas of heads that something shows to have been closed are put aside (COORD-8). A
-//!    backup may lose what it has confirmed: where writes are only buffered, a loss of power can
-//!    turn a closed frame into the open one it was before.
+//!    backup may lose bytes that it has confirmed. Where writes are only buffered, a loss of power
+//!    can turn a closed frame into the open one it was before.
 //! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no
 //!    data yet.
 //! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
 //! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the
-//!    log only when as many are there as an acknowledgement needed; one that lost nothing ends it
-//!    alone, and shorter ones are not read then. Where each may lack some, the longest is read
-//!    (COORD-10).
+//!    log only when as many are there as an acknowledgement needed. A replica that lost nothing
+//!    ends it alone, and shorter ones are not read then. Where each may lack some, the longest is
+//!    read (COORD-10).
 //!
-//! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says
-//! what no master has, heads of one segment with different digests, a segment that is of another
-//! log than its digest. Without them something is missing.
+//! Answers that contradict themselves or each other are no evidence (COORD-9). Such are a head with
+//! claims that no master makes, heads of one segment with different digests, and a segment outside
+//! its digest's log. Without them something is missing.
 //!
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
@@ -150,7 +150,7 @@ struct Head<'a> {
     believed: bool,
 }
 
-/// What all backups together say about the heads of one log.
+/// The heads of one log, as all backups together know them.
 #[derive(Default)]
 struct Heads<'a> {
     /// Open replicas that are not stale, by the backups that have them.
@@ -321,8 +321,9 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What every open replica of a head has at least that may be read (COORD-10): the length of
-    /// the shortest that lost nothing; when each of them may have, that of the longest.
+    /// The least length of every open replica of a head that may be read (COORD-10). It is that of
+    /// the shortest replica that lost nothing. When each may have lost some, it is that of the
+    /// longest.
     fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
         let replicas = self.replicas.get(&head).into_iter().flatten();
         let heads: Vec<&ReplicaInfo> = replicas
@@ -345,9 +346,9 @@ impl<'a> Sources<'a> {
             .filter(|(_, _, replica)| usable(replica))
             .copied()
             .collect();
-        // Each replica of an open head has all that was acknowledged, unless its disk lost the end
-        // of it: in a power loss where writes are only buffered, or to damage. So those that lost
-        // nothing come first, then the longest; closed ones are whole.
+        // Each replica of an open head has all acknowledged bytes, unless its disk lost the end of
+        // it. A power loss where writes are only buffered does that, and damage does. So those that
+        // lost nothing come first, then the longest; closed ones are whole.
         sources.sort_by_key(|(ready_us, backup, replica)| {
             let missing = match replica.closed {
                 true => 0,

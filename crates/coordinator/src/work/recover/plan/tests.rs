@@ -391,8 +391,8 @@ fn what_lost_its_end_is_not_read_where_a_replica_lost_nothing() {
         backup(2, vec![filled(3, &[3])]),
     ]);
     assert_eq!(found, [(3, vec![2])]);
-    // As long as one that lost nothing, or longer: it has all that was acknowledged, but what it
-    // has more of is not worth a doubt.
+    // As long as one that lost nothing, or longer. It has all acknowledged bytes, but its further
+    // bytes are not worth a doubt.
     let long = doubtful(filled(3, &[3]));
     let longer = ReplicaInfo {
         length: long.length + 1,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 /// A master that keeps the order rules, with replicas on backups that may be lost at any time.
 #[derive(Debug)]
 struct Model {
-    /// What was acknowledged to clients is `acknowledged` bytes of `head`.
+    /// The first `acknowledged` bytes of `head` were acknowledged to clients.
     replicas: Vec<Stored>,
     head: u64,
     digest: Vec<u64>,
