@@ -6,11 +6,11 @@
 //! Invariants:
 //! - FORMAT-1: decoding is total. Every function that reads bytes returns a typed error for any
 //!   input and never panics, because the input may come from a rotten disk.
-//! - FORMAT-2: what was encoded decodes to the same value, and nothing else decodes to it: varints
-//!   are canonical, bodies have no slack bytes, unused bits are zero. Sums of format versions 1 and
-//!   2 are the exception: they are read, and written otherwise.
-//! - FORMAT-3: an entry's checksum covers its kind, its length and its body, so that no single
-//!   flipped bit of a segment passes: padding, which has no checksum, must be all zero.
+//! - FORMAT-2: encoded bytes decode to the same value, and no other bytes decode to it. Varints are
+//!   canonical, bodies have no slack bytes, unused bits are zero. Sums of format versions 1 and 2
+//!   are the exception: they are read, and written otherwise.
+//! - FORMAT-3: an entry's checksum covers its kind, its length and its body. Padding has no
+//!   checksum and must be all zero. So no single flipped bit of a segment passes.
 //! - FORMAT-4: a group is seen whole or not at all.
 //!
 //! Everything here is a pure function or a plain value and may be used from any thread.

@@ -15,7 +15,7 @@ pub struct TableStat {
 }
 
 /// Live data of all tables of a master when a head was opened [RAMCloud §7.4]. It stands in every
-/// head of every log and is always about the whole master: of several, the one in the segment with
+/// head of every log and is always about the whole master. Of several, the one in the segment with
 /// the largest id is the newest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableStats {

@@ -2,7 +2,7 @@
 //! replicas.
 //!
 //! In such a space ([`LogOptions::in_place`](crate::LogOptions)) the value of an object may change
-//! as long as the index points to it; everything before the value never does.
+//! as long as the index points to it. Everything before the value never changes.
 //!
 //! Such a value begins with [`VALUE_HEAD_BYTES`] of the owner's. The head and the rest are accessed
 //! as parts of their own, and each is cut where a seglet ends:
@@ -19,10 +19,10 @@
 //!
 //! - LOG-12: the value of such an object is stored and read by accesses that may race only, from
 //!   its publication until its memory is free. Nobody takes a slice of it.
-//! - LOG-13: a thread that overwrites a value holds the lock of its bucket and lets readers know by
-//!   the bucket's version, from before the first part until after the last.
-//!   So does a thread that points the index to a copy, after it has taken the value again. A change
-//!   during the copy is kept so, wherever borders cut the two.
+//! - LOG-13: a thread that overwrites a value holds the lock of its bucket. It lets readers know by
+//!   the bucket's version, from before the first part until after the last. So does a thread that
+//!   points the index to a copy, after it has taken the value again. A change during the copy is
+//!   kept so, wherever borders cut the two.
 
 use super::LogMemory;
 use super::log_bytes::LogBytes;
@@ -124,8 +124,8 @@ impl Overwritable for MutableObject<'_> {
 
     #[inline(always)]
     fn overwrite(&self, head: &[u8; VALUE_HEAD_BYTES], rest: &[u8]) {
-        // SAFETY: nobody takes a slice of the value of such an object (LOG-12), its first copy was
-        // written before the index pointed to it, and the bucket's lock keeps other writers away
+        // SAFETY: nobody takes a slice of the value of such an object (LOG-12). Its first copy was
+        // written before the index pointed to it. The bucket's lock keeps other writers away
         // (LOG-13).
         unsafe {
             self.head.store_array(head);
@@ -244,8 +244,8 @@ impl<'g> Entries<'g> {
             if len > left {
                 return None;
             }
-            // SAFETY: below the appended length and under the guard, as in `view`; and `len` bytes,
-            // no more than there are before the value, never change (LOG-12).
+            // SAFETY: below the appended length and under the guard, as in `view`. And `len` bytes,
+            // at most those before the value, never change (LOG-12).
             let bytes = unsafe { self.0.raw().bytes(seglet, within, len, guard) };
             match Object::front(bytes) {
                 Ok(front) => break front,

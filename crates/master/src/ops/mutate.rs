@@ -27,9 +27,9 @@ const RESULTS_RETRY: Duration = Duration::from_millis(5);
 
 impl Master {
     /// Changes objects; answers when that is durable, one result an item. Each item succeeds or
-    /// fails by itself; an `ordered` batch ends with the first item that is refused, and has as
-    /// many results as items were looked at. An item of it is put off while one before it rests on
-    /// another log: logs become durable in any order.
+    /// fails by itself. An `ordered` batch ends with the first item that is refused, and has one
+    /// result for each item that was looked at. An item of it is put off while one before it rests
+    /// on another log: logs become durable in any order.
     pub fn mutate<'m>(
         self: &Arc<Self>,
         log: LogId,
