@@ -160,8 +160,8 @@ impl Backup {
         all.map(frame).collect()
     }
 
-    /// Runs `work` as a task of its own, so that it ends even when whoever asked has gone: an
-    /// I/O must not be cut off between the disk and our picture of it.
+    /// Runs `work` as a task of its own, which ends even when the caller has gone. An I/O must not
+    /// be cut off between the disk and our picture of it.
     pub(crate) async fn detached<T: Send + 'static>(
         &self,
         core: CoreId,
@@ -170,7 +170,7 @@ impl Backup {
     ) -> Result<T, Refusal> {
         let (done, wait) = oneshot::channel();
         self.0.env.tasks.spawn(core, name, async move {
-            // Whoever asked may have gone; what was done stays done.
+            // The caller may have gone; the work stays done.
             drop(done.send(work.await));
         });
         wait.await.unwrap_or_else(|_| {

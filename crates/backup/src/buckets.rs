@@ -1,4 +1,4 @@
-//! Sorting the entries of one replica by recovery partition (003 §7.5, §7.6), and reading what the
+//! Sorts the entries of one replica by recovery partition [RAMCloud §7.5, §7.6], and reads what the
 //! first entries of a head say. Pure functions over bytes.
 
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! Freeing replicas that nobody needs (003 §8): of masters that left the cluster, and those from a
-//! former life of this server that their masters have replaced.
+//! Frees replicas that nobody needs [RAMCloud §8]. Some belong to masters that left the cluster,
+//! others are from a former life of this server and their masters have replaced them.
 
 use crate::backup::Backup;
 use crate::frame::{Frame, ReplicaKey};

@@ -1,18 +1,18 @@
 //! The backup: replicas of other servers' segments, in frames on this server's disk.
 //!
-//! A [`Backup`] answers the operations of role `Backup`: masters write, close and free replicas;
-//! after a crash the coordinator asks what is there, and recovery masters fetch the entries, sorted
-//! by partition. `docs/backup.md` tells the whole story.
+//! A [`Backup`] answers the operations of role `Backup`. Masters write, close and free replicas.
+//! After a crash the coordinator asks which replicas it has, and recovery masters fetch the
+//! entries, sorted by partition. `docs/backup.md` tells the whole story.
 //!
 //! Invariants
 //! - BACKUP-1: the certified length of a frame covers only bytes that were written before it, and
 //!   only grows. A write that fails half way, for a full disk or a crash, changes nothing that
 //!   counts.
 //! - BACKUP-2: a replica that replaces a lost one is invisible until its first write without
-//!   `rewriting`: it grows in a file of its own, which is renamed when complete and thrown away at
+//!   `rewriting`. It grows in a file of its own, which is renamed when complete and thrown away at
 //!   a restart.
-//! - BACKUP-3: writes are idempotent and late copies of them do no harm: bytes are compared by
-//!   position, an older replication epoch is refused, and a freed replica is not opened again.
+//! - BACKUP-3: writes are idempotent, and late copies of them do no harm. Bytes are compared by
+//!   position, an older replication epoch is refused, and a freed replica stays freed.
 //! - BACKUP-4: once recovery of a master has started here, none of its writes and frees changes
 //!   anything.
 //! - BACKUP-5: only masters that the server list shows as up may write.
@@ -22,19 +22,20 @@
 //! - BACKUP-8: whoever waits for recovery data gets it from the read it waits for, even when the
 //!   buffer is too small to keep it. So a small buffer makes recovery slow, never stuck.
 //! - BACKUP-9: open frames, frame bytes, recovery data and remembered frees are bounded.
-//! - BACKUP-10: a `synced` write is answered when data and header are on the device; a header that
-//!   closes or completes a replica is written only after its data is there.
-//! - BACKUP-11: an open head whose newest header was not synced and comes from an earlier start of
-//!   the machine is offered as doubtful: with how many replicas of it recovery must find.
+//! - BACKUP-10: a `synced` write is answered when data and header are on the device. A header that
+//!   closes or completes a replica is written after its data is there.
+//! - BACKUP-11: an open head is doubtful if its newest header was not synced and comes from an
+//!   earlier start of the machine. It is offered with the number of its replicas that recovery must
+//!   find.
 //! - BACKUP-12: the last write to an open, synced frame is left out only when a part of it never
-//!   reached the device; one that is there and damaged makes the frame damaged.
+//!   reached the device. A last write that is complete and damaged makes the frame damaged.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A
 //! holder of a turn may take the catalogue's lock, never the other way round.
 //!
-//! Not here: who listens, who limits the number of requests, and whether a request is meant for
-//! this life of the server (its header's target): that is the server's.
+//! Not here: listening, the limit of requests, and whether a request is meant for this life of the
+//! server (its header's target). Those belong to the server.
 
 mod backup;
 mod buckets;

@@ -1,5 +1,7 @@
-//! What a backup does when a master has crashed (003 §7.4-§7.6): says what it has, reads each
-//! replica once, sorts its entries by partition, and hands them to the recovery masters.
+//! The backup's part in the recovery of a crashed master [RAMCloud §7.4-§7.6]:
+//! 1. It says what it has.
+//! 2. It reads each replica once, and sorts its entries by partition.
+//! 3. It hands them to the recovery masters.
 
 use crate::backup::{Backup, Inner};
 use crate::buckets::{Buckets, Damage, Router, head_info, sort};
@@ -169,7 +171,7 @@ impl State {
         }
     }
 
-    /// What this attempt has in the buffer, ready or being read.
+    /// Replicas that this attempt has in the buffer, ready or being read.
     ///
     /// # Errors
     /// `Stale` when a later attempt has its own there: the attempt is over.
@@ -329,9 +331,9 @@ impl Backup {
     ///
     /// # Errors
     /// - `Retry`: `NotReady` when the partitions of this attempt are not known yet.
-    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition),
-    ///   `Corrupt` (the replica is damaged: use another one), `Other` (the disk failed: later it
-    ///   may not).
+    /// - `Fatal`: `Stale` (the attempt is over), `NotFound` (no such replica or partition). Or
+    ///   `Corrupt` (the replica is damaged: use another one), `Other` (the disk failed; a later try
+    ///   may succeed).
     pub async fn get_recovery_data(
         &self,
         core: CoreId,

@@ -127,9 +127,9 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
 }
 
 /// A slot of the header area that holds something, but no header. Slots are sectors, which are
-/// written whole: so what stood there was a header once, perhaps the newest. The one in the other
-/// slot must not count then: it may call open what was closed long since, and a recovery would take
-/// that for the end of the log.
+/// written whole, so a header stood there once, perhaps the newest. The header in the other slot
+/// must not count then. It may call open a frame that was closed long since, and a recovery would
+/// take that for the end of the log.
 fn rotten_slot(area: &[u8]) -> Option<usize> {
     let slots = area.chunks_exact(FRAME_SLOT_BYTES).take(FRAME_SLOTS);
     slots.enumerate().find_map(|(number, slot)| {
@@ -138,11 +138,11 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
     })
 }
 
-/// How many bytes of a frame count. A closed one is believed, recovery will check it. An open one
+/// How many bytes of a frame count. A closed frame is believed; recovery will check it. An open one
 /// is read: after a power loss its newest header may certify bytes that never reached the device.
-/// If those before them are whole, and a part of the last write never reached it, that write was
-/// not answered as synced, and the header before it is the one that counts: `older`, if there is
-/// one that may count. A write that is there and damaged has rotted (BACKUP-12).
+/// The header before it, `older`, counts instead if two things hold. The bytes before the last
+/// write are whole, and a part of the last write never reached the device. Such a write was not
+/// answered as synced. A last write that is complete and damaged has rotted (BACKUP-12).
 async fn verify(
     file: &dyn File,
     header: &FrameHeader,

@@ -1,4 +1,4 @@
-//! How fast this disk is, for placing primary replicas (003 §7.1).
+//! How fast this disk is, for placing primary replicas [RAMCloud §7.1].
 
 use bytes::Bytes;
 use pluvio_env::{Disk, DiskError, Env, OpenMode, TimedOut, timeout};
@@ -23,8 +23,8 @@ struct Stored {
 /// at which it cannot be. The slower of writing (with a sync) and reading back counts, because the
 /// read alone mostly measures the page cache.
 ///
-/// A disk that is full, or fails, may have replicas that a recovery needs: it has the speed of the
-/// last time, or counts as the slowest. Whether a server can run on it is for others to say.
+/// A disk that is full, or fails, may have replicas that a recovery needs. It keeps its last
+/// measured speed, or counts as the slowest. Others decide whether a server can run on it.
 pub(crate) async fn disk_speed(env: &Env) -> u32 {
     let disk = &*env.disk;
     match timeout(&*env.clock, TRIAL_MAX, measure(env)).await {

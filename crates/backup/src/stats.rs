@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a backup holds, and has done since its start.
+/// The holdings of a backup, and its work since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BackupStats {
     /// Replicas on the disk, those being rewritten included.

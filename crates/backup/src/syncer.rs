@@ -1,7 +1,7 @@
 //! Grouped syncing: many writes share one round of `fdatasync`.
 //!
-//! One round runs at a time. Whoever comes while it runs waits for the next one, together with
-//! all others, so the number of syncs grows with the device's speed and not with the number of
+//! One round runs at a time. A caller that comes during a round waits for the next one, together
+//! with all others. So the number of syncs grows with the device's speed and not with the number of
 //! writers. A round syncs each file once, all of them side by side, and the directory once if any
 //! of the files is new.
 
@@ -48,8 +48,8 @@ impl Syncer {
     /// its name.
     ///
     /// # Errors
-    /// When the device refuses. What was written is then lost for good as far as we know: a later
-    /// sync that succeeds says nothing about it.
+    /// The device refuses. The bytes count as lost for good: a later sync that succeeds says
+    /// nothing about them.
     pub(crate) async fn sync(
         self: &Arc<Self>,
         file: Arc<dyn File>,

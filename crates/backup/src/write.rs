@@ -1,4 +1,4 @@
-//! Opening, appending to, closing and freeing replicas (003 §4.1, §8).
+//! Opening, appending to, closing and freeing replicas [RAMCloud §4.1, §8].
 
 use crate::backup::{Backup, Inner};
 use crate::catalogue::no_space;
@@ -18,12 +18,13 @@ impl Backup {
     /// on when the future is dropped.
     ///
     /// # Errors
-    /// - `Retry`: `NotServing` (this backup does not know the master yet), `NoSpace` (no room on
-    ///   the disk, or too many open files; nothing was changed; use another backup), `NotReady`
-    ///   (the replica is just being freed or replaced).
-    /// - `Fatal`: `WrongCluster`, `NotInCluster` (the master is dead), `Stale` (it is being
-    ///   recovered, its epoch is over, or the replica is closed), `NotFound` (no such replica and
-    ///   not an open, or freed), `Corrupt` (the disk failed: the replica is lost), `Malformed`.
+    /// - `Retry`, nothing was changed: `NotServing` (this backup does not know the master yet),
+    ///   `NotReady` (the replica is just being freed or replaced). Or `NoSpace`: the disk is full,
+    ///   or too many files are open. Use another backup.
+    /// - `Fatal`: `WrongCluster`, `NotInCluster` (the master is dead), `Malformed`, `Corrupt` (the
+    ///   disk failed: the replica is lost). `Stale`: the master is being recovered, its epoch is
+    ///   over, or the replica is closed. `NotFound`: a write that opens nothing to an unknown or
+    ///   freed replica.
     pub async fn write_replica(&self, core: CoreId, request: WriteReplica) -> Result<(), Refusal> {
         let me = self.clone();
         self.detached(

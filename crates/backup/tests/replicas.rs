@@ -138,9 +138,9 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
-/// Replicas that a backup offers after its process was away and `change` met an open frame: where
-/// in its file what was written last begins, and the file. Also how long what was written before
-/// is.
+/// Replicas that a backup offers after its process was away and `change` met an open frame.
+/// `change` gets the file and the position in it where the last write begins. Also given: the
+/// length of the writes before it.
 fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<ReplicaInfo>, u32) {
     let mut node = Node::new(3);
     let backup = node.start();
@@ -724,8 +724,8 @@ impl Service for Master {
     }
 }
 
-/// What is left of replicas 1 to 19 of a former life when the master of this cluster was asked
-/// about them, and of two new ones.
+/// The replicas that are left of 1 to 19 of a former life, and of two new ones. The master of this
+/// cluster was asked about them.
 fn left_by_master_of(cluster: ClusterId) -> Vec<u64> {
     let mut node = Node::new(10);
     let backup = node.start();

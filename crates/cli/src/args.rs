@@ -88,13 +88,13 @@ pub enum HugePages {
     IfPossible,
 }
 
-/// What keeps an overwritten object dead.
+/// What a write does to an object that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Tombstones {
-    /// A tombstone for every overwrite, as for every delete
-    Every,
-    /// The new object, which says where the dead ones lie; only deletes write tombstones
-    Deletes,
+pub enum Update {
+    /// Appends a new one; the old one is collected
+    Append,
+    /// Overwrites it where the new value fits into its place; only with --replicas 0
+    InPlace,
 }
 
 /// `pluvio dev`.
@@ -204,9 +204,9 @@ pub struct Server {
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
-    /// What keeps an overwritten object dead when the log is recovered
-    #[arg(long, value_enum, env = "PLUVIO_TOMBSTONES", default_value_t = Tombstones::Deletes)]
-    pub tombstones: Tombstones,
+    /// What a write does to an object that is there
+    #[arg(long, value_enum, env = "PLUVIO_UPDATE", default_value_t = Update::Append)]
+    pub update: Update,
     /// Most connections of Redis clients
     #[arg(
         long,

@@ -6,10 +6,10 @@
 //!
 //! Experiments, simulations and the torture are those of `pluvio-lab`; their words are handed over.
 //!
-//! CLI-1: whatever goes wrong, the last line on standard error says what happened and what to do,
-//! and the exit code is 1 (2 when the command was used wrongly; what the parser refuses is said in
-//! a line with `error:`, before the usage). Bad input is never a panic. Where only the output is
-//! wanted, it is no failure that its reader wants no more of it.
+//! CLI-1: the last line on standard error says what happened and what to do, and the exit code is
+//! 1, whatever goes wrong. The code is 2 when the command was used wrongly; then a line with
+//! `error:` stands before the usage. Bad input is never a panic. A reader that wants no more of the
+//! output is no failure of a command that only writes output.
 
 mod admin;
 mod args;

@@ -1,5 +1,5 @@
-//! What the processes of a cluster have in common: event loops, network, data directory, stop
-//! signals.
+//! Event loops, network, data directory and stop signals, which the processes of a cluster have in
+//! common.
 
 use crate::args::Process;
 use pluvio_console::failure::Failure;
@@ -21,8 +21,8 @@ use std::time::Duration;
 /// busy disk.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Files that a process keeps for other things than connections that come in: the frames of its
-/// backup that are written, and what is always open.
+/// Files that a process keeps for other things than incoming connections: the frames that its
+/// backup writes, and files that are always open.
 const FILES_KEPT: u64 = 1024 + 256;
 /// The same for each event loop: what it waits with, and its connections to other processes.
 const FILES_KEPT_BY_CORE: u64 = 64;
@@ -78,7 +78,7 @@ pub struct Parts {
 /// `redis`: most connections of Redis clients that are wanted.
 ///
 /// # Errors
-/// What `work` gives, or why it could not begin.
+/// The error of `work`, or the reason why it could not begin.
 pub fn run<F>(
     global: &Global,
     process: &Process,
@@ -169,8 +169,8 @@ fn one_is_here(hosts: &[Vec<IpAddr>], is_own: impl Fn(IpAddr) -> bool) -> bool {
     hosts.iter().any(may_be)
 }
 
-/// How long a data directory may still be held by a process that was killed: its end takes a moment
-/// when the machine is busy, and whoever starts it again at once should not meet an error.
+/// How long a data directory may still be held by a process that was killed. Its end takes a moment
+/// when the machine is busy, and a restart at once should succeed.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two looks.
 const DISK_PAUSE: Duration = Duration::from_millis(50);

@@ -2,7 +2,7 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{HugePages, Server as Arguments, Tombstones};
+use crate::args::{HugePages, Server as Arguments, Update};
 use crate::process::{self, Parts};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
@@ -151,10 +151,7 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
     options.replicas = arguments.replicas;
     options.min_replicas = arguments.min_replicas;
     options.synced = arguments.durability == Durability::Synced;
-    options.tombstones = match arguments.tombstones {
-        Tombstones::Every => pluvio_server::Tombstones::Every,
-        Tombstones::Deletes => pluvio_server::Tombstones::Deletes,
-    };
+    options.in_place = arguments.update == Update::InPlace;
     options.rack = arguments.rack.clone();
     options.pid = std::process::id();
     options

@@ -7,7 +7,6 @@
 //! does not matter which items come again together, nor where their tablets are by then. Batches of
 //! more than 4096 such items are done one part after the other.
 
-use crate::check::{check_get, check_mutation};
 use crate::client::{Again, Client};
 use crate::error::ClientError;
 use crate::objects::{DeleteReply, Object, WriteReply, deleted, object, written};
@@ -23,7 +22,7 @@ use pluvio_env::Address;
 use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
     Change, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload, Refusal,
-    RejectRules, Results, RetryReason, RpcError,
+    RejectRules, Results, RetryReason, RpcError, check_get, check_mutation,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -127,8 +126,10 @@ impl<'a> Items<'a> {
 
     fn check(self, index: usize) -> Result<(), ClientError> {
         match self {
-            Self::Gets(items) => check_get(&items[index].1),
-            Self::Mutations(items) => check_mutation(&items[index].1),
+            Self::Gets(items) => check_get(&items[index].1).map_err(ClientError::from_final),
+            Self::Mutations(items) => {
+                check_mutation(&items[index].1).map_err(ClientError::from_final)
+            }
         }
     }
 

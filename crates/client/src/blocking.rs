@@ -4,7 +4,6 @@
 //! [`Client`] then offers the operations of the [asynchronous client](crate::Client) as plain
 //! calls. Must not be used on an event loop: it would wait for itself.
 
-use crate::check::{check_get, check_mutation};
 use crate::error::ClientError;
 use crate::{
     BitStep, BitsReply, ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, Get,
@@ -15,7 +14,10 @@ use crate::{
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_units::{KeyHash, MigrationId, ObjectVersion, ServerId, TableId};
-use pluvio_wire::{Gets, Header, Mutations, decode_get, decode_mutate, encode_get, encode_mutate};
+use pluvio_wire::{
+    Gets, Header, Mutations, check_get, check_mutation, decode_get, decode_mutate, encode_get,
+    encode_mutate,
+};
 
 /// Runs a future to its end while the calling thread waits.
 pub trait BlockOn {
@@ -58,7 +60,7 @@ impl Key {
 
 /// A mutation that owns its bytes: as the wire carries it.
 fn pack(mutation: &Mutation<'_>) -> Result<Frame, ClientError> {
-    check_mutation(mutation)?;
+    check_mutation(mutation).map_err(ClientError::from_final)?;
     let mutations = core::slice::from_ref(mutation);
     Ok(encode_mutate(&Header::default(), mutations, false))
 }
@@ -81,7 +83,7 @@ fn unpack_of_table(packed: &Packed) -> Result<(&Table, Mutations<'_>), ClientErr
 
 /// A read that owns its bytes: as the wire carries it.
 fn pack_get(get: &Get<'_>) -> Result<Frame, ClientError> {
-    check_get(get)?;
+    check_get(get).map_err(ClientError::from_final)?;
     Ok(encode_get(&Header::default(), core::slice::from_ref(get)))
 }
 

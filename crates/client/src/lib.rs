@@ -51,7 +51,6 @@
 
 mod batch;
 pub mod blocking;
-mod check;
 mod client;
 mod control;
 mod enumerate;

@@ -1,7 +1,6 @@
 //! Operations on single objects: each is a read or a mutation as a value, and what the caller wants
 //! to know of its outcome.
 
-use crate::check::{check_get, check_mutation};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::request::{OneGet, OneMutation};
@@ -10,7 +9,7 @@ use bytes::Bytes;
 use pluvio_units::{ObjectVersion, OperationId};
 use pluvio_wire::{
     Addend, BitStep, Change, FatalKind, Get, Mutation, Outcome, Output, Projection, RejectRules,
-    Unfit,
+    Unfit, check_get, check_mutation,
 };
 use std::sync::Arc;
 
@@ -87,7 +86,7 @@ impl Client {
         table: &Table,
         mutation: Mutation<'_>,
     ) -> Result<Outcome, ClientError> {
-        check_mutation(&mutation)?;
+        check_mutation(&mutation).map_err(ClientError::from_final)?;
         let hash = table.hash(mutation.key);
         let mutation = Mutation {
             id: OperationId::default(),
@@ -104,7 +103,7 @@ impl Client {
     /// # Errors
     /// See [`Client`].
     pub async fn get(&self, table: &Table, get: Get<'_>) -> Result<Outcome, ClientError> {
-        check_get(&get)?;
+        check_get(&get).map_err(ClientError::from_final)?;
         let hash = table.hash(get.key);
         let get = Get {
             table: table.id(),

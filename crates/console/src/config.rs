@@ -1,8 +1,8 @@
 //! Where options come from: defaults < configuration file < environment < flags.
 //!
 //! A configuration file is TOML with one section a command (`[server]`, `[bench.load]`) and
-//! `[global]` for the options of all commands; keys are the long names of options. The file's
-//! values become the defaults of those options before the command line is parsed, so one parser
+//! `[global]` for the options of all commands. Keys are the long names of options. The file's
+//! values become the defaults of those options before the command line is parsed. So one parser
 //! checks all of them with the same words, and the order above holds by itself.
 //!
 //! A file may serve two programs: sections of commands that another program does are left to it.

@@ -30,7 +30,7 @@ pub(crate) fn is_handed_over(command: &Command) -> bool {
     command.get_arguments().any(|a| a.get_id() == MARK)
 }
 
-/// Whether the command that was given is such a one.
+/// Whether the given command is one of another program.
 pub(crate) fn asks_another(command: &Command, matches: &ArgMatches) -> bool {
     let Some((name, deeper)) = matches.subcommand() else {
         return is_handed_over(command);

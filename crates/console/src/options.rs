@@ -36,8 +36,8 @@ pub struct Global {
     /// Print the options in force, as a configuration file, and do nothing
     #[arg(long, global = true)]
     pub print_config: bool,
-    /// What to trace on standard error: off, error, warn, info, debug, trace, or a filter such as
-    /// pluvio_net=debug [default: info for server and coordinator, warn for others]
+    /// The traces on standard error: off, error, warn, info, debug, trace, or a filter such as
+    /// pluvio_net=debug [default: info for servers and coordinators, else warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "PLUVIO_LOG")]
     pub log: Option<String>,
     /// How to write traces
@@ -128,7 +128,7 @@ pub fn listen_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// What follows the colon, when something is before it.
+/// The text behind the colon, when something is before it.
 fn port_of(address: &str) -> Option<u16> {
     let (host, port) = address.rsplit_once(':')?;
     port.parse().ok().filter(|_| !host.is_empty())

@@ -1,4 +1,4 @@
-//! What one process is to listen on, compared before it opens any of it.
+//! Compares the addresses on which one process is to listen, before it opens any of them.
 //!
 //! The kernel says only that a port is taken, and whoever looked for the other program would find
 //! none.

@@ -37,7 +37,7 @@ impl Session {
 /// for each processor).
 ///
 /// # Errors
-/// What `work` gives; the machine has no threads or files left.
+/// The error of `work`; the machine has no threads or files left.
 pub fn with_session<T, F>(
     global: &Global,
     cores: u16,
@@ -54,7 +54,7 @@ where
 /// Runs `work` on event loops of its own, with a network and without a disk.
 ///
 /// # Errors
-/// What `work` gives; the machine has no threads or files left.
+/// The error of `work`; the machine has no threads or files left.
 pub fn with_runtime<T, F>(cores: u16, work: impl FnOnce(Env) -> F) -> Result<T, Failure>
 where
     T: Send + 'static,

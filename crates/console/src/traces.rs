@@ -1,7 +1,7 @@
 //! Traces to standard error.
 //!
-//! A trace that cannot be written (the reader is gone, the disk with the file is full) is dropped:
-//! it must not end a process that serves data.
+//! A trace that cannot be written (the reader is gone, the disk with the file is full) is dropped.
+//! It must not end a process that serves data.
 
 use crate::failure::Failure;
 use crate::options::{Global, LogFormat};

@@ -1,13 +1,14 @@
-//! A coordinator among several on one store: it waits while another one leads, leads when that one
+//! A coordinator among several on one store. It waits while another one leads, leads when that one
 //! is gone, and waits again when it was deposed.
 //!
-//! It answers requests all the time. While it does not lead, it refuses them and says who does.
+//! It answers requests all the time. While it does not lead, it refuses them and says which one
+//! does.
 
-use crate::lead::{Campaign, End};
+use crate::lead::{Campaign, End, Outlook, Tenure};
 use crate::options::CoordinatorOptions;
 use crate::service::{Coordinator, CoordinatorError, refuse_as_not_leader};
-use crate::shared::LOOP;
 use crate::store::{MetadataStore, StoreError};
+use crate::tasks::LOOP;
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service, watch};
 use pluvio_units::ClusterId;
@@ -24,8 +25,8 @@ const GIVE_WAY: Duration = Duration::from_secs(2);
 /// What a candidate does.
 #[derive(Clone)]
 pub enum Standing {
-    /// It does not know who leads, and does nothing about it: it does not run yet, or the store
-    /// fails.
+    /// It does not know which one leads, and does nothing about it: it does not run yet, or the
+    /// store fails.
     Looking,
     /// The leader does not answer. It takes over, or hears from the leader, within seconds.
     Deciding,
@@ -33,6 +34,16 @@ pub enum Standing {
     Waiting(String),
     /// It leads.
     Leading(Arc<Coordinator>),
+}
+
+impl From<Outlook> for Standing {
+    fn from(outlook: Outlook) -> Self {
+        match outlook {
+            Outlook::Looking => Self::Looking,
+            Outlook::Deciding => Self::Deciding,
+            Outlook::Waiting(leader) => Self::Waiting(leader),
+        }
+    }
 }
 
 /// One of several coordinators. Answers requests as a [`Service`]; give it to `Network::listen`,
@@ -43,7 +54,7 @@ pub struct Candidate {
     /// Drawn at start, so that others know one process from the next at the same address.
     id: u64,
     standing: watch::Sender<Standing>,
-    /// What is wrong with the store while this one does not lead.
+    /// The trouble with the store while this one does not lead.
     trouble: Mutex<Option<String>>,
 }
 
@@ -67,7 +78,7 @@ impl Candidate {
         self.standing.borrow().clone()
     }
 
-    /// Waits until it leads, or knows who does.
+    /// Waits until it leads, or knows which one does.
     pub async fn settled(&self) -> Standing {
         let mut standing = self.standing.subscribe();
         let settled = standing.wait_for(|now| match now {
@@ -101,7 +112,7 @@ impl Candidate {
     /// Waits, leads, waits again, for ever. `address` is where others reach this candidate.
     ///
     /// # Errors
-    /// Nobody can lead on this store: see [`CoordinatorError`].
+    /// No coordinator can lead on this store: see [`CoordinatorError`].
     pub async fn run(
         &self,
         store: Arc<dyn MetadataStore>,
@@ -116,7 +127,7 @@ impl Candidate {
         };
         let mut seen = None;
         loop {
-            let tell = |now| self.stands(now);
+            let tell = |now: Outlook| self.stands(now.into());
             let trouble = |error: Option<&StoreError>| self.note_trouble(error);
             let won = campaign.run(&mut seen, tell, trouble).await;
             let known = campaign.known;
@@ -153,7 +164,7 @@ impl Candidate {
     /// Reads the state; tries again while the store fails.
     async fn take_office(
         &self,
-        tenure: &Arc<crate::lead::Tenure>,
+        tenure: &Arc<Tenure>,
         known: Option<ClusterId>,
     ) -> Result<Arc<Coordinator>, CoordinatorError> {
         loop {

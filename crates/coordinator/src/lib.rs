@@ -1,65 +1,58 @@
-//! The coordinator: who is a member, which server has which tablet, and crash recovery.
+//! The coordinator: the members of the cluster, the owners of tablets, and crash recovery.
 //!
-//! It is not on the way of reads and writes. Everything it knows is one state
-//! that is stored in a [`MetadataStore`] before anybody hears of a change; what has to be done
-//! follows from that state alone. `docs/coordinator.md`, `docs/membership.md` and
-//! `docs/recovery.md` tell the whole story.
+//! It is not on the way of reads and writes. Everything it knows is one state, which is stored in a
+//! [`MetadataStore`] before anybody hears of a change. The work to do follows from that state
+//! alone. `docs/coordinator.md`, `docs/membership.md` and `docs/recovery.md` tell the whole story.
 //!
 //! Invariants
 //! - COORD-1: a state is published (to requests, servers, other tasks) only after the store has
-//!   it, and changes are stored one after the other. See `shared::Shared::change`.
+//!   it, and changes are stored one after the other. See `ledger`.
 //! - COORD-2: unfinished work is found by looking at the state, in operation as at start: a crash
-//!   between any two stored changes loses no work. See `supervise`.
-//! - COORD-3: whatever is told to other servers may be told again.
-//! - COORD-4: a server id that was declared crashed is never up again, and a server is removed
-//!   from the list only when it has no tablets.
+//!   between any two stored changes loses no work. See `work`.
+//! - COORD-3: every message to a server may be sent again.
+//! - COORD-4: a server id that was declared crashed is never up again. A server is removed from
+//!   the list only when it has no tablets.
 //! - COORD-5: the tablets of a table that is not being dropped cover every hash exactly once.
 //! - LEAD-1 to LEAD-5: of several coordinators on one store one leads, and only that one changes
 //!   anything. See `lead`.
-//! - COORD-6: a recovered partition changes owner once. Whoever asks again, even another
-//!   incarnation of the coordinator, gets the same answer. So does a tablet that moves.
+//! - COORD-6: a recovered partition changes owner once. A question that is repeated, even to
+//!   another incarnation of the coordinator, gets the same answer. So does a tablet that moves.
 //! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is
-//!   copied its owner is up and serves it, and the receiver is up: whatever ends one of these ends
-//!   the migration in the same change.
+//!   copied, its owner is up and serves it, and the receiver is up. A change that ends one of these
+//!   ends the migration, too.
 //! - COORD-8: an open head is not taken for the end of its log when anything on any backup shows
-//!   that it was durably closed. See `recovery::plan`.
-//! - COORD-9: what backups say of a log counts as far as it can be true; what contradicts itself or
-//!   others makes the log incomplete, never another one.
-//! - COORD-10: a log does not end with a head of which every replica found was on a machine that
-//!   lost power since, unless there are as many as an acknowledgement needed.
-//! - COORD-11: a server that is no member is not told that it does not own what it replayed or
-//!   received: it may own it, by an answer that was lost, and its log is what that is recovered
-//!   from.
-//! - COORD-12: each stored change has a number, one more than the one before it, whoever leads.
-//!   What owners are told of a table (to take tablets, to cut one, to drop all) carries that of the
-//!   state it follows from, so that a server knows what came late (MASTER-6). Recoveries,
-//!   migrations, server lists and replication epochs have numbers of their own.
+//!   that it was durably closed. See `work::recover`.
+//! - COORD-9: answers of backups about a log count as far as they can be true. An answer that
+//!   contradicts itself or others makes the log incomplete, never another one.
+//! - COORD-10: the replicas of a head may all be on machines that lost power since. Such a head
+//!   ends the log only if as many of them are found as an acknowledgement needed.
+//! - COORD-11: only a member hears that it does not own the tablets that it replayed or received. A
+//!   server that is no member may own them, by an answer that was lost; then its log is recovered.
+//! - COORD-12: each stored change has a number, one more than the one before it, whichever
+//!   coordinator leads. An order about a table (take tablets, cut one, drop all) carries the number
+//!   of the state it follows from, so that a server knows which orders came late (MASTER-6).
+//!   Recoveries, migrations, server lists and replication epochs have numbers of their own.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!
 //! Not here: reading replicas (backups), replaying (masters), placing replicas (masters).
 
-mod assign;
 mod candidate;
-mod cut;
-mod detect;
-mod drop_table;
+mod context;
 mod lead;
-mod migrate;
+mod ledger;
+mod members;
 mod options;
-mod push;
-mod recovery;
-mod server_list;
+mod refusals;
 mod service;
-mod set_back;
-mod shared;
 mod state;
 mod status;
 mod store;
-mod supervise;
-mod tables;
+mod suspicion;
+mod tasks;
 #[cfg(test)]
 mod testing;
+mod work;
 
 pub use candidate::{Candidate, Standing};
 pub use options::CoordinatorOptions;

@@ -21,9 +21,9 @@ pub struct CoordinatorOptions {
     /// ping each other too; this finds the last of them.
     pub ping_interval: Duration,
     /// The least time between the moment when backups began to take part in a recovery and giving
-    /// the crashed server's tablets away (003 §7.11). Default 650 ms: a master answers for half a
-    /// second after the backups of its heads stood by it, so by then a zombie shows nothing any
-    /// more. The rest is for clocks that run unevenly.
+    /// the crashed server's tablets away [RAMCloud §7.11]. Default 650 ms: a master answers for
+    /// half a second after the backups of its heads stood by it, so by then a zombie shows nothing
+    /// any more. The rest is for clocks that run unevenly.
     pub zombie_grace: Duration,
     /// The pause before a log that is not complete is looked at again. Default 500 ms.
     pub incomplete_retry: Duration,

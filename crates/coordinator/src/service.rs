@@ -1,11 +1,16 @@
 //! The coordinator as others see it: starting it, and the requests it answers.
 
+use crate::context::Context;
 use crate::lead::{Campaign, CampaignError, Tenure};
+use crate::ledger::Ledger;
+use crate::members::{Detector, Registry};
 use crate::options::CoordinatorOptions;
-use crate::recovery::{Inventory, reconstruct};
-use crate::shared::{Shared, not_leader, stopping};
+use crate::refusals::{not_leader, stopping};
 use crate::state::{LoadError, State};
+use crate::status::cluster_status;
 use crate::store::{MetadataStore, StoreError};
+use crate::tasks::{LOOP, TaskGroup};
+use crate::work::{Inventory, Supervisor, Works, reconstruct};
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
@@ -51,7 +56,7 @@ pub enum CoordinatorError {
     Lost {
         /// The cluster that was there.
         cluster: ClusterId,
-        /// What is there.
+        /// The data found instead.
         found: String,
     },
     /// The store holds older data than this coordinator or a server has seen of the same cluster.
@@ -71,7 +76,7 @@ impl CoordinatorError {
             (CampaignError::WentBack(why), _) => Self::WentBack(why),
             (CampaignError::Lost, Some(cluster)) => Self::lost(cluster),
             (CampaignError::Another(found), known) => Self::Lost {
-                // Only who knows a cluster finds another one.
+                // Only a process that knows a cluster finds another one.
                 cluster: known.unwrap_or(found),
                 found: format!("holds cluster {:016x}", found.0),
             },
@@ -97,10 +102,40 @@ impl From<LoadError> for CoordinatorError {
     }
 }
 
+/// The parts of a coordinator that leads.
+struct Office {
+    context: Arc<Context>,
+    detector: Arc<Detector>,
+    registry: Registry,
+    works: Arc<Works>,
+}
+
+impl Office {
+    /// Takes up what is unfinished.
+    fn open(env: Env, tenure: Arc<Tenure>, options: CoordinatorOptions, state: State) -> Self {
+        let options = Arc::new(options);
+        let tasks = Arc::new(TaskGroup::new(&env));
+        let ledger = Ledger::new(&env, tasks.clone(), tenure, state);
+        let detector = Detector::new(&env, options.clone(), tasks.clone(), ledger.clone());
+        let registry = Registry::new(&env, ledger.clone());
+        let context = Context::new(env, options, tasks.clone(), ledger, &detector);
+        let works = Works::new(&context);
+        let supervisor = Supervisor::new(context.clone(), works.clone());
+        tasks.spawn("supervise", supervisor.supervise());
+        tasks.spawn("watch over", detector.clone().watch_over());
+        Self {
+            context,
+            detector,
+            registry,
+            works,
+        }
+    }
+}
+
 /// A running coordinator. Answers requests as a [`Service`]; give it to `Network::listen`.
 /// Everything it does ends when it is dropped.
 pub struct Coordinator {
-    shared: Arc<Shared>,
+    office: Arc<Office>,
     /// What its process drew at its start.
     candidate: u64,
     in_progress: Arc<AtomicUsize>,
@@ -128,8 +163,7 @@ impl Coordinator {
         };
         let tenure = campaign.run(&mut None, |_| (), |_| ()).await;
         let tenure = tenure.map_err(|error| CoordinatorError::after(error, None))?;
-        env.tasks
-            .spawn(crate::shared::LOOP, "keep", tenure.clone().keep());
+        env.tasks.spawn(LOOP, "keep", tenure.clone().keep());
         Self::take_office(env, tenure, options, candidate, None).await
     }
 
@@ -179,11 +213,8 @@ impl Coordinator {
             tables = state.tables.len(),
             "coordinator started"
         );
-        let shared = Shared::new(env, tenure, options, state);
-        shared.spawn("supervise", shared.clone().supervise());
-        shared.spawn("watch over", shared.clone().watch_over());
         Ok(Self {
-            shared,
+            office: Arc::new(Office::open(env, tenure, options, state)),
             candidate,
             in_progress: Arc::new(AtomicUsize::new(0)),
             requests: AtomicU64::new(0),
@@ -193,17 +224,17 @@ impl Coordinator {
     /// Whether it leads for sure at this moment.
     #[must_use]
     pub fn leads(&self) -> bool {
-        self.shared.tenure.leads()
+        self.tenure().leads()
     }
 
     pub(crate) fn tenure(&self) -> &Arc<Tenure> {
-        &self.shared.tenure
+        self.office.context.ledger.tenure()
     }
 
     /// The cluster's id.
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
-        self.shared.state().globals.cluster
+        self.office.context.state().globals.cluster
     }
 
     /// Whether the log of a member would be found complete if it had crashed and backups offered
@@ -216,7 +247,7 @@ impl Coordinator {
         master: ServerId,
         offers: Vec<(ServerId, StartRecoveryReply)>,
     ) -> Result<(), String> {
-        let state = self.shared.state();
+        let state = self.office.context.state();
         let Some(record) = state.servers.get(&master) else {
             return Err(format!("server {master} is no member"));
         };
@@ -239,7 +270,7 @@ impl Coordinator {
     }
 
     /// Decodes a request and answers it when `work` ends; `work` runs to its end in any case.
-    fn later<R, F>(&self, request: &Frame, work: impl FnOnce(Arc<Shared>, R) -> F) -> Handled
+    fn later<R, F>(&self, request: &Frame, work: impl FnOnce(Arc<Office>, R) -> F) -> Handled
     where
         R: Request + 'static,
         R::Reply: 'static,
@@ -253,18 +284,18 @@ impl Coordinator {
             let busy = Refusal::retry(Duration::from_millis(20), RetryReason::Busy);
             return Handled::Now(reply::<R>(&Err(busy)));
         };
-        let work = work(self.shared.clone(), request);
-        let shared = self.shared.clone();
+        let work = work(self.office.clone(), request);
+        let tasks = self.office.context.tasks.clone();
         handled::<R>(Answer::Later(Box::pin(async move {
             let _slot = slot;
-            shared.detached(R::OPCODE.name(), work).await
+            tasks.detached(R::OPCODE.name(), work).await
         })))
     }
 }
 
 impl Drop for Coordinator {
     fn drop(&mut self) {
-        self.shared.end();
+        self.office.context.tasks.end();
     }
 }
 
@@ -313,13 +344,13 @@ impl Service for Coordinator {
         let Some(opcode) = Opcode::from_number(request.opcode) else {
             return unsupported(request.opcode);
         };
-        if *self.shared.stop.borrow() {
+        if self.office.context.tasks.is_ending() {
             return Handled::Now(Frame {
                 opcode: request.opcode,
                 ..reply::<Ping>(&Err(stopping()))
             });
         }
-        if !self.shared.tenure.leads() && opcode != Opcode::GetLeader {
+        if !self.tenure().leads() && opcode != Opcode::GetLeader {
             return refuse_as_not_leader(request.opcode);
         }
         match opcode.by_role() {
@@ -332,14 +363,14 @@ impl Service for Coordinator {
 
 impl Coordinator {
     fn coordinator_op(&self, op: CoordinatorOp, request: &Frame) -> Handled {
-        let state = || self.shared.state();
+        let state = || self.office.context.state();
         match op {
             CoordinatorOp::GetLeader => Self::now::<GetLeader>(request, |_| {
                 Ok(GetLeaderReply {
                     candidate: self.candidate,
-                    leads: self.shared.tenure.leads(),
-                    lost_servers: self.shared.tenure.contact().is_lost(),
-                    trouble: self.shared.tenure.trouble(),
+                    leads: self.tenure().leads(),
+                    lost_servers: self.tenure().contact().is_lost(),
+                    trouble: self.tenure().trouble(),
                     ..GetLeaderReply::default()
                 })
             }),
@@ -360,36 +391,50 @@ impl Coordinator {
                 })
             }),
             CoordinatorOp::HintServerCrashed => Self::now::<HintServerCrashed>(request, |hint| {
-                self.shared.suspect(hint.suspect);
+                self.office.detector.suspect(hint.suspect);
                 Ok(())
             }),
-            CoordinatorOp::Enlist => self.later::<Enlist, _>(request, Shared::enlist),
-            CoordinatorOp::SetReplicationEpoch => self
-                .later::<SetReplicationEpoch, _>(request, |shared, set| async move {
-                    shared.change(move |state| state.set_epoch(&set)).await
+            CoordinatorOp::Enlist => self
+                .later::<Enlist, _>(request, |office, enlist| async move {
+                    office.registry.enlist(enlist).await
                 }),
-            CoordinatorOp::CreateTable => {
-                self.later::<CreateTable, _>(request, Shared::create_table)
+            CoordinatorOp::SetReplicationEpoch => {
+                self.later::<SetReplicationEpoch, _>(request, |office, set| async move {
+                    let ledger = &office.context.ledger;
+                    ledger.change(move |state| state.set_epoch(&set)).await
+                })
             }
-            CoordinatorOp::DropTable => self.later::<DropTable, _>(request, Shared::drop_table),
-            CoordinatorOp::SplitTablet => {
-                self.later::<SplitTablet, _>(request, Shared::split_tablet)
-            }
-            CoordinatorOp::MigrateTablet => {
-                self.later::<MigrateTablet, _>(request, Shared::migrate_tablet)
-            }
-            CoordinatorOp::GetMigration => {
-                Self::now::<GetMigration>(request, |get| Ok(self.shared.migration(get.migration)))
-            }
-            CoordinatorOp::TabletReceived => {
-                self.later::<TabletReceived, _>(request, Shared::tablet_received)
-            }
-            CoordinatorOp::GetClusterStatus => {
-                self.later::<GetClusterStatus, _>(request, |shared, _| shared.cluster_status())
-            }
-            CoordinatorOp::RecoveryMasterFinished => {
-                self.later::<RecoveryMasterFinished, _>(request, Shared::finished)
-            }
+            CoordinatorOp::CreateTable => self
+                .later::<CreateTable, _>(request, |office, create| async move {
+                    office.works.assignments.create_table(create).await
+                }),
+            CoordinatorOp::DropTable => self
+                .later::<DropTable, _>(request, |office, drop| async move {
+                    office.works.drops.drop_table(drop).await
+                }),
+            CoordinatorOp::SplitTablet => self
+                .later::<SplitTablet, _>(request, |office, split| async move {
+                    office.works.splits.split_tablet(split).await
+                }),
+            CoordinatorOp::MigrateTablet => self
+                .later::<MigrateTablet, _>(request, |office, migrate| async move {
+                    office.works.migrations.migrate_tablet(migrate).await
+                }),
+            CoordinatorOp::GetMigration => Self::now::<GetMigration>(request, |get| {
+                Ok(self.office.works.migrations.get(get.migration))
+            }),
+            CoordinatorOp::TabletReceived => self
+                .later::<TabletReceived, _>(request, |office, report| async move {
+                    office.works.migrations.tablet_received(report).await
+                }),
+            CoordinatorOp::GetClusterStatus => self
+                .later::<GetClusterStatus, _>(request, |office, _| async move {
+                    cluster_status(&office.context, &office.works).await
+                }),
+            CoordinatorOp::RecoveryMasterFinished => self
+                .later::<RecoveryMasterFinished, _>(request, |office, report| async move {
+                    office.works.recoveries.finished(report).await
+                }),
         }
     }
 
@@ -397,7 +442,7 @@ impl Coordinator {
     fn server_op(&self, op: ServerOp, request: &Frame) -> Handled {
         match op {
             ServerOp::Ping => Self::now::<Ping>(request, |ping| {
-                let state = self.shared.state();
+                let state = self.office.context.state();
                 Ok(PingReply {
                     server: ServerId(0),
                     server_list: state.globals.list_version,

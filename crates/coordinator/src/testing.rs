@@ -1,5 +1,6 @@
 //! What unit tests of several modules begin with.
 
+use pluvio_env::Rng;
 use pluvio_units::ServerId;
 use pluvio_wire::{ServerInfo, ServerState};
 
@@ -16,5 +17,14 @@ pub(crate) fn server(id: u64, address: impl Into<String>) -> ServerInfo {
         volatile: false,
         disk_mb_per_s: 0,
         state: ServerState::Up,
+    }
+}
+
+/// Chance that always says the same.
+pub(crate) struct NoChoice;
+
+impl Rng for NoChoice {
+    fn next_u64(&self) -> u64 {
+        0
     }
 }

@@ -1,5 +1,5 @@
-//! Who is asked to recover, how finely what could not be recovered is cut, and what people see of
-//! it.
+//! Which masters are asked to recover, how finely what could not be recovered is cut, and what
+//! people see of it.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tracing::Level;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Two servers crash, one after the other. Who recovers the first one has something to do.
+/// Two servers crash, one after the other. The masters of the first one have something to do.
 #[test]
 fn who_recovers_nothing_yet_is_asked_first() {
     for seed in 0..12 {
@@ -69,7 +69,7 @@ fn after_two_attempts_in_vain_each_further_one_has_twice_as_many_partitions() {
 }
 
 /// Three of four fail for as long as they are asked. The last one recovers what the others could
-/// not in its second attempt, whoever got which partition in the first one.
+/// not in its second attempt, whichever partition each got in the first one.
 #[test]
 fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
     for seed in 0..6 {
@@ -80,12 +80,12 @@ fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
             cluster.server(index).behaviour.on_recover = vec![OnRecover::Fail; 99];
         }
         cluster.crash(0);
-        let mut phase = String::new();
+        let mut stage = String::new();
         for _ in 0..200 {
             cluster.sim.run_for(SECOND / 20);
             let latest = cluster.status().recoveries.pop();
-            phase = latest.map_or_else(String::new, |recovery| recovery.phase);
-            if phase.contains("failed") {
+            stage = latest.map_or_else(String::new, |recovery| recovery.stage.to_string());
+            if stage.contains("failed") {
                 break;
             }
         }
@@ -93,7 +93,7 @@ fn what_others_could_not_goes_to_who_has_not_failed_and_status_says_why() {
         let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
         let failed = failed.join(", ");
         let why = format!("; failed on server {failed} (a failure was asked for)");
-        assert!(phase.ends_with(&why), "seed {seed}: {phase}");
+        assert!(stage.ends_with(&why), "seed {seed}: {stage}");
         let status = cluster.calm_down();
         let recovery = &status.recoveries[0];
         assert_eq!(recovery.attempts, 2, "seed {seed}: {recovery:?}");

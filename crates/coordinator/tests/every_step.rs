@@ -1,5 +1,5 @@
 //! The leader dies before and after every batch it stores and every message it sends, in every
-//! operation (003 §9). `crates/cli/tests` does the same on real servers of etcd and ZooKeeper.
+//! operation [RAMCloud §9]. `crates/cli/tests` does the same on real servers of etcd and ZooKeeper.
 
 mod common;
 

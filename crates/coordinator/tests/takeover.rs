@@ -1,5 +1,5 @@
-//! Several coordinators on one store (003 §9): one leads, and when it is gone another one goes on
-//! exactly where it stopped.
+//! Several coordinators on one store [RAMCloud §9]: one leads, and when it is gone another one goes
+//! on exactly where it stopped.
 
 mod common;
 

@@ -1,49 +1,31 @@
-//! The only door to the operating system (rule A): clock, randomness, disk, network and tasks
-//! behind small traits. `env_os` and `net` implement them for production, `sim` for whole
-//! clusters in one thread from one seed. Beside them lie [`buffers`], which all of these fill.
+//! The only door to the operating system (rule A), in two halves.
+//!
+//! - The event loops' half is [`Env`]: clock, randomness, disk, network and tasks behind small
+//!   traits. `env_os` and `net` implement them for production, and `sim` for whole clusters in one
+//!   thread from one seed. It is the Cargo feature `async`, which is on by default.
+//! - The threads' half is [`host`]: a few workers, the date and the processors, for the embedded
+//!   store. That runs inside another program, so it goes without `async` and links no event loop.
+//!
+//! Both drive work that is done in steps, and both speak of its [`Pace`]. The type lies in `units`,
+//! because the log has such work too and must know no door (rule C).
+//!
+//! Beside the traits lie [`buffers`], for the network, the disk, replication and backups, and
+//! [`watch`], for five crates. This is the lowest crate that all of them know.
 //!
 //! Invariants
 //! - ENV-1: code outside the implementations reaches time, randomness, files, sockets and threads
-//!   only through an [`Env`]; clippy's disallowed methods and `xtask tidy` check it.
+//!   only through an [`Env`] or a [`host::Host`]. Clippy's disallowed methods and `xtask tidy`
+//!   check it.
 //! - ENV-2: with the simulated implementations, a run is a function of its seed. Protocol code
 //!   therefore keeps no state whose order depends on addresses or hash seeds.
 //!
-//! Every future is `Send`. That is not for moving work between cores (rule D: it stays on its
-//! core) but so that the compiler refuses to hold a reclaim guard over an await point.
+//! Every future is `Send`, although work stays on its core (rule D). The compiler then refuses to
+//! hold a reclaim guard over an await point.
 
-pub mod buffers;
-mod clock;
-mod disk;
-mod network;
-mod rng;
-mod tasks;
-pub mod watch;
+pub mod host;
+#[cfg(feature = "async")]
+mod loops;
 
-use std::sync::Arc;
-
-pub use clock::{Clock, Moment, TimedOut, timeout};
-pub use disk::{Disk, DiskError, File, OpenMode};
-pub use network::{
-    Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,
-    Peer, Service, StreamError, StreamService,
-};
-pub use rng::Rng;
-pub use tasks::{Pace, TaskHandle, Tasks};
-
-/// A boxed future, as the trait objects of this crate return them.
-pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// What one process (or one simulated process) may use of the operating system. Cheap to clone.
-#[derive(Clone)]
-pub struct Env {
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Randomness.
-    pub rng: Arc<dyn Rng>,
-    /// The process's data directory.
-    pub disk: Arc<dyn Disk>,
-    /// Messages to and from other processes.
-    pub network: Arc<dyn Network>,
-    /// Concurrent work.
-    pub tasks: Arc<dyn Tasks>,
-}
+#[cfg(feature = "async")]
+pub use loops::*;
+pub use pluvio_units::Pace;

@@ -2,15 +2,15 @@
 //!
 //! Owns the directory's lock. Names are checked before they reach the kernel: plain components,
 //! joined with `/`, that cannot leave the directory. A symbolic link that an administrator has put
-//! inside is followed (a way to put frames on another device).
+//! inside is followed: a way to put frames on another device.
 //!
-//! - DIR-1: once a sync of a directory has failed, every later one of it, and of those below it,
-//!   fails, as FILE-1 has it for files. Each is a new handle to the kernel, which tells of an error
-//!   once.
+//! - DIR-1: once a sync of a directory has failed, every later sync of it fails, or of a directory
+//!   below it. FILE-1 says the same for files. Each sync opens a new handle, and the kernel reports
+//!   an error only once.
 //!
 //! Calls that change or read directories run on blocking threads. Directories are made with the
-//! first file in them and never removed: an empty one is the same as none to the callers, and its
-//! removal would race with the creation of a file in it.
+//! first file in them. They are never removed: callers see no difference between an empty directory
+//! and none, and a removal would race with the creation of a file.
 
 use crate::file::OsFile;
 use crate::runtime::own_loop;
@@ -35,12 +35,12 @@ pub struct OsDisk {
     lock: Arc<DirectoryLock>,
     fallback: Handle,
     boot: u64,
-    /// DIR-1: directories of which a sync has failed. Locked while one is synced: of two at the
-    /// same time one might be told of an error that concerns both.
+    /// DIR-1: directories whose sync has failed. Locked during a sync, because of two at the same
+    /// time only one might get an error that concerns both.
     failed_syncs: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
-/// Holds the lock as long as it lives; the kernel gives it back when the process dies.
+/// Holds the lock as long as it lives; the kernel releases it when the process dies.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     _file: fs::File,
@@ -57,7 +57,7 @@ impl OsDisk {
         let shown = root.display().to_string();
         let fail = |error: io::Error| disk_error(&shown, &error);
         let lock_shown = root.join(LOCK_NAME).display().to_string();
-        // Later changes of the working directory must not matter.
+        // Protects against later changes of the working directory.
         let root = make_directory(root)?;
         let file = fs::OpenOptions::new()
             .read(true)
@@ -99,10 +99,10 @@ impl OsDisk {
     }
 }
 
-/// Makes a data directory, if it is not there, and gives its full path. Blocks for a moment.
+/// Makes a data directory if it is missing, and gives its full path. Blocks for a moment.
 ///
 /// # Errors
-/// Something else is there, or what the file system says.
+/// The name belongs to something else, or the file system refuses.
 pub fn make_directory(path: &Path) -> Result<PathBuf, DiskError> {
     let shown = path.display().to_string();
     let fail = |error: io::Error| disk_error(&shown, &error);
@@ -120,7 +120,7 @@ pub fn make_directory(path: &Path) -> Result<PathBuf, DiskError> {
     }
     match fs::create_dir_all(path) {
         Ok(()) => {}
-        // Something has the name, and is not there.
+        // The name is taken, but leads nowhere.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return refuse(
                 "it, or a directory above it, is a symbolic link to something that is not there; \
@@ -163,7 +163,7 @@ impl Disk for OsDisk {
         self.run(from, move |root, from| {
             let source = resolve(root, from)?;
             let target = resolve(root, &to)?;
-            // Asked first, so that a missing source is not taken for a missing directory.
+            // Asked first, so that a missing source is not mistaken for a missing directory.
             fs::symlink_metadata(&source).map_err(|error| disk_error(from, &error))?;
             make_parents(root, &target).map_err(|error| disk_error(&to, &error))?;
             fs::rename(&source, &target).map_err(|error| disk_error(from, &error))
@@ -192,7 +192,7 @@ impl Disk for OsDisk {
 }
 
 /// Runs `work` on a blocking thread of the current event loop. It runs to its end even when the
-/// future that waits for it is dropped.
+/// waiting future is dropped.
 pub(crate) async fn blocking<T: Send + 'static>(
     fallback: &Handle,
     path: &str,
@@ -211,7 +211,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     })
 }
 
-/// A number made of the name that the kernel gives to each start of the machine, 0 where it gives
+/// A number made from the name that the kernel gives to each start of the machine; 0 if there is
 /// none.
 fn boot_number() -> u64 {
     match fs::read_to_string(BOOT_ID) {
@@ -230,7 +230,7 @@ fn number_of(name: &str) -> Option<u64> {
     Some((both >> 64) as u64 ^ both as u64)
 }
 
-/// What the kernel says, in words that tell what to do.
+/// The kernel's answer, with advice.
 pub(crate) fn disk_error(path: &str, error: &io::Error) -> DiskError {
     use rustix::io::Errno;
     let path = path.to_owned();
@@ -345,8 +345,8 @@ fn sync_one(directory: &Path) -> io::Result<()> {
     fs::File::open(directory)?.sync_all()
 }
 
-/// Syncs a directory and those above it, because it may itself be new. One that does not exist
-/// holds nothing to lose. Those of which it fails are added to `failed` (DIR-1).
+/// Syncs a directory and those above it, because they may be new. A missing directory holds nothing
+/// to lose. The directories whose sync fails are added to `failed` (DIR-1).
 fn sync_up_to(root: &Path, directory: &Path, failed: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     let mut at = directory;
     loop {

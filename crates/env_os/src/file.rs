@@ -2,14 +2,15 @@
 //!
 //! Invariants
 //! - FILE-1: once a sync has failed, every later sync of this handle fails. The kernel marks the
-//!   pages it could not write as clean, so a second sync would succeed without the data. Of two at
-//!   the same time it tells only one, so syncs of one handle go one after the other.
-//! - FILE-2: a write that was started is finished even when its future is dropped, or has never
-//!   begun.
+//!   pages it could not write as clean, so a second sync would succeed without the data. Syncs of
+//!   one handle run one after the other, because the kernel tells only one of two at the same time.
+//! - FILE-2: a write whose future is dropped is either finished all the same, or has never begun.
 //!
-//! Which thread: small writes are copied to the page cache on the event loop (microseconds, less
-//! than handing them to another thread); small reads are tried there without waiting for the
-//! device (`RWF_NOWAIT`); everything else runs on a blocking thread.
+//! Which thread does the work:
+//! - A small write is copied to the page cache on the event loop. That takes microseconds, less
+//!   than handing it to another thread.
+//! - A small read is tried on the event loop without waiting for the device (`RWF_NOWAIT`).
+//! - Everything else runs on a blocking thread.
 
 use crate::disk::{DirectoryLock, blocking, disk_error};
 use bytes::{Bytes, BytesMut};
@@ -22,7 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
-/// Reads and writes below this size are done (tried) on the event loop: copying 64 KiB takes about
+/// Reads and writes below this size are done (tried) on the event loop. Copying 64 KiB takes about
 /// 10 µs, as much as waking another thread.
 const INLINE_BYTES: usize = 64 << 10;
 
@@ -37,7 +38,7 @@ struct Inner {
     file: fs::File,
     /// For messages: the path below the data directory.
     path: String,
-    /// FILE-1. Held while the kernel syncs, on blocking threads only.
+    /// FILE-1. Held during the kernel's sync, on blocking threads only.
     sync_failed: Mutex<bool>,
     /// ENVOS-3.
     _lock: Arc<DirectoryLock>,
@@ -75,7 +76,7 @@ impl Inner {
         disk_error(&self.path, error)
     }
 
-    /// What the page cache has; `None` when it does not have all of it.
+    /// The bytes from the page cache; `None` if it lacks some of them.
     fn read_cached(&self, offset: u64, length: usize) -> Option<Bytes> {
         // To `preadv2`, -1 is no position but the file's own.
         i64::try_from(offset).ok()?;
@@ -88,7 +89,8 @@ impl Inner {
     }
 
     fn read(&self, offset: u64, length: usize) -> Result<Bytes, DiskError> {
-        // A length from a damaged header must not become an allocation: never more than is there.
+        // A length from a damaged header must not become an allocation: never more than the file
+        // has.
         let there = self.size()?.saturating_sub(offset);
         let length = usize::try_from(there).map_or(length, |there| length.min(there));
         let mut buffer = Buffer::of_anything(length);
@@ -170,7 +172,7 @@ impl File for OsFile {
     }
 
     fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>> {
-        // Never waits: the kernel has the metadata of an open file in memory.
+        // Returns at once: the kernel has the metadata of an open file in memory.
         Box::pin(core::future::ready(self.inner.size()))
     }
 }

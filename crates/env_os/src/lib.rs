@@ -10,12 +10,12 @@
 //! - ENVOS-1: a task runs only on the event loop of the core it was spawned on.
 //! - ENVOS-2: an event loop makes no system call that waits for a device. The one exception is a
 //!   small `write_at`, which copies to the page cache (see `disk`).
-//! - ENVOS-3: a data directory is held by at most one [`OsDisk`] on this machine, for as long as
-//!   the disk or a file of it lives.
-//! - ENVOS-4: after [`OsRuntime::shutdown`] no task and no background worker runs; work that
-//!   was given to the blocking threads may still, up to the limit given.
+//! - ENVOS-3: at most one [`OsDisk`] on this machine holds a data directory. It holds it for as
+//!   long as the disk or a file of it lives.
+//! - ENVOS-4: after [`OsRuntime::shutdown`] tasks and background workers run no more. Work that was
+//!   given to the blocking threads may still run, up to the limit given.
 //!
-//! What it does not do: sockets (`net`), memory regions (`memory`).
+//! Limits: sockets are in `net`, memory regions in `memory`.
 
 mod affinity;
 mod clock;

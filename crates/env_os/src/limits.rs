@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the number of files and sockets this process may have open to what the administrator
-/// allows (the hard limit), and gives the number in force afterwards. Done at the start of a
-/// runtime, because the usual soft limit of 1024 is less than the connections of a busy server.
+/// Raises the number of files and sockets this process may have open to the hard limit, which the
+/// administrator sets. Gives the number in force afterwards. A runtime does this at its start,
+/// because the usual soft limit of 1024 is less than the connections of a busy server.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

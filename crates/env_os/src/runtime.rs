@@ -1,8 +1,8 @@
 //! The event loops of a process.
 //!
-//! Owns the threads; everything else gets handles. The main thread of a binary runs no event
-//! loop: it waits in [`OsRuntime::block_on`] while the future runs on core 0, so that all calls
-//! that it makes start on a core.
+//! Owns the threads; everything else gets handles. The main thread of a binary runs no event loop.
+//! It waits in [`OsRuntime::block_on`] while the future runs on core 0, so that all calls of the
+//! future start on a core.
 
 use crate::affinity::{self, pin_current_thread};
 use crate::clock::OsClock;
@@ -23,8 +23,8 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// How long dropping a runtime waits for blocking work, for those who do not call
-/// [`OsRuntime::shutdown`]: long enough for an fsync on a busy disk.
+/// How long dropping a runtime waits for blocking work when [`OsRuntime::shutdown`] was not called:
+/// long enough for an fsync on a busy disk.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 thread_local! {
@@ -51,15 +51,16 @@ pub(crate) fn own_loop(fallback: &Handle) -> Handle {
 pub struct OsOptions {
     /// Number of event loops. 0 means one per processor that the process may use.
     pub cores: u16,
-    /// Binds each event loop to a processor of its own. Good for a machine that does nothing
-    /// else; bad when several processes share the processors, because all of them begin with the
-    /// first one.
+    /// Binds each event loop to a processor of its own. Good for a machine that does nothing else.
+    /// Bad when several processes share the processors, because all of them begin with the first
+    /// one.
     pub pin: bool,
-    /// How long an event loop looks for more work before it sleeps. Zero: not at all. 50 µs about
-    /// halves latency for a whole processor per busy loop; use it only with a processor to spare.
+    /// How long an event loop looks for more work before it sleeps; zero means not at all. 50 µs
+    /// about halves latency and costs a whole processor per busy loop. Use it only with a processor
+    /// to spare.
     pub spin: Duration,
-    /// Most threads per core for file access and other work that blocks. They are started when
-    /// needed and end after ten idle seconds; work beyond them waits in a queue.
+    /// Most threads per core for file access and other work that blocks. They start when needed and
+    /// end after ten idle seconds. Further work waits in a queue.
     pub blocking_threads_max: usize,
 }
 
@@ -96,7 +97,7 @@ pub struct StartError {
     source: std::io::Error,
 }
 
-/// The event loops and what else a process needs of the operating system.
+/// The event loops, and the other services of the operating system that a process needs.
 pub struct OsRuntime {
     tasks: Arc<OsTasks>,
     clock: Arc<OsClock>,
@@ -165,7 +166,7 @@ impl OsRuntime {
         Ok(this)
     }
 
-    /// Runs `future` on core 0 and waits for it. A panic of the future goes on here.
+    /// Runs `future` on core 0 and waits for it. A panic of the future continues here.
     ///
     /// # Panics
     /// When called on an event loop, which would wait for itself.
@@ -180,7 +181,7 @@ impl OsRuntime {
         let (give, take) = mpsc::sync_channel(1);
         let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         let task = Box::pin(async move {
-            // Nobody to give it to means that the waiting thread is gone; nothing to do.
+            // Without a receiver, the waiting thread is gone, and there is nothing to do.
             drop(give.send(future.await));
         });
         self.tasks.spawn_on(CoreId(0), "main", task);
@@ -244,9 +245,9 @@ impl OsRuntime {
         Arc::new(move |directory| Ok(Arc::new(OsDisk::open(directory, fallback.clone())?)))
     }
 
-    /// Ends everything: background workers after their current step, tasks at their current
-    /// suspension (they are dropped), then the threads. Waits at most about twice `limit` for
-    /// steps and blocking work that take longer; what is left runs on unattended.
+    /// Ends everything, in this order: background workers after their current step, tasks at their
+    /// current suspension (they are dropped), then the threads. Waits at most about twice `limit`
+    /// for steps and blocking work that take longer; the rest runs on unattended.
     pub fn shutdown(mut self, limit: Duration) {
         self.stop(limit);
     }
@@ -310,7 +311,7 @@ fn near(core: u16) -> Option<u32> {
     affinity::memory_node(affinity::PROCESSORS.as_ref(), processor)
 }
 
-/// A tokio runtime for one core, and what shows its activity if it is to spin.
+/// A tokio runtime for one core, and the record of its activity if it is to spin.
 fn build(options: &OsOptions) -> std::io::Result<(Runtime, Option<Arc<Activity>>)> {
     let mut builder = Builder::new_current_thread();
     builder

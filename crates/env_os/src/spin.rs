@@ -1,10 +1,12 @@
-//! Adaptive polling: after something happened on an event loop, it looks for more for a short
-//! time before it sleeps in the kernel. This about halves the latency of a request, and takes a
-//! whole processor while requests come; off unless asked for.
+//! Adaptive polling: after some activity, an event loop looks for more for a short time before it
+//! sleeps in the kernel. This about halves the latency of a request, and takes a whole processor
+//! while requests come. It is off by default.
 //!
-//! How: a task that gives way again and again keeps tokio's loop from sleeping (it then polls the
-//! sockets without waiting, every round). The task stops once the loop's other tasks have not been
-//! polled for the given time, and starts again when the loop wakes from a sleep.
+//! How it works:
+//! 1. A task that yields again and again keeps tokio's loop from sleeping; the loop then polls the
+//!    sockets in every round without waiting.
+//! 2. The task stops once the loop's other tasks have not been polled for the given time.
+//! 3. The task starts again when the loop wakes from a sleep.
 //!
 //! Threads: an `Activity` is written by its own loop only; its atomics are for the compiler.
 
@@ -16,10 +18,10 @@ use pluvio_env::{BoxFuture, Clock};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// What happens on one event loop.
+/// The activity of one event loop.
 #[derive(Default, Debug)]
 pub(crate) struct Activity {
-    /// Times a task was polled. Relaxed: read by the same thread.
+    /// Number of polls of tasks. Relaxed: read by the same thread.
     polls: AtomicU64,
     /// Whether the spinning task waits for `woken`. Relaxed: as above.
     resting: AtomicBool,

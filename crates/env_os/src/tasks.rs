@@ -1,8 +1,8 @@
 //! Tasks on the event loops, background threads beside them.
 //!
 //! Invariants
-//! - TASKS-1: a background worker's `step` is called by one thread only, and not again after its
-//!   handle was aborted or the runtime stopped (a step that runs is let finish).
+//! - TASKS-1: one thread only calls a background worker's `step`. It calls no further step once the
+//!   worker's handle was aborted or the runtime stopped; a step that runs is let finish.
 //! - TASKS-2: a worker that waits (`Pace::After`) wakes at once when it is aborted.
 
 use crate::runtime::own_loop;
@@ -15,17 +15,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is valid after any panic: flags and a map.
+    // The guarded values, flags and a map, are valid after any panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One event loop, as those who spawn on it see it.
+/// One event loop, as a spawner sees it.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) handle: Handle,
     /// Present when the loop spins.
     pub(crate) activity: Option<Arc<Activity>>,
-    /// That of the processor it is bound to, if it is and the system tells.
+    /// The memory node of the processor that the loop is bound to, if it is bound and the system
+    /// tells.
     pub(crate) memory_node: Option<u32>,
 }
 
@@ -128,7 +129,7 @@ impl Tasks for OsTasks {
         let join = own_loop(&self.cores[0].handle).spawn_blocking(work);
         Box::pin(async move {
             if let Err(error) = join.await {
-                // Cancelled means that the runtime stops, and with it whoever waits here.
+                // Cancelled means that the runtime stops, and every waiting task with it.
                 if let Ok(panic) = error.try_into_panic() {
                     std::panic::resume_unwind(panic);
                 }
@@ -206,7 +207,7 @@ impl Background {
     }
 }
 
-/// A worker's place in the register, given up when its thread ends for whatever reason.
+/// A worker's place in the register. It is given up when the worker's thread ends, for any reason.
 struct Worker {
     background: Arc<Background>,
     id: u64,

@@ -17,6 +17,7 @@ fn with_disk<F: Future<Output = ()> + Send + 'static>(
     runtime.block_on(test(disk, directory.path().to_owned()));
 }
 
+// shows: ENVOS-3
 #[test]
 fn a_directory_has_one_holder_until_its_last_file_is_closed() {
     let directory = tempfile::tempdir().unwrap();

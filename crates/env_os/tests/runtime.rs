@@ -31,6 +31,7 @@ fn expect(receiver: &Receiver<&'static str>, message: &str) {
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok(message));
 }
 
+// shows: ENVOS-1
 #[test]
 fn tasks_run_on_the_core_they_were_given_to() {
     let runtime = start(3);
@@ -79,6 +80,7 @@ fn an_aborted_task_is_dropped_at_its_suspension() {
     expect(&receive, "gone");
 }
 
+// shows: TASKS-2
 #[test]
 fn a_waiting_background_worker_stops_at_once_when_aborted() {
     let runtime = start(1);
@@ -101,6 +103,7 @@ fn a_waiting_background_worker_stops_at_once_when_aborted() {
     worker.abort();
 }
 
+// shows: ENVOS-4
 #[test]
 fn shutdown_ends_workers_and_drops_tasks() {
     let runtime = start(2);

@@ -15,6 +15,7 @@ use crate::graves::Graves;
 use crate::kind::EntryKind;
 use crate::stats::TableStats;
 use crate::varint::{Fields, VarintError, get_varint, put_varint, varint_len};
+use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
 use bytes::Bytes;
 use core::fmt;
 use pluvio_units::{
@@ -543,6 +544,16 @@ impl SegmentHeader {
         to.push(self.kind.code());
     }
 
+    /// Refuses other versions before anything else is read: the version comes first in all of them.
+    fn check_version(body: &[u8]) -> Result<(), ParseErrorKind> {
+        match Fields::new(body).u32() {
+            Some(version) if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) => {
+                Err(ParseErrorKind::BadVersion(version))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     fn decode_body(body: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(body);
         let header = Self {
@@ -559,7 +570,7 @@ impl SegmentHeader {
     }
 }
 
-/// What is wrong with bytes that should be an entry.
+/// The fault of bytes that should be an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseErrorKind {
     /// The bytes end inside the entry.
@@ -571,6 +582,11 @@ pub enum ParseErrorKind {
     /// The length is not in its shortest form or longer than a segment.
     #[error("the length is malformed or longer than a segment")]
     BadLength,
+    /// A segment of a program that lays out entries otherwise. Nothing of it can be read.
+    #[error(
+        "the segment has format version {0}, this program reads {FORMAT_VERSION_MIN} to {FORMAT_VERSION}: use the program that wrote it, or a newer one"
+    )]
+    BadVersion(u32),
     /// Header or body was changed since it was written.
     #[error("the checksum is {found:#010x}, stored is {stored:#010x}")]
     BadChecksum {
@@ -726,6 +742,9 @@ impl<'a> Parsed<'a> {
                     }));
                 }
             }
+        }
+        if head.kind == EntryKind::SegmentHeader {
+            SegmentHeader::check_version(body).map_err(fail)?;
         }
         let entry = decode_body(&head, body).ok_or(fail(ParseErrorKind::BadBody(head.kind)))?;
         Ok(Self { head, entry })

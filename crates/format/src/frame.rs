@@ -23,7 +23,7 @@ const MAGIC: [u8; 8] = *b"PLUVIOFR";
 /// Bytes of a slot in use, without the checksum.
 const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1 + 4 + 2;
 
-/// What a backup knows about the replica in a frame.
+/// The knowledge that a backup has of the replica in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
     /// The cluster of the master.
@@ -40,7 +40,7 @@ pub struct FrameHeader {
     pub closed: bool,
     /// The replica that recovery reads first.
     pub primary: bool,
-    /// Fences stale replicas of an open segment (003 §8).
+    /// Fences stale replicas of an open segment [RAMCloud §8].
     pub replication_epoch: ReplicationEpoch,
     /// Bytes of the segment that are valid. Bytes behind it are to be ignored; so a write counts
     /// whole or not at all.
@@ -55,7 +55,7 @@ pub struct FrameHeader {
     /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not
     /// write it.
     pub needed: u8,
-    /// What the write that this header belongs to brought.
+    /// The bytes that the write of this header brought.
     pub last_write: LastWrite,
 }
 
@@ -108,7 +108,7 @@ pub enum FrameError {
     BadMagic,
     /// Written by another version of the program.
     #[error(
-        "frame format version {0} is none of the {FORMAT_VERSION_MIN} to {FORMAT_VERSION} that this program reads"
+        "the frame has format version {0}, this program reads {FORMAT_VERSION_MIN} to {FORMAT_VERSION}: use the program that wrote it, or a newer one"
     )]
     BadVersion(u32),
     /// Torn or rotten.
@@ -321,10 +321,15 @@ mod tests {
             bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             FrameHeader::decode(&bytes)
         };
-        assert_eq!(of_version(1), Ok(header(1)));
-        assert_eq!(of_version(2), Ok(header(1)));
-        assert_eq!(of_version(0), Err(FrameError::BadVersion(0)));
-        assert_eq!(of_version(99), Err(FrameError::BadVersion(99)));
+        for version in [1, 2, 3] {
+            assert_eq!(of_version(version), Ok(header(1)), "{version}");
+        }
+        for version in [0, 4, 99] {
+            let error = of_version(version).unwrap_err();
+            assert_eq!(error, FrameError::BadVersion(version.into()));
+            let words = format!("has format version {version}, this program reads 1 to 3: use ");
+            assert!(error.to_string().contains(&words), "{error}");
+        }
     }
 
     #[test]

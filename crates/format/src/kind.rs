@@ -14,11 +14,11 @@ pub enum EntryKind {
     SegmentHeader = 3,
     /// The ids of all segments of a log (000 §4).
     LogDigest = 4,
-    /// A lower limit for the versions of new objects (003 §4.1).
+    /// A lower limit for the versions of new objects [RAMCloud §4.1].
     SafeVersion = 5,
-    /// Sizes of the tables, for cutting recovery partitions (003 §7.4).
+    /// Sizes of the tables, for cutting recovery partitions [RAMCloud §7.4].
     TableStats = 6,
-    /// An operation was executed, with its result (003 §10.3).
+    /// An operation was executed, with its result [RAMCloud §10.3].
     Completion = 7,
 }
 

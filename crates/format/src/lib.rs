@@ -7,7 +7,8 @@
 //! - FORMAT-1: decoding is total. Every function that reads bytes returns a typed error for any
 //!   input and never panics, because the input may come from a rotten disk.
 //! - FORMAT-2: what was encoded decodes to the same value, and nothing else decodes to it: varints
-//!   are canonical, bodies have no slack bytes, unused bits are zero.
+//!   are canonical, bodies have no slack bytes, unused bits are zero. Sums of format versions 1 and
+//!   2 are the exception: they are read, and written otherwise.
 //! - FORMAT-3: an entry's checksum covers its kind, its length and its body, so that no single
 //!   flipped bit of a segment passes: padding, which has no checksum, must be all zero.
 //! - FORMAT-4: a group is seen whole or not at all.
@@ -43,6 +44,7 @@ pub use stats::{TableStat, TableStats};
 
 /// The version of everything this crate lays out. Written to every segment and frame; a reader
 /// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output.
+/// Raised with each new kind of entry, flag, outcome or field (`docs/log-format.md`).
 pub const FORMAT_VERSION: u32 = 3;
 
 /// The oldest version that is read: what it lays out means the same in all since.

@@ -14,9 +14,9 @@ pub struct TableStat {
     pub live_entries: u64,
 }
 
-/// Live data of all tables of a master when a head was opened (003 §7.4). Written to every head of
-/// every log and always about the whole master: of several, the one in the segment with the
-/// largest id is the newest.
+/// Live data of all tables of a master when a head was opened [RAMCloud §7.4]. It stands in every
+/// head of every log and is always about the whole master: of several, the one in the segment with
+/// the largest id is the newest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableStats {
     /// The largest tables, one by one, in ascending order of their ids.

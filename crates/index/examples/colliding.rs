@@ -1,10 +1,10 @@
-//! What keys with equal hashes cost, and whom: the decision on hostile keys (`docs/decisions`) has
-//! the figures.
+//! The cost of keys with equal hashes, for themselves and for others. The decision on hostile keys
+//! (`docs/decisions`) has the figures.
 //!
 //! `cargo run --release -p pluvio-index --example colliding`
 //!
-//! A stand-in for the log: entries of 128 bytes, each with its key at the beginning, so that a look
-//! at an entry is a look at memory of its own. Bystanders are keys with hashes spread evenly.
+//! A stand-in for the log: entries of 128 bytes, each with its key at the beginning. A look at an
+//! entry is then a look at memory of its own. Bystanders are keys with evenly spread hashes.
 
 // A measurement needs the real clock.
 #![allow(clippy::disallowed_methods)]
@@ -56,7 +56,7 @@ impl World {
         self.log[entry.offset() as usize / 8]
     }
 
-    /// As a put does it: looks for the key under the lock, inserts, resizes.
+    /// As a put does it: finds the key under the lock, inserts, resizes.
     fn put(&self, key: u64) {
         let guard = self.epochs.pin();
         let mut bucket = self.index.lock(hash(key));
@@ -89,7 +89,7 @@ fn main() {
         let world = World::new(keys);
         (0..BYSTANDERS).for_each(|key| world.put(key));
         let mut longest = Duration::ZERO;
-        // The last tenth: so many are there already.
+        // The last tenth: the other nine tenths are there already.
         let begin = BYSTANDERS + colliding / 10 * 9;
         (BYSTANDERS..begin).for_each(|key| world.put(key));
         let put = each((keys - begin).max(1), |n| {

@@ -1,12 +1,14 @@
-//! One locked block: how its lines and its chain are changed.
+//! One locked block: changing its lines and its chain.
 //!
 //! Owns the lock bit and, while it holds it, the block: head, displacements, slots, overflow lines.
-//! One store to one slot (insert, replace, remove at home) needs no version: a reader sees the slot
-//! before or after, and both were true. Whatever gives an entry another slot goes between
+//! One store to one slot (insert, replace, remove at home) needs no version. A reader sees the slot
+//! before or after, and both were true. Every step that gives an entry another slot goes between
 //! [`Locked::begin_move`] and [`Locked::end_move`] (X3).
 //!
-//! An entry is put into its home; if that is full, into the next line of the block that is not, and
-//! the home's displacement says how far that was; if all are full, into the last overflow line.
+//! An entry is put into the first of these with room:
+//! 1. Its home.
+//! 2. The next line of the block that has room; the home's displacement then holds the distance.
+//! 3. The last overflow line.
 
 use crate::slot;
 use crate::spread::{Address, Block};
@@ -20,18 +22,18 @@ use pluvio_units::EntryRef;
 #[derive(Debug)]
 pub(crate) struct NoLineLeft;
 
-/// A block whose lock we hold until this is dropped.
+/// A block that stays locked until this is dropped.
 pub(crate) struct Locked<'a, M: Lines> {
     table: &'a Table<M>,
     head_word: &'a M::Word,
     reaches: &'a M::Word,
     /// The head as it will be unlocked.
     head: u64,
-    /// Of the place that was asked for.
+    /// The address of the requested place.
     address: Address,
 }
 
-/// A slot of a locked block with the tag that was asked for ([`Table::lock_after`]).
+/// A slot of a locked block with the requested tag ([`Table::lock_after`]).
 pub(crate) struct Likely<'a, W> {
     word: &'a W,
     value: u64,
@@ -44,20 +46,19 @@ impl<W: Word> Likely<'_, W> {
     }
 }
 
-/// A slot for one more entry of a locked block. The block is as it was until the slot is filled
+/// A slot for one more entry of a locked block. The block is unchanged until the slot is filled
 /// ([`Locked::fill`]).
 pub(crate) enum Free<'a, M: Lines> {
-    /// An empty slot in a line of the block, so many lines behind the home.
+    /// An empty slot in a line of the block, this many lines behind the home.
     Lines { word: &'a M::Word, step: u64 },
     /// One in the chain. All lines are full (X2).
     Chain(&'a M::Word),
-    /// The first one of a line that is to become the last of the chain, which is full, too, or is
-    /// not there.
+    /// The first slot of a new line for the end of the chain, which is full or empty.
     Spare(SpareLine<'a, M>),
 }
 
 impl<M: Lines> Free<'_, M> {
-    /// Whether nobody has filled it.
+    /// Whether it is still unfilled.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::Lines { word, .. } | Self::Chain(word) => word.get() == slot::EMPTY,
@@ -89,11 +90,11 @@ struct ChainEnd {
     lines: u64,
 }
 
-/// Where an entry was found.
+/// The slot of a found entry.
 struct Found<'a, W> {
     word: &'a W,
     value: u64,
-    /// The line of the block, or none for the chain.
+    /// The line of the block; `None` for the chain.
     line: Option<u64>,
 }
 
@@ -105,9 +106,8 @@ impl<M: Lines> Table<M> {
         self.lock_address(place, lines, Address::of(place, lines, M::BLOCK_LOG))
     }
 
-    /// [`Self::lock`] of what was approached, and `ahead` sees before it the entry that the first
-    /// slot at home with the tag refers to. Gives that slot, if it still has an entry with that
-    /// tag.
+    /// [`Self::lock`] of an approached place. Before the lock, `ahead` sees the entry of the first
+    /// slot at home with the tag. Gives that slot if it still has an entry with that tag.
     #[inline(always)]
     pub(crate) fn lock_after(
         &self,
@@ -121,7 +121,8 @@ impl<M: Lines> Table<M> {
             return (self.lock_address(place, lines, address), None);
         }
         let word = &line[tagged.trailing_zeros() as usize % 8];
-        // It was a glimpse: the entry may be another one, or none, to ask for which is no harm.
+        // This is a glimpse. The entry may be another one, or none; asking for its bytes is
+        // harmless.
         ahead(slot::entry_of(word.get()));
         let locked = self.lock_block(address);
         if self.lines() != lines {
@@ -132,20 +133,20 @@ impl<M: Lines> Table<M> {
         (locked, same.then_some(Likely { word, value }))
     }
 
-    /// Locks the block of `place`, whose address was this with so many lines.
+    /// Locks the block of `place`, which had this address with this number of lines.
     #[inline(always)]
     fn lock_address(&self, place: u64, lines: u64, address: Address) -> Locked<'_, M> {
         let locked = self.lock_block(address);
-        // The block cannot change any more: a change of its size needs its lock, and one before is
-        // visible through the lock. The number of lines alone decides about the address.
+        // The block is fixed from here on: a change of its size needs its lock, and an earlier
+        // change is visible through the lock. The number of lines alone decides about the address.
         if self.lines() == lines {
             return locked;
         }
         self.lock_again(place, locked)
     }
 
-    /// [`Self::lock`] for who has locked the block that `place` had with another number of lines:
-    /// it is unlocked. (It may be the right one all the same, which is rare, too.)
+    /// [`Self::lock`] after locking the block that `place` had with another number of lines. That
+    /// block is unlocked. It may still be the right one, which is rare, too.
     #[inline(always)]
     fn lock_again<'a>(&'a self, place: u64, locked: Locked<'a, M>) -> Locked<'a, M> {
         drop(locked);
@@ -163,7 +164,7 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Locks the block of an address, whether or not there is such a block.
+    /// Locks the block of an address, even if there is no such block.
     #[inline(always)]
     pub(crate) fn lock_block(&self, address: Address) -> Locked<'_, M> {
         let (head_word, reaches) = self.head(address.block.number);
@@ -180,8 +181,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Sets the lock bit of a head that somebody else had locked, or has changed, a moment ago;
-    /// gives what it was before.
+    /// Sets the lock bit of a head that another thread had locked, or has changed, a moment ago.
+    /// Gives the old head.
     #[cold]
     fn lock_head(head_word: &M::Word) -> u64 {
         let mut attempt = 0_u32;
@@ -225,7 +226,7 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.table.slots(&self.address.block, line)
     }
 
-    /// The first slot where an entry of the address can be whose word is wanted.
+    /// The first slot where an entry of the address can be, and whose word is wanted.
     #[inline]
     fn find(&self, mut wanted: impl FnMut(u64) -> bool) -> Option<Found<'a, M::Word>> {
         let home = self.address.home;
@@ -265,7 +266,7 @@ impl<'a, M: Lines> Locked<'a, M> {
     ) -> Option<(&'a M::Word, u64)> {
         let Address { home, tag, .. } = self.address;
         let line = self.table.line(&self.address.block, home);
-        // What is glimpsed is looked at; what is not is not there, since the line is ours.
+        // A glimpsed slot is checked. Other slots do not have the tag, because the line is ours.
         let mut tagged = M::glimpse(line, tag);
         while tagged != 0 {
             let found = &line[tagged.trailing_zeros() as usize % 8];
@@ -331,7 +332,7 @@ impl<'a, M: Lines> Locked<'a, M> {
         Ok(())
     }
 
-    /// The slot that a word of the address is to be put into.
+    /// The slot for a new word of the address.
     ///
     /// # Errors
     /// As of [`Self::insert`].
@@ -357,15 +358,15 @@ impl<'a, M: Lines> Locked<'a, M> {
         Ok(Free::Spare(SpareLine { table, number }))
     }
 
-    /// Puts a word of the address, which must not be in the block, into the slot that was found for
-    /// it. The block has not changed since.
+    /// Puts a word of the address, which must not be in the block, into the slot found for it. The
+    /// block is unchanged since.
     #[inline]
     pub(crate) fn fill(&mut self, free: Free<'_, M>, word: u64) {
         let Address { block, home, .. } = self.address;
         match free {
             Free::Lines { word: empty, step } => {
-                // First this: who sees the entry in its slot and not how far that is must not come
-                // later.
+                // First the displacement: a reader that sees the entry in its slot must also see
+                // its distance.
                 if step > self.reach(home) {
                     self.set_reach(home, step);
                 }
@@ -396,8 +397,8 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.table.note_chain(lines);
     }
 
-    /// Removes the entry of the address at `entry`; false when it is not there. Others take its
-    /// slot if they are not at home but could be, or lie in the chain (X2).
+    /// Removes the entry of the address at `entry`; false if it is missing. Other entries take its
+    /// slot if they could be at home and are not, or lie in the chain (X2).
     pub(crate) fn remove(&mut self, entry: EntryRef) -> bool {
         let Some(found) = self.find(|word| slot::refers_to(word, entry)) else {
             return false;
@@ -425,9 +426,9 @@ impl<'a, M: Lines> Locked<'a, M> {
         true
     }
 
-    /// There is a hole in a line: brings the entry home that is farthest from there, which leaves
-    /// another hole, and so on. Gives the last hole, in a line that has no entries elsewhere. Each
-    /// step shortens the way of an entry.
+    /// Fills a hole in a line with the entry whose home this is and that lies farthest away. That
+    /// leaves another hole, and so on. Gives the last hole, in a line that has no entries
+    /// elsewhere. Each step shortens the way of an entry.
     fn bring_home(&self, line: u64, hole: &'a M::Word) -> Option<(u64, &'a M::Word)> {
         let (mut line, mut hole) = (line, hole);
         loop {
@@ -454,7 +455,7 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.slots(line).iter().find(|word| is_of(word.get()))
     }
 
-    /// Makes the displacement of a home what it is.
+    /// Sets the displacement of a home to its true value.
     fn tighten(&self, home: u64) {
         let before = self.reach(home);
         let mut reach = before;
@@ -470,8 +471,8 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
-    /// Moves the last entry of the chain to `hole`, a slot of a line; or, when there is none, to
-    /// `in_chain`, a slot of the chain that has become empty.
+    /// Moves the last entry of the chain to `hole`, a slot of a line. Without such a hole it moves
+    /// to `in_chain`, a slot of the chain that has become empty.
     fn take_from_chain(&mut self, hole: Option<(u64, &'a M::Word)>, in_chain: &'a M::Word) {
         let ChainEnd { before, last, .. } = self
             .last_overflow()
@@ -515,8 +516,9 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
-    /// Makes the block what the arguments say: words of the slots line by line, displacements,
-    /// chain. The old chain is freed. Only between `begin_move` and `end_move`. Does not count.
+    /// Rewrites the block from the arguments: words of the slots line by line, displacements,
+    /// chain. The old chain is freed. Only between `begin_move` and `end_move`. It leaves the
+    /// counts alone.
     pub(crate) fn rewrite(&mut self, block: Block, slots: &[[u64; 8]], reaches: u64, chain: u64) {
         debug_assert!(self.head & MOVING != 0, "X3");
         self.address.block = block;
@@ -534,20 +536,20 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.table.free_chain(old);
     }
 
-    /// From now on readers that find nothing look again.
+    /// From now on readers without a result look again.
     #[inline(always)]
     pub(crate) fn begin_move(&mut self) {
         self.head |= MOVING;
         self.head_word.set(self.head | LOCKED);
     }
 
-    /// As long as what this gives lives, something behind an entry that stable lookups take may be
-    /// changed: they see it as it was before, or as it is after. Nothing else can be done with the
-    /// block meanwhile.
+    /// While the result lives, the caller may change data behind an entry that stable lookups take.
+    /// They see the data as it was before, or as it is after. The block can be used for nothing
+    /// else meanwhile.
     #[inline(always)]
     pub(crate) fn begin_change(&mut self) -> Change<'_, 'a, M> {
         self.begin_move();
-        // Nothing of the change is seen before *moving* is.
+        // The head says *moving* before any part of the change is visible.
         M::fence_release();
         Change { locked: self }
     }
@@ -558,7 +560,7 @@ impl<'a, M: Lines> Locked<'a, M> {
         self.head_word.set(self.head | LOCKED);
     }
 
-    /// Ends the chain behind overflow line `last`, or has none when that is 0.
+    /// Ends the chain behind overflow line `last`; 0 means no chain.
     fn cut_behind(&mut self, last: u64) {
         if last == 0 {
             self.head = with_next(self.head, 0);
@@ -569,7 +571,7 @@ impl<'a, M: Lines> Locked<'a, M> {
         }
     }
 
-    /// Where the chain ends, if there is one.
+    /// The end of the chain, if there is one.
     fn last_overflow(&self) -> Option<ChainEnd> {
         let mut chain = ChainEnd {
             before: 0,
@@ -601,15 +603,15 @@ impl<M: Lines> Drop for Locked<'_, M> {
     }
 }
 
-/// Something behind an entry of a locked block changes as long as this lives.
+/// Data behind an entry of a locked block changes as long as this lives.
 #[must_use = "the change is over when this is dropped"]
 pub(crate) struct Change<'l, 'a, M: Lines> {
     locked: &'l mut Locked<'a, M>,
 }
 
 impl<M: Lines> Drop for Change<'_, '_, M> {
-    /// Readers hear of the end with the next store to the head, which is at the latest that of the
-    /// unlocking; until then they look again.
+    /// Readers see the end with the next store to the head, at the latest that of the unlocking.
+    /// Until then they look again.
     #[inline(always)]
     fn drop(&mut self) {
         let locked = &mut *self.locked;

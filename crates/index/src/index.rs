@@ -11,10 +11,10 @@ use core::sync::atomic::AtomicU64;
 use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, REGION_GRANULE_BYTES, RegionError, WordRegion};
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
-/// Lines of a new index, and of the smallest: one kilobyte.
+/// Lines of a new index, and of the smallest one: one kilobyte.
 const LINES_AT_FIRST: u64 = 16;
 
-/// Most overflow lines to ask for: links to them have 32 bits, and what a region is rounded up by
+/// Most overflow lines to ask for. Links to them have 32 bits. The excess of a rounded-up region
 /// becomes overflow lines, too.
 const OVERFLOW_MAX: u64 = u32::MAX as u64 - REGION_GRANULE_BYTES / CACHE_LINE_BYTES;
 
@@ -22,14 +22,18 @@ const OVERFLOW_MAX: u64 = u32::MAX as u64 - REGION_GRANULE_BYTES / CACHE_LINE_BY
 /// No other number of a line is kept in fewer than 64.
 const LINES_MAX: u64 = 8 << 32;
 
+/// Attempts of [`Index::lookup_stable`] before it locks. Small values need far fewer; a reader of a
+/// large value waits as long as this many copies take.
+pub(crate) const STABLE_ATTEMPTS_MAX: u32 = 64;
+
 /// How an index is made.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexOptions {
-    /// Entries it must be able to hold, wherever their hashes are; at most [`Index::ENTRIES_MAX`].
-    /// Reserves address space, 44 bytes each, not memory. Five times as many find room if their
-    /// hashes are spread evenly.
+    /// Entries it must be able to hold, for any hashes; at most [`Index::ENTRIES_MAX`]. Reserves
+    /// address space, 44 bytes each, and no memory. Five times as many find room if their hashes
+    /// are spread evenly.
     pub entries_max: u64,
-    /// Where the hashes will be: all of them, or the range of a tablet. Others work as well, but
+    /// The range of the hashes: all of them, or those of a tablet. Other hashes work as well, but
     /// gather in two blocks of lines.
     pub expected: HashRange,
     /// Ask for huge pages once the index has 4 MiB: fewer TLB misses, and at most 2 MiB more than
@@ -37,21 +41,21 @@ pub struct IndexOptions {
     pub huge_pages: bool,
 }
 
-/// Why an index could not be made.
+/// The reason why an index could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
     /// Its memory could not be reserved.
     #[error("no memory for an index of {entries} entries: {source}")]
     Memory {
-        /// Entries it was to hold.
+        /// The requested number of entries.
         entries: u64,
-        /// Why not.
+        /// The region's error.
         source: RegionError,
     },
     /// More entries than an index can ever hold. Not retryable.
     #[error("an index of {entries} entries: {max} is the most")]
     TooLarge {
-        /// Entries it was to hold.
+        /// The requested number of entries.
         entries: u64,
         /// The limit.
         max: u64,
@@ -69,9 +73,9 @@ const _: () = assert!(Index::ENTRIES_MAX / 2 < LINES_MAX);
 
 /// The index of one table: see the crate's head for its invariants and its thread rules.
 ///
-/// Closures: `matches` says whether the entry is the one wanted, by reading its key in the log;
-/// `hash_of` computes an entry's key hash from there. Under a lock they must be quick and must not
-/// use the index.
+/// Closures: `matches` says whether the entry is the wanted one, and `hash_of` computes an entry's
+/// key hash. Both read its key in the log. Under a lock they must be quick and must not use the
+/// index.
 pub struct Index {
     pub(crate) table: Table<WordRegion>,
     pub(crate) spread: Spread,
@@ -93,7 +97,7 @@ impl Index {
         }
         // Three times the lines that evenly spread hashes need.
         let lines_max = (entries / 2 + 1).max(LINES_AT_FIRST);
-        // The chain of a block has the less than n / 7 + 1 lines that its n entries would have
+        // The chain of a block has less than n / 7 + 1 lines: its n entries would have as many
         // without the block (X2). A sixth also leaves room for the new chains of a step.
         let overflow_max = entries / 6 + LINES_AT_FIRST;
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
@@ -109,51 +113,50 @@ impl Index {
         })
     }
 
-    /// The slot of the entry with this hash that `matches`. Stores nothing, and waits for nobody if
-    /// there is one. `matches` may be asked about entries that were removed since the caller's
-    /// epoch guard began, and more than once about the same.
+    /// The slot of the entry with this hash that `matches`. Stores nothing, and waits for no thread
+    /// if there is one. `matches` may see entries that were removed since the caller's epoch guard
+    /// began. It may see the same entry more than once.
     #[must_use]
     #[inline]
     pub fn lookup(&self, hash: KeyHash, mut matches: impl FnMut(EntryRef) -> bool) -> Option<Slot> {
         self.lookup_with(hash, |slot| matches(slot.entry).then_some(slot))
     }
 
-    /// What `take` makes of the slot of the entry with this hash: it is asked about slots with the
-    /// right tag until it gives something. Else as [`Self::lookup`].
+    /// The result of `take` for the slot of the entry with this hash. It is asked about slots with
+    /// the right tag until it gives something. Otherwise as [`Self::lookup`].
     #[must_use]
     #[inline]
     pub fn lookup_with<T>(&self, hash: KeyHash, take: impl FnMut(Slot) -> Option<T>) -> Option<T> {
         self.table.lookup(self.spread.place(hash), take)
     }
 
-    /// Where `hash` is at home: the one line that nearly every lookup needs.
+    /// The home of `hash`: the one line that nearly every lookup needs.
     #[must_use]
     #[inline(always)]
     pub fn home(&self, hash: KeyHash) -> Home {
         self.table.home(self.spread.place(hash))
     }
 
-    /// [`Self::lookup_with`] for who has looked at home.
+    /// [`Self::lookup_with`] for a caller that has already looked at the home.
     #[must_use]
-    pub fn lookup_away_with<T>(
+    pub fn lookup_slow_with<T>(
         &self,
         hash: KeyHash,
         take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
-        self.table.lookup_away(self.spread.place(hash), take)
+        self.table.lookup_slow(self.spread.place(hash), take)
     }
 
-    /// Asks for the home of `hash`, which needs no guard yet: it comes from memory while the caller
-    /// gets one.
+    /// Asks for the home of `hash` before the caller has a guard: it comes from memory meanwhile.
     #[must_use]
     #[inline(always)]
     pub fn approach(&self, hash: KeyHash) -> Approach {
         self.table.approach(self.spread.place(hash))
     }
 
-    /// The slots at a home with the tag of its hash, for readers who want the code of the common
-    /// case in one piece: one of these is what nearly every lookup finds, and needs no check. When
-    /// none of them is, [`Self::lookup_away_with`] has to be asked.
+    /// Inlined fast path: the slots at a home with the tag of its hash. One of them is the result
+    /// of nearly every lookup, and needs no check. If none of them is, ask
+    /// [`Self::lookup_slow_with`].
     #[inline(always)]
     pub fn at_home(&self, home: Home) -> impl Iterator<Item = Slot> {
         self.table.at_home(home)
@@ -163,29 +166,31 @@ impl Index {
     /// ([`BucketGuard::begin_change`]): `take` is asked about entries with the right tag until it
     /// gives something, and again when somebody changed something of that bucket meanwhile. It may
     /// see what is half changed, and its answer is then thrown away. Waits, spinning and yielding,
-    /// while a change is under way.
+    /// while a change is under way; after some attempts it locks the bucket, so that writers
+    /// cannot keep a reader waiting for ever. The caller holds no lock of a bucket.
     pub fn lookup_stable<T>(
         &self,
         hash: KeyHash,
         mut take: impl FnMut(EntryRef) -> Option<T>,
     ) -> Option<T> {
         self.table
-            .lookup_stable(self.spread.place(hash), |slot| take(slot.entry))
+            .lookup_stable(self.spread.place(hash), STABLE_ATTEMPTS_MAX, |slot| {
+                take(slot.entry)
+            })
     }
 
-    /// The home that was approached for who takes something that is changed in place, and wants the
-    /// code of the common case in one piece: one of its slots is what nearly every lookup finds,
-    /// and what was taken behind it counts if the home is stable then. When none of them is, or it
-    /// is not, or there is none because a change is under way, [`Self::lookup_stable`] has to be
-    /// asked.
+    /// Inlined fast path of [`Self::lookup_stable`]: the approached home, unless a change of its
+    /// bucket is under way. One of its slots is the result of nearly every lookup. Data taken
+    /// behind it counts if the home is stable afterwards. In all other cases ask
+    /// [`Self::lookup_stable`].
     #[must_use]
     #[inline(always)]
     pub fn stable_home(&self, approach: Approach) -> Option<StableHome<'_>> {
         self.table.glance(approach).map(StableHome)
     }
 
-    /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, lock
-    /// no other bucket meanwhile.
+    /// Locks the bucket of `hash`, spinning, then yielding, until it is free. Hold it briefly, and
+    /// lock no other bucket meanwhile.
     #[must_use = "the bucket is unlocked when the guard is dropped"]
     #[inline]
     pub fn lock(&self, hash: KeyHash) -> BucketGuard<'_> {
@@ -195,10 +200,10 @@ impl Index {
         }
     }
 
-    /// [`Self::lock`] of the hash that was approached, and `ahead` sees before it the entry at home
-    /// that most likely is the one with this hash, to ask for its bytes: nothing is on its way from
-    /// memory while a lock waits for the stores before it. Gives the slot of that entry too, if the
-    /// locked bucket still has it; there may be others.
+    /// [`Self::lock`] of the approached hash. Before the lock, `ahead` sees the entry at home that
+    /// most likely has this hash, to ask for its bytes. While a lock waits for earlier stores, no
+    /// other read is on its way from memory. Also gives the slot of that entry, if the locked
+    /// bucket still has it. There may be others with the tag.
     #[inline(always)]
     pub fn lock_after(
         &self,
@@ -210,18 +215,19 @@ impl Index {
         (BucketGuard { locked, thread }, likely.map(LikelySlot))
     }
 
-    /// Lets the slot of `old` refer to `new`, the durable copy of it; false, and nothing has
-    /// changed, when the slot refers to another entry by now.
+    /// Lets the slot of `old` refer to `new`, its durable copy. False, with nothing changed, if the
+    /// slot refers to another entry by now.
     pub fn relocate(&self, hash: KeyHash, old: EntryRef, new: EntryRef) -> bool {
         self.lock(hash).replace(old, new, false)
     }
 
-    /// Makes the index a line or two longer or shorter if it has become crowded or sparse, and
-    /// gives back memory that nobody can be using; costs one load otherwise. To be called after
-    /// inserts and removals, with no bucket locked. An index for which it is not called stays
-    /// correct and gets slow, or too large. `guard` is of the epochs that everybody who uses this
-    /// index holds guards of. `hash_of` is called for entries of the index while the bucket that
-    /// holds them is locked. Returns the number of lines that came or went.
+    /// Makes the index a line or two longer if it is crowded, or shorter if it is sparse. Also
+    /// gives back memory that no thread can be using. Costs one load if nothing is due.
+    ///
+    /// Call it after inserts and removals, with no bucket locked. Without these calls the index
+    /// stays correct, but becomes slow or too large. `guard` must belong to the epochs that all
+    /// users of this index use. `hash_of` is called for entries of the index while their bucket is
+    /// locked. Returns the number of lines that came or went.
     #[inline]
     pub fn resize(
         &self,
@@ -238,32 +244,32 @@ impl Index {
         self.prefetch_home(self.home(hash));
     }
 
-    /// [`Self::prefetch`] for who wants to look there.
+    /// [`Self::prefetch`] for a caller that goes to this home.
     #[inline(always)]
     pub fn prefetch_home(&self, home: Home) {
         self.table.prefetch(home);
     }
 
-    /// [`Self::prefetch`], and for what else a lock needs.
+    /// [`Self::prefetch`], together with the other line that a lock needs.
     #[inline]
     pub fn prefetch_with_head(&self, hash: KeyHash) {
         self.table.prefetch_with_head(self.spread.place(hash));
     }
 
-    /// Asks the processor for the line that comes next, when nothing is at the home of `hash`.
-    pub fn prefetch_away(&self, hash: KeyHash) {
-        self.table.prefetch_away(self.spread.place(hash));
+    /// Asks the processor for the next line, after an empty result at the home of `hash`.
+    pub fn prefetch_behind_home(&self, hash: KeyHash) {
+        self.table.prefetch_behind_home(self.spread.place(hash));
     }
 
-    /// The first entry with the tag of `hash` behind its home: whose bytes to prefetch. Nothing
-    /// says that it is the wanted one, or still readable. For a batch, after all of its hashes were
-    /// looked for at home.
+    /// The first entry with the tag of `hash` behind its home, whose bytes to prefetch. It may be
+    /// the wrong entry, or unreadable by now. For a batch, after all its hashes were looked for at
+    /// home.
     #[must_use]
-    pub fn candidate_away(&self, hash: KeyHash) -> Option<EntryRef> {
-        self.table.candidate_away(self.spread.place(hash))
+    pub fn candidate_behind_home(&self, hash: KeyHash) -> Option<EntryRef> {
+        self.table.candidate_behind_home(self.spread.place(hash))
     }
 
-    /// Entries in the index; while others write, some number it had.
+    /// Entries in the index; while others write, a number it had at some moment.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.table.len()
@@ -282,32 +288,32 @@ impl Index {
         self.table.lines_touched() * CACHE_LINE_BYTES
     }
 
-    /// Entries it has slots for before it needs more memory; overflow is not counted.
+    /// Entries it has slots for before it needs more memory; overflow lines do not count.
     #[must_use]
     pub fn slots(&self) -> u64 {
         self.table.lines() * <WordRegion as crate::words::Lines>::SLOTS as u64
     }
 
-    /// Overflow lines of the longest chain there ever was, seven entries each. With hashes that are
-    /// spread evenly a few; an operation on a key in a longer one looks at all of them, so many say
-    /// that somebody chooses keys whose hashes collide.
+    /// Overflow lines of the longest chain so far, seven entries each. Evenly spread hashes give a
+    /// few. An operation on a key in a longer chain looks at all of them. A long chain is a sign of
+    /// keys chosen for colliding hashes.
     #[must_use]
     pub fn longest_chain(&self) -> u64 {
         self.table.longest_chain()
     }
 
-    /// Appends to `slots` what the bucket that covers `from` holds, in no order and also hashes
-    /// below `from`, and returns the last hash the bucket covers: the walk goes on behind it. An
-    /// entry that is in the index during the whole walk is met, at least once, however the index
+    /// Appends to `slots` the entries of the bucket that covers `from`, in no order and including
+    /// hashes below `from`. Returns the last hash the bucket covers: the walk goes on behind it. An
+    /// entry that is in the index during the whole walk is met at least once, however the index
     /// grows meanwhile.
     pub fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
         self.table.scan(&self.spread, from, slots)
     }
 
-    /// Removes the entries of `range`, a slice of at most `buckets` buckets per call, and tells
-    /// `on_removed` of each. Returns what is left of the range, or none when it is done. Each
-    /// bucket is unlocked before `on_removed` hears of its entries; entries inserted meanwhile
-    /// behind the slice's end are removed too.
+    /// Removes the entries of `range`, a slice of at most `buckets` buckets per call, and calls
+    /// `on_removed` for each. Returns the rest of the range, or `None` at its end. Each bucket is
+    /// unlocked before `on_removed` is called for its entries. Entries inserted meanwhile behind
+    /// the slice's end are removed too.
     pub fn remove_range(
         &self,
         range: HashRange,
@@ -350,8 +356,8 @@ impl StableHome<'_> {
         self.0.slots()
     }
 
-    /// Whether nothing of the bucket was changed in place since it was asked for: then what was
-    /// taken until this call is true as a whole.
+    /// Whether the bucket is free of changes in place since it was asked for. Then everything taken
+    /// until this call is true as a whole.
     #[must_use]
     #[inline(always)]
     pub fn is_stable(&self) -> bool {
@@ -409,9 +415,9 @@ impl<'a> BucketGuard<'a> {
         Some(Slot::of(word))
     }
 
-    /// Finds the entry with the locked hash that `matches` and lets its slot refer to what `with`
-    /// makes of it, an entry of the same key, not pending. `None`, and nothing has changed, when
-    /// there is no such entry or `with` gives none.
+    /// Finds the entry with the locked hash that `matches`, and lets its slot refer to the result
+    /// of `with`. That must be an entry of the same key, not pending. `None`, with nothing changed,
+    /// if there is no such entry or `with` gives none.
     ///
     /// # Panics
     /// When the new entry is at offset zero.
@@ -428,8 +434,8 @@ impl<'a> BucketGuard<'a> {
         Some(())
     }
 
-    /// Lets the slot that came with this guard, which turned out to be that of the wanted entry,
-    /// refer to `new`, an entry of the same key, not pending.
+    /// Lets the slot that came with this guard refer to `new`, an entry of the same key, not
+    /// pending. The caller has checked that the slot is that of the wanted entry.
     ///
     /// # Panics
     /// When `new` is at offset zero.
@@ -438,9 +444,9 @@ impl<'a> BucketGuard<'a> {
         self.locked.replace_likely(slot.0, new);
     }
 
-    /// As long as what this gives lives, the caller may change what lies behind entries of this
-    /// bucket: [`Index::lookup_stable`] sees it as it was before or as it is afterwards, and waits
-    /// meanwhile. Nothing else can be done with the bucket until then.
+    /// While the result lives, the caller may change data behind entries of this bucket.
+    /// [`Index::lookup_stable`] sees the data as it was before or as it is afterwards, and waits
+    /// meanwhile. The bucket can be used for nothing else until then.
     #[inline(always)]
     pub fn begin_change(&mut self) -> BucketChange<'_, 'a> {
         BucketChange {
@@ -461,9 +467,8 @@ impl<'a> BucketGuard<'a> {
         self.locked.insert(word).map_err(|_| IndexFull)
     }
 
-    /// Room for an entry with the locked hash: for who must know that there is some before the
-    /// entry is made. Until it is filled or dropped, nothing may be inserted into the bucket, or
-    /// removed from it.
+    /// Room for an entry with the locked hash, for a caller that needs it before the entry is made.
+    /// Until it is filled or dropped, do not insert into the bucket or remove from it.
     ///
     /// # Errors
     /// [`IndexFull`]; nothing has changed.
@@ -472,7 +477,7 @@ impl<'a> BucketGuard<'a> {
         self.locked.room().map(Room).map_err(|_| IndexFull)
     }
 
-    /// [`Self::insert`] into the room that came from this guard.
+    /// [`Self::insert`] into the room from this guard.
     ///
     /// # Panics
     /// When the entry is at offset zero, or the room is taken.
@@ -486,8 +491,8 @@ impl<'a> BucketGuard<'a> {
         self.locked.fill(room.0, word);
     }
 
-    /// Lets the slot of `old` refer to `new`, an entry of the same key; false, and nothing has
-    /// changed, when `old` is not there.
+    /// Lets the slot of `old` refer to `new`, an entry of the same key. False, with nothing
+    /// changed, if `old` is missing.
     ///
     /// # Panics
     /// When `new` is at offset zero.
@@ -501,7 +506,7 @@ impl<'a> BucketGuard<'a> {
         }
     }
 
-    /// Removes the slot of `old`; false when it is not there.
+    /// Removes the slot of `old`; false if it is missing.
     pub fn remove(&mut self, old: EntryRef) -> bool {
         self.locked.remove(old)
     }

@@ -1,6 +1,6 @@
-//! The block protocol under the loom model checker: the index's own code on loom's words, with
-//! blocks of two or three lines of one or two slots, so that two entries already are in each
-//! other's way and three make a chain.
+//! The block protocol under the loom model checker: the index's own code on loom's words. Blocks
+//! have two or three lines of one or two slots. Two entries already are in each other's way, and
+//! three make a chain.
 //!
 //! ```text
 //! lines    homes of tops 0 to 15
@@ -110,7 +110,7 @@ fn resize<const SLOTS: usize>(table: &ModelTable<SLOTS>, lines: u64) {
     }
 }
 
-/// An entry is named by its place, whose top bits are what counts.
+/// An entry is named by its place, whose top bits count.
 pub(crate) fn place(top: u64) -> u64 {
     top << 60
 }
@@ -152,7 +152,7 @@ fn explore(f: impl Fn() + Send + Sync + 'static) {
     explore_with(2, f);
 }
 
-/// With so many switches of threads that did not ask for it.
+/// With at most this many forced switches of threads.
 pub(crate) fn explore_with(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -163,7 +163,7 @@ fn no_keys(_: EntryRef) -> u64 {
     panic!("these splits need no keys")
 }
 
-/// From so many lines to so many: within a block, a split, and both back.
+/// The numbers of lines before and after: within a block, a split, and both back.
 const STEPS: [(u64, u64); 4] = [(2, 3), (3, 4), (3, 2), (4, 3)];
 
 // shows: X3
@@ -227,7 +227,7 @@ fn a_reader_a_writer_and_a_step_go_together() {
             let table = table_with::<1>(from, &[0, 1]);
             let [reader, writer] = [(); 2].map(|()| Arc::clone(&table));
             let reader = thread::spawn(move || assert!(finds(&reader, 1)));
-            // Takes the place of what was there, and comes to a block that may go away.
+            // Takes the place of the old entry, and comes to a block that may go away.
             let writer = thread::spawn(move || {
                 assert!(writer.lock(place(0)).remove(entry(0)));
                 insert(&writer, 8);
@@ -296,8 +296,9 @@ fn a_writer_follows_its_block_through_a_step() {
     }
 }
 
-/// The reader is the spawned thread, as in all these models: with the lookup in the main thread,
-/// loom (0.7.2, with and without a preemption bound) shows no run in which the entry is found.
+/// The reader is the spawned thread, as in all these models. With the lookup in the main thread,
+/// loom shows no run in which the entry is found (version 0.7.2, with and without a preemption
+/// bound).
 #[test]
 fn who_finds_an_entry_sees_its_bytes() {
     let found = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -321,8 +322,8 @@ fn who_finds_an_entry_sees_its_bytes() {
     assert!(some_run_found.load(std::sync::atomic::Ordering::Relaxed));
 }
 
-/// Two words change together behind one entry; the lookup takes both as they were before, or as
-/// they are after.
+/// Two words change together behind one entry. The lookup takes both from before the change, or
+/// both from after it.
 // shows: LOG-13
 #[test]
 fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
@@ -332,7 +333,7 @@ fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
         let pair = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let (reader, read) = (Arc::clone(&table), Arc::clone(&pair));
         let reader = thread::spawn(move || {
-            let taken = reader.lookup_stable(place(0), |slot| {
+            let taken = reader.lookup_stable(place(0), u32::MAX, |slot| {
                 let pair = || [0, 1].map(|at| read[at].load(Ordering::Relaxed));
                 (slot.entry == entry(0)).then(pair)
             });
@@ -350,8 +351,8 @@ fn a_stable_lookup_takes_a_change_in_place_as_a_whole() {
     });
 }
 
-/// The value moves to another place, which is then changed; whoever took the old place has the
-/// value before.
+/// The value moves to another place, which is then changed. A reader that took the old place has
+/// the value from before.
 #[test]
 fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
     explore(|| {
@@ -363,7 +364,7 @@ fn a_stable_lookup_takes_no_place_that_was_left_before_a_change() {
         let told = Arc::clone(&changed);
         let reader = thread::spawn(move || {
             let before = told.load(Ordering::Acquire);
-            let taken = reader.lookup_stable(place(0), |slot| {
+            let taken = reader.lookup_stable(place(0), u32::MAX, |slot| {
                 let at = usize::from(slot.entry != entry(0));
                 Some(read[at].load(Ordering::Relaxed))
             });

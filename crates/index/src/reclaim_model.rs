@@ -1,5 +1,5 @@
-//! Index, writer, cleaner and reclaim epochs together under the loom model checker: the index's own
-//! code and that of the epoch protocol on loom's words, and a log of four places that stand for
+//! Index, writer, cleaner and reclaim epochs together under the loom model checker. The index's own
+//! code and that of the epoch protocol run on loom's words. The log is four places that stand for
 //! seglets.
 //!
 //! ```text
@@ -9,10 +9,10 @@
 //!          at first          copy              new entry
 //! ```
 //!
-//! What the model adds is the order in which the log and the store do things, as `docs/cleaning.md`
-//! and `docs/log.md` have it; each [`Mistake`] changes that order in one place, and the model must
-//! find it. The bytes of a place are a loom cell, which reports an access that is not ordered with
-//! the one that uses the place again.
+//! The model adds the order of the steps in the log and the store, as in `docs/cleaning.md` and
+//! `docs/log.md`. Each [`Mistake`] changes that order in one place, and the model must find it. The
+//! bytes of a place are a loom cell. The cell reports an access that is unordered with the next use
+//! of the place.
 
 use crate::model::{ModelTable, entry, explore_with, place, table_with};
 use crate::slot::{entry_of, pack, tag_of};
@@ -60,16 +60,16 @@ impl protocol::Word for EpochWord {
 
 /// The one key's place in the index: a number of sixteen, as in `model`.
 const KEY: u64 = 0;
-/// Where the key's first entry lies.
+/// The place of the key's first entry.
 const VICTIM: usize = 0;
-/// Where the cleaner copies it to.
+/// The place of the cleaner's copy.
 const SURVIVOR: usize = 1;
-/// Where the writer appends.
+/// The place of the writer's append.
 const HEAD: usize = 2;
-/// What is written to a place that is used again: no version of the key.
+/// The content of a place that is used again: no version of the key.
 const ANOTHER_KEY: u64 = 99;
 
-/// What is done in a wrong order, or left out.
+/// A wrong order of steps, or a missing step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mistake {
     None,
@@ -79,7 +79,7 @@ enum Mistake {
     StampBeforeSwing,
     /// The cleaner points the index to its copy whatever it points to.
     BlindSwing,
-    /// The cleaner does not move what lives.
+    /// The cleaner does not move living entries.
     LivingLeftBehind,
     /// A reader looks up first and pins then.
     ReaderPinsLate,
@@ -94,7 +94,7 @@ enum Mistake {
 /// One key, one writer, one cleaner, readers.
 struct World {
     mistake: Mistake,
-    /// The writer appends before it locks the bucket, as who replays does. (Under the lock, the
+    /// The writer appends before it locks the bucket, as a replay does. (Under the lock, the
     /// cleaner that moves the entry waits for the writer.)
     appends_first: bool,
     table: Arc<ModelTable<2>>,
@@ -104,7 +104,7 @@ struct World {
     places: [Cell<u64>; 3],
     /// The words with the dead bits of the places (LOG-15).
     dead: [AtomicU64; 3],
-    /// What of the head is appended.
+    /// The appended part of the head.
     appended: AtomicBool,
 }
 
@@ -166,12 +166,12 @@ impl World {
         self.dead[place].load(Ordering::Acquire) & 1 != 0
     }
 
-    /// Where the index says that the key is.
+    /// The place of the key in the index.
     fn look_up(&self) -> Option<EntryRef> {
         self.table.lookup(place(KEY), |slot| Some(slot.entry))
     }
 
-    /// A read: the version that it shows.
+    /// A read. Gives the version that it shows.
     fn get(&self) -> u64 {
         let late = self.mistake == Mistake::ReaderPinsLate;
         let early = late.then(|| self.look_up());
@@ -240,8 +240,8 @@ impl World {
         true
     }
 
-    /// A pass over the segment that is `from`, closed and settled, with survivors at [`SURVIVOR`];
-    /// its memory is used again if nobody can see it.
+    /// A pass over the segment `from`, which is closed and settled, with survivors at [`SURVIVOR`].
+    /// Its memory is used again if no thread can see it.
     fn clean(&self, from: usize) {
         let early = match self.mistake {
             Mistake::StampBeforeSwing => Some(protocol::advance(&self.counter)),
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// Closes the head, and cleans it if every guard is gone that was held when it was closed.
+    /// Closes the head. Cleans it if every guard has ended that was held at that moment.
     fn close_and_clean_head(&self) {
         if !self.appended.load(Ordering::Acquire) {
             return;
@@ -359,7 +359,7 @@ fn a_head_that_is_closed_and_cleaned_at_once_loses_no_append() {
     append_while_head_is_cleaned(Mistake::None);
 }
 
-/// The model, with a mistake, must end in a panic that says one of these.
+/// The model, with a mistake, must end in a panic with one of these messages.
 fn finds(mistake: Mistake, model: fn(Mistake), said: &[&str]) {
     let panic = std::panic::catch_unwind(|| model(mistake));
     let panic = panic.expect_err("the mistake is not found");
@@ -369,9 +369,9 @@ fn finds(mistake: Mistake, model: fn(Mistake), said: &[&str]) {
     assert!(said.iter().any(|one| text.contains(one)), "{text}");
 }
 
-/// What loom says of an access to bytes that are used again without an order between the two.
+/// loom's message about unordered accesses to bytes that are used again.
 const OVERTAKEN: &str = "Causality violation";
-/// What a read says that finds [`ANOTHER_KEY`].
+/// The message of a read that finds [`ANOTHER_KEY`].
 const ANOTHERS: &str = "read 99";
 
 #[test]

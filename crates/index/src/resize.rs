@@ -1,13 +1,17 @@
 //! Growing and shrinking: one line at a time.
 //!
 //! Owns the number of lines, which it changes by one per step, and the memory behind the end. A
-//! step locks the block that it concerns (two, if one is split or two become one); works out where
-//! their entries are to lie; says *moving*; writes that; stores the number of lines; says the new
-//! version; unlocks. Readers and writers of all other blocks notice nothing.
+//! step goes like this:
+//! 1. Lock the block that it concerns; two, if one is split or two become one.
+//! 2. Find the new places of their entries.
+//! 3. Say *moving*, and write the entries.
+//! 4. Store the number of lines.
+//! 5. Say the new version, and unlock.
 //!
-//! What a shorter index leaves behind is empty at once and is given back to the system when every
-//! guard has ended that was there before (X5): who computed an address before the step may still
-//! look there.
+//! Readers and writers of all other blocks notice nothing.
+//!
+//! The memory behind a shorter index is empty at once. It goes back to the system when every older
+//! guard has ended (X5). A thread that computed an address before the step may still look there.
 
 use crate::block::Locked;
 use crate::slot;
@@ -20,48 +24,49 @@ use pluvio_memory::{ReclaimEpochs, ReclaimStamp};
 use pluvio_units::EntryRef;
 use std::sync::{PoisonError, TryLockError};
 
-/// With more entries than so many per hundred slots, the index grows: 10 bytes an entry, and 4 % of
+/// With more entries than this per hundred slots, the index grows: 10 bytes an entry, and 4 % of
 /// the entries lie behind their homes.
 const LOAD_PERCENT_MAX: u64 = 80;
 
-/// With fewer, it shrinks: 10.3 bytes an entry. Near enough to the other one that an entry is cheap
-/// at every size, far enough from it that some coming and going resizes nothing.
+/// With fewer, it shrinks: 10.3 bytes an entry. The limit is near enough to the other one that an
+/// entry is cheap at every size. It is far enough from it that small changes resize nothing.
 const LOAD_PERCENT_MIN: u64 = 78;
 
-/// An index of few lines allows so many more than it needs, since one line is much of it.
+/// An index of few lines gets this many more than it needs, because one line is a large part of it.
 const LINES_SPARE: u64 = 4;
 
-/// With more overflow lines than one for so many entries, hashes are unevenly spread: even ones
+/// With more overflow lines than one for this many entries, hashes are unevenly spread: even ones
 /// need one for 200 at most. Then the index grows beyond the load above.
 const ENTRIES_PER_OVERFLOW: u64 = 16;
 
-/// Nor does it shrink with more than one for so many.
+/// With more than one for this many, it does not shrink either.
 const ENTRIES_PER_OVERFLOW_SHRINK: u64 = 32;
 
-/// How far it grows for uneven hashes: so many lines per entry.
+/// The limit of growth for uneven hashes, in lines per entry.
 const LINES_PER_ENTRY_MAX: u64 = 1;
 
-/// Steps per call of [`Table::resize`]. One makes room for six entries, so that two per inserted
+/// Steps per call of [`Table::resize`]. One step makes room for six entries, so two per inserted
 /// entry also catch up with a backlog.
 const STEPS_PER_CALL: u32 = 2;
 
-/// So many calls of [`Table::resize`] that had something to do come between two questions whether
-/// memory can be given back.
+/// This many calls of [`Table::resize`] with work to do come between two questions whether memory
+/// can be given back.
 const CALLS_PER_LOOK: u32 = 16;
 
-/// From so many lines on, huge pages are asked for (4 MiB, some 400 000 entries): with fewer, the
-/// processor's TLB covers most of them. The last huge page is resident as a whole, which is 2 MiB
-/// more at most: 3 % of what an index of this size refers to, when that has 100 bytes each.
+/// From this many lines on, the index asks for huge pages (4 MiB, some 400 000 entries). With fewer
+/// lines, the processor's TLB covers most of them. The last huge page is resident as a whole, which
+/// costs at most 2 MiB more. That is 3 % of the objects of an index of this size, at 100 bytes
+/// each.
 pub(crate) const LINES_HUGE: u64 = 1 << 16;
 
-/// With fewer again, they are not any more: so that an index that has become small takes what it
-/// needs.
+/// With fewer lines than this, the index asks for small pages again, so that a shrunken index takes
+/// little memory.
 const LINES_SMALL: u64 = LINES_HUGE * 3 / 4;
 
 /// Most lines of a block.
 const BLOCK_LINES_MAX: usize = 16;
 
-/// What is due.
+/// The due change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     Nothing,
@@ -76,7 +81,7 @@ pub(crate) struct Resizer {
     words: Vec<u64>,
     low: Plan,
     high: Plan,
-    /// Lines and lines of heads that were in use and not given back since.
+    /// Lines and lines of heads that were used and are not given back since.
     lines_touched: u64,
     head_lines_touched: u64,
     leaving: Option<Leaving>,
@@ -96,23 +101,23 @@ enum HugePages {
 /// Memory that will be given back.
 #[derive(Debug)]
 struct Leaving {
-    /// Who began before cannot be looking any more once the epochs say so of this.
+    /// No older thread can be looking any more once the epochs say so of this.
     stamp: ReclaimStamp,
     /// Granules of memory lines: all from these on.
     lines_from: u64,
     heads_from: u64,
     overflow_from: u64,
-    /// Calls until somebody asks the epochs, which takes a microsecond or some.
+    /// Calls until the next question to the epochs, which takes a microsecond or some.
     calls_left: u32,
 }
 
-/// Where the entries of a block are to lie.
+/// The new places of the entries of a block.
 #[derive(Debug)]
 struct Plan {
     lines: [[u64; 8]; BLOCK_LINES_MAX],
     used: [usize; BLOCK_LINES_MAX],
     reaches: u64,
-    /// First those whose home is full, then those that go into the chain.
+    /// First the entries whose home is full, then those that go into the chain.
     rest: Vec<u64>,
 }
 
@@ -169,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Finds places for those whose homes are full; `rest` then goes into the chain (X2).
+    /// Finds places for the entries with full homes; `rest` then goes into the chain (X2).
     fn finish(&mut self, block: &Block, slots: usize) {
         let mut full_from = None;
         for at in 0..self.rest.len() {
@@ -229,9 +234,9 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Does a few steps if they are due and no other thread is at it. `place_of` reads the key of
-    /// an entry; it is called for the entries of one split, or joining, in four. Says how many
-    /// steps it did.
+    /// Does a few steps if they are due and no other thread is resizing. `place_of` reads the key
+    /// of an entry. It is called for the entries of one split, or joining, in four. Gives the
+    /// number of steps.
     #[inline]
     pub(crate) fn resize(
         &self,
@@ -249,7 +254,7 @@ impl<M: Lines> Table<M> {
         let mut resizer = match self.resizer.try_lock() {
             Ok(resizer) => resizer,
             Err(TryLockError::WouldBlock) => return 0,
-            // `place_of` panicked, before anything was changed.
+            // `place_of` panicked, and everything is unchanged.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
         let mut done = 0;
@@ -294,20 +299,20 @@ impl<M: Lines> Table<M> {
         true
     }
 
-    /// All memory that there is for lines, but for a last piece. Not that of the heads, which are
-    /// small, and of overflow lines, which are few.
+    /// All memory for lines, but for a last piece. The heads are small and the overflow lines few,
+    /// so their memory does not count.
     fn whole_granules(&self) -> Range<u64> {
         self.first_line..self.first_line + self.lines_max / M::GRANULE * M::GRANULE
     }
 
-    /// Where the granules of the lines in use end, if there are so many. Behind the last whole one
-    /// overflow lines lie in the granule of the last lines, which stays.
+    /// The end of the granules of this many lines in use. Behind the last whole granule, overflow
+    /// lines share the granule of the last lines, which stays.
     pub(crate) fn granules_end(&self, lines: u64) -> u64 {
         let end = (self.first_line + lines).next_multiple_of(M::GRANULE);
         end.min(self.whole_granules().end)
     }
 
-    /// Has the lines lie on huge pages once there are many.
+    /// Puts the lines on huge pages once there are many.
     pub(crate) fn want_huge_pages(&self) {
         let mut resizer = self.resizer.lock().unwrap_or_else(PoisonError::into_inner);
         resizer.huge_pages = HugePages::WhenLarge;
@@ -333,7 +338,7 @@ impl<M: Lines> Table<M> {
         Self::head_line(Blocks::count(self.lines(), M::BLOCK_LOG) - 1)
     }
 
-    /// From these blocks to those. Only by the one that resizes.
+    /// From the old blocks to the new ones. Only the resizing thread calls it.
     fn change(
         &self,
         resizer: &mut Resizer,
@@ -352,14 +357,14 @@ impl<M: Lines> Table<M> {
                 tag: 0,
             })
         };
-        // Room for what a block most often has, made before it is locked.
+        // Room for the usual content of a block, made before it is locked.
         words.clear();
         words.reserve(2 * BLOCK_LINES_MAX * M::SLOTS);
         low.clear();
         high.clear();
         let mut locked_low = lock(before.low);
-        // The lock of a block that is not there yet: who locked it when it was there before looks
-        // at the address again and lets go.
+        // The lock of a block that does not exist yet. A thread that locked it in an earlier life
+        // looks at the address again, and unlocks it.
         let mut locked_high = before.high.or(after.high).map(lock);
         locked_low.entries(words);
         if before.high.is_some() {
@@ -405,7 +410,7 @@ impl<M: Lines> Table<M> {
             self.free_chain(low_chain);
             return false;
         };
-        // What readers can see.
+        // The part that readers can see.
         locked_low.begin_move();
         locked_high.iter_mut().for_each(Locked::begin_move);
         locked_low.rewrite(after.low, &low.lines, low.reaches, low_chain);
@@ -423,7 +428,7 @@ impl<M: Lines> Table<M> {
         true
     }
 
-    /// Gives memory back that is behind the end, as far as nobody can be looking there.
+    /// Gives back the memory behind the end that no thread can be looking at.
     fn give_back(&self, resizer: &mut Resizer, epochs: &ReclaimEpochs) {
         let granule = |line: u64| line.next_multiple_of(M::GRANULE);
         if let Some(leaving) = &mut resizer.leaving {
@@ -443,8 +448,8 @@ impl<M: Lines> Table<M> {
                     .all(|word| word.get() == slot::EMPTY),
                 "X5: an entry lies behind the last line"
             );
-            // What of the last lines shares a granule with overflow lines is counted as given back,
-            // and is not: less than one.
+            // The part of the last lines that shares a granule with overflow lines counts as given
+            // back, but stays: less than one granule.
             if self.memory.give_back(leaving.lines_from..lines_end) {
                 resizer.lines_touched = leaving.lines_from - self.first_line;
             }

@@ -7,12 +7,12 @@ use crate::words::Lines;
 use pluvio_units::{EntryRef, HashRange, KeyHash};
 
 impl<M: Lines> Table<M> {
-    /// Appends the slots of the entries whose home covers `from`, and says the last hash that home
+    /// Appends the slots of the entries whose home covers `from`. Gives the last hash that home
     /// covers.
     pub(crate) fn scan(&self, spread: &Spread, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
         let place = spread.place(from);
         let begin = slots.len();
-        // Two closures share the vector: one forgets what an attempt found, one adds to it.
+        // Two closures share the vector: one removes the slots of a failed attempt, one adds to it.
         let found = core::cell::RefCell::new(&mut *slots);
         let Err(address) = self.read_all(
             place,
@@ -28,9 +28,9 @@ impl<M: Lines> Table<M> {
         spread.hashes(first, last).last
     }
 
-    /// Removes the entries of `range` from the home that covers its first hash, appends their slots
-    /// to `removed`, and says the last hash that home covers. `hash_of` is called for the entries
-    /// of a home that lies partly in the range.
+    /// Removes the entries of `range` from the home that covers its first hash, and appends their
+    /// slots to `removed`. Gives the last hash that home covers. `hash_of` is called for the
+    /// entries of a home that lies partly in the range.
     pub(crate) fn remove_in_first_bucket(
         &self,
         spread: &Spread,

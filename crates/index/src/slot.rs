@@ -1,4 +1,4 @@
-//! What one slot word says.
+//! The word of one slot.
 //!
 //! ```text
 //! 63             49   48   47                              0
@@ -19,10 +19,10 @@ const OFFSET_MASK: u64 = PENDING - 1;
 /// The word of an empty slot.
 pub(crate) const EMPTY: u64 = 0;
 
-/// What the index knows of one entry.
+/// The index's knowledge of one entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
-    /// Where the entry lies in the log.
+    /// The entry's place in the log.
     pub entry: EntryRef,
     /// Not durable yet: an answer built on it waits for its log's durable mark.
     pub pending: bool,
@@ -68,14 +68,14 @@ pub(crate) fn with_tag(word: u64, tag: u64) -> u64 {
 /// Whether the word is an entry with this tag.
 #[inline]
 pub(crate) fn has_tag(word: u64, tag: u64) -> bool {
-    // One comparison: the words of entries with this tag follow each other, without the one whose
-    // offset is zero.
+    // One comparison: the words of entries with this tag follow each other, except the word with
+    // offset zero.
     word.wrapping_sub((tag << TAG_SHIFT) + 1) < (1 << TAG_SHIFT) - 1
 }
 
 /// Whether the word refers to this entry.
 #[inline]
 pub(crate) fn refers_to(word: u64, entry: EntryRef) -> bool {
-    // No entry is at offset zero: so much of the answer is the same for all words.
+    // No entry is at offset zero, so this part of the answer is the same for all words.
     entry.offset() != 0 && word & OFFSET_MASK == entry.offset()
 }

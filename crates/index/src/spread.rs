@@ -1,30 +1,31 @@
 //! From hashes to buckets: pure arithmetic.
 //!
 //! A hash becomes a *place*: the same order, but with the expected range of hashes stretched over
-//! all 64 bits. The number of lines alone says how places map to lines. Lines belong to *blocks* of
-//! 8 to 15; a block's number is made of the place's top bits, reversed, and the bits that follow,
-//! as a fraction of the block, say which of its lines is the *home* of the place. So a block, and a
-//! home, is one contiguous range of places (X4).
+//! all 64 bits. The number of lines alone says how places map to lines.
+//!
+//! Lines belong to *blocks* of 8 to 15. A block's number is made of the place's top bits, reversed.
+//! The bits that follow, as a fraction of the block, say which of its lines is the *home* of the
+//! place. A block, and a home, is therefore one contiguous range of places (X4).
 //!
 //! ```text
 //! lines = k * 2^level + s, 8 <= k < 16: blocks 0..s have k + 1 lines, blocks s..2^level have k; line i of block b is
 //! line i * 2^level + b of all. A block of 16 lines is two blocks of 8 instead: b, and b + 2^level.
 //! ```
 //!
-//! One line more is appended at the end of all and belongs to block `s`, whose entries it shares
-//! out anew (linear hashing with partial expansions); one line less is the reverse.
+//! A new line is appended at the end of all. It belongs to block `s`, whose entries are shared out
+//! anew (linear hashing with partial expansions). Removing a line is the reverse.
 
 use crate::slot::TAG_BITS;
 use pluvio_units::{HashRange, KeyHash};
 
-/// A tag is refreshed from the key each time a block's address has grown by so many bits. In
-/// between, it loses a bit of its worth per split. A power of two. Four: one split in four reads
-/// keys, and 15 - 3 - 4 = 8 bits at least tell the entries of a line apart, so that a full line
+/// A tag is refreshed from the key each time a block's address has grown by this many bits. In
+/// between, it loses a bit of its worth per split. It is a power of two. With four, one split in
+/// four reads keys. At least 15 - 3 - 4 = 8 bits then tell the entries of a line apart. A full line
 /// gives at worst 3 % of the lookups one needless look at the log.
 const TAG_STEP: u32 = 4;
 
-/// How many bits behind those of the block say which of its lines a place belongs to. Always within
-/// the tag. With so many, the lines of a block differ by less than 1 % in the places they hold.
+/// Number of bits behind those of the block that choose the line of a place. They are always within
+/// the tag. With this many, the lines of a block differ by less than 1 % in the places they hold.
 const FRACTION_BITS: u32 = TAG_BITS - TAG_STEP;
 
 /// The order-preserving map from hashes to places.
@@ -35,8 +36,8 @@ pub(crate) struct Spread {
     first: u64,
     width_less_one: u64,
     shift: u32,
-    /// What is left to fill 64 bits after shifting: a factor between 1 and 2, without its 1, in
-    /// units of 2^-64.
+    /// The rest of the stretching that fills 64 bits, after the shift. It is a factor between 1 and
+    /// 2, without its 1, in units of 2^-64.
     stretch: u64,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Block {
     pub(crate) lines: u64,
 }
 
-/// Where a place lives, given a number of lines.
+/// The address of a place, given a number of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     /// Its block.
@@ -90,7 +91,7 @@ impl Spread {
         }
     }
 
-    /// Never descends as the hash ascends.
+    /// Ascends with the hash, or stays.
     #[inline(always)]
     pub(crate) fn place(&self, hash: KeyHash) -> u64 {
         if self.identity {
@@ -148,7 +149,7 @@ const REVERSED: [u8; 256] = {
 fn reversed_top(place: u64, level: u32) -> u64 {
     let [.., next, top] = place.to_le_bytes();
     if level < 16 {
-        // Half a million lines and fewer, without what it takes to reverse a word.
+        // Half a million lines and fewer, without the cost of reversing a word.
         let [next, top] = [next, top].map(|byte| u64::from(REVERSED[usize::from(byte)]));
         return top | next << 8;
     }
@@ -194,7 +195,7 @@ impl Block {
         (fraction * self.lines) >> FRACTION_BITS
     }
 
-    /// The line `step` behind that of an entry, where it may be if its home is full.
+    /// The line `step` behind that of an entry, a possible place for it if its home is full.
     #[inline]
     pub(crate) fn behind(&self, home: u64, step: u64) -> u64 {
         let line = home + step;
@@ -252,7 +253,7 @@ impl Address {
 }
 
 impl Blocks {
-    /// What becomes of one block, or of two, when an index of `lines` lines gets one more.
+    /// The changes to one block, or to two, when an index of `lines` lines gets one more.
     pub(crate) fn before_and_after(lines: u64, log: u32) -> (Self, Self) {
         let level = lines.ilog2() - log;
         let low = Block {
@@ -288,7 +289,8 @@ impl Blocks {
         (1 << level) + if splitting { grown } else { 0 }
     }
 
-    /// Whether tags of blocks with `bits` bits say nothing of the tags in blocks with `other` bits.
+    /// Whether tags of blocks with `bits` bits are independent of the tags in blocks with `other`
+    /// bits.
     pub(crate) fn need_keys(bits: u32, other: u32) -> bool {
         bits / TAG_STEP != other / TAG_STEP
     }

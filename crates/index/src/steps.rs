@@ -1,9 +1,9 @@
-//! How much an operation does: how many lines a lookup, a change and a step of resizing ask for,
-//! also when somebody has chosen the keys. Counted by memory that notes every line it is asked for.
+//! The cost of an operation: the lines that a lookup, a change and a step of resizing ask for, even
+//! with maliciously chosen keys. A memory that notes every requested line counts them.
 //!
-//! Bounds, with `n` entries of one hash (`docs/index.md`, "Weaknesses"): who shares their block
-//! walks at most the block's lines and `n / 7` lines more, once or twice; who does not share it
-//! notices nothing.
+//! Bounds, with `n` entries of one hash (`docs/index.md`, "Weaknesses"):
+//! - A key in their block walks at most the block's lines and `n / 7` lines more, once or twice.
+//! - A key in another block is unaffected.
 
 use crate::resize::Resizer;
 use crate::slot;
@@ -17,15 +17,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most lines of a block with evenly spread keys: fifteen, the one its head is in, and a short
-/// chain.
+/// Most lines of a block with evenly spread keys: fifteen, the line of its head, and a short chain.
 const BLOCK: u64 = 15 + 1 + 2;
 
 /// Lines of an index in memory that counts.
 struct Counted {
     lines: Vec<[AtomicU64; 8]>,
-    /// How often each line was asked for; none when nobody wants to know. The first one, which says
-    /// how many lines there are, is every operation's and is not counted.
+    /// Number of requests for each line; `None` while nobody counts. The first line, with the
+    /// number of lines, takes part in every operation and is not counted.
     asked: RefCell<Option<BTreeMap<u64, u64>>>,
 }
 
@@ -68,16 +67,16 @@ impl Lines for Counted {
     }
 }
 
-/// What an operation asked for.
+/// The requests of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Asked {
     /// Different lines.
     lines: u64,
-    /// How often one of them at most.
+    /// The most requests for one of them.
     times: u64,
 }
 
-/// An index whose keys have the hashes that `hash` says.
+/// An index whose keys have the hashes that `hash` gives.
 struct Steps<H> {
     table: Table<Counted>,
     epochs: ReclaimEpochs,
@@ -129,7 +128,7 @@ impl<H: Fn(u64) -> u64> Steps<H> {
         self.resize();
     }
 
-    /// Looks a key up; gives how many entries were looked at as well.
+    /// Looks a key up. Also gives the number of entries that were looked at.
     fn look_up(&self, key: u64) -> (Option<EntryRef>, u64, Asked) {
         let mut looks = 0;
         let (found, asked) = self.counted(|table| {
@@ -146,7 +145,7 @@ impl<H: Fn(u64) -> u64> Steps<H> {
     }
 }
 
-/// Of so many lookups: lines on average, and the most of one.
+/// Results of this many lookups: lines on average, and the most of one.
 #[derive(Default, Debug)]
 struct Sum {
     lookups: u64,
@@ -183,14 +182,14 @@ fn a_lookup_needs_one_line_and_seldom_more_at_every_size() {
         absent.add(asked);
     }
     assert!(here.mean() <= 120 && here.lines_max <= BLOCK, "{here:?}");
-    // Its home, and the head that says that it is nowhere else.
+    // Its home, and the head that proves that it is nowhere else.
     assert!(
         absent.mean() <= 270 && absent.lines_max <= BLOCK,
         "{absent:?}"
     );
 }
 
-/// Keys with one hash, as only somebody can choose them who knows the table's seed.
+/// Keys with one hash. Only somebody with the table's seed can choose them.
 #[test]
 fn colliding_keys_cost_a_seventh_of_a_line_each_and_bystanders_nothing() {
     let bystanders = 30_000;
@@ -203,7 +202,7 @@ fn colliding_keys_cost_a_seventh_of_a_line_each_and_bystanders_nothing() {
         (0..bystanders + colliding).for_each(|key| steps.put(key));
         let lines_max = BLOCK + colliding / 7 + 1;
         let looks_max = colliding + 8 * BLOCK;
-        // The first, the last, and one that is not there.
+        // The first, the last, and a missing one.
         let chosen = (bystanders..=bystanders + colliding).step_by(colliding.max(16) as usize / 16);
         for key in chosen.chain([bystanders + colliding]) {
             let (found, looks, asked) = steps.look_up(key);
@@ -245,7 +244,7 @@ fn colliding_keys_cost_a_seventh_of_a_line_each_and_bystanders_nothing() {
     }
 }
 
-/// Whoever chose keys for the seed of one table has chosen nothing for any other one.
+/// Keys that were chosen for the seed of one table are harmless for any other one.
 #[test]
 fn keys_that_collide_under_one_seed_are_spread_under_another() {
     let bystanders = 20_000_u64;
@@ -270,13 +269,13 @@ fn keys_that_collide_under_one_seed_are_spread_under_another() {
     assert!(known.mean() > 1_000, "they collide: {known:?}");
     for seed in [2, 3, u64::MAX] {
         let other = cost(seed);
-        // They came last, so that more of them are away from full homes than of others.
+        // They came last, so more of them than of others lie behind full homes.
         assert!(other.mean() <= 350 && other.lines_max <= BLOCK, "{other:?}");
     }
 }
 
-/// What keeps a step short: two blocks, their heads, the line that comes or goes, and what their
-/// chains have. Keys are read of the entries of these blocks only.
+/// The bound of a step: two blocks, their heads, the line that comes or goes, and their chains.
+/// Only keys of the entries of these blocks are read.
 #[test]
 fn a_step_touches_two_blocks_at_most_at_every_size() {
     let keys = 40_000;
@@ -315,7 +314,7 @@ fn a_step_touches_two_blocks_at_most_at_every_size() {
         }
     }
     assert!(steps.table.lines() < 32);
-    // And no call does more than a step or two, however much is due.
+    // No call does more than a step or two, however much is due.
     let keys = 10_000;
     let crowded = Steps::new(2 * keys, |key| hash_of_key(key).0);
     (0..keys).for_each(|key| crowded.insert(key));

@@ -24,12 +24,12 @@ use pluvio_units::EntryRef;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The number of entries is kept in so many counters, each in a line of its own, so that inserting
-/// cores do not fight for one. A power of two.
+/// The number of entries is split into this many counters, each in a line of its own, so that
+/// inserting cores do not contend. A power of two.
 const STRIPES: usize = 8;
 
-/// So many changes of one counter, and somebody looks what is due even if the counter does not
-/// tell.
+/// After this many changes of one counter, a caller looks for due work even if the counter is
+/// silent.
 const LOOK_EVERY: u64 = 256;
 
 /// Heads in a line.
@@ -59,7 +59,7 @@ pub(crate) fn with_next_version(head: u64) -> u64 {
     head & !VERSION_MASK | (head + VERSION_ONE) & VERSION_MASK
 }
 
-/// How far behind `line` its entries may be, as the displacements of a block say.
+/// The most distance of its entries behind `line`, as the displacements of a block say.
 #[inline]
 pub(crate) fn reach_of(reaches: u64, line: u64) -> u64 {
     reaches >> (REACH_BITS * line) & REACH_MASK
@@ -81,11 +81,11 @@ fn unmoved(before: u64, now: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct Table<M> {
     pub(crate) memory: M,
-    /// The number of lines is never below it ...
+    /// The number of lines is at least this ...
     pub(crate) lines_min: u64,
-    /// ... and never above this.
+    /// ... and at most this.
     pub(crate) lines_max: u64,
-    /// Where the lines begin.
+    /// The first of the lines.
     pub(crate) first_line: u64,
     stripes: [Stripe; STRIPES],
     /// Set when a change of size is due; a hint.
@@ -93,9 +93,9 @@ pub(crate) struct Table<M> {
     /// Held by the one thread that changes the size.
     pub(crate) resizer: Mutex<Resizer>,
     overflow: Mutex<Overflow>,
-    /// Overflow lines in chains; a copy for those who do not want the mutex.
+    /// Overflow lines in chains; a copy for readers without the mutex.
     overflow_used: AtomicU64,
-    /// Lines of the longest chain there ever was.
+    /// Lines of the longest chain so far.
     longest_chain: AtomicU64,
 }
 
@@ -108,17 +108,17 @@ struct Stripe(AtomicU64);
 pub(crate) struct Overflow {
     /// All below `fresh`. The lowest is taken first, so that memory at the end becomes free.
     free: BTreeSet<u64>,
-    /// Those from here on are in no chain.
+    /// Lines from here on are in no chain.
     pub(crate) fresh: u64,
-    /// Those from here on are untouched memory.
+    /// Lines from here on are untouched memory.
     pub(crate) touched: u64,
-    /// Whether `fresh` has grown since somebody set this to false.
+    /// Whether `fresh` has grown since this was set to false.
     pub(crate) grown: bool,
 }
 
-/// Where a hash was at home when somebody asked ([`Index::home`](crate::Index::home)). Lines come
-/// and go: an entry found there is one of the index all the same, and who finds none has not seen
-/// that there is none.
+/// The home of a hash at the moment of the question ([`Index::home`](crate::Index::home)). Lines
+/// come and go. An entry found there is still one of the index. An empty result does not prove that
+/// the entry is missing.
 #[derive(Debug, Clone, Copy)]
 pub struct Home {
     /// The line, counted from the beginning of the memory.
@@ -126,8 +126,8 @@ pub struct Home {
     tag: u64,
 }
 
-/// Where a hash was at home when somebody asked, for who goes there as soon as it has a guard
-/// ([`Index::approach`](crate::Index::approach)).
+/// The home of a hash at the moment of the question, for a caller that goes there as soon as it has
+/// a guard ([`Index::approach`](crate::Index::approach)).
 #[derive(Debug, Clone, Copy)]
 pub struct Approach {
     place: u64,
@@ -140,7 +140,7 @@ pub struct Approach {
 pub(crate) struct AtHome<'a, W> {
     line: &'a [W; 8],
     tag: u64,
-    /// Which slots are still to come, as bits.
+    /// The remaining slots, as bits.
     tagged: u32,
 }
 
@@ -152,7 +152,7 @@ impl<W: Word> Iterator for AtHome<'_, W> {
         while self.tagged != 0 {
             let word = self.line[self.tagged.trailing_zeros() as usize % 8].get();
             self.tagged &= self.tagged - 1;
-            // It was a glimpse.
+            // A glimpse, which may be wrong.
             if slot::has_tag(word, self.tag) {
                 return Some(Slot::of(word));
             }
@@ -177,12 +177,12 @@ impl<'a, M: Lines> Glance<'a, M> {
         self.table.at_home(self.home)
     }
 
-    /// Whether what was taken since of what lies behind an entry of that place, found at home or
-    /// away, is of one moment.
+    /// Whether everything taken since behind an entry of that place, at home or not, is of one
+    /// moment.
     #[inline(always)]
     pub(crate) fn holds(&self) -> bool {
-        // Pairs with the fence in `begin_change`: who took something of a change sees *moving* or a
-        // newer version here.
+        // Pairs with the fence in `begin_change`: a reader that took a part of a change sees
+        // *moving* or a newer version here.
         M::fence_acquire();
         // In this order, as in `read_all`. The number of lines alone decides about the address.
         self.table.lines() == self.lines && unmoved(self.head, self.head_word.get())
@@ -190,8 +190,8 @@ impl<'a, M: Lines> Glance<'a, M> {
 }
 
 impl<M: Lines> Table<M> {
-    /// `memory` is zero and has room for what [`Self::memory_lines`] says. The index has `lines`
-    /// lines, and never less.
+    /// `memory` is zero and has room as [`Self::memory_lines`] says. The index has `lines` lines,
+    /// and never less.
     pub(crate) fn new(memory: M, lines: u64, lines_max: u64) -> Self {
         let first_line = Self::first_line(lines_max);
         assert!(1 << M::BLOCK_LOG <= lines && lines <= lines_max);
@@ -221,7 +221,7 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Where the lines begin: behind the heads, where a huge page can.
+    /// The first of the lines: behind the heads, at a possible border of a huge page.
     pub(crate) fn first_line(lines_max: u64) -> u64 {
         let heads = Blocks::count(lines_max, M::BLOCK_LOG);
         (1 + heads.div_ceil(HEADS_PER_LINE)).next_multiple_of(M::ALIGN)
@@ -256,7 +256,7 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Where `place` is at home, and asks for that line.
+    /// The home of `place`; asks for that line.
     #[inline(always)]
     pub(crate) fn approach(&self, place: u64) -> Approach {
         let lines = self.lines();
@@ -269,8 +269,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// The place that was approached, the number of lines, and the address that the place has with
-    /// so many.
+    /// The approached place, the number of lines, and the address that the place has with that
+    /// number.
     #[inline(always)]
     pub(crate) fn arrive(&self, approach: Approach) -> (u64, u64, Address) {
         let Approach {
@@ -285,7 +285,7 @@ impl<M: Lines> Table<M> {
         (place, now, Self::address_anew(place, now))
     }
 
-    /// The address of who approached another one.
+    /// The address after an approach to another one.
     #[cold]
     #[inline(never)]
     fn address_anew(place: u64, lines: u64) -> Address {
@@ -298,7 +298,7 @@ impl<M: Lines> Table<M> {
         self.memory.prefetch(home.line);
     }
 
-    /// The line in which the head of a block is.
+    /// The line of the head of a block.
     #[inline(always)]
     pub(crate) fn head_line(block: u64) -> u64 {
         1 + block / HEADS_PER_LINE
@@ -334,14 +334,15 @@ impl<M: Lines> Table<M> {
         &self.overflow_line(number)[1..=M::OVERFLOW_SLOTS]
     }
 
-    /// Shows `see` every slot word where an entry of `place` can be, until it answers something, or
-    /// until all of them were seen without one entry of the block changing its slot meanwhile: then
-    /// the answer is `None`, and every entry that was there all the time has been seen. The address
-    /// is that of `place`; `restart` is called before each attempt.
+    /// Shows `see` every slot word where an entry of `place` can be, until it answers something.
+    /// `restart` is called before each attempt. The address is that of `place`.
     ///
-    /// Why an answer needs no check: a slot is one word, so what it said was linked when it was
-    /// read. Why a complete view does: an entry could have moved from a slot not yet seen to one
-    /// seen already. Moving starts by storing *moving* before the first slot (X3); so a slot load
+    /// The answer is `None` after a complete view: all words were seen, and no entry of the block
+    /// changed its slot meanwhile. Then every entry that was there all the time has been seen.
+    ///
+    /// Why an answer needs no check: a slot is one word, so its entry was linked when it was read.
+    /// Why a complete view needs one: an entry could have moved from a slot not yet seen to one
+    /// seen already. Moving starts by storing *moving* before the first slot (X3). So a slot load
     /// (acquire) that read a moved word makes the last load of the head read *moving* or more.
     #[inline]
     pub(crate) fn read_all<T>(
@@ -371,8 +372,8 @@ impl<M: Lines> Table<M> {
                 if next == 0 {
                     break true;
                 }
-                // Not moved: `next` was in this chain when it was read, so chains cannot lead
-                // astray.
+                // The slot is unmoved: `next` was in this chain when it was read, so chains cannot
+                // lead astray.
                 if !unmoved(head, head_word.get()) {
                     break false;
                 }
@@ -384,8 +385,8 @@ impl<M: Lines> Table<M> {
                 next = next_of(self.overflow_line(next)[0].get());
             };
             // The number of lines, then the head. A step stores the number between *moving* and the
-            // new version: who saw that version at first sees the number here; and if the number
-            // went and came back, the head tells.
+            // new version. A reader that saw that version at first sees the number here. If the
+            // number went and came back, the head tells.
             let now = self.address(place);
             let at_rest = head & MOVING == 0 && unmoved(head, head_word.get());
             if whole && now == address && at_rest {
@@ -408,8 +409,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// What `take` makes of the entry of `place`: it is asked about slots with the right tag until
-    /// it gives something.
+    /// The result of `take` for the entry of `place`. It is asked about slots with the right tag
+    /// until it gives something.
     #[inline]
     pub(crate) fn lookup<T>(
         &self,
@@ -418,13 +419,13 @@ impl<M: Lines> Table<M> {
     ) -> Option<T> {
         match self.at_home(self.home(place)).find_map(&mut take) {
             Some(taken) => Some(taken),
-            None => self.lookup_away(place, take),
+            None => self.lookup_slow(place, take),
         }
     }
 
-    /// [`Self::lookup`] for what is not at home, or not at all.
+    /// [`Self::lookup`] for an entry that is behind its home, or missing.
     #[inline(never)]
-    pub(crate) fn lookup_away<T>(
+    pub(crate) fn lookup_slow<T>(
         &self,
         place: u64,
         mut take: impl FnMut(Slot) -> Option<T>,
@@ -433,7 +434,7 @@ impl<M: Lines> Table<M> {
         let reaches = self.head(address.block.number).1.get();
         let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
         for step in 1..=reach {
-            // What is found needs no check wherever it is: see `read_all`.
+            // A found entry needs no check at any place: see `read_all`.
             let found = self
                 .at_home(self.behind(&address, step))
                 .find_map(&mut take);
@@ -466,8 +467,8 @@ impl<M: Lines> Table<M> {
         self.memory.prefetch(Self::head_line(address.block.number));
     }
 
-    /// The home that was approached as it is to be seen for what lies behind its slots and is
-    /// changed in place; none while a change of its block is under way.
+    /// The approached home, as seen for data behind its slots that changes in place. `None` while a
+    /// change of its block is under way.
     #[inline(always)]
     pub(crate) fn glance(&self, approach: Approach) -> Option<Glance<'_, M>> {
         let (_, lines, address) = self.arrive(approach);
@@ -485,30 +486,38 @@ impl<M: Lines> Table<M> {
 
     /// [`Self::lookup`], and `take` something of what it found that writers change behind
     /// [`Locked::begin_change`](crate::block::Locked::begin_change): the answer was true as a
-    /// whole.
+    /// whole. Takes it under the lock after `attempts_max` attempts that a change spoiled: large
+    /// values may change faster than they are taken.
     pub(crate) fn lookup_stable<T>(
         &self,
         place: u64,
+        attempts_max: u32,
         mut take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
         let mut attempt = 0_u32;
-        loop {
+        while attempt < attempts_max {
             if let Some(glance) = self.glance(self.approach(place)) {
                 let at_home = glance.slots().find_map(&mut take);
-                let found = at_home.or_else(|| self.lookup_away(place, &mut take));
-                // Nothing was found in a complete view.
+                let found = at_home.or_else(|| self.lookup_slow(place, &mut take));
+                // An empty result of a complete view.
                 let taken = found?;
                 if glance.holds() {
                     return Some(taken);
                 }
             }
             M::wait(attempt);
-            attempt = attempt.saturating_add(1);
+            attempt += 1;
         }
+        let mut taken = None;
+        let _slot = self.lock(place).find_tagged(|word| {
+            taken = take(Slot::of(word));
+            taken.is_some()
+        });
+        taken
     }
 
-    /// For a place of which nothing is at home: asks for the next line where it may be.
-    pub(crate) fn prefetch_away(&self, place: u64) {
+    /// For a place with an empty result at home: asks for the next line where the entry may be.
+    pub(crate) fn prefetch_behind_home(&self, place: u64) {
         let address = self.address(place);
         let reaches = self.head(address.block.number).1.get();
         if reach_of(reaches, address.home) > 0 {
@@ -519,7 +528,7 @@ impl<M: Lines> Table<M> {
     }
 
     /// The entry behind its home that a lookup of `place` would look at first.
-    pub(crate) fn candidate_away(&self, place: u64) -> Option<EntryRef> {
+    pub(crate) fn candidate_behind_home(&self, place: u64) -> Option<EntryRef> {
         let address = self.address(place);
         let reaches = self.head(address.block.number).1.get();
         let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
@@ -538,12 +547,11 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Entries, exact when nobody writes.
+    /// Entries; exact while there are no writers.
     pub(crate) fn len(&self) -> u64 {
         let counts = self.stripes.iter().map(|s| s.0.load(Ordering::Relaxed));
-        // Wrapping: an entry may be counted in by one stripe and out by another. They are read one
-        // after the other while others count, so that the sum may be less than nothing for a
-        // moment.
+        // Wrapping: an entry may be counted in by one stripe and out by another. The stripes are
+        // read one after the other while others count, so the sum may be negative for a moment.
         let sum = counts.fold(0, u64::wrapping_add);
         sum.cast_signed().max(0).cast_unsigned()
     }
@@ -560,10 +568,10 @@ impl<M: Lines> Table<M> {
         self.counted(here, |all| self.is_sparse(all));
     }
 
-    /// Sets the hint that a change of size is due, if it may be.
+    /// Sets the hint that a change of size may be due.
     #[inline]
     fn counted(&self, here: u64, is_due: impl Fn(u64) -> bool) {
-        // A stripe tells of all, nearly: blocks are spread over them.
+        // One stripe nearly tells of all: blocks are spread over them.
         let likely = is_due(here.saturating_mul(STRIPES as u64)) || here.is_multiple_of(LOOK_EVERY);
         if likely && !self.resize_due.load(Ordering::Relaxed) {
             self.note_resize_due(here.is_multiple_of(LOOK_EVERY));
@@ -576,7 +584,7 @@ impl<M: Lines> Table<M> {
             let mut overflow = self.lock_overflow();
             let number = match overflow.free.pop_first() {
                 Some(number) => number,
-                // The lines there may ever be, and the fresh one itself.
+                // All possible lines, and the fresh one itself.
                 None if overflow.fresh + self.first_line + self.lines_max
                     <= self.memory.count() =>
                 {
@@ -597,8 +605,8 @@ impl<M: Lines> Table<M> {
         Some(number)
     }
 
-    /// A chain of overflow lines with these words, that no head leads to yet: its first line, 0 for
-    /// no words. `None` when the memory is used up.
+    /// A chain of overflow lines with these words, without a head that leads to it: its first line,
+    /// 0 for no words. `None` when the memory is used up.
     pub(crate) fn make_chain(&self, words: &[u64]) -> Option<u64> {
         let mut first = 0;
         for chunk in words.chunks(M::OVERFLOW_SLOTS).rev() {
@@ -616,8 +624,8 @@ impl<M: Lines> Table<M> {
         Some(first)
     }
 
-    /// Gives back the overflow lines from `first` on, which no head leads to any more. Readers may
-    /// be looking still: they find out by the version of the block they came from.
+    /// Gives back the overflow lines from `first` on, after their head was changed. Readers may
+    /// still be looking: they find out by the version of the block they came from.
     pub(crate) fn free_chain(&self, first: u64) {
         if first == 0 {
             return;
@@ -638,7 +646,7 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// There is a chain of so many lines.
+    /// Records a chain of this many lines.
     pub(crate) fn note_chain(&self, lines: u64) {
         // Relaxed: a statistic.
         if lines > self.longest_chain.load(Ordering::Relaxed) {
@@ -663,12 +671,12 @@ impl<M: Lines> Table<M> {
     }
 
     pub(crate) fn lock_overflow(&self) -> MutexGuard<'_, Overflow> {
-        // Nothing in the critical sections can panic half way.
+        // The critical sections cannot panic half way.
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_resizer(&self) -> MutexGuard<'_, Resizer> {
-        // What it keeps over a panic is right or not used again.
+        // A value kept over a panic is right or not used again.
         self.resizer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! Behaviour against a model, crowded chains, and threads.
 
+use crate::index::STABLE_ATTEMPTS_MAX;
 use crate::slot;
 use crate::table::reach_of;
 use crate::words::Word;
@@ -19,7 +20,7 @@ fn options(entries_max: u64) -> IndexOptions {
     }
 }
 
-/// An index with the epochs of those who use it.
+/// An index with the epochs of its users.
 struct Indexed {
     index: Index,
     epochs: ReclaimEpochs,
@@ -103,8 +104,7 @@ fn get(index: &Index, key: u64, hash: KeyHash) -> Option<EntryRef> {
     slot.map(|slot| slot.entry)
 }
 
-/// Walks the whole index. What a line held before the walk came to it is not counted: the lines may
-/// have changed.
+/// Walks the whole index. Earlier content of a line does not count: the lines may have changed.
 fn walk(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> Vec<EntryRef> {
     let (mut all, mut slots, mut from) = (Vec::new(), Vec::new(), KeyHash(0));
     loop {
@@ -125,8 +125,8 @@ fn walk(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> Vec<EntryRef> {
     }
 }
 
-/// X1, X2 and the displacements of an index that nobody changes; gives how many entries are not at
-/// home.
+/// Checks X1, X2 and the displacements of an unchanging index. Gives the number of entries behind
+/// their homes.
 fn check(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> u64 {
     let table = &index.table;
     let (mut entries, mut away, mut from) = (0, 0, 0_u64);
@@ -507,7 +507,7 @@ fn keys_are_read_in_one_split_of_four_only() {
     assert!(read < keys / 2, "{read} keys read for {keys} inserts");
 }
 
-/// A tablet that was split and partly moved away: its index expects more than there is.
+/// A tablet that was split and partly moved away: its index expects more entries than there are.
 #[test]
 fn uneven_hashes_make_the_index_split_on() {
     let index = index(1 << 20);
@@ -591,7 +591,7 @@ fn room_is_had_before_there_is_an_entry_and_given_back_when_there_will_be_none()
     }
     let used = index.table.overflow_used();
     assert!(key >= 100 && used > 0, "{key} entries, {used} lines");
-    // Without room nothing has changed, and what is there stays.
+    // Without room nothing has changed, and the present entries stay.
     assert_eq!(index.lock(hash).room().unwrap_err(), IndexFull);
     assert_eq!(
         index.lock(hash).insert(copy_of(key, 0), false),
@@ -616,7 +616,7 @@ fn room_that_is_taken_is_not_filled() {
     bucket.fill(room, copy_of(2, 0), false);
 }
 
-/// Overflow lines begin right behind the last line there may be, in the same granule.
+/// Overflow lines begin right behind the last possible line, in the same granule.
 #[test]
 fn memory_of_overflow_lines_is_not_given_back_with_that_of_lines() {
     for entries in [100, 2046, 100_000, 1_000_000] {
@@ -635,7 +635,7 @@ fn memory_of_overflow_lines_is_not_given_back_with_that_of_lines() {
 #[test]
 fn the_number_of_entries_is_never_less_than_nothing() {
     let index = index(100);
-    // As who reads the counters while others write may see them.
+    // As a reader of the counters may see them while others write.
     index.table.count_out(3);
     assert_eq!(index.len(), 0);
     index.table.count_in(4);
@@ -663,8 +663,8 @@ fn an_entry_at_offset_zero_is_refused() {
     let _ = index(10).lock(KeyHash(1)).insert(entry(0), false);
 }
 
-/// Who asked where a hash is at home before the index grew, or shrank, finds its entry where it is
-/// by now.
+/// A caller that asked for a home before the index grew, or shrank, finds its entry in its new
+/// place.
 #[test]
 fn what_was_approached_is_found_wherever_it_is_by_now() {
     const KEYS: u64 = 20_000;
@@ -795,4 +795,27 @@ fn threads_count_without_losing_a_step() {
     // Hashes 0, 1 and 2 share bucket and tag: one slot counts all.
     let slot = index.lookup(KeyHash(0), |_| true).unwrap();
     assert_eq!(slot.entry.offset(), steps.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_lookup_that_is_disturbed_again_and_again_locks_in_the_end() {
+    let index = index(100);
+    let hash = KeyHash(7);
+    let mut bucket = index.lock(hash);
+    let room = bucket.room().unwrap();
+    bucket.fill(room, entry(64), false);
+    drop(bucket);
+    let mut attempts = 0;
+    let taken = index.lookup_stable(hash, |found| {
+        attempts += 1;
+        if attempts <= STABLE_ATTEMPTS_MAX {
+            let mut bucket = index.lock(hash);
+            drop(bucket.begin_change());
+        }
+        Some(found)
+    });
+    assert_eq!(taken, Some(entry(64)));
+    assert_eq!(attempts, STABLE_ATTEMPTS_MAX + 1);
+    let absent = index.lookup_stable(hash, |_| None::<()>);
+    assert_eq!(absent, None);
 }

@@ -1,17 +1,17 @@
-//! The memory under an index, as lines of eight words; a trait, so that the model checker (`model`)
-//! runs the same protocol code on its own words.
+//! The memory under an index, as lines of eight words. It is a trait, so that the model checker
+//! (`model`) runs the same protocol code on its own words.
 
 use crate::slot;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_memory::{CACHE_LINE_BYTES, REGION_GRANULE_BYTES, WordRegion, words_with_top};
 
-/// How often a waiter spins before it gives its processor away: a bucket is locked for less than a
-/// microsecond, unless its holder was preempted, and then spinning is in its way.
+/// Number of spins before a waiter gives its processor away. A bucket is locked for less than a
+/// microsecond, unless its holder was preempted. Then spinning is in the holder's way.
 const SPINS: u32 = 100;
 
 /// An atomic word. Loads acquire and stores release throughout: on x86 both are plain moves.
 pub(crate) trait Word {
-    /// Acquire: what the storing thread did before is seen, and no later load comes before this
+    /// Acquire: earlier actions of the storing thread are visible, and later loads stay behind this
     /// one.
     fn get(&self) -> u64;
     /// Release: pairs with `get`.
@@ -50,25 +50,26 @@ pub(crate) trait Lines {
     /// A block has `1 << BLOCK_LOG` lines, or more, but less than twice as many. Eight: the
     /// displacements of 15 lines fit one word.
     const BLOCK_LOG: u32;
-    /// Memory is given back in pieces of so many lines.
+    /// Memory is given back in pieces of this many lines.
     const GRANULE: u64;
-    /// The lines of the index begin at a multiple of this: where a huge page can.
+    /// The lines of the index begin at a multiple of this: a possible border of a huge page.
     const ALIGN: u64;
-    /// How many lines there are.
+    /// The number of lines.
     fn count(&self) -> u64;
     /// One line.
     fn line(&self, number: u64) -> &[Self::Word; 8];
-    /// Gives back the memory of whole granules, which then reads as zero; false when the system
-    /// refused. Nobody uses these lines meanwhile.
+    /// Gives back the memory of whole granules, which then reads as zero; false if the system
+    /// refuses. The lines are unused meanwhile.
     fn give_back(&self, lines: core::ops::Range<u64>) -> bool;
-    /// Asks for huge pages under these lines, or for no more of them. They are whole granules.
+    /// Asks for huge pages under these lines, or for small ones. They are whole granules.
     fn prefer_huge_pages(&self, _lines: core::ops::Range<u64>, _huge: bool) {}
     /// Asks for a line to come near.
     fn prefetch(&self, number: u64);
-    /// Which slots of a line seem to have the tag, as bits by their place in the line. A glimpse:
-    /// who acts upon a bit loads the slot and looks again; who does not find a tag here has not
-    /// seen that it is not there. Without branches: where in the line the tag is, no processor
-    /// foresees, and a wrong guess would keep it from going on with the next lookup while this one
+    /// The slots of a line that seem to have the tag, as bits by their place in the line.
+    ///
+    /// This is a glimpse: a caller that acts upon a bit loads the slot and looks again, and a zero
+    /// bit proves nothing. It is without branches. No processor foresees the place of the tag in
+    /// the line. A wrong guess would keep it from going on with the next lookup while this one
     /// waits for memory.
     fn glimpse(line: &[Self::Word; 8], tag: u64) -> u32 {
         let slots = line[..Self::SLOTS].iter().rev();
@@ -76,7 +77,7 @@ pub(crate) trait Lines {
             mask << 1 | u32::from(slot::has_tag(word.get(), tag))
         })
     }
-    /// What a waiter does between attempts.
+    /// A waiter's pause between attempts.
     fn wait(attempt: u32);
     /// An acquire fence.
     fn fence_acquire();

@@ -1,5 +1,5 @@
-//! Memory of indexes that ask for huge pages, as the system counts it. Alone in its file: what
-//! others touch would be counted as well.
+//! Memory of indexes that ask for huge pages, as the system counts it. Alone in its file, because
+//! the system would also count the memory of other tests.
 
 #![allow(clippy::unwrap_used)]
 

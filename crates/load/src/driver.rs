@@ -23,7 +23,7 @@ enum Work {
     Write(std::ops::Range<u64>),
     /// Random operations until the time is up; those before `from` do not count.
     Random { from: Moment, until: Moment },
-    /// So many pings, one after the other, again and again until the time is up; those before
+    /// This many pings, one after the other, again and again until the time is up. Those before
     /// `from` do not count.
     Pings {
         each: u32,
@@ -96,8 +96,8 @@ pub async fn latency(
     throughput(env, target, &single, progress).await
 }
 
-/// Bare round trips for the workload's time: so many pings, one after the other, are an operation.
-/// Two are what a replicated write cannot do without: one to the master and one from there to its
+/// Bare round trips for the workload's time. An operation is a given number of pings, one after the
+/// other. A replicated write needs two at least: one to the master and one from there to its
 /// backups.
 ///
 /// # Errors

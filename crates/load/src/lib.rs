@@ -7,9 +7,8 @@
 //!
 //! - BENCH-1: what is reported was answered: operations count when their reply has arrived and was
 //!   no error.
-//! - BENCH-2: time is that of the environment's monotonic clock; the latency of an operation begins
-//!   when its request (with those it is pipelined with) is handed to the network, and ends when its
-//!   reply was read.
+//! - BENCH-2: time is that of the environment's monotonic clock. The latency of an operation begins
+//!   when its pipeline of requests is handed to the network, and ends when its reply was read.
 //!
 //! Threads: each connection is one task on one event loop.
 //!
@@ -20,8 +19,9 @@ mod error;
 mod machine;
 mod plan;
 mod random;
+mod redis;
 mod report;
-mod resp;
+pub mod resp;
 mod target;
 
 pub use driver::{Progress, latency, load, round_trips, throughput};

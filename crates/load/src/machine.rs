@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine. What the system does not tell is empty or zero.
+    /// This machine. A property that the system does not tell is empty or zero.
     #[must_use]
     pub fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();

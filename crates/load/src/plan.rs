@@ -68,7 +68,8 @@ impl Workload {
 /// A load with several values for some parameters: every combination gives a row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Sweep {
-    /// What all rows share; its `pipeline`, `value_size` and `get_percent` are not used.
+    /// The parameters that all rows share; its `pipeline`, `value_size` and `get_percent` are not
+    /// used.
     pub base: Workload,
     /// Pipelines.
     pub pipelines: Vec<usize>,

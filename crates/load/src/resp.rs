@@ -1,217 +1,209 @@
-//! A small Redis client: sends SET, GET, PING, WAIT and INFO in pipelines, and reads replies.
+//! The client side of the Redis protocol, RESP2: commands as bytes, replies from bytes.
 //!
-//! - RESP-1: replies are parsed as they come, in one pass; a reply has at most [`REPLY_MAX`] bytes.
+//! Loads, the torture and the tests of processes share it. Servers parse commands in crate `redis`.
+//!
+//! - RESP-1: [`parse`] reads a reply whole or not at all, and copies nothing.
+//! - RESP-2: a reply nests at most [`DEPTH_MAX`] levels, and a value has at most [`REPLY_MAX`]
+//!   bytes; other replies are nonsense.
+//!
+//! Not here: RESP3, which a server speaks only after `HELLO 3`.
 
-use crate::error::BenchError;
-use crate::plan::{KEY_BYTES, key};
 use bytes::{Buf, BytesMut};
+use std::borrow::Cow;
+use std::io::{self, Write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longest reply: the largest value, and what INFO may say.
-const REPLY_MAX: usize = 8 << 20;
-/// Deepest nesting of a reply. The commands here have flat ones.
-const DEPTH_MAX: usize = 4;
+/// Longest value of a reply: the largest object, and the text of INFO, are shorter.
+pub const REPLY_MAX: usize = 8 << 20;
+/// Deepest nesting of a reply: `COMMAND` nests three levels.
+pub const DEPTH_MAX: usize = 4;
 
-/// What a reply was.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Reply {
-    /// Something else that is no error.
-    Good,
-    /// A number.
+pub enum Reply<'a> {
+    /// `+…`, a short text such as OK.
+    Simple(Cow<'a, str>),
+    /// `-…`, an error.
+    Error(Cow<'a, str>),
+    /// `:…`, a number.
     Integer(i64),
-    /// There is no such key.
+    /// `$…`, a value.
+    Bulk(Cow<'a, [u8]>),
+    /// `$-1` or `*-1`: there is no such thing.
     Nil,
-    /// An error, with its text.
-    Error(String),
+    /// `*…`, a list.
+    Array(Vec<Self>),
 }
 
-/// A connection to one server.
-pub(crate) struct Connection {
-    address: String,
+impl Reply<'_> {
+    /// Whether this is `+OK`.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        matches!(self, Self::Simple(text) if text == "OK")
+    }
+
+    /// The text of an error.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Error(text) => Some(text),
+            Self::Simple(_) | Self::Integer(_) | Self::Bulk(_) | Self::Nil | Self::Array(_) => None,
+        }
+    }
+
+    /// The same reply with bytes of its own.
+    #[must_use]
+    pub fn into_owned(self) -> Reply<'static> {
+        match self {
+            Self::Simple(text) => Reply::Simple(text.into_owned().into()),
+            Self::Error(text) => Reply::Error(text.into_owned().into()),
+            Self::Integer(number) => Reply::Integer(number),
+            Self::Bulk(value) => Reply::Bulk(value.into_owned().into()),
+            Self::Nil => Reply::Nil,
+            Self::Array(items) => Reply::Array(items.into_iter().map(Reply::into_owned).collect()),
+        }
+    }
+}
+
+impl Reply<'static> {
+    /// A value.
+    #[must_use]
+    pub fn bulk(bytes: impl AsRef<[u8]>) -> Self {
+        Self::Bulk(bytes.as_ref().to_vec().into())
+    }
+}
+
+/// Adds a command to `out`.
+pub fn command<A: AsRef<[u8]>>(out: &mut Vec<u8>, arguments: &[A]) {
+    header(out, '*', arguments.len());
+    for argument in arguments {
+        let argument = argument.as_ref();
+        header(out, '$', argument.len());
+        out.extend_from_slice(argument);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn header(out: &mut Vec<u8>, kind: char, length: usize) {
+    write!(out, "{kind}{length}\r\n").expect("memory takes all bytes");
+}
+
+/// Reads one reply off the front of `input`: the reply and its length, or `None` when more bytes
+/// are needed.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`]: the bytes are no reply. Not retryable on this connection.
+pub fn parse(input: &[u8]) -> io::Result<Option<(Reply<'_>, usize)>> {
+    let mut rest = input;
+    let reply = item(&mut rest, 0)?;
+    Ok(reply.map(|reply| (reply, input.len() - rest.len())))
+}
+
+fn item<'a>(rest: &mut &'a [u8], depth: usize) -> io::Result<Option<Reply<'a>>> {
+    let Some(end) = rest.iter().position(|&byte| byte == b'\n') else {
+        return Ok(None);
+    };
+    let line = rest[..end].strip_suffix(b"\r").unwrap_or_default();
+    let Some((kind, text)) = line.split_first() else {
+        return Err(nonsense("a line without an end or without text"));
+    };
+    *rest = &rest[end + 1..];
+    Ok(Some(match kind {
+        b'+' => Reply::Simple(String::from_utf8_lossy(text)),
+        b'-' => Reply::Error(String::from_utf8_lossy(text)),
+        b':' => Reply::Integer(number(text)?),
+        b'$' => match usize::try_from(number(text)?) {
+            Err(_) => Reply::Nil,
+            Ok(length) if length > REPLY_MAX => {
+                return Err(nonsense(&format!("a value of {length} bytes")));
+            }
+            Ok(length) if rest.len() < length + 2 => return Ok(None),
+            Ok(length) => {
+                let (value, after) = rest.split_at(length);
+                *rest = &after[2..];
+                Reply::Bulk(value.into())
+            }
+        },
+        b'*' if depth == DEPTH_MAX => return Err(nonsense("a list that is nested too deep")),
+        b'*' => match usize::try_from(number(text)?) {
+            Err(_) => Reply::Nil,
+            Ok(length) => {
+                let mut items = Vec::new();
+                for _ in 0..length {
+                    match item(rest, depth + 1)? {
+                        Some(item) => items.push(item),
+                        None => return Ok(None),
+                    }
+                }
+                Reply::Array(items)
+            }
+        },
+        other => {
+            let other = char::from(*other);
+            return Err(nonsense(&format!("a reply that begins with {other:?}")));
+        }
+    }))
+}
+
+fn number(text: &[u8]) -> io::Result<i64> {
+    let number = std::str::from_utf8(text).ok().and_then(|t| t.parse().ok());
+    number.ok_or_else(|| nonsense(&format!("a number {:?}", String::from_utf8_lossy(text))))
+}
+
+fn nonsense(what: &str) -> io::Error {
+    let text = format!("this is not the Redis protocol: {what}");
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// A connection to a Redis port.
+pub struct Connection {
     stream: TcpStream,
-    out: Vec<u8>,
     input: BytesMut,
 }
 
 impl Connection {
-    pub(crate) async fn open(address: &str) -> Result<Self, BenchError> {
-        let fail = |error: std::io::Error| BenchError::Connection {
-            address: address.to_owned(),
-            message: error.to_string(),
-        };
-        let stream = TcpStream::connect(address).await.map_err(fail)?;
-        stream.set_nodelay(true).map_err(fail)?;
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub async fn open(address: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
         Ok(Self {
-            address: address.to_owned(),
             stream,
-            out: Vec::new(),
             input: BytesMut::with_capacity(64 << 10),
         })
     }
 
-    fn broken(&self, message: impl ToString) -> BenchError {
-        BenchError::Connection {
-            address: self.address.clone(),
-            message: message.to_string(),
-        }
+    /// Sends bytes that [`command`] made.
+    ///
+    /// # Errors
+    /// The connection broke; some of the bytes may have arrived.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await
     }
 
-    /// Adds a GET to what [`Connection::flush`] sends.
-    pub(crate) fn get(&mut self, number: u64) {
-        self.out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
-        self.key(number);
-    }
-
-    /// Adds a SET to what [`Connection::flush`] sends.
-    pub(crate) fn set(&mut self, number: u64, value: &[u8]) {
-        self.out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
-        self.key(number);
-        self.out
-            .extend_from_slice(format!("${}\r\n", value.len()).as_bytes());
-        self.out.extend_from_slice(value);
-        self.out.extend_from_slice(b"\r\n");
-    }
-
-    /// Adds a PING to what [`Connection::flush`] sends.
-    pub(crate) fn ping(&mut self) {
-        self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
-    }
-
-    /// Adds a WAIT to what [`Connection::flush`] sends: as long as it takes.
-    pub(crate) fn wait(&mut self, replicas: u32) {
-        self.out
-            .extend_from_slice(format!("WAIT {replicas} 0\r\n").as_bytes());
-    }
-
-    fn key(&mut self, number: u64) {
-        self.out
-            .extend_from_slice(format!("${KEY_BYTES}\r\n").as_bytes());
-        self.out.extend_from_slice(&key(number));
-        self.out.extend_from_slice(b"\r\n");
-    }
-
-    /// Sends what was added.
-    pub(crate) async fn flush(&mut self) -> Result<(), BenchError> {
-        let sent = self.stream.write_all(&self.out).await;
-        self.out.clear();
-        sent.map_err(|error| self.broken(error))
-    }
-
-    /// The next reply.
-    pub(crate) async fn reply(&mut self) -> Result<Reply, BenchError> {
-        let (reply, length) = self.whole_reply().await?;
-        self.input.advance(length);
-        Ok(reply)
-    }
-
-    /// Waits for the next reply; gives it and its length, and leaves its bytes at the front of the
-    /// input.
-    async fn whole_reply(&mut self) -> Result<(Reply, usize), BenchError> {
+    /// Waits for the next reply, and gives it to `take`.
+    ///
+    /// # Errors
+    /// The connection broke, or the server sent nonsense.
+    pub async fn reply<T>(&mut self, take: impl FnOnce(Reply<'_>) -> T) -> io::Result<T> {
         loop {
-            match parse(&self.input, 0) {
-                Ok(Some(reply)) => return Ok(reply),
-                Ok(None) if self.input.len() > REPLY_MAX => {
-                    return Err(self.nonsense(format!("a reply of over {REPLY_MAX} bytes")));
-                }
-                Ok(None) => {}
-                Err(message) => return Err(self.nonsense(message)),
+            if let Some((reply, length)) = parse(&self.input)? {
+                let taken = take(reply);
+                self.input.advance(length);
+                return Ok(taken);
             }
-            match self.stream.read_buf(&mut self.input).await {
-                Ok(0) => return Err(self.broken("the server closed it")),
-                Ok(_) => {}
-                Err(error) => return Err(self.broken(error)),
+            // A list of many values could grow for ever.
+            if self.input.len() > 2 * REPLY_MAX {
+                return Err(nonsense("a reply that does not end"));
+            }
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                let text = "the server closed it";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
             }
         }
-    }
-
-    fn nonsense(&self, message: String) -> BenchError {
-        BenchError::Protocol {
-            address: self.address.clone(),
-            message,
-        }
-    }
-
-    /// What the server says it is: the first line of `INFO server` with a version, if any.
-    pub(crate) async fn describe(&mut self) -> Result<String, BenchError> {
-        self.out
-            .extend_from_slice(b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n");
-        self.flush().await?;
-        let (reply, length) = self.whole_reply().await?;
-        let text = self.input.split_to(length);
-        Ok(match reply {
-            Reply::Error(_) | Reply::Nil => "unknown".to_owned(),
-            Reply::Good | Reply::Integer(_) => versions(&String::from_utf8_lossy(&text)),
-        })
-    }
-}
-
-/// The lines that tell name and version.
-fn versions(info: &str) -> String {
-    let wanted = [
-        "server_name:",
-        "redis_version:",
-        "pluvio_version:",
-        "valkey_version:",
-    ];
-    let lines = info.lines().map(str::trim);
-    let found: Vec<_> = lines
-        .filter(|l| wanted.iter().any(|w| l.starts_with(w)))
-        .collect();
-    match found.is_empty() {
-        true => "unknown".to_owned(),
-        false => found.join(" "),
-    }
-}
-
-/// Reads one reply off the front of `input`: what it was and its bytes; `None` when more is needed.
-fn parse(input: &[u8], depth: usize) -> Result<Option<(Reply, usize)>, String> {
-    let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else {
-        return Ok(None);
-    };
-    let (line, after) = (&input[..end], end + 2);
-    let Some((kind, rest)) = line.split_first() else {
-        return Err("an empty line".into());
-    };
-    let number = || {
-        let text = std::str::from_utf8(rest).map_err(|_| "a length that is no number")?;
-        text.parse::<i64>()
-            .map_err(|_| format!("a length of {text:?}"))
-    };
-    match kind {
-        b':' => Ok(Some((Reply::Integer(number()?), after))),
-        b'+' | b',' | b'#' | b'(' => Ok(Some((Reply::Good, after))),
-        b'-' => {
-            let text = String::from_utf8_lossy(rest).into_owned();
-            Ok(Some((Reply::Error(text), after)))
-        }
-        b'_' => Ok(Some((Reply::Nil, after))),
-        b'$' | b'=' => match usize::try_from(number()?) {
-            Err(_) => Ok(Some((Reply::Nil, after))),
-            Ok(length) if length > REPLY_MAX => Err(format!("a value of {length} bytes")),
-            Ok(length) if input.len() < after + length + 2 => Ok(None),
-            Ok(length) => Ok(Some((Reply::Good, after + length + 2))),
-        },
-        b'*' | b'~' | b'>' | b'%' => {
-            if depth >= DEPTH_MAX {
-                return Err("a reply that is nested too deep".into());
-            }
-            let Ok(mut items) = usize::try_from(number()?) else {
-                return Ok(Some((Reply::Nil, after)));
-            };
-            if *kind == b'%' {
-                items = items.saturating_mul(2);
-            }
-            let mut used = after;
-            for _ in 0..items {
-                match parse(&input[used..], depth + 1)? {
-                    Some((_, more)) => used += more,
-                    None => return Ok(None),
-                }
-            }
-            Ok(Some((Reply::Good, used)))
-        }
-        other => Err(format!("a reply that begins with {:?}", char::from(*other))),
     }
 }
 
@@ -219,44 +211,52 @@ fn parse(input: &[u8], depth: usize) -> Result<Option<(Reply, usize)>, String> {
 mod tests {
     use super::*;
 
+    /// shows: RESP-1
     #[test]
     fn replies_are_parsed_whole_or_not_at_all() {
-        let cases: [(&[u8], Reply); 9] = [
-            (b"+OK\r\n", Reply::Good),
-            (b"-ERR no\r\n", Reply::Error("ERR no".into())),
-            (b":12\r\n", Reply::Integer(12)),
-            (b"$-1\r\n", Reply::Nil),
-            (b"_\r\n", Reply::Nil),
-            (b"$5\r\na\r\nbc\r\n", Reply::Good),
-            (b"*2\r\n$1\r\na\r\n:1\r\n", Reply::Good),
-            (b"%1\r\n+a\r\n*0\r\n", Reply::Good),
-            (b"$0\r\n\r\n", Reply::Good),
+        let cases = [
+            ("+OK\r\n", Reply::Simple("OK".into())),
+            ("-ERR no\r\n", Reply::Error("ERR no".into())),
+            (":-12\r\n", Reply::Integer(-12)),
+            ("$-1\r\n", Reply::Nil),
+            ("*-1\r\n", Reply::Nil),
+            ("$5\r\na\r\nbc\r\n", Reply::bulk("a\r\nbc")),
+            ("$0\r\n\r\n", Reply::bulk("")),
+            ("*0\r\n", Reply::Array(Vec::new())),
+            (
+                "*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+                Reply::Array(vec![
+                    Reply::bulk("a"),
+                    Reply::Array(vec![Reply::Integer(1)]),
+                ]),
+            ),
         ];
         for (bytes, reply) in cases {
-            assert_eq!(parse(bytes, 0), Ok(Some((reply, bytes.len()))));
             for cut in 0..bytes.len() {
-                assert_eq!(parse(&bytes[..cut], 0), Ok(None), "{:?}", &bytes[..cut]);
+                assert_eq!(parse(&bytes.as_bytes()[..cut]).unwrap(), None, "{bytes:?}");
             }
+            let more = format!("{bytes}+OK\r\n");
+            let parsed = parse(more.as_bytes()).unwrap();
+            assert_eq!(parsed, Some((reply, bytes.len())));
         }
     }
 
+    /// shows: RESP-2
     #[test]
     fn nonsense_is_refused() {
-        for bytes in [
-            &b"\r\n"[..],
-            b"HTTP/1.1 400\r\n",
-            b"$x\r\n",
-            b"$99999999999\r\n",
-        ] {
-            assert!(parse(bytes, 0).is_err(), "{bytes:?}");
+        let nested = "*1\r\n".repeat(100);
+        let long = format!("${}\r\n", REPLY_MAX + 1);
+        let broken = ["\r\n", "+OK\n", "HTTP/1.1 400\r\n", "$x\r\n", ":\r\n"];
+        for bytes in broken.into_iter().chain([nested.as_str(), long.as_str()]) {
+            let error = parse(bytes.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{bytes:?}");
         }
-        assert!(parse(&b"*1\r\n".repeat(100), 0).is_err());
     }
 
     #[test]
-    fn versions_are_found_in_info() {
-        let info = "$60\r\n# Server\r\nredis_version:7.2.5\r\nserver_name:pluvio\r\n\r\n";
-        assert_eq!(versions(info), "redis_version:7.2.5 server_name:pluvio");
-        assert_eq!(versions(""), "unknown");
+    fn commands_are_arrays_of_values() {
+        let mut out = Vec::new();
+        command(&mut out, &["GET", "k\r\n"]);
+        assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$3\r\nk\r\n\r\n");
     }
 }

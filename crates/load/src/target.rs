@@ -2,7 +2,8 @@
 
 use crate::error::BenchError;
 use crate::plan::key;
-use crate::resp::{Connection, Reply};
+use crate::redis::Connection;
+use crate::resp::Reply;
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;
@@ -17,7 +18,7 @@ pub enum Target {
     Redis {
         /// Where they are; connections are spread over them.
         addresses: Vec<String>,
-        /// After writes, wait until so many replicas have them (`WAIT`). With none, do not ask.
+        /// After writes, wait until this many replicas have them (`WAIT`). With zero, do not ask.
         wait: u32,
     },
     /// A Pluvio cluster by its own protocol.
@@ -112,6 +113,16 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Counts a reply that is a miss or a refusal; whether the operation was done.
+    fn answered(&mut self, reply: &Reply<'_>) -> bool {
+        match reply {
+            Reply::Simple(_) | Reply::Integer(_) | Reply::Bulk(_) | Reply::Array(_) => {}
+            Reply::Nil => self.misses += 1,
+            Reply::Error(text) => self.refused(text.to_string()),
+        }
+        reply.error().is_none()
+    }
+
     fn refused(&mut self, text: String) {
         self.errors += 1;
         self.error.get_or_insert(text);
@@ -158,22 +169,18 @@ impl Caller {
                 let start = clock.now();
                 connection.flush().await?;
                 for _ in operations {
-                    match connection.reply().await? {
-                        Reply::Good | Reply::Integer(_) => {}
-                        Reply::Nil => outcome.misses += 1,
-                        Reply::Error(text) => {
-                            outcome.refused(text);
-                            continue;
-                        }
+                    let take = |reply: Reply<'_>| outcome.answered(&reply);
+                    if connection.reply(take).await? {
+                        outcome.done.push(clock.now().since(start));
                     }
-                    outcome.done.push(clock.now().since(start));
                 }
                 if wait > 0 {
                     // Nothing is done before the replicas have it.
-                    match connection.reply().await? {
+                    let take = |reply: Reply<'_>| match reply {
                         Reply::Integer(replicas) if replicas >= i64::from(wait) => {}
                         other => outcome.refused(format!("WAIT {wait} answered {other:?}")),
-                    }
+                    };
+                    connection.reply(take).await?;
                     let all = clock.now().since(start);
                     outcome.done.iter_mut().for_each(|took| *took = all);
                 }

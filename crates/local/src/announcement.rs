@@ -1,13 +1,12 @@
-//! What the processes of a cluster say of themselves: that they are ready, and whose data
-//! directory it is.
+//! How the processes of a cluster announce that they are ready, and whose data directory it is.
 
 use pluvio_console::failure::Failure;
 use pluvio_console::output::{print_json, print_line};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What a process tells when it is ready, in one line of JSON on standard output. Programs rely
-/// on these names.
+/// The line of JSON that a process writes to standard output when it is ready. Programs rely on
+/// these names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Announcement {
     /// Always true.
@@ -72,7 +71,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// What its data directory has, and no other one.
+    /// The files that mark its data directory, and no other one.
     fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Coordinator => &["metadata.redb"],

@@ -36,7 +36,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 const INCOMPLETE_LIMIT: Duration = Duration::from_secs(15);
 /// How long one question to the cluster may take while it starts.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
-/// How long people who see no spinner are told nothing while a cluster starts.
+/// How long a cluster may start in silence for people who see no spinner.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at whether there is something to tell them.
 const TELL_PAUSE: Duration = Duration::from_secs(5);
@@ -95,8 +95,8 @@ pub struct Home {
 }
 
 impl LocalOptions {
-    /// A cluster that lives for a while, on any free ports: `servers` servers with so much memory
-    /// each, all data below `data`, traces in files beside it.
+    /// A cluster that lives for a while, on any free ports: `servers` servers with `memory` each.
+    /// All data lies below `data`, with traces in files beside it.
     pub fn for_a_while(servers: u32, replicas: u32, memory: Size, data: &Path) -> Self {
         Self {
             servers: Some(servers),
@@ -350,7 +350,7 @@ impl LocalCluster {
             .filter_map(Child::announced)
     }
 
-    /// What a child announced; `None` when it is not there or not ready.
+    /// The announcement of a child; `None` before it is ready, and where there is no such child.
     pub fn announced(&self, which: Which) -> Option<&Announcement> {
         self.child(which)?.announced()
     }
@@ -618,11 +618,11 @@ impl LocalCluster {
     }
 }
 
-/// What the latest recovery that is under way does.
+/// The stage of the latest recovery that is under way.
 fn recovery(status: &ClusterStatus) -> String {
     let mut latest_first = status.recoveries.iter().rev();
     match latest_first.find(|recovery| !recovery.done) {
-        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.phase),
+        Some(recovery) => format!("; server {}: {}", recovery.crashed, recovery.stage),
         None => String::new(),
     }
 }

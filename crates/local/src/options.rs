@@ -1,4 +1,4 @@
-//! What is said of a cluster's processes on the command line, and handed on to them.
+//! Options of a cluster's processes, given on the command line and handed on to them.
 
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ pub const SERVERS_MAX: u32 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Durability {
     /// When all replicas are with the operating systems of their servers: survives the death of
-    /// processes, and of all machines but one that have a replica
+    /// processes, and of all machines but one with a replica
     Buffered,
     /// When all replicas are on their devices: survives a power loss too
     Synced,

@@ -1,5 +1,5 @@
-//! What commands share that run a cluster for a while: a directory that is removed at the end, and
-//! an end that a signal may bring before.
+//! For commands that run a cluster for a while: a directory that is removed at the end, and an
+//! earlier end by a signal.
 
 use crate::KILL_PAUSE;
 use pluvio_console::failure::Failure;
@@ -40,8 +40,8 @@ pub fn end(directory: TempDir, failure: Option<&Failure>) {
     }
 }
 
-/// Runs `work` on an event loop of its own until it ends, or until SIGINT or SIGTERM comes: then it
-/// is dropped, and with it the processes that it has started.
+/// Runs `work` on an event loop of its own until it ends, or until SIGINT or SIGTERM comes. A
+/// signal drops it, and with it the processes that it has started.
 ///
 /// # Errors
 /// What `work` gives, or that it was stopped.

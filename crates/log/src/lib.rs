@@ -35,16 +35,16 @@ pub use append::graves::{Burial, DeadIn, Tombstones};
 pub use append::{
     AppendClass, CommitRefused, EntryRefs, Hook, OpenHead, SideLog, TableStatsSource,
 };
-pub use cleaner::{Cleaner, CleanerOptions, CleanerPace, Cleaning, Liveness, TableLiveness};
+pub use cleaner::{Cleaner, CleanerOptions, Cleaning, Liveness, TableLiveness};
 pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };
 pub use geometry::Geometry;
-pub use memory::{EntryView, MutableObject, VALUE_HEAD_BYTES};
+pub use memory::{EntryView, MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES};
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segments::{SegletGate, Segment};
-pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkPace, SinkWrite};
+pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};
 pub use space::LogSpace;
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 

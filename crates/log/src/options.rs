@@ -52,7 +52,7 @@ pub struct LogOptions {
     /// Ask for huge pages.
     pub huge_pages: bool,
     /// Values of objects may be overwritten where they lie
-    /// ([`MutableObject::overwrite`](crate::MutableObject::overwrite)). Only without replicas.
+    /// ([`Overwritable::overwrite`](crate::Overwritable::overwrite)). Only without replicas.
     pub in_place: bool,
     /// Threads that can be inside the log at once without sharing an epoch slot.
     pub epoch_slots: u32,

@@ -6,8 +6,8 @@
 
 mod support;
 
-use pluvio_log::{AppendError, CleanerPace, Durability, FullReason, LogOptions};
-use pluvio_units::LogId;
+use pluvio_log::{AppendError, Durability, FullReason, LogOptions};
+use pluvio_units::{LogId, Pace};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use support::refusal::Refusal;
 use support::replication::Replication;
@@ -137,7 +137,7 @@ impl World {
         while self.is_running() {
             let pace = self.store.cleaner.step(self.now_s());
             self.cleaner_steps.fetch_add(1, Ordering::Relaxed);
-            if pace.expect("memory is right") == CleanerPace::Idle {
+            if pace.expect("memory is right") != Pace::Again {
                 std::thread::yield_now();
             }
         }

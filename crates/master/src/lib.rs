@@ -37,16 +37,16 @@
 //!
 //! Not here: who is a member (crate server), where tablets are (coordinator).
 
-mod attempts;
-mod joining;
+mod cancel;
 mod master;
 mod migrate;
 mod ops;
+mod orders;
 mod recover;
+mod recovery_attempts;
 mod service;
+mod side_log;
 mod tablets;
-mod told;
-mod wanted;
 
 pub use master::{Master, MasterParts};
 pub use ops::Replies;

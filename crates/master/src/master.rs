@@ -1,10 +1,10 @@
 //! The state of a master, and what all operations share.
 
-use crate::attempts::Attempts;
 use crate::migrate::{Arrivals, Leavings};
+use crate::orders::Orders;
 use crate::recover::{AddressBook, RecoveryOptions};
+use crate::recovery_attempts::Attempts;
 use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
-use crate::told::Told;
 use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_replication::Replication;
@@ -110,7 +110,7 @@ pub struct Master {
     pub(crate) arriving: Arrivals,
     /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken
     /// before the locks of the tablets, of those that leave, and of the store's tables.
-    told: Mutex<Told>,
+    orders: Mutex<Orders>,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
@@ -136,7 +136,7 @@ impl Master {
             attempts: Attempts::default(),
             leaving: Leavings::default(),
             arriving: Arrivals::default(),
-            told: Mutex::default(),
+            orders: Mutex::default(),
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -212,8 +212,8 @@ impl Master {
             }
         }
         for spec in &request.tablets {
-            let mut told = self.told();
-            told.admit(spec.table, request.version)?;
+            let mut orders = self.orders();
+            orders.admit(spec.table, request.version)?;
             // The request is late: what is taken so was never anywhere before (MIG-7).
             if self.leaving.were_here(spec.table, spec.range) {
                 let message = "the tablet was here and has moved";
@@ -236,8 +236,8 @@ impl Master {
     /// (MASTER-6). Nothing was cut.
     pub fn split_tablet(&self, request: &SplitTabletLocal) -> Result<(), Refusal> {
         let SplitTabletLocal { version, table, at } = *request;
-        let mut told = self.told();
-        told.admit(table, version)?;
+        let mut orders = self.orders();
+        orders.admit(table, version)?;
         if self.tablets.split(table, at) {
             Ok(())
         } else {
@@ -246,8 +246,8 @@ impl Master {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a tablet, unless one is in the way, the same one included.
@@ -274,8 +274,8 @@ impl Master {
     pub async fn drop_table(&self, request: &DropTablets) {
         let table = request.table;
         let mut old = {
-            let mut told = self.told();
-            told.dropped(table, request.version);
+            let mut orders = self.orders();
+            orders.dropped(table, request.version);
             self.tablets.remove_table(table)
         };
         self.leaving.table_dropped(table);

@@ -8,20 +8,20 @@
 //! - REC-1: a tablet under recovery is not served, and is here at most once.
 //! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it
 //!   can try elsewhere.
-//! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `joining`.
+//! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `side_log`.
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a
-//!   server list without that server, withdraws it, whatever it waits for; only a log that joins
+//!   server list without that server, cancels it, whatever it waits for; only a log that joins
 //!   ours already stays until the coordinator has decided. Until then its tablets are in the way of
 //!   others here.
 //! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted.
 //!   Who is refused an answer, because it is no member any more, leaves its log as it is: it may
 //!   own the tablets, by an answer that was lost, and then they are recovered from there.
 
-use crate::attempts::AttemptKey;
-use crate::joining::{Joined, ReplayFailure, SharedReplay, Step};
+use crate::cancel::Cancellation;
 use crate::master::{Master, NotAdded};
+use crate::recovery_attempts::AttemptKey;
+use crate::side_log::{Joined, ReplayFailure, SharedReplay, Step};
 use crate::tablets::TabletPhase;
-use crate::wanted::Wanted;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -91,7 +91,7 @@ struct Committed {
 /// What was asked for, as long as somebody waits for it.
 struct Attempt {
     request: Recover,
-    wanted: Arc<Wanted>,
+    cancellation: Arc<Cancellation>,
 }
 
 impl Master {
@@ -126,10 +126,13 @@ impl Master {
             }
             Ok(())
         })?;
-        let Some(wanted) = begun else {
+        let Some(cancellation) = begun else {
             return Ok(());
         };
-        let attempt = Attempt { request, wanted };
+        let attempt = Attempt {
+            request,
+            cancellation,
+        };
         let master = Arc::clone(self);
         self.env.tasks.spawn(core, "recovery master", async move {
             match master.recover_tablets(log, &attempt, &tablets).await {
@@ -169,8 +172,8 @@ impl Master {
     /// (REC-5).
     pub fn server_list_changed(&self, list: &ServerList) {
         self.attempts
-            .withdraw_unless(|crashed| list.get(crashed).is_some());
-        self.arriving.withdraw_if_gone(list);
+            .cancel_unless(|crashed| list.get(crashed).is_some());
+        self.arriving.cancel_if_gone(list);
     }
 
     pub(crate) fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
@@ -188,7 +191,9 @@ impl Master {
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<Committed, String> {
         let started = self.env.clock.now();
-        let since = self.log_of_tablets_begins(tablets, &attempt.wanted).await?;
+        let since = self
+            .log_of_tablets_begins(tablets, &attempt.cancellation)
+            .await?;
         let quick = self.replay_all(log, attempt, tablets, Manner::Quick).await;
         let (replay, fetched) = match quick {
             Err(ReplayFailure::Full(why)) => {
@@ -202,7 +207,7 @@ impl Master {
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
         let joined = self
-            .join(log, replay, tablets, &attempt.wanted, None)
+            .join(log, replay, tablets, &attempt.cancellation, None)
             .await
             .inspect_err(|_| pluvio_units::mark("recovery-withdrawn-awaiting-replicas"))?;
         let total_us = micros(self.env.clock.now().since(started));
@@ -271,7 +276,10 @@ impl Master {
         manner: Manner,
         step: Step,
     ) -> Result<Fetched, ReplayFailure> {
-        let Attempt { request, wanted } = attempt;
+        let Attempt {
+            request,
+            cancellation,
+        } = attempt;
         let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
         for segment in &request.segments {
             fetches.push(Box::pin(self.fetch(request, segment)));
@@ -281,14 +289,14 @@ impl Master {
         loop {
             let asked = self.env.clock.now();
             // A backup may be silent for long (REC-5).
-            let next = wanted.unless_withdrawn(fetches.next()).await;
+            let next = cancellation.unless_cancelled(fetches.next()).await;
             let Some(data) = next.map_err(ReplayFailure::Other)? else {
                 return Ok(fetched);
             };
             fetched.waited += self.env.clock.now().since(asked);
             let data = data.map_err(ReplayFailure::Other)?;
             fetched.bytes += data.len() as u64;
-            self.replay_slice(wanted, replay, data, self.patience_for(manner), step)
+            self.replay_slice(cancellation, replay, data, self.patience_for(manner), step)
                 .await?;
         }
     }

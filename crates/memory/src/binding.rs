@@ -1,12 +1,12 @@
-//! On which memory node of the machine the pages of a region lie.
+//! The memory node of the machine on which the pages of a region lie.
 //!
-//! Pages come from the node of the thread that touches them first. A store whose cleaner, or whose
-//! reader of a log, runs elsewhere would scatter them; so a range can be given a node. It is a
-//! preference (`MPOL_PREFERRED`): when that node has no page left, the system takes one from
-//! another node, rather than kill the process.
+//! A page comes from the node of the thread that touches it first. A store whose cleaner or log
+//! reader runs elsewhere would scatter its pages, so a range can be given a node. The node is a
+//! preference (`MPOL_PREFERRED`): when it has no page left, the system takes one from another node,
+//! rather than kill the process.
 //!
-//! Two system calls that rustix does not have: `mbind`, and `move_pages`, which moves nothing when
-//! it gets no nodes, and tells where pages are.
+//! Two system calls are missing in rustix: `mbind`, and `move_pages`. The latter moves nothing when
+//! it gets no nodes, and reports where pages are.
 
 use crate::region::Region;
 use core::ffi::{c_int, c_long, c_void};
@@ -24,17 +24,17 @@ const PREFERRED: c_int = 1;
 pub struct BindRefused {
     /// The node's number.
     pub node: u32,
-    /// What the system said: no such node, or one that this process may not use (`EINVAL`), a
-    /// sandbox that forbids the call (`EPERM`), a kernel without memory nodes (`ENOSYS`).
+    /// The system's answer. `EINVAL`: no such node, or one that this process may not use. `EPERM`:
+    /// a sandbox forbids the call. `ENOSYS`: a kernel without memory nodes.
     pub errno: i32,
 }
 
 impl Region {
-    /// Has pages of `len` bytes from `offset` on come from a memory node, as long as it has some.
-    /// Those that are there stay where they are.
+    /// Takes pages of `len` bytes from `offset` on from a memory node, as long as it has some.
+    /// Existing pages stay where they are.
     ///
     /// # Errors
-    /// [`BindRefused`]: pages come from where they would come from otherwise.
+    /// [`BindRefused`]: pages come from the usual node.
     ///
     /// # Panics
     /// When the range leaves the region or its borders are no multiples of
@@ -47,10 +47,10 @@ impl Region {
         }
         let mut mask = [0_u64; (NODES_MAX / 64) as usize];
         mask[(node / 64) as usize] = 1 << (node % 64);
-        // The kernel looks at one bit less than it is told of.
+        // The kernel looks at one bit less than the given number.
         let bits = c_long::from(NODES_MAX + 1);
-        // SAFETY: a policy for our own mapping (R1, checked above), which changes no content; the
-        // mask lives during the call and has the bits that are announced.
+        // SAFETY: a policy for our own mapping (R1, checked above), which changes no content. The
+        // mask lives during the call and has the announced bits.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -69,8 +69,8 @@ impl Region {
         Err(BindRefused { node, errno })
     }
 
-    /// The memory node on which the page of `offset` lies; `None` when the page was never touched,
-    /// or the system does not tell.
+    /// The memory node on which the page of `offset` lies. `None` if the page is untouched, or if
+    /// the system does not tell.
     ///
     /// # Panics
     /// When `offset` lies behind the end (M1).
@@ -84,8 +84,8 @@ impl Region {
         let pages = [self.at(offset).cast_const()];
         let mut places: [c_int; 1] = [-1];
         let nowhere: *const c_void = core::ptr::null();
-        // SAFETY: without nodes the call moves nothing; both arrays have the one element that is
-        // announced and live during the call. The address is only looked up.
+        // SAFETY: without nodes the call moves nothing. Both arrays have the one announced element
+        // and live during the call. The address is only looked up.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
@@ -109,8 +109,8 @@ mod tests {
     use crate::REGION_GRANULE_BYTES;
     use core::sync::atomic::Ordering;
 
-    /// A page that was touched, so that the system tells where it is; without such a system there
-    /// is nothing to test.
+    /// A touched page, so that the system reports its place. Without such a system there is nothing
+    /// to test.
     fn system_tells(region: &Region) -> bool {
         region.word(0).store(1, Ordering::Relaxed);
         region.node_of_page(0).is_some()

@@ -1,10 +1,10 @@
-//! How bytes are copied into a region: the C library's way, or one of two others that experiments
+//! Ways of copying bytes into a region: the C library's way, and two others that experiments
 //! compare with it.
 //!
-//! - [`CopyMethod::Library`] is what everything uses unless it is told otherwise.
-//! - [`CopyMethod::Streaming`] writes around the caches, which keeps what a reader may want in them
+//! - [`CopyMethod::Library`] is the default everywhere.
+//! - [`CopyMethod::Streaming`] writes around the caches. That keeps in them what a reader may want,
 //!   and makes the first reader of the copy wait.
-//! - [`CopyMethod::StringMove`] is the one instruction that Nibble copies with (004 ch. 5).
+//! - [`CopyMethod::StringMove`] is the one instruction that Nibble copies with [Nibble §5].
 //!
 //! On processors other than x86-64 all are the first.
 
@@ -20,18 +20,18 @@ pub enum CopyMethod {
     StringMove,
 }
 
-/// Pieces shorter than this are copied through the caches: they would not fill a line, and the
-/// fence costs more.
+/// Shorter pieces are copied through the caches: they would not fill a line, and the fence costs
+/// more.
 #[cfg(target_arch = "x86_64")]
 const STREAM_MIN: usize = 64;
 
 impl CopyMethod {
-    /// Copies `data` to `to`. Other threads see it as they see any store, through a release and an
-    /// acquire that follow.
+    /// Copies `data` to `to`. Other threads see the copy as any store, through a later release and
+    /// an acquire.
     ///
     /// # Safety
-    /// `to` may be written for the length of `data` and does not overlap it; nobody else reads or
-    /// writes there meanwhile.
+    /// `to` may be written for the length of `data`, and does not overlap it. No other thread reads
+    /// or writes there meanwhile.
     #[inline]
     pub(crate) unsafe fn copy(self, data: &[u8], to: *mut u8) {
         match self {
@@ -61,10 +61,10 @@ unsafe fn stream(data: &[u8], to: *mut u8) {
     }
     let (first, rest) = data.split_at(before);
     let (words, last) = rest.split_at(rest.len() / WORD * WORD);
-    // SAFETY: the three parts lie one behind the other in what the caller lets us write; the middle
-    // one begins at a multiple of 16, as the streaming store wants. Every x86-64 processor has
-    // these instructions. The fence makes the streaming stores visible before whatever is stored
-    // later, as the language expects of any store.
+    // SAFETY: the three parts lie one behind the other in the bytes that the caller lets us write.
+    // The middle one begins at a multiple of 16, as the streaming store wants. Every x86-64
+    // processor has these instructions. The fence makes the streaming stores visible before all
+    // later stores, as the language expects.
     unsafe {
         core::ptr::copy_nonoverlapping(first.as_ptr(), to, first.len());
         let middle = to.add(before);
@@ -81,8 +81,8 @@ unsafe fn stream(data: &[u8], to: *mut u8) {
 /// As of [`CopyMethod::copy`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn string_move(data: &[u8], to: *mut u8) {
-    // SAFETY: reads `data` and writes what the caller lets us write; the direction flag is clear
-    // between functions.
+    // SAFETY: reads `data` and writes only bytes that the caller lets us write. The direction flag
+    // is clear between functions.
     unsafe {
         core::arch::asm!(
             "rep movsb",

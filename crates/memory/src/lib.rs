@@ -1,19 +1,19 @@
 //! Regions, seglets and reclaim epochs: the memory under the log and the index.
 //!
-//! What it owns: the mappings ([`Region`]), the free seglets of a log region ([`SegletPool`]) and
-//! the answer to "may anybody still read this?" ([`ReclaimEpochs`]).
+//! Owns the mappings ([`Region`]), the free seglets of a log region ([`SegletPool`]) and the answer
+//! to "may anybody still read this?" ([`ReclaimEpochs`]).
 //!
 //! Invariants (cited as M1.. in asserts and tests):
 //! - M1: an offset handed to a region is checked against the region's length, always.
 //! - M2: a seglet is either free, in exactly one pool, or taken; giving back a free one stops the
 //!   process.
-//! - M3: whatever was unlinked before [`ReclaimEpochs::retire_epoch`] is out of every reader's
-//!   reach once [`ReclaimEpochs::is_quiesced`] says so of its stamp.
+//! - M3: everything unlinked before [`ReclaimEpochs::retire_epoch`] is out of every reader's reach
+//!   once [`ReclaimEpochs::is_quiesced`] says so of its stamp.
 //!
 //! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread.
 //!
-//! What it does not do: it knows no segments and no entries, never blocks on another thread for
-//! longer than a short critical section, and reads no clock. See `docs/memory.md`.
+//! Limits: it knows no segments and no entries, and it reads no clock. It blocks on another thread
+//! only for a short critical section. See `docs/memory.md`.
 
 #[allow(unsafe_code)] // two system calls
 mod binding;

@@ -1,10 +1,10 @@
 //! Copies to and from bytes that others access meanwhile: in assembly, many at once.
 //!
-//! For the language these are accesses of the processor, not of the program, and no races; words of
-//! any length and at any address are what the processor has, while atomics of the language have to
-//! agree on which bytes are a word. What is loaded may be torn, and the caller finds out whether it
-//! is. On x86-64 loads and stores take effect in their order, so that the fences around a copy
-//! order it as they would relaxed atomics.
+//! For the language these are accesses of the processor, not of the program, and no races. The
+//! processor has words of any length at any address. Atomics of the language must instead agree on
+//! which bytes are a word. A loaded value may be torn, and the caller finds that out. On x86-64
+//! loads and stores take effect in their order, so the fences around a copy order it as they would
+//! relaxed atomics.
 
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
@@ -14,11 +14,11 @@ const BLOCK: usize = size_of::<__m128i>();
 /// Copies `len` bytes from `from` to `to`; some twice.
 ///
 /// # Safety
-/// They are mapped, and initialised; at `to` the caller alone may write as many.
+/// The bytes at `from` are mapped and initialised. Only the caller writes the `len` bytes at `to`.
 #[inline(always)]
 pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: each piece lies within `len` bytes from `from` on, which are mapped, and goes to its
-    // place within as many from `to` on, which the caller lets us write.
+    // SAFETY: each piece lies within `len` bytes from `from` on, which are mapped. It goes to its
+    // place within `len` bytes from `to` on, which the caller lets us write.
     unsafe {
         if len >= 4 * BLOCK {
             let (last, mut at) = (len - 4 * BLOCK, 0);
@@ -61,13 +61,13 @@ pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
 /// Copies `data` to `to`; some bytes are stored twice.
 ///
 /// # Safety
-/// As many bytes are mapped there; nobody has a slice of them, and nobody else stores to them
-/// meanwhile.
+/// As many bytes are mapped there. No thread has a slice of them, and no other thread stores to
+/// them meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn store(to: *mut u8, data: &[u8]) {
     let (from, len) = (data.as_ptr(), data.len());
-    // SAFETY: each piece lies within `data`, and goes to its place within `len` bytes from `to` on,
-    // to which the caller alone stores.
+    // SAFETY: each piece lies within `data`. It goes to its place within `len` bytes from `to` on,
+    // where only the caller stores.
     unsafe {
         if len >= 4 * BLOCK {
             let (last, mut at) = (len - 4 * BLOCK, 0);
@@ -106,7 +106,7 @@ pub(crate) unsafe fn store(to: *mut u8, data: &[u8]) {
     }
 }
 
-/// Loads `N` bytes, none of them twice: the parts of what comes can be used at once, without a way
+/// Loads `N` bytes, none of them twice: the parts of the result can be used at once, without a way
 /// through memory.
 ///
 /// # Safety

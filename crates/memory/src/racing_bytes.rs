@@ -1,8 +1,8 @@
 //! Bytes of a region that are overwritten while others read them.
 //!
-//! Owns nothing: where they lie was checked when the region gave them out, so that who has them
-//! loads and stores without another look at borders. On x86-64 the copies are those of `racing`,
-//! elsewhere relaxed atomic loads and stores of words, and of bytes at the ends.
+//! Owns nothing. Their place was checked when the region gave them out, so a holder loads and
+//! stores without another check of borders. On x86-64 the copies are those of `racing`. Elsewhere
+//! they are relaxed atomic loads and stores of words, and of bytes at the ends.
 
 use crate::region::Region;
 use core::marker::PhantomData;
@@ -10,12 +10,12 @@ use core::ptr::NonNull;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes that may change while they are read. What is loaded may be torn; whether it is, the caller
-/// finds out by a version. Loads and stores act as relaxed atomic ones.
+/// Bytes that may change while they are read. A loaded value may be torn, and the caller finds that
+/// out by a version. Loads and stores act as relaxed atomic ones.
 ///
-/// While anybody may change them, all who access the same bytes take them in the same parts
-/// ([`Self::split_at`]), and load or store from the beginning of a part: where atomics are used,
-/// all agree then which of them are accessed as words.
+/// While a thread may change the bytes, all users take them in the same parts ([`Self::split_at`]).
+/// They load or store from the beginning of a part. Where atomics are used, all users then agree
+/// which bytes are accessed as words.
 #[derive(Clone, Copy, Debug)]
 pub struct RacingBytes<'a> {
     start: NonNull<u8>,
@@ -35,7 +35,7 @@ impl<'a> RacingBytes<'a> {
         }
     }
 
-    /// How many.
+    /// The number of bytes.
     #[must_use]
     #[inline(always)]
     #[expect(
@@ -46,7 +46,7 @@ impl<'a> RacingBytes<'a> {
         self.len
     }
 
-    /// The first `at` of them, and the others.
+    /// The first `at` bytes, and the others.
     ///
     /// # Panics
     /// When there are fewer.
@@ -59,12 +59,12 @@ impl<'a> RacingBytes<'a> {
             len,
             region: PhantomData,
         };
-        // SAFETY: no farther than the end of what is mapped.
+        // SAFETY: the place is at most the end of the mapped bytes.
         let behind = unsafe { self.start.add(at) };
         (part(self.start, at), part(behind, self.len - at))
     }
 
-    /// Copies the first of them out.
+    /// Copies the first bytes out.
     ///
     /// # Panics
     /// When there are fewer than `into` has.
@@ -96,8 +96,8 @@ impl<'a> RacingBytes<'a> {
         #[cfg(target_arch = "x86_64")]
         {
             into.reserve(len);
-            // SAFETY: mapped and initialised, as `new` was promised; the vector has that much
-            // capacity, and all of it up to the length it gets is written.
+            // SAFETY: mapped and initialised, as `new` was promised. The vector has that much
+            // capacity, and all of it up to its new length is written.
             unsafe {
                 crate::racing::load(self.start.as_ptr(), into.as_mut_ptr(), len);
                 into.set_len(len);
@@ -110,8 +110,8 @@ impl<'a> RacingBytes<'a> {
         }
     }
 
-    /// All `N` of them, each loaded once: the parts of what comes can be used at once, without a
-    /// way through memory.
+    /// All `N` bytes, each loaded once: the parts of the result can be used at once, without a way
+    /// through memory.
     ///
     /// # Panics
     /// When there are not `N`.
@@ -132,14 +132,14 @@ impl<'a> RacingBytes<'a> {
         }
     }
 
-    /// Overwrites the first of them; what the others hold afterwards is not said.
+    /// Overwrites the first bytes; the content of the others is unspecified afterwards.
     ///
     /// # Panics
     /// When there are fewer than `data` has.
     ///
     /// # Safety
     /// No slice of [`Region::bytes`] covers one of them, and no [`Region::write`] to them is under
-    /// way; nobody else stores to them at the same time.
+    /// way. No other thread stores to them at the same time.
     #[inline(always)]
     pub unsafe fn store(self, data: &[u8]) {
         assert!(
@@ -149,7 +149,7 @@ impl<'a> RacingBytes<'a> {
             self.len
         );
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: mapped; the caller alone stores there, and nobody has a slice.
+        // SAFETY: mapped; only the caller stores there, and no thread has a slice.
         unsafe {
             crate::racing::store(self.start.as_ptr(), data);
         }
@@ -168,7 +168,7 @@ impl<'a> RacingBytes<'a> {
     pub unsafe fn store_array<const N: usize>(self, array: &[u8; N]) {
         assert!(self.len == N, "{N} bytes of {}", self.len);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: mapped; the caller alone stores there, and nobody has a slice.
+        // SAFETY: mapped; only the caller stores there, and no thread has a slice.
         unsafe {
             crate::racing::store_array(self.start.as_ptr(), array);
         }
@@ -191,7 +191,7 @@ impl<'a> RacingBytes<'a> {
         }
         let last = chunks.into_remainder();
         match from.next() {
-            // What is wanted ends inside a word.
+            // The wanted bytes end inside a word.
             Some(word) => {
                 let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
                 last.copy_from_slice(&bytes[..last.len()]);
@@ -204,7 +204,7 @@ impl<'a> RacingBytes<'a> {
         }
     }
 
-    /// [`Self::store`] by atomic stores of bytes and words. Those behind `data`, up to the end of
+    /// [`Self::store`] by atomic stores of bytes and words. Bytes behind `data`, up to the end of
     /// its last word, become zero.
     #[cfg(any(test, not(target_arch = "x86_64")))]
     fn store_atomics(self, data: &[u8]) {
@@ -239,16 +239,16 @@ impl<'a> RacingBytes<'a> {
         let at = self.start.addr().get();
         let edge = (at.next_multiple_of(8) - at).min(self.len);
         let words = (self.len - edge) / 8;
-        // SAFETY: mapped and initialised, as `new` was promised; bytes have no alignment. Whoever
-        // accesses them in another way at the same time promised not to.
+        // SAFETY: mapped and initialised, as `new` was promised; bytes have no alignment. Every
+        // thread with another kind of access at the same time promised to have none.
         let bytes: &[AtomicU8] =
             unsafe { core::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) };
         let (edge, rest) = bytes.split_at(edge);
         let (middle, end) = rest.split_at(8 * words);
         let words: &[AtomicU64] = match words {
             0 => &[],
-            // SAFETY: `middle` is so many times eight bytes, and begins at a multiple of 8, since
-            // it is not empty.
+            // SAFETY: the length of `middle` is a multiple of eight bytes. It begins at a multiple
+            // of 8, because it is not empty.
             _ => unsafe { core::slice::from_raw_parts(middle.as_ptr().cast(), words) },
         };
         (edge, words, end)

@@ -8,10 +8,11 @@
 //! - R2: `len` is a multiple of [`REGION_GRANULE_BYTES`] and at most [`REGION_LEN_MAX`].
 //! - R3: untouched and discarded bytes read as zero.
 //!
-//! Threads: words are atomics and may be used by everybody at any time. Plain bytes follow the
-//! rule of the `unsafe` methods: who asks for bytes answers for nobody writing them meanwhile.
+//! Threads: words are atomics, and any thread may use them at any time. Plain bytes follow the rule
+//! of the `unsafe` methods: a caller that asks for bytes guarantees that no thread writes them
+//! meanwhile.
 //!
-//! What it does not do: it hands out no space; who owns which bytes is the caller's book-keeping.
+//! Limits: it hands out no space; the owner of each byte is the caller's book-keeping.
 
 use crate::copy::CopyMethod;
 use crate::racing_bytes::RacingBytes;
@@ -26,8 +27,8 @@ use std::io;
 /// Bytes of a cache line: what one miss brings in.
 pub const CACHE_LINE_BYTES: u64 = 64;
 
-/// The length of a region, and the borders of what is discarded, are multiples of this: 64 KiB, a
-/// multiple of every page size Linux uses by default, and the size of a seglet.
+/// The length of a region, and the borders of discarded ranges, are multiples of this. 64 KiB is
+/// the size of a seglet, and a multiple of every page size Linux uses by default.
 pub const REGION_GRANULE_BYTES: u64 = 64 << 10;
 
 /// Longest region: 48-bit offsets, as many as an index slot can hold.
@@ -68,11 +69,11 @@ pub enum RegionError {
     AdviceFailed {
         /// What was asked for: "discard", "populate", or "use huge pages for".
         what: &'static str,
-        /// Where the range begins.
+        /// The request: "discard", "populate", or "use huge pages for".
         offset: u64,
         /// Its length in bytes.
         len: u64,
-        /// What the system said.
+        /// The system's answer.
         source: io::Error,
     },
 }
@@ -130,8 +131,8 @@ impl Region {
         let base = reserve_aligned(bytes).map_err(refused)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let mapped = match &memfd {
-            // SAFETY: `base..base + bytes` was reserved by this call a moment ago and nobody else
-            // knows of it, so replacing that mapping takes nothing from anybody.
+            // SAFETY: `base..base + bytes` was reserved by this call a moment ago and is unknown
+            // elsewhere, so replacing that mapping takes nothing from anybody.
             None => unsafe {
                 let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
                 rustix::mm::mmap_anonymous(base.as_ptr().cast(), bytes, protection, flags)
@@ -167,8 +168,8 @@ impl Region {
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`] when the kernel was built without them. The region works the
-    /// same, with more TLB misses. One that has them and was told not to give any refuses nothing
-    /// here.
+    /// same, with more TLB misses. A kernel that has them, but is set to give none, accepts the
+    /// call.
     ///
     /// # Panics
     /// When the range leaves the region or its borders are no multiples of
@@ -178,8 +179,7 @@ impl Region {
             .map_err(|errno| advice_failed("use huge pages for", offset, len, errno))
     }
 
-    /// Asks for no more transparent huge pages in `len` bytes from `offset` on. Those that are
-    /// there stay.
+    /// Asks for no more transparent huge pages in `len` bytes from `offset` on. Existing ones stay.
     ///
     /// # Panics
     /// As of [`Self::prefer_huge_pages`].
@@ -194,14 +194,14 @@ impl Region {
         unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), pages) }
     }
 
-    /// Bytes in the region: what was asked for, rounded up.
+    /// Bytes in the region: the requested length, rounded up.
     #[must_use]
     #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: a region has at least one granule.
+    /// Always false: a region has at least one granule.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
@@ -221,7 +221,7 @@ impl Region {
     #[inline(always)]
     pub fn word(&self, offset: u64) -> &AtomicU64 {
         self.check_words(offset, 1);
-        // SAFETY: inside the mapping and aligned (checked above); mapped memory is initialised
+        // SAFETY: inside the mapping and aligned (checked above). Mapped memory is initialised
         // (R3), and an `AtomicU64` has the layout of its eight bytes. The reference lives no longer
         // than `self`, which keeps the mapping (R1).
         unsafe { &*self.at(offset).cast::<AtomicU64>() }
@@ -259,8 +259,8 @@ impl Region {
     /// When the range leaves the region (M1).
     ///
     /// # Safety
-    /// Nobody, in this process or another, writes or discards any of these bytes (not through words
-    /// either) as long as the slice lives.
+    /// As long as the slice lives, no thread of this process or another one writes or discards any
+    /// of these bytes, not through words either.
     #[must_use]
     #[inline]
     pub unsafe fn bytes(&self, offset: u64, len: usize) -> &[u8] {
@@ -269,8 +269,8 @@ impl Region {
         unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
     }
 
-    /// [`Self::bytes`] that lie in one granule ([`REGION_GRANULE_BYTES`]), which is less to check
-    /// for who has seen that.
+    /// [`Self::bytes`] that lie in one granule ([`REGION_GRANULE_BYTES`]). A caller that has
+    /// checked this saves a check here.
     ///
     /// # Panics
     /// When the range leaves the region or its granule (M1).
@@ -281,8 +281,8 @@ impl Region {
     #[inline(always)]
     pub unsafe fn bytes_in_granule(&self, offset: u64, len: usize) -> &[u8] {
         self.check_in_granule(offset, len);
-        // SAFETY: the region is whole granules (R2), so all of the one that `offset` lies in is
-        // inside the mapping; initialised (R3); the caller keeps writers away.
+        // SAFETY: the region is whole granules (R2), so all of the granule of `offset` is inside
+        // the mapping. It is initialised (R3), and the caller keeps writers away.
         unsafe { core::slice::from_raw_parts(self.at(offset).cast(), len) }
     }
 
@@ -292,16 +292,16 @@ impl Region {
     /// When the range leaves the region (M1).
     ///
     /// # Safety
-    /// For the length of the call nobody else reads or writes any of the bytes written, and no
-    /// slice of [`Region::bytes`] covers one of them. Who reads them later learns of them through
-    /// some release/acquire pair.
+    /// During the call no other thread reads or writes any of the written bytes, and no slice of
+    /// [`Region::bytes`] covers one of them. A later reader learns of them through some
+    /// release/acquire pair.
     #[inline]
     pub unsafe fn write(&self, offset: u64, data: &[u8]) {
         // SAFETY: the caller's promise.
         unsafe { self.write_by(CopyMethod::Library, offset, data) }
     }
 
-    /// [`Self::write`] by a method of choice.
+    /// [`Self::write`] by the given method.
     ///
     /// # Panics
     /// As of [`Self::write`].
@@ -323,19 +323,19 @@ impl Region {
     /// When the range leaves the region or its granule (M1).
     ///
     /// # Safety
-    /// As of [`Self::write`], as long as what this gives lives.
+    /// As of [`Self::write`], as long as the result lives.
     #[must_use]
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // as the caller promises, nobody else has these bytes
     pub unsafe fn room_in_granule(&self, offset: u64, len: usize) -> &mut [u8] {
         self.check_in_granule(offset, len);
-        // SAFETY: inside the mapping, as in `bytes_in_granule`; initialised (R3); the caller keeps
-        // everybody else away.
+        // SAFETY: inside the mapping, as in `bytes_in_granule`; initialised (R3). The caller keeps
+        // all others away.
         unsafe { core::slice::from_raw_parts_mut(self.at(offset).cast(), len) }
     }
 
-    /// The `len` bytes from `offset` on, which lie in one granule, to be read and overwritten while
-    /// others do.
+    /// The `len` bytes from `offset` on, which lie in one granule. Others may read and overwrite
+    /// them at the same time.
     ///
     /// # Panics
     /// When the range leaves the region or its granule (M1).
@@ -347,8 +347,8 @@ impl Region {
         unsafe { RacingBytes::new(self.base.add(to_usize(offset)), len) }
     }
 
-    /// Gives the pages of `len` bytes from `offset` on back to the system; they read as zero from
-    /// now on and cost a page fault when touched again.
+    /// Gives the pages of `len` bytes from `offset` on back to the system. They read as zero from
+    /// now on, and cost a page fault when touched again.
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`]: the bytes are unchanged; retrying is harmless.
@@ -374,9 +374,9 @@ impl Region {
         done.map_err(|errno| advice_failed("discard", offset, len, errno))
     }
 
-    /// Gives the system's page of `offset` back, whose bytes read as zero from now on. Nothing
-    /// happens where its pages are larger than [`REGION_GRANULE_BYTES`], or where it refuses, or in
-    /// a memory file.
+    /// Gives the system's page of `offset` back; its bytes read as zero from now on. Nothing
+    /// happens in a memory file, where pages are larger than [`REGION_GRANULE_BYTES`], or where the
+    /// system refuses.
     ///
     /// # Panics
     /// When `offset` lies behind the end (M1).
@@ -389,18 +389,18 @@ impl Region {
         if page > REGION_GRANULE_BYTES || self.memfd.is_some() {
             return;
         }
-        // SAFETY: our own mapping: R1, and R2 since a granule is whole pages; the caller allows the
-        // bytes to change.
+        // SAFETY: our own mapping (R1), in whole pages because a granule is whole pages (R2). The
+        // caller allows the bytes to change.
         let done = unsafe {
             let first = self.at(offset - offset % page);
             rustix::mm::madvise(first, to_usize(page), Advice::LinuxDontNeed)
         };
-        // Refused, it stays resident.
+        // If the system refuses, the page stays resident.
         let _stays_resident = done;
     }
 
-    /// Backs `len` bytes from `offset` on with pages now, so that their first use does not fault.
-    /// The content does not change.
+    /// Backs `len` bytes from `offset` on with pages now, so that their first use causes no fault.
+    /// The content stays the same.
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`]: too little memory, or Linux older than 5.14. Harmless: the
@@ -421,8 +421,8 @@ impl Region {
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: every x86-64 processor has SSE. A prefetch has no effect on content, and none at
-        // all where nothing is mapped.
+        // SAFETY: every x86-64 processor has SSE. A prefetch changes no content, and does nothing
+        // where nothing is mapped.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let line = self.base.as_ptr().wrapping_add(offset as usize);
@@ -496,8 +496,8 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("regions exist on 64-bit machines only")
 }
 
-// The panics of accesses that every operation makes. By value and out of line: who only formats its
-// numbers would have the caller keep them in memory.
+// The panics of accesses that every operation makes. They take values and are out of line:
+// formatting a number in place would make the caller keep it in memory.
 
 #[cold]
 #[inline(never)]
@@ -548,8 +548,8 @@ fn reserve_aligned(len: usize) -> Result<NonNull<u8>, rustix::io::Errno> {
     };
     let before = start.align_offset(huge);
     let after = whole - before - len;
-    // SAFETY: both ends lie in the mapping made above, which nobody else knows of; `before` and
-    // `after` are multiples of the page size because `start`, `len` and `huge` are.
+    // SAFETY: both ends lie in the mapping made above, which is unknown elsewhere. `before` and
+    // `after` are multiples of the page size, because `start`, `len` and `huge` are.
     unsafe {
         if before > 0 {
             rustix::mm::munmap(start, before)?;

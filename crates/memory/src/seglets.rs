@@ -1,23 +1,23 @@
 //! The free seglets of a log region, in three pools, so that cleaning can always go on.
 //!
-//! Owns which seglet is free and for whom. Seglets are 000 §5.1; RAMCloud's
+//! Owns the free seglets and their purposes. Seglets are [LSM-DRAM §5.1]; RAMCloud's
 //! `SegletAllocator` is the model of the pools.
 //!
 //! Invariants:
 //! - S1: a seglet is in exactly one pool or taken (M2); the sum of the four is the seglet count.
-//! - S2: the cleaner and emergency pools never hold more than their reserves; a seglet given back
+//! - S2: the cleaner and emergency pools never hold more than their reserves. A seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
 //! - S3: a seglet counts as blank only if it was not taken since the region was made, or since its
 //!   pages were discarded. Of a part, blank ones of the default pool are taken last.
-//! - S4: the region may be divided into parts, one for each memory node. How much there is in a
-//!   pool counts over all parts; which seglets are taken, and which are kept in the reserves, is a
-//!   matter of the parts. So a part without free seglets takes those of another one, and no append
-//!   is refused that would not be without parts.
+//! - S4: the region may be divided into parts, one for each memory node. The size of a pool counts
+//!   over all parts. The parts matter only for the choice of seglets to take, and of those to keep
+//!   in the reserves. A part without free seglets therefore takes those of another one, and every
+//!   append succeeds that would succeed without parts.
 //!
-//! Threads: one mutex, held for the move of `n` numbers; never while anything is waited for.
+//! Threads: one mutex, held for the move of `n` numbers, never during a wait.
 //!
-//! What it does not do: it does not know whether a reader still looks at a seglet given back. Ask
-//! the reclaim epochs first.
+//! Limits: it does not know whether a reader still looks at a seglet given back. Ask the reclaim
+//! epochs first.
 
 mod pages;
 
@@ -25,8 +25,8 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The number of a seglet in its pool. Where its bytes are is a matter of who uses the pool: the
-/// log leaves the first seglet of its region unused, so they begin one seglet later there.
+/// The number of a seglet in its pool. The pool's user decides where the bytes are. The log leaves
+/// the first seglet of its region unused, so its bytes begin one seglet later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegletIndex(pub u32);
 
@@ -36,7 +36,7 @@ impl fmt::Display for SegletIndex {
     }
 }
 
-/// For whom seglets are taken.
+/// The purpose of taken seglets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegletClass {
     /// Heads and side logs: the default pool only.
@@ -79,7 +79,7 @@ impl FreeSeglets {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PartIndex(pub u16);
 
-/// Why a pool could not be made.
+/// The reason why a pool could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SegletPoolError {
     /// The reserves leave nothing for ordinary appends. Give more memory or smaller reserves.
@@ -88,7 +88,7 @@ pub enum SegletPoolError {
         reserves.cleaner, reserves.emergency
     )]
     TooFew {
-        /// Seglets there are.
+        /// All seglets of the pool.
         seglets: u32,
         /// Seglets kept back.
         reserves: Reserves,
@@ -110,7 +110,7 @@ struct Pools {
     parts: Box<[Part]>,
     /// One bit per seglet: set while it is taken. The witness of M2.
     taken: Vec<u64>,
-    /// One bit per seglet: set from when it is taken until its pages were discarded (S3).
+    /// One bit per seglet: set from its taking until its pages were discarded (S3).
     pages: Vec<u64>,
     /// Seglets without that bit.
     blank: u32,
@@ -118,8 +118,8 @@ struct Pools {
     away: u64,
 }
 
-/// Stacks of free seglets of one part: what was freed last is used first, while it is still in the
-/// caches.
+/// Stacks of free seglets of one part: the seglet freed last is used first, while it is still in
+/// the caches.
 #[derive(Debug, Default)]
 struct Part {
     /// Those with pages, then those without (S3): the front was freed longest ago.
@@ -127,7 +127,7 @@ struct Part {
     blank: Vec<SegletIndex>,
     cleaner: Vec<SegletIndex>,
     emergency: Vec<SegletIndex>,
-    /// What of the reserves should be of this part (S4).
+    /// The share of the reserves that should be of this part (S4).
     shares: Reserves,
 }
 
@@ -146,8 +146,8 @@ impl Reserves {
         }
     }
 
-    /// What a part that has the seglets `first..end` of `all` should hold: as its size, and all
-    /// parts together all of it.
+    /// The share of a part with the seglets `first..end` of `all`. It is proportional to the part's
+    /// size, and the shares of all parts add up to the whole.
     fn share(self, first: u32, end: u32, all: u32) -> Self {
         let before = |reserve: u32, border: u32| {
             let share = u64::from(reserve) * u64::from(border) / u64::from(all);
@@ -170,7 +170,7 @@ impl SegletPool {
         Self::divided(&[seglets], reserves)
     }
 
-    /// A pool of several parts, each as long as said, one behind the other.
+    /// A pool of several parts of the given lengths, one behind the other.
     ///
     /// # Errors
     /// As of [`Self::new`].
@@ -202,7 +202,7 @@ impl SegletPool {
         })
     }
 
-    /// The part a seglet is of.
+    /// The part of a seglet.
     #[must_use]
     pub fn part_of(&self, seglet: SegletIndex) -> PartIndex {
         let part = self.ends.partition_point(|&end| end <= seglet.0);
@@ -221,8 +221,8 @@ impl SegletPool {
         self.take_leaving(class, count, 0, part)
     }
 
-    /// As [`Self::take`], but only if `leave` seglets stay in the default pool. Who takes at the
-    /// same time cannot take those either: both were counted under the same lock.
+    /// As [`Self::take`], but only if `leave` seglets stay in the default pool. Concurrent takers
+    /// do not get those either, because one lock covers both counts.
     #[must_use]
     pub fn take_leaving(
         &self,
@@ -265,10 +265,10 @@ impl SegletPool {
         Some(seglets)
     }
 
-    /// Gives seglets back, to be taken again at once by anybody.
+    /// Gives seglets back. They may be taken again at once.
     ///
     /// # Panics
-    /// When a seglet is not taken, or not of this pool (M2): somebody would lose memory.
+    /// When a seglet is not taken, or not of this pool (M2): memory would get lost.
     pub fn give_back(&self, seglets: impl IntoIterator<Item = SegletIndex>) {
         let mut pools = self.lock();
         for seglet in seglets {
@@ -290,8 +290,8 @@ impl SegletPool {
         }
     }
 
-    /// Puts a seglet into the reserves, if they want one of its part; gives what is left for the
-    /// default pool: this one, or one of a part of which there are too many (S4).
+    /// Puts a seglet into the reserves, if they want one of its part. Gives the seglet that is left
+    /// for the default pool: this one, or one of a part that has too many (S4).
     fn fill_reserves(&self, pools: &mut Pools, seglet: SegletIndex) -> Option<SegletIndex> {
         let mut left = seglet;
         for kept in [Kept::Emergency, Kept::Cleaner] {
@@ -311,8 +311,8 @@ impl SegletPool {
         Some(left)
     }
 
-    /// The part of whose seglets the least share is free for everybody, the first one of several,
-    /// and that share in thousandths. Nothing when there is one part.
+    /// The part with the least share of free seglets for everybody, the first one of several, and
+    /// that share in thousandths. `None` if there is only one part.
     #[must_use]
     pub fn poorest(&self) -> Option<(PartIndex, u64)> {
         if self.ends.len() == 1 {
@@ -335,13 +335,13 @@ impl SegletPool {
         permille.collect()
     }
 
-    /// Seglets that were taken for a part, since the pool was made, from another one.
+    /// Seglets that were taken for a part from another one, since the pool was made.
     #[must_use]
     pub fn taken_away(&self) -> u64 {
         self.lock().away
     }
 
-    /// What is free now; stale as soon as it is read.
+    /// The free seglets at this moment; stale as soon as it is read.
     #[must_use]
     pub fn free(&self) -> FreeSeglets {
         let pools = self.lock();
@@ -358,14 +358,14 @@ impl SegletPool {
         self.seglets
     }
 
-    /// What is kept back from ordinary appends.
+    /// The reserves kept back from ordinary appends.
     #[must_use]
     pub fn reserves(&self) -> Reserves {
         self.reserves
     }
 
-    /// Whether all of these that there are have no pages: a glimpse, since one may be taken at any
-    /// time.
+    /// Whether all free seglets among these have no pages: a glimpse, because one may be taken at
+    /// any time.
     #[must_use]
     pub fn are_blank(&self, seglets: core::ops::Range<u32>) -> bool {
         let pools = self.lock();
@@ -460,9 +460,9 @@ impl Part {
 }
 
 impl Pools {
-    /// Takes so many of a reserve, which has them, for the first one of `parts`. Where only other
-    /// parts' are left, one of its own default pool changes places with one of those, so that all
-    /// pools hold as many as without parts (S4).
+    /// Takes this many seglets of a reserve, which has them, for the first one of `parts`. If only
+    /// other parts have some left, the first part swaps one of its own default pool for one of
+    /// those. All pools then hold as many as without parts (S4).
     fn take_kept(
         &mut self,
         kept: Kept,

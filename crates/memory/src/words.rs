@@ -1,10 +1,10 @@
-//! A region that is only used as atomic words, so that giving its pages back is safe; and a quick
+//! A region that is only used as atomic words, so that giving its pages back is safe. Also a quick
 //! look at a line of words.
 
 use crate::region::{Region, RegionError};
 use core::sync::atomic::AtomicU64;
 
-/// Anonymous memory of which nobody ever borrows plain bytes.
+/// Anonymous memory whose plain bytes are never borrowed.
 #[derive(Debug)]
 pub struct WordRegion(Region);
 
@@ -40,7 +40,7 @@ impl WordRegion {
         self.0.len()
     }
 
-    /// Never.
+    /// Always false.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -62,16 +62,16 @@ impl WordRegion {
         self.0.prefetch(offset);
     }
 
-    /// Gives the system's page of `offset` back, whose words read as zero from now on; as
-    /// [`Self::discard`]. Of a system with pages larger than a granule nothing goes back.
+    /// Gives the system's page of `offset` back, as [`Self::discard`]; its words read as zero from
+    /// now on. Nothing goes back if the system's pages are larger than a granule.
     pub fn discard_page(&self, offset: u64) {
         // SAFETY: as in `discard`.
         unsafe { self.0.discard_page(offset) }
     }
 
     /// Gives the pages of `len` bytes from `offset` on back to the system; their words read as zero
-    /// from now on. A word that others load or store during the call has any of its values, or
-    /// zero: the order of what they do is lost, so keep them away.
+    /// from now on. A word that another thread loads or stores during the call has any of its
+    /// values, or zero. The order of these accesses is lost, so keep other threads away.
     ///
     /// # Errors
     /// [`RegionError::AdviceFailed`]: the words are unchanged; retrying is harmless.
@@ -80,17 +80,18 @@ impl WordRegion {
     /// When the range leaves the region or its borders are no multiples of
     /// [`crate::REGION_GRANULE_BYTES`].
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), RegionError> {
-        // SAFETY: the region is ours alone and its bytes are accessed as atomic words only, all of
+        // SAFETY: the region is ours alone, and its bytes are accessed only as atomic words, all of
         // them through `line`. To those, pages that become zero are stores made outside the
         // program.
         unsafe { self.0.discard(offset, len) }
     }
 }
 
-/// Which words of a line have `top` as their highest `BITS` bits (15 at most), as bits by their
-/// place in the line. A glimpse: it says nothing about memory that others may rely on. While others
-/// store to the line it may be wrong for words they change, and who acts upon it loads the word and
-/// looks again. It costs half of what eight loads and comparisons do.
+/// The words of a line that have `top` as their highest `BITS` bits (15 at most), as bits by their
+/// place in the line. It costs half of what eight loads and comparisons do.
+///
+/// This is only a glimpse, without order to other memory. While others store to the line it may be
+/// wrong for changed words. A caller that acts upon it loads the word and looks again.
 #[inline(always)]
 #[must_use]
 pub fn words_with_top<const BITS: i32>(line: &[AtomicU64; 8], top: u64) -> u32 {
@@ -103,9 +104,9 @@ pub fn words_with_top<const BITS: i32>(line: &[AtomicU64; 8], top: u64) -> u32 {
         };
         let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
         // SAFETY: reads the 64 bytes of the line and nothing else, and every x86-64 processor has
-        // the instructions. It reads them in assembly because others may store to them meanwhile:
-        // for the language that makes these loads of the processor, not of the program, and no
-        // race. What they give is only compared; it is valid whatever it is.
+        // the instructions. Others may store to the bytes meanwhile, so the loads are in assembly.
+        // For the language they are loads of the processor, not of the program, and no race. The
+        // result is only compared, and every value is valid.
         unsafe {
             core::arch::asm!(
                 "movups {a}, [{line}]",

@@ -1,11 +1,11 @@
 //! The file of the embedded store, while the store does not have it open.
 //!
-//! A new file gets its name when it is whole and on the device. An empty one with that name is
-//! therefore never what a first start left that was interrupted, but the trace of something else
-//! that went wrong, and begins no new cluster.
+//! A new file gets its name when it is whole and on the device. An interrupted first start
+//! therefore never leaves an empty file with that name. Such a file is the trace of another fault,
+//! and begins no new cluster.
 //!
-//! Before the store opens the file, at the start and after an error, all of it is written again,
-//! and synced (`settle`).
+//! Before the store opens the file, at the start and after an error, all of it is written again and
+//! synced (`settle`).
 
 use pluvio_coordinator::{RedbStore, StoreError};
 use pluvio_env::Tasks;
@@ -15,11 +15,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The file, below the store's directory.
+/// The file's name below the store's directory.
 const FILE: &str = "metadata.redb";
-/// The file until it is whole.
+/// The file's name until it is whole.
 const FILE_NEW: &str = "metadata.redb.new";
-/// How much is written again at a time: redb's page, which is what a file has or lacks.
+/// Bytes that are written again at a time: a page of redb, the unit that a file has or lacks.
 const PIECE_BYTES: usize = 4096;
 
 const EMPTY: &str = "the file is empty, as after a copy that failed; restore a backup of it, or, if it never held a cluster, \
@@ -31,7 +31,7 @@ const DANGLING: &str = "it is a symbolic link to something that is not there; is
 
 const IN_USE: &str = "it is in use by another process";
 
-/// Opens the store in `directory`, or begins one where no file is. Blocks on the disk.
+/// Opens the store in `directory`, or begins one where there is no file. Blocks on the disk.
 ///
 /// # Errors
 /// The file is in use by another process, is something else, is empty, or cannot be read, written
@@ -52,23 +52,22 @@ pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore
     RedbStore::open(file, Arc::clone(tasks), settle)
 }
 
-/// Gives all that is in a file to its device, as far as it can be read; one that is not there is no
-/// error. After a sync that failed, of this process or of one before, the kernel takes pages for
-/// written that are not: only what is written again is synced again.
+/// Gives all readable bytes of a file to its device; a missing file is no error. After a failed
+/// sync, of this process or an earlier one, the kernel takes unwritten pages for written ones. A
+/// later sync covers only pages that are written again.
 ///
-/// Pages of zeros are left as they are: where the file has holes, writing them would need room that
-/// a full device does not have, and no record has so many zeros.
+/// Pages of zeros are left as they are. Where the file has holes, writing them would need room that
+/// a full device lacks. No record has that many zeros in a row.
 ///
 /// # Errors
-/// Another process has the file open (`ResourceBusy`), or what the file system says. What the file
-/// holds is as before.
+/// Another process has the file open (`ResourceBusy`), or the file system fails. The content of the
+/// file is unchanged.
 fn settle(path: &Path) -> io::Result<()> {
     let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
-    // redb takes the same lock. Whoever has it may write meanwhile, and what was read here would
-    // undo that.
+    // redb takes the same lock. Its holder may write meanwhile, and this function would undo that.
     match file.try_lock() {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => {
@@ -81,7 +80,7 @@ fn settle(path: &Path) -> io::Result<()> {
     for at in (0..length).step_by(PIECE_BYTES) {
         let size = usize::try_from(length - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
         let piece = &mut page[..size];
-        // What cannot be read is not in memory; redb finds out whether it needs it.
+        // An unreadable part is not in memory; redb finds out whether it needs it.
         let is_read = file.read_exact_at(piece, at).is_ok();
         if is_read && piece.iter().any(|byte| *byte != 0) {
             file.write_all_at(piece, at)?;
@@ -90,11 +89,11 @@ fn settle(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes an empty store under another name, and gives it its own when it is on the device.
+/// Makes an empty store under another name, and renames it when it is on the device.
 fn begin(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<(), StoreError> {
     let new = directory.join(FILE_NEW);
     let fail = |error: io::Error| StoreError(format!("{}: {error}", new.display()));
-    // A start that was interrupted has left it; there is nothing in it.
+    // An interrupted start has left it; it is empty.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
         Ok(()) | Err(_) => {}

@@ -1,8 +1,8 @@
 //! etcd as a metadata store, over its JSON gateway.
 //!
-//! The gateway is part of every etcd server since version 3, on the same port as gRPC, and needs no
-//! more than HTTP. An entry's key is the path of the store, a slash and the key. Reads are
-//! linearizable, as etcd's are unless asked otherwise, and a batch is one transaction.
+//! The gateway is part of every etcd server since version 3, on the same port as gRPC, and needs
+//! only HTTP. An entry's key is the path of the store, a slash and the key. Reads are linearizable,
+//! as etcd's are unless asked otherwise. A batch is one transaction.
 
 use crate::http::Http;
 use crate::login::Login;
@@ -30,13 +30,13 @@ pub struct EtcdStore {
     prefix: String,
     http: Http,
     login: Option<Login>,
-    /// What etcd gave for the login. It ends when nobody has used it for five minutes, or etcd
-    /// starts again; a JSON web token ends at its time, and with each change of users or roles.
+    /// The token that etcd gave for the login. It ends after five minutes without use, or when etcd
+    /// starts again. A JSON web token ends at its time, and with each change of users or roles.
     token: Mutex<Option<String>>,
 }
 
-/// What etcd says of a token that has ended, before it does anything: it does not know it, or it is
-/// a JSON web token from before the last change of users or roles.
+/// etcd's answer to a token that has ended, before it does anything. Either it does not know the
+/// token, or the token is a JSON web token older than the last change of users or roles.
 const ENDED: [&str; 2] = ["invalid auth token", "revision of auth store is old"];
 
 /// Whether etcd's words say that a token has ended.
@@ -44,12 +44,12 @@ fn has_ended(words: &str) -> bool {
     ENDED.iter().any(|ended| words.contains(ended))
 }
 
-/// A key or a value in base64, as the gateway has bytes.
+/// A key or a value in base64, as the gateway carries bytes.
 fn text(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// What a range gives. Fields that are empty are left out by the gateway.
+/// The answer to a range request. The gateway leaves empty fields out.
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
@@ -95,7 +95,7 @@ fn beyond(prefix: &str) -> Vec<u8> {
 }
 
 impl EtcdStore {
-    /// The store; connected to when it is used.
+    /// The store; it connects at its first use.
     #[must_use]
     pub fn new(env: Env, service: &Service, login: Option<Login>) -> Self {
         Self {
@@ -128,8 +128,8 @@ impl EtcdStore {
         let body = serde_json::to_vec(request).map_err(|error| self.failed(error))?;
         let body = Bytes::from(body);
         let first = match self.post(path, &body).await {
-            // Not executed; the next one logs in anew. Another request may have done so meanwhile:
-            // once more does no harm.
+            // Not executed; the next one logs in anew. Another request may have done so meanwhile,
+            // and a second login does no harm.
             Err(words) if self.login.is_some() && has_ended(&words) => {
                 *self.kept_token() = None;
                 self.post(path, &body).await
@@ -144,7 +144,7 @@ impl EtcdStore {
             .map_err(|error| self.failed(format!("cannot understand it: {error}")))
     }
 
-    /// What helps when etcd says this.
+    /// The remedy for this answer of etcd.
     fn advice(&self, words: &str) -> String {
         if words.contains("space exceeded") {
             return "; compact its history, defragment it and disarm the alarm with etcdctl".into();
@@ -162,7 +162,7 @@ impl EtcdStore {
     /// Asks as the user of the login, which is logged in if need be.
     ///
     /// # Errors
-    /// etcd's words, or why it did not answer.
+    /// etcd's words, or the reason why it did not answer.
     async fn post(&self, path: &str, body: &Bytes) -> Result<Bytes, String> {
         let kept = self.kept_token().clone();
         let token = match (&self.login, kept) {
@@ -270,7 +270,7 @@ impl MetadataStore for EtcdStore {
                 Some(value) => {
                     json!({ "key": key, "target": "VALUE", "result": "EQUAL", "value": text(value) })
                 }
-                // A key that is not there was never created.
+                // A missing key was never created.
                 None => {
                     json!({ "key": key, "target": "CREATE", "result": "EQUAL", "createRevision": "0" })
                 }

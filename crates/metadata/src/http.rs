@@ -1,7 +1,7 @@
 //! Requests over HTTP to one of several servers that are as good as each other.
 //!
-//! Connections are kept for the next request. A server that cannot be reached, does not answer in
-//! time, or answers that it is at fault itself, is left for the next one of the list.
+//! Connections are kept for the next request. After a failure, the next server of the list takes
+//! over: if a server cannot be reached, is too slow, or reports a fault of its own.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -15,9 +15,9 @@ use pluvio_units::CoreId;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::net::TcpStream;
 
-/// How long a connection may take to be there.
+/// Limit for making a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// How long an answer may take. A quorum that elects a leader takes a second or so.
+/// Limit for an answer. A quorum that elects a leader takes a second or so.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Idle connections that are kept. A coordinator has three requests under way at most.
 const IDLE_MAX: usize = 4;
@@ -35,7 +35,7 @@ pub(crate) struct Http {
 
 #[derive(Default)]
 struct Connections {
-    /// The server that is asked.
+    /// The server that is asked now.
     current: usize,
     /// Connections to that one.
     idle: Vec<Connection>,
@@ -58,12 +58,12 @@ impl Http {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts JSON to a path of one server, as the user that has `token`; after a failure to
-    /// connect, of each of the others. An answer with an error of the server's is given as it is,
-    /// and the next request goes to another server.
+    /// Posts JSON to a path of one server, as the user that has `token`. After a failure to connect
+    /// it tries each of the others. An answer with an error of the server's is given as it is, and
+    /// the next request goes to another server.
     ///
     /// # Errors
-    /// What went wrong, for people. The request may have been executed.
+    /// The failure, for people. The request may have been executed.
     pub(crate) async fn post(
         &self,
         path: &str,
@@ -122,8 +122,8 @@ impl Http {
         };
         let failed = match timeout(&*self.env.clock, ANSWER_LIMIT, asked).await {
             Ok(Ok((status, body, _))) if status.is_server_error() || is_of_learner(&body) => {
-                // A server that can never answer, as a learner or a proxy without one behind it,
-                // must not be asked for ever. For those that say so in passing it costs a
+                // A server that can never answer must not be asked for ever: a learner, or a proxy
+                // without a server behind it. A server that says so in passing costs only a
                 // connection.
                 self.leave(server);
                 return Ok((status, body));
@@ -159,7 +159,7 @@ impl Http {
         self.env
             .tasks
             .spawn(CoreId(0), "metadata store", async move {
-                // Whoever waits for an answer hears of errors.
+                // The waiting caller hears of errors.
                 let _ = connection.await;
             });
         Ok(sender)
@@ -175,8 +175,8 @@ impl Http {
     }
 }
 
-/// Whether an answer is that of an etcd server that does not vote yet: some versions give it a
-/// status of its own fault, others one of ours.
+/// Whether an etcd server that does not vote yet gave this answer. Some versions give it a status
+/// of their own fault, others one of ours.
 fn is_of_learner(body: &[u8]) -> bool {
     let words = b"not supported for learner";
     body.windows(words.len())

@@ -1,4 +1,4 @@
-//! Who coordinators are for a metadata store that wants to know.
+//! The login of coordinators at a metadata store that asks for one.
 
 use core::fmt;
 
@@ -21,6 +21,7 @@ impl fmt::Debug for Login {
 mod tests {
     use super::*;
 
+    // shows: META-4
     #[test]
     fn passwords_are_not_shown() {
         let login = Login {

@@ -1,4 +1,4 @@
-//! How a place for metadata is written, and what it opens.
+//! The written form of a place for metadata, and the store that it opens.
 
 use crate::{EtcdStore, Login, ZooKeeperStore, embedded};
 use core::fmt;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The path of entries in etcd and ZooKeeper, unless another one is given.
 const PATH: &str = "/pluvio";
 
-/// Where metadata is kept: `embedded:DIR`, `etcd://HOST:PORT,…/PATH`,
+/// The place of metadata: `embedded:DIR`, `etcd://HOST:PORT,…/PATH`,
 /// `zookeeper://HOST:PORT,…/PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -23,7 +23,7 @@ pub enum Place {
     ZooKeeper(Service),
 }
 
-/// Servers, and where on them.
+/// Servers, and a path on them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
     /// `host:port` of at least one server.
@@ -32,7 +32,7 @@ pub struct Service {
     pub path: String,
 }
 
-/// What is no [`Place`]. Not retryable.
+/// The text is not a [`Place`]. Not retryable.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}; write embedded:DIR, etcd://HOST:PORT,…[/PATH] or zookeeper://HOST:PORT,…[/PATH]")]
 pub struct BadPlace(String);
@@ -47,8 +47,8 @@ impl Place {
         }
     }
 
-    /// Opens the store. Those outside of the process are connected to when they are used first, as
-    /// the user of `login`; an embedded one knows no users.
+    /// Opens the store. A store outside of the process connects at its first use, as the user of
+    /// `login`; an embedded one knows no users.
     ///
     /// # Errors
     /// The file of an embedded store is in use by another process, is something else, is empty, or

@@ -1,12 +1,11 @@
 //! ZooKeeper as a metadata store.
 //!
-//! All entries are children of one node, the path of the store: a key's name is the key with `/`
-//! and `%` escaped. A condition is a check of the node's version in the same transaction, after its
-//! value was compared; reads are preceded by a `sync`, so that they see what was written through
-//! other servers.
+//! All entries are children of one node, the path of the store. A key's name is the key with `/`
+//! and `%` escaped. A condition compares the node's value first; the transaction then checks the
+//! node's version. A `sync` precedes reads, so that they see the writes of other servers.
 //!
-//! Sessions mean nothing here (the coordinator's lease does not depend on them): one that expired
-//! is replaced.
+//! Sessions mean nothing here, because the coordinator's lease is independent of them. An expired
+//! session is replaced.
 
 use crate::login::Login;
 use crate::place::{Place, Service};
@@ -22,19 +21,18 @@ const LIMITS: Limits = Limits {
     changes: 500,
     bytes: 512 << 10,
 };
-/// How long a connection may take to be there, and how long one request may take.
+/// Limit for making a connection, and for one request.
 const LIMIT: Duration = Duration::from_secs(3);
 /// After this time without a word the server forgets the session.
 const SESSION: Duration = Duration::from_secs(10);
 /// Nodes that are read at a time.
 const READS: usize = 64;
-/// Batches are given again when somebody else made or removed nodes meanwhile. The coordinator
-/// alone does so.
+/// Tries of a batch while another client makes or removes nodes. Only coordinators do that.
 const TRIES: usize = 10;
 
-/// Nodes that anybody may use.
+/// The rights of nodes that anybody may use.
 const OPEN: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
-/// Nodes that only the user may use who made them.
+/// The rights of nodes that only their maker may use.
 const OWN: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::creator_all());
 
 /// Entries below one node of a ZooKeeper ensemble.
@@ -56,7 +54,7 @@ fn unescaped(name: &str) -> String {
 }
 
 impl ZooKeeperStore {
-    /// The store; connected to when it is used.
+    /// The store; it connects at its first use.
     #[must_use]
     pub fn new(env: Env, service: &Service, login: Option<Login>) -> Self {
         Self {
@@ -73,7 +71,7 @@ impl ZooKeeperStore {
         StoreError(format!("{}: {what}", self.name))
     }
 
-    /// How nodes are made.
+    /// The rights of new nodes.
     fn options(&self) -> &'static CreateOptions<'static> {
         match self.login {
             Some(_) => &OWN,
@@ -135,7 +133,7 @@ impl ZooKeeperStore {
             }
             let client = connector.connect(&self.servers).await?;
             if client.check_stat(&self.path).await?.is_none() {
-                // Nodes on the way to it are everybody's: others may have something there, too.
+                // Nodes on the way to it belong to everybody: others may have something there, too.
                 let above = self.path.rsplit_once('/').map_or("", |(above, _)| above);
                 if !above.is_empty() {
                     client.mkdir(above, &OPEN).await?;
@@ -220,7 +218,7 @@ impl ZooKeeperStore {
             }
         }
         let mut writer = client.new_multi_writer();
-        // The first operation is the condition; what the batch does with its key comes later.
+        // The first operation is the condition; the batch's change of its key comes later.
         match &found {
             Some((_, version)) => writer.add_check_version(&guard, *version)?,
             None => writer.add_create(&guard, &[], self.options())?,

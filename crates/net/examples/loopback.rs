@@ -1,5 +1,5 @@
-//! How fast the transport is on this machine: latency of one call at a time, many calls at once,
-//! large frames, and the memory of idle connections.
+//! The transport's speed on this machine: latency of one call at a time, many calls at once, large
+//! frames. Also the memory of idle connections.
 //!
 //! `cargo run --release -p pluvio-net --example loopback -- [spin microseconds] [connections]`
 //!
@@ -159,7 +159,7 @@ fn main() -> Result<(), Failure> {
         .map(|_| TcpStream::connect(&*listening.address.0))
         .collect();
     let idle = idle?;
-    // An answer to the last means that all were accepted.
+    // An answer to the last means that the server has accepted all.
     let probe = network(&clients);
     let to = listening.address.clone();
     clients.block_on(async move { probe.call(&to, request(0, Bytes::new()), LIMIT).await })?;

@@ -1,13 +1,13 @@
 //! Ports: accepts connections on one core and deals them to all.
 //!
 //! One acceptor per port gives each connection to the core that has the fewest of this port's, ties
-//! in turn. (A listener per core with `SO_REUSEPORT` would save the hand-over, but the kernel deals
-//! by hash, which leaves cores idle when connections are few, and two processes could take the
-//! same port unnoticed.)
+//! in turn. A listener per core with `SO_REUSEPORT` would save the hand-over. But then the kernel
+//! deals by hash, which leaves cores idle when connections are few, and two processes could take
+//! the same port unnoticed.
 //!
 //! Invariants
 //! - ACCEPT-1: the count of open connections is at most `connections_max`; each is given up when
-//!   its task ends, for whatever reason.
+//!   its task ends, for any reason.
 //! - ACCEPT-2: when the port is closed, it can be bound again at once, and its connections' tasks
 //!   end at their next suspension.
 
@@ -31,15 +31,15 @@ use std::net::{Shutdown, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Pause after the kernel had no file or memory for a connection: without it the loop would spin.
+/// Pause after the kernel lacked a file or memory for a connection: without it the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Refusals spoken at a time; further ones are closed without a word.
+/// Refusals spoken at a time; further connections are closed without a word.
 const REFUSALS_MAX: usize = 64;
 /// Traces about strangers: at most one per this time and port, so that a scanner cannot fill a
 /// disk.
 const WARN_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a port is for.
+/// The use of a port.
 pub(crate) enum Role {
     Rpc(Arc<dyn Service>),
     Streams {
@@ -96,8 +96,8 @@ impl Port {
         may
     }
 
-    /// Takes a place for a connection, on the core with the fewest; `None` at the bound, or when
-    /// the port is closed.
+    /// Takes a place for a connection, on the core with the fewest. `None` at the bound, or if the
+    /// port is closed.
     fn take_place(self: &Arc<Self>) -> Option<Place> {
         let mut state = lock(&self.state);
         if state.closed || state.tasks.len() >= self.connections_max {
@@ -125,7 +125,7 @@ impl Port {
     fn run_by(&self, id: u64, task: TaskHandle) {
         let mut state = lock(&self.state);
         let closed = state.closed;
-        // Not there: the task has ended already.
+        // A missing place: the task has ended already.
         if let Some(slot) = state.tasks.get_mut(&id) {
             if closed {
                 drop(state);
@@ -150,7 +150,7 @@ impl Drop for Place {
         let task = state.tasks.remove(&self.id);
         state.per_core[usize::from(self.core.0)] -= 1;
         drop(state);
-        // The handle's destructor is foreign code: not under the lock.
+        // The handle's destructor is foreign code: drop it outside the lock.
         drop(task);
     }
 }
@@ -158,8 +158,8 @@ impl Drop for Place {
 /// Closes a port and its connections.
 struct PortGuard {
     port: Arc<Port>,
-    /// A second descriptor of the listening socket: shutting it down frees the port at once, while
-    /// the acceptor's task is dropped a little later on its own core.
+    /// A second descriptor of the listening socket. Shutting it down frees the port at once. The
+    /// acceptor's task is dropped a little later on its own core.
     listener: StdListener,
     acceptor: TaskHandle,
 }
@@ -252,7 +252,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// Gives a connection to a core, or refuses it.
 fn deal(port: &Arc<Port>, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
     let Some(place) = port.take_place() else {
-        // A port that is being closed has no bound to speak of.
+        // A port that is being closed has no bound to name.
         if !lock(&port.state).closed {
             refuse(port, stream);
         }
@@ -297,7 +297,7 @@ async fn attend(place: Place, stream: StdStream, from: SocketAddr) {
     }
 }
 
-/// Tells a connection over the bound why it is closed.
+/// Tells a connection over the bound the reason for its end.
 fn refuse(port: &Arc<Port>, stream: TcpStream) {
     let counters = port.shared.counters.of(CoreId(0));
     add(&counters.connections_refused, 1);

@@ -2,8 +2,8 @@
 //! task that moves the bytes.
 //!
 //! Invariants
-//! - CALL-1: every id in `queue` or on the wire with someone waiting is in `pending`; whoever
-//!   removes it from there ends the call.
+//! - CALL-1: every id in `queue` or on the wire with a waiting caller is in `pending`. Removing it
+//!   from there ends the call.
 //! - CALL-2: once `closed` or `retired`, nothing is added, and a new connection must be made.
 //! - CALL-3: a retired connection is in no map, and ends with the last of its calls.
 
@@ -25,9 +25,9 @@ pub(crate) struct Connection {
     calls_max: usize,
     queue_bytes_max: usize,
     state: Mutex<State>,
-    /// How often bytes have come. Orders nothing.
+    /// Number of times that bytes have come. Orders nothing.
     heard: AtomicU64,
-    /// Told when there is room for calls again.
+    /// Notified when there is room for calls again.
     room: Notify,
     /// The task that runs the connection.
     task: OnceLock<TaskHandle>,
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
 
 #[derive(Default)]
 struct State {
-    /// Requests that are not yet given to the socket's buffer.
+    /// Requests outside the socket's buffer.
     queue: VecDeque<(u64, Frame)>,
     queue_bytes: usize,
     pending: FixedMap<u64, Waiting>,
@@ -57,29 +57,29 @@ impl State {
 
 struct Waiting {
     give: oneshot::Sender<Outcome>,
-    /// There when the request may have reached the peer.
+    /// Present when the request may have reached the peer.
     sent: Option<Sent>,
 }
 
-/// When a request was sent, and how often bytes had come by then.
+/// The time of sending a request, and the number of arrivals of bytes by then.
 #[derive(Clone, Copy)]
 struct Sent {
     at: Moment,
     heard: u64,
 }
 
-/// What is known of a call that was given up.
+/// The state of a call that was given up.
 pub(crate) enum GivenUp {
     /// Its request was not sent.
     Unsent,
     /// Its request may have reached the peer.
     Sent {
-        /// When it was sent, if nothing has come on the connection since.
+        /// The time of sending, if nothing has come on the connection since.
         unheard_since: Option<Moment>,
     },
 }
 
-/// What became of trying to begin a call.
+/// The outcome of trying to begin a call.
 pub(crate) enum Begun<'a> {
     Waiting(Call<'a>),
     /// No room; the request is given back.
@@ -176,8 +176,8 @@ impl Connection {
         }
     }
 
-    /// Takes requests to send, at most `bytes` (and one more); those whose callers have given up
-    /// are left out.
+    /// Takes requests to send, at most `bytes` (and one more). Requests that were given up are left
+    /// out.
     pub(crate) fn take_requests(
         &self,
         bytes: usize,
@@ -224,7 +224,8 @@ impl Connection {
         self.heard.fetch_add(1, Relaxed);
     }
 
-    /// Takes no more calls, and ends with those that it has. For one that was taken out of the map.
+    /// Takes no more calls, and ends with those that it has. For a connection that was taken out of
+    /// the map.
     pub(crate) fn retire(&self) {
         let is_spent = {
             let mut state = lock(&self.state);
@@ -237,7 +238,7 @@ impl Connection {
         }
     }
 
-    /// Ends calls. Gives the number of replies that nobody waits for.
+    /// Ends calls. Gives the number of replies without a waiting caller.
     pub(crate) fn deliver(&self, outcomes: &mut Vec<(u64, Outcome)>) -> usize {
         let mut ready = Vec::with_capacity(outcomes.len());
         let mut late = 0;
@@ -263,8 +264,8 @@ impl Connection {
         late
     }
 
-    /// Ends the connection for all callers. `why` is told to those whose request was not sent.
-    /// Gives the numbers of requests that may have been executed and of those that were not.
+    /// Ends the connection for all callers. The callers of unsent requests learn `why`. Gives the
+    /// number of requests that may have been executed, and the number of those that were not.
     pub(crate) fn close(&self, why: &NoConnection) -> (usize, usize) {
         let pending = {
             let mut state = lock(&self.state);
@@ -366,8 +367,8 @@ impl Drop for Call<'_> {
 /// The connections of one core, by address.
 pub(crate) type PeerMap = Mutex<FixedMap<Address, Arc<Connection>>>;
 
-/// Takes a connection out of its core's map, so that the next call makes a new one. Whether it was
-/// there.
+/// Takes a connection out of its core's map, so that the next call makes a new one. Gives whether
+/// it was in the map.
 pub(crate) fn take_out(peers: &[PeerMap], connection: &Arc<Connection>) -> bool {
     let mut peers = lock(&peers[usize::from(connection.core.0)]);
     let there = peers.get(&connection.address);

@@ -21,7 +21,7 @@ const WRITE_AHEAD_BYTES: usize = 256 << 10;
 /// Rounds of reading before other tasks have their turn.
 const ROUNDS_MAX: usize = 16;
 
-/// What all connections of a network need.
+/// The state that all connections of a network share.
 pub(crate) struct Shared {
     pub(crate) options: TcpOptions,
     pub(crate) tasks: Arc<dyn Tasks>,
@@ -53,13 +53,13 @@ impl Shared {
     }
 }
 
-/// Ends the connection for its callers when its task ends, for whatever reason, and takes it out
-/// of the map so that the next call makes a new one.
+/// Ends the connection for its callers when its task ends, for any reason. Takes it out of the map,
+/// so that the next call makes a new one.
 pub(crate) struct Closer {
     shared: Arc<Shared>,
     peers: Weak<Vec<PeerMap>>,
     connection: Arc<Connection>,
-    /// Whether it came to be.
+    /// Whether the connection was made.
     connected: bool,
     why: NoConnection,
 }
@@ -151,7 +151,7 @@ async fn open(
     Ok((stream, body_bytes_max.min(shared.options.frame_bytes_max)))
 }
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     #[error("the peer closed it")]
@@ -168,7 +168,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Counts what is not the ordinary end.
+    /// Counts every end but the ordinary one.
     pub(crate) fn count(&self, counters: &CoreCounters) {
         match self {
             Self::Closed | Self::Broken(_) => {}
@@ -187,7 +187,7 @@ struct Mover<'a> {
     reader: FrameReader,
     writer: WriteQueue,
     watch: Watch,
-    /// What both sides take.
+    /// The largest body that both sides take.
     body_bytes_max: usize,
     /// Empty between polls; kept for its memory.
     requests: Vec<(u64, Frame)>,
@@ -267,7 +267,7 @@ impl Mover<'_> {
         add(&self.counters.requests_sent, sent);
     }
 
-    /// Gives whole frames that have come to their callers; their number.
+    /// Gives whole frames that have come to their callers. The result is their number.
     fn deliver_replies(&mut self) -> Result<usize, FrameFault> {
         let mut count = 0;
         let fault = loop {

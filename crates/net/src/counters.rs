@@ -1,7 +1,7 @@
-//! What the transport counts, for the metrics page.
+//! The transport's counts, for the metrics page.
 //!
-//! One set per core, written by that core nearly always (so the cache lines stay there) and
-//! read by anyone. Relaxed everywhere: a count orders nothing.
+//! One set per core, written by that core nearly always (so the cache lines stay there) and read by
+//! anyone. Relaxed everywhere: a count orders nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pluvio_units::CoreId;
@@ -63,8 +63,8 @@ counters! {
     streams_accepted,
     /// Byte streams that have ended.
     streams_ended,
-    /// Connections to peers that were replaced because a call that timed out had heard nothing on
-    /// them.
+    /// Connections to peers that were replaced, because nothing came on them before a call timed
+    /// out.
     connects_replaced,
     /// Requests written to a connection.
     requests_sent,
@@ -74,7 +74,7 @@ counters! {
     replies_sent,
     /// Replies given to their calls.
     replies_received,
-    /// Replies that came after their call had given up.
+    /// Replies that came after their call was given up.
     replies_late,
     /// Bytes written to sockets (RPC and byte streams).
     bytes_sent,
@@ -84,7 +84,7 @@ counters! {
     calls_timed_out,
     /// Calls that ended because the connection broke.
     calls_lost,
-    /// Calls whose request was not sent.
+    /// Calls with an unsent request.
     calls_unreachable,
     /// Connections closed because of bytes that are no frame.
     frames_rejected,

@@ -21,7 +21,7 @@ pub const FRAME_VERSION: u8 = 1;
 
 const MAGIC: [u8; 2] = *b"PV";
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Wants a reply with the same id.
@@ -56,11 +56,11 @@ pub(crate) struct Header {
     pub(crate) id: u64,
     pub(crate) meta_bytes: u32,
     pub(crate) payload_bytes: u32,
-    /// Bytes of the reply that was not sent.
+    /// Bytes of the unsent reply.
     pub(crate) too_long: u32,
 }
 
-/// Why bytes are no frame. The connection cannot go on: where the next one begins is unknown.
+/// The bytes are not a frame. The connection cannot go on: the place of the next frame is unknown.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum FrameFault {
     #[error("no frame begins here (found {0:02x?})")]
@@ -130,7 +130,7 @@ impl Header {
     }
 
     /// # Errors
-    /// A fault when the bytes are no header, or of a frame over `body_bytes_max`.
+    /// A fault if the bytes are no header, or belong to a frame over `body_bytes_max`.
     pub(crate) fn decode(
         bytes: &[u8; HEADER_BYTES],
         body_bytes_max: usize,

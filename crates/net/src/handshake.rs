@@ -1,4 +1,4 @@
-//! What both sides say before the first frame, little endian:
+//! The hellos of both sides before the first frame, little endian:
 //!
 //! ```text
 //!  0           8         10      12       14            16             20              28       32
@@ -8,10 +8,10 @@
 //!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
 //! ```
 //!
-//! The side that connects speaks first; both name the newest and the oldest protocol they speak
-//! and the largest frame body they take. Status 0 means welcome; otherwise the text says why not,
-//! and the connection ends. A side that does not speak this protocol at all is told so in its own
-//! (HTTP, Redis) as far as its first bytes show it.
+//! The side that connects speaks first. Both sides name the newest and the oldest protocol they
+//! speak, and the largest frame body they take. Status 0 means welcome. Otherwise the text gives
+//! the reason, and the connection ends. A side with another protocol (HTTP, Redis) gets the answer
+//! in its own, as far as its first bytes show it.
 
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
@@ -21,7 +21,8 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The version of the transport protocol (handshake and what frames mean, not what is in them).
+/// The version of the transport protocol: the handshake and the meaning of frames, not their
+/// content.
 pub const PROTOCOL_VERSION: u16 = 1;
 /// The oldest version that this side speaks.
 const PROTOCOL_OLDEST: u16 = 1;
@@ -53,7 +54,7 @@ impl Status {
 struct Hello {
     version: u16,
     oldest: u16,
-    /// As on the wire: a newer side may have reasons this one does not know.
+    /// As on the wire: a newer side may have reasons that are unknown here.
     status: u16,
     text_bytes: u16,
     body_bytes_max: u32,
@@ -74,7 +75,7 @@ impl Hello {
         bytes
     }
 
-    /// `None` when the bytes are damaged. The magic was looked at before.
+    /// `None` if the bytes are damaged. The magic was checked before.
     fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let word = |at: usize| {
@@ -90,7 +91,7 @@ impl Hello {
     }
 }
 
-/// What one side gives the other in a handshake.
+/// The result of a handshake.
 pub(crate) struct Terms<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) limit: Duration,
@@ -100,7 +101,7 @@ pub(crate) struct Terms<'a> {
 /// The handshake of the side that connects. Gives the largest body that the other side takes.
 ///
 /// # Errors
-/// Text for people: why the other side cannot be talked to. Nothing was executed there.
+/// Text for people: the reason for the failure. Nothing was executed there.
 pub(crate) async fn greet(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, String> {
     match timeout(terms.clock, terms.limit, greet_unlimited(stream, terms)).await {
         Ok(result) => result,
@@ -149,15 +150,15 @@ fn other_version(theirs: &Hello) -> String {
     )
 }
 
-/// Why a connection that came in is not served.
+/// The reason to refuse a connection that came in.
 pub(crate) enum Unwelcome {
-    /// It was closed before a byte came, as those do that only look whether the port is open.
+    /// It was closed before a byte came, as by a client that only checks whether the port is open.
     Wordless,
     /// It is a stranger, or broken.
     Stranger {
         /// For the trace.
         why: String,
-        /// What to tell the other side, if it would understand anything.
+        /// The answer to the other side, if it would understand any.
         answer: Option<Bytes>,
     },
 }
@@ -165,7 +166,7 @@ pub(crate) enum Unwelcome {
 /// The handshake of the side that was connected to. Gives the largest body the other side takes.
 ///
 /// # Errors
-/// The other side cannot be served, and was not told yet.
+/// The other side cannot be served, and does not know it yet.
 pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, Unwelcome> {
     let silent = |why: String| Unwelcome::Stranger { why, answer: None };
     let spoken = match timeout(terms.clock, terms.limit, read_hello(stream)).await {
@@ -203,7 +204,7 @@ pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result
     }
 }
 
-/// A hello that says no, and why.
+/// A hello that refuses, with the reason.
 pub(crate) fn refusal(status: Status, text: &str) -> Bytes {
     let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
     let text_bytes = u16::try_from(text.len()).expect("cut to a limit below 64 KiB");
@@ -215,11 +216,11 @@ pub(crate) fn refusal(status: Status, text: &str) -> Bytes {
 /// The first bytes of the other side.
 enum Spoken {
     Hello([u8; HELLO_BYTES]),
-    /// Not this protocol, or the end; with what there was.
+    /// Not this protocol, or the end; with the bytes so far.
     Foreign(Vec<u8>),
 }
 
-/// Reads a hello, and no byte after it. Stops at the first byte that does not belong there.
+/// Reads a hello, and no byte after it. Stops at the first wrong byte.
 async fn read_hello(stream: &mut TcpStream) -> io::Result<Spoken> {
     let mut bytes = [0; HELLO_BYTES];
     let mut filled = 0;

@@ -4,23 +4,25 @@
 //! ports it listens on. `docs/transport.md` draws the frame and lists every bound.
 //!
 //! Invariants
-//! - NET-1: a connection lives on one core: one task there reads it, writes it, and drives the
+//! - NET-1: a connection lives on one core. One task there reads it, writes it, and drives the
 //!   handlers of its requests (rule D).
-//! - NET-2: bytes from the other side are checked before they cost memory: nothing is allocated for
-//!   a length that was only announced, and no input makes a panic.
-//! - NET-3: everything has a bound: size of a frame, calls and bytes that wait to be sent, requests
-//!   in the hands of the service, replies that wait for a slow reader, connections, and the time
-//!   for a handshake, for the rest of a frame, and for a peer that takes no bytes.
-//! - NET-4: a request is given to the service at most once; each call ends exactly once, and
-//!   [`pluvio_env::CallError::Unreachable`] is only said when no byte of it was sent.
+//! - NET-2: bytes from the other side are checked before they cost memory. An announced length
+//!   allocates nothing, and no input makes a panic.
+//! - NET-3: everything has a bound. The sizes are those of a frame, and of the calls and bytes that
+//!   wait to be sent. The numbers are those of requests in the hands of the service, of replies for
+//!   a slow reader, and of connections. The times are those for a handshake, for the rest of a
+//!   frame, and for a peer that takes no bytes.
+//! - NET-4: a request is given to the service at most once, and each call ends exactly once.
+//!   [`pluvio_env::CallError::Unreachable`] means that no byte of it was sent.
 //! - NET-5: a request that the service has begun to answer is driven to its end even when its
-//!   connection breaks; only closing the port (or the runtime) drops it.
+//!   connection breaks. Only closing the port, or the runtime, drops it.
 //!
-//! Threads: calls may come from any thread; the connection they use is that of the calling thread's
-//! core, or of core 0 when it has none. Locks are held for a few operations on maps and queues,
-//! never over an await point or a system call. Order: the map of connections, then nothing else.
+//! Threads: calls may come from any thread. They use the connection of the calling thread's core,
+//! or that of core 0 for a thread without a core. Locks are held for a few operations on maps and
+//! queues, never over an await point or a system call. A thread that holds the lock of the map of
+//! connections takes no other lock.
 //!
-//! What it does not do: encryption, authentication, retries, knowing what is in a frame.
+//! Limits: no encryption, no authentication, no retries; the content of a frame is opaque.
 
 mod accept;
 mod client;
@@ -46,7 +48,7 @@ pub use options::TcpOptions;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the locks of this crate guard is valid after every statement, so also after a panic.
+/// The data under the locks of this crate is valid after every statement, so also after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

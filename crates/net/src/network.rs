@@ -16,13 +16,13 @@ use pluvio_env::{
 use pluvio_units::CoreId;
 use std::sync::Arc;
 
-/// Connections that one call tries to use. Nothing was sent on those that had ended.
+/// Connections that one call tries to use. On those that had ended, nothing was sent.
 const ATTEMPTS_MAX: usize = 3;
-/// A connection that gave no byte for so long after a request, which timed out, is replaced. Its
-/// bytes may have been lost, and TCP sends them again later and later: after a cut it is silent for
-/// as long again as the cut has lasted. TCP's first repetition comes after 200 ms.
+/// A connection is replaced if it gave no byte for this long after a request that timed out. Its
+/// bytes may be lost, and TCP repeats them later and later. After a cut it stays silent for as long
+/// again as the cut has lasted. TCP's first repetition comes after 200 ms.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
-/// Why requests are not received on all addresses of a machine at once.
+/// The reason to refuse requests on all addresses of a machine at once.
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
 
@@ -57,7 +57,7 @@ impl TcpNetwork {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
@@ -105,7 +105,7 @@ impl TcpNetwork {
             Arc::downgrade(&self.peers),
             Arc::clone(&connection),
         );
-        // Not under the lock: a runtime that stops drops the task, and with it the closer, here.
+        // Outside the lock: a runtime that stops drops the task, and with it the closer, here.
         let task = self
             .shared
             .tasks
@@ -114,7 +114,7 @@ impl TcpNetwork {
         Ok(connection)
     }
 
-    /// One call without its time limit. `progress` tells the caller what to say when time is up.
+    /// One call without its time limit. `progress` tells the caller the state when time is up.
     async fn exchange(
         &self,
         to: &Address,
@@ -123,7 +123,7 @@ impl TcpNetwork {
     ) -> Result<Frame, CallError> {
         let core = self.core();
         let mut connection = self.connection(core, to, None)?;
-        // A connection can end between being found and being used. When fresh ones have ended too,
+        // A connection may end between being found and being used. If fresh ones have ended too,
         // this process is stopping.
         for _ in 0..ATTEMPTS_MAX {
             match connection.begin_with_room(request).await {
@@ -143,8 +143,8 @@ impl TcpNetwork {
         Err(CallError::Unreachable(to.clone(), why.into()))
     }
 
-    /// Lets the next call to a peer make a new connection if this one has given nothing for long
-    /// enough. It ends with its other calls.
+    /// Lets the next call to a peer make a new connection if this one has been silent for long
+    /// enough. This one ends with its other calls.
     fn replace_if_silent(&self, connection: &Arc<Connection>, since: Moment) {
         let silent = self.shared.clock.now().since(since);
         if silent >= SILENCE_MIN && take_out(&self.peers, connection) {
@@ -160,8 +160,8 @@ impl TcpNetwork {
 enum Progress {
     NotSent,
     PerhapsSent {
-        /// The connection, and since when nothing came on it, if nothing did since the request was
-        /// sent.
+        /// The connection, and the start of its silence, if nothing came on it since the request
+        /// was sent.
         unheard: Option<(Arc<Connection>, Moment)>,
     },
 }

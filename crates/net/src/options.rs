@@ -9,36 +9,36 @@ pub struct TcpOptions {
     /// Largest meta and payload of one frame together, in bytes. The default carries two whole
     /// segments (8 MiB each) and 64 KiB around them.
     pub frame_bytes_max: usize,
-    /// Most connections open to one RPC port at a time; one more is told so and closed. Each costs
-    /// one file descriptor, so the process's limit of open files must be higher.
+    /// Most connections open to one RPC port at a time; a further one is refused and closed. Each
+    /// costs one file descriptor, so the process's limit of open files must be higher.
     pub connections_max: usize,
     /// Most peers that one core is connected to at a time.
     pub peers_max: usize,
     /// Most calls of one connection that wait for a reply; further ones wait before they are sent.
     pub calls_max: usize,
-    /// Bytes of requests that wait to be sent on one connection before further calls wait. May be
-    /// passed by one frame.
+    /// Bytes of requests that wait to be sent on one connection before further calls wait. One
+    /// frame may pass the limit.
     pub send_queue_bytes_max: usize,
-    /// Most requests of one connection in the hands of the service; at this number no more are
-    /// read, until one is answered.
+    /// Most requests of one connection in the hands of the service. At this number reading stops
+    /// until one is answered.
     pub requests_max: usize,
-    /// Bytes of those requests before no more are read. May be passed by one frame.
+    /// Bytes of those requests at which reading stops. One frame may pass the limit.
     pub request_bytes_max: usize,
-    /// Bytes of replies that wait for a slow reader before no more requests are read.
+    /// Bytes of replies for a slow reader at which reading of requests stops.
     pub reply_queue_bytes_max: usize,
-    /// How long finding the addresses behind a name and connecting to one of them (without the
-    /// handshake) may take.
+    /// Limit for finding the addresses behind a name and connecting to one of them, without the
+    /// handshake.
     pub connect_limit: Duration,
     /// How long the other side may take for its part of the handshake.
     pub handshake_limit: Duration,
     /// How long the rest of a frame may take once its first byte has come.
     pub frame_limit: Duration,
-    /// How long a peer may take no byte of what is to be sent to it. Also given to the kernel
-    /// (`TCP_USER_TIMEOUT`), which then gives up on a machine that has vanished.
+    /// How long a peer may take none of the bytes that wait for it. The kernel has the same limit
+    /// (`TCP_USER_TIMEOUT`), and then gives up on a machine that has vanished.
     pub stall_limit: Duration,
-    /// The same for byte streams, by the kernel alone. Longer, because their peers may have good
-    /// reasons not to read for a while, and what waits for each is bounded by its service. It is
-    /// also when peers that have vanished are given up.
+    /// The same for byte streams, by the kernel alone; vanished peers are given up after it. It is
+    /// longer, because their peers may have good reasons not to read for a while. The service
+    /// bounds the bytes that wait for each.
     pub stream_stall_limit: Duration,
     /// After this long without traffic the kernel asks whether the other machine is still there.
     pub keepalive: Duration,

@@ -1,9 +1,9 @@
 //! Cuts the bytes of a socket into frames.
 //!
 //! Invariants
-//! - READ-1: memory is asked for only in proportion to what has arrived: never for an announced
-//!   length. A buffer that lies unused in the process may be taken for one: those are bounded
-//!   together, and a frame's time is.
+//! - READ-1: memory is allocated only in proportion to the bytes that have arrived, never for an
+//!   announced length. An unused buffer of the process may serve for one: such buffers are bounded
+//!   together, and a frame's time is bounded.
 //! - READ-2: between frames an idle reader holds no buffer; within a small piece of a frame it
 //!   holds a small one.
 
@@ -17,9 +17,9 @@ use std::io;
 use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Frames up to this size are copied out of the buffer, so that the buffer can be used again and a
-/// small value that is kept does not keep a big buffer alive. Larger ones are slices of it, up to
-/// its size; beyond that a frame gets a buffer of its own.
+/// Frames up to this size are copied out of the buffer. The buffer can then be used again, and a
+/// kept small value does not keep a big buffer alive. Larger frames are slices of the buffer, up to
+/// its size. A still larger frame gets a buffer of its own.
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// Least room for a read.
 const ROOM_BYTES_MIN: usize = BUFFER_BYTES / 2;
@@ -32,7 +32,7 @@ pub(crate) struct FrameReader {
     buffer: BytesMut,
     /// The header of the frame whose body is awaited, taken off the buffer.
     header: Option<Header>,
-    /// What has come of a large body; `buffer` is empty meanwhile.
+    /// The arrived part of a large body; `buffer` is empty meanwhile.
     body: Option<Buffer>,
     body_bytes_max: usize,
 }
@@ -56,7 +56,7 @@ impl FrameReader {
     /// The next whole frame, if it has arrived.
     ///
     /// # Errors
-    /// What follows is no frame.
+    /// The bytes that follow are no frame.
     pub(crate) fn next_frame(&mut self) -> Result<Option<(Header, Frame)>, FrameFault> {
         let header = match self.header {
             Some(header) => header,
@@ -98,7 +98,7 @@ impl FrameReader {
         Ok(Some((header, frame)))
     }
 
-    /// Reads what the socket has, once. `Ok(0)`: the other side has closed.
+    /// Reads the bytes that the socket has, once. `Ok(0)`: the other side has closed.
     pub(crate) fn poll_fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -119,7 +119,7 @@ impl FrameReader {
         read
     }
 
-    /// Bytes that have come of a header or a body.
+    /// Arrived bytes of a header or a body.
     fn here(&self) -> usize {
         self.body.as_ref().map_or(self.buffer.len(), |b| b.len())
     }
@@ -141,8 +141,8 @@ impl FrameReader {
         }
     }
 
-    /// A body that has a buffer of its own: one that fits it, if such a one lies unused, otherwise
-    /// one that is filled to a fourth (READ-1).
+    /// A body that gets a buffer of its own. It takes an unused buffer that fits the body, if there
+    /// is one. Otherwise it takes one that the arrived bytes fill to a fourth (READ-1).
     fn make_room_for_large(&mut self, body_bytes: usize) {
         let here = self.here();
         if self
@@ -166,7 +166,7 @@ impl FrameReader {
         self.body = Some(room);
     }
 
-    /// Gives up room that is not needed while waiting.
+    /// Gives up room that is unneeded while waiting.
     fn settle(&mut self) {
         if self.buffer.is_empty() {
             spare::give(core::mem::take(&mut self.buffer));
@@ -238,6 +238,7 @@ mod tests {
         }
     }
 
+    // shows: READ-2
     #[test]
     fn an_idle_reader_holds_no_buffer_and_a_started_frame_a_small_one() {
         let input = bytes_of(1, 100);
@@ -251,6 +252,7 @@ mod tests {
         assert!(largest < 1_024, "{largest}");
     }
 
+    // shows: READ-1
     #[test]
     fn room_follows_what_has_come_not_what_was_announced() {
         let input = bytes_of(1, 12 << 20);

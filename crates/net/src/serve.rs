@@ -1,7 +1,6 @@
 //! The serving side of one RPC connection: reads requests, gives them to the service in their
 //! order, drives the answers that come later, writes replies.
-//!
-//! Backpressure: while the service or the replies' queue is at its bound, nothing is read, and TCP
+//! Backpressure: while the service or the replies' queue is at its bound, reading stops, and TCP
 //! makes the other side wait.
 
 use crate::accept::Place;
@@ -26,7 +25,7 @@ use tokio::net::TcpStream;
 /// Rounds of reading before other tasks have their turn.
 const ROUNDS_MAX: usize = 16;
 
-/// Serves a connection until it ends, then drives what its requests have begun (NET-5).
+/// Serves a connection until it ends, then drives the requests that have begun (NET-5).
 pub(crate) async fn serve(
     place: &Place,
     mut stream: TcpStream,
@@ -84,7 +83,7 @@ pub(crate) async fn serve(
         }
     }
     let later = core::mem::take(&mut server.later);
-    // The socket, replies that nobody gets and what was read: a request may take long to end.
+    // Drops the socket, unwanted replies and read bytes: a request may take long to end.
     drop(server);
     later
         .for_each(|_nobody_to_tell| core::future::ready(()))
@@ -134,7 +133,7 @@ impl Future for Later {
     }
 }
 
-/// What was done in one turn of the task.
+/// The work done in one turn of the task.
 #[derive(Default)]
 struct Step {
     /// Whether a request was taken in.
@@ -146,7 +145,7 @@ struct Step {
 }
 
 impl Step {
-    /// Done before the replies leave, so that whoever has a reply finds it counted.
+    /// Done before the replies leave, so that a caller with a reply finds it counted.
     fn count(&mut self, counters: &CoreCounters) {
         self.progress |= self.requests > 0;
         add(
@@ -182,7 +181,7 @@ impl Server<'_> {
                 break;
             }
             if stuck {
-                // There is room again for what the buffer may still hold.
+                // There is room again for requests that the buffer may still hold.
                 continue;
             }
             match self.reader.poll_fill(&mut self.stream, cx) {

@@ -1,4 +1,4 @@
-//! Sockets: opening ports, connecting, and saying why neither works.
+//! Sockets: opening ports, connecting, and the reasons when these fail.
 
 use crate::lock;
 use bytes::Bytes;
@@ -13,14 +13,14 @@ use tokio::net::TcpStream;
 
 /// Connections that the kernel holds until they are accepted; it cuts this to `somaxconn`.
 const BACKLOG: i32 = 4096;
-/// How long the first request for a connection may be without an answer, and each next one twice as
-/// long. The kernel repeats one only after a second, which is longer than a lease; a connection
-/// that is there repeats after 200 ms.
+/// How long the first request for a connection may be without an answer; each next one may take
+/// twice as long. The kernel repeats one only after a second, which is longer than a lease. An
+/// existing connection repeats after 200 ms.
 const FIRST_TRY: Duration = Duration::from_millis(200);
-/// How long a side that is being refused may take to read why.
+/// How long a refused side may take to read the reason.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes of such a side that are read and thrown away. Closing with unread bytes would reset the
-/// connection, and the answer with it.
+/// connection, and lose the answer.
 const REFUSAL_DRAIN_BYTES_MAX: usize = 64 << 10;
 
 /// Finds the socket addresses behind the text. Names are looked up outside the event loops.
@@ -53,8 +53,8 @@ pub(crate) async fn resolve(
 pub(crate) fn bind(address: &Address, at: SocketAddr) -> Result<StdListener, NetworkError> {
     let open = || -> io::Result<StdListener> {
         let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
-        // Lets a restarted process have its port while old connections are still dying. It does
-        // not let two processes share one (that would be SO_REUSEPORT).
+        // Lets a restarted process have its port while old connections are still dying. Two
+        // processes still cannot share one: that would be SO_REUSEPORT.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&at.into())?;
@@ -86,14 +86,14 @@ fn explain_bind(error: &io::Error, at: SocketAddr) -> String {
     }
 }
 
-/// What is set on every socket.
+/// The options of every socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     pub(crate) keepalive: Duration,
     pub(crate) stall_limit: Duration,
 }
 
-/// Sends small pieces at once, and notices machines that have vanished. What the kernel refuses
+/// Sends small pieces at once, and notices machines that have vanished. A refusal of the kernel
 /// only costs speed or patience, so it is not an error.
 pub(crate) fn tune(stream: &TcpStream, tuning: Tuning) {
     let socket = SockRef::from(stream);
@@ -161,8 +161,9 @@ async fn connect_again(clock: &dyn Clock, at: SocketAddr) -> io::Result<TcpStrea
     }
 }
 
-/// When nothing listens on a port of this machine, the kernel may happen to choose that very port
-/// for this end, and joins the socket to itself. Keeping it would also keep the port taken.
+/// Detects a socket that is joined to itself. When nothing listens on a port of this machine, the
+/// kernel may choose that very port for this end. Keeping the connection would also keep the port
+/// taken.
 fn is_connected_to_itself(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(here), Ok(there)) if here == there)
 }
@@ -189,7 +190,7 @@ pub(crate) async fn write_and_close(mut stream: TcpStream, text: Bytes, clock: &
         }
         io::Result::Ok(())
     };
-    // A side that does not even take the refusal gets none.
+    // A side that refuses even the refusal gets none.
     if let Ok(Err(error)) = timeout(clock, REFUSAL_LIMIT, say).await {
         tracing::trace!(%error, "a refusal was not delivered");
     }
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_address_that_drops_packets_leaves_the_next_one_its_time() {
-        // Its queue is full, so the kernel drops what asks for one more connection.
+        // Its queue is full, so the kernel drops further requests for a connection.
         let full = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         full.bind(&any.into()).expect("a port");

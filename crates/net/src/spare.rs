@@ -1,10 +1,12 @@
-//! Buffers that connections lend each other. A connection holds a buffer only while bytes are in
-//! it, so thousands of idle ones cost no buffer memory; a busy one gets the same warm buffer again.
+//! Buffers that connections lend each other.
+//!
+//! A connection holds a buffer only while bytes are in it, so thousands of idle ones cost no buffer
+//! memory. A busy one gets the same warm buffer again.
 
 use bytes::BytesMut;
 use core::cell::RefCell;
 
-/// Size of a fresh buffer: what one read takes from the kernel at most.
+/// Size of a fresh buffer: one read takes at most this many bytes from the kernel.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// Larger buffers are given back to the allocator.
 const KEPT_BYTES_MAX: usize = 4 * BUFFER_BYTES;

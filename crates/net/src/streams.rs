@@ -40,7 +40,7 @@ impl TcpByteStream {
         );
     }
 
-    /// What the connection has ended with.
+    /// The error that the connection has ended with.
     fn broken(&self, error: &io::Error) -> StreamError {
         let counters = self.shared.counters.of(self.peer.core);
         add(&counters.peers_stalled, usize::from(is_stalled(error)));
@@ -63,7 +63,7 @@ impl ByteStream for TcpByteStream {
     fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
         Box::pin(async move {
             let read = poll_fn(|cx| {
-                // Read into a lent buffer, so that a connection that waits holds none.
+                // Read into a lent buffer, so that a waiting connection holds none.
                 let mut buffer = spare::take();
                 let read = pin!(self.stream.read_buf(&mut buffer)).poll(cx);
                 match &read {

@@ -1,15 +1,15 @@
 //! Watches a connection for the two ways of keeping it busy without progress: sending part of a
 //! frame, and not taking what is sent.
 //!
-//! A timer is set only while there is something to watch, and at most about once per limit:
-//! frames that come in pieces all the time set none anew.
+//! A timer is set only while there is something to watch, and at most about once per limit. Frames
+//! that always come in pieces set none anew.
 
 use core::task::{Context, Poll};
 use core::time::Duration;
 use pluvio_env::{BoxFuture, Clock, Moment};
 use std::sync::Arc;
 
-/// What took too long.
+/// The slow part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Overdue {
     /// The rest of a frame.
@@ -22,9 +22,9 @@ pub(crate) struct Watch {
     clock: Arc<dyn Clock>,
     frame_limit: Duration,
     stall_limit: Duration,
-    /// Since when part of a frame is here.
+    /// The time since which a part of a frame is here.
     inside_since: Option<Moment>,
-    /// Since when bytes wait that the socket does not take.
+    /// The time since which bytes wait that the socket does not take.
     stalled_since: Option<Moment>,
     timer: Option<(Moment, BoxFuture<'static, ()>)>,
 }

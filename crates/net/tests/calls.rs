@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
+// shows: NET-4
 #[test]
 fn many_concurrent_calls_of_all_sizes_get_their_own_replies() {
     let rig = Rig::new(2);
@@ -94,6 +95,7 @@ fn requests_of_one_connection_are_handled_in_the_order_of_the_calls() {
     assert_eq!(*seen.lock().unwrap(), (0..3_000).collect::<Vec<_>>());
 }
 
+// shows: NET-4
 #[test]
 fn a_connection_that_breaks_ends_its_calls_as_lost() {
     let rig = Rig::new(1);
@@ -121,6 +123,7 @@ fn a_connection_that_breaks_ends_its_calls_as_lost() {
     assert_eq!(rig.network.counters().totals().calls_lost, 1);
 }
 
+// shows: ACCEPT-2, CALL-2
 #[test]
 fn calls_work_again_after_the_server_restarted_on_its_port() {
     let client = Rig::new(1);
@@ -156,6 +159,7 @@ fn nobody_listening_is_unreachable_with_a_reason() {
     assert!(error.unwrap_err().to_string().contains("write host:port"));
 }
 
+// shows: CALL-1
 #[test]
 fn a_late_reply_is_dropped_and_the_connection_goes_on() {
     let rig = Rig::new(1);
@@ -199,8 +203,8 @@ fn a_late_reply_is_dropped_and_the_connection_goes_on() {
     });
 }
 
-/// Stands before a server. What comes on the first connection after the handshake gets lost, as in
-/// a cut; the second one is passed on. Ends when the first one is closed.
+/// Stands before a server. The bytes of the first connection after the handshake get lost, as in a
+/// cut. The second connection is passed on. Ends when the first one is closed.
 fn lossy_at_first(to: Address) -> (Address, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = Address::from(listener.local_addr().unwrap().to_string().as_str());
@@ -226,6 +230,7 @@ fn lossy_at_first(to: Address) -> (Address, std::thread::JoinHandle<()>) {
     (here, thread.unwrap())
 }
 
+// shows: CALL-2, CALL-3
 #[test]
 fn a_connection_that_gave_nothing_while_a_call_timed_out_is_replaced_and_ends_with_its_other_calls()
 {
@@ -251,6 +256,7 @@ fn a_connection_that_gave_nothing_while_a_call_timed_out_is_replaced_and_ends_wi
     assert_eq!(totals.requests_sent, 3);
 }
 
+// shows: NET-4
 #[test]
 fn a_request_that_could_not_be_sent_in_time_is_unreachable_not_timed_out() {
     let rig = Rig::with(1, |options| options.connect_limit = PATIENCE);
@@ -291,6 +297,7 @@ fn frames_over_the_limit_are_refused_on_the_way_out_and_the_connection_lives() {
     assert_eq!(rig.network.counters().totals().connects, 1);
 }
 
+// shows: NET-5
 #[test]
 fn a_begun_request_is_finished_although_its_caller_is_gone() {
     let server = Rig::new(1);
@@ -324,6 +331,7 @@ fn a_begun_request_is_finished_although_its_caller_is_gone() {
     });
 }
 
+// shows: NET-3
 #[test]
 fn the_service_never_holds_more_requests_than_the_bound() {
     let rig = Rig::with(1, |options| options.requests_max = 4);
@@ -349,6 +357,7 @@ fn the_service_never_holds_more_requests_than_the_bound() {
     assert_eq!(most.load(SeqCst), 4);
 }
 
+// shows: NET-3
 #[test]
 fn calls_over_the_bound_wait_for_room_and_all_end() {
     let rig = Rig::with(1, |options| {

@@ -96,6 +96,7 @@ fn one_that_only_looks_whether_the_port_is_open_is_no_stranger() {
     assert_eq!(rig.network.counters().totals().handshakes_failed, 0);
 }
 
+// shows: NET-3
 #[test]
 fn half_a_frame_is_waited_for_only_so_long() {
     let rig = Rig::with(1, |options| options.frame_limit = SHORT);
@@ -136,6 +137,7 @@ fn an_idle_connection_stays_open_beyond_every_limit() {
     });
 }
 
+// shows: NET-2
 #[test]
 fn garbage_and_huge_lengths_close_the_connection_and_only_it() {
     let rig = Rig::new(1);
@@ -188,6 +190,7 @@ fn a_server_that_answers_nonsense_loses_the_connection() {
     assert_eq!(rig.network.counters().totals().frames_rejected, 2);
 }
 
+// shows: NET-3
 #[test]
 fn a_peer_that_reads_no_replies_is_given_up() {
     let rig = Rig::with(1, |options| {
@@ -217,6 +220,7 @@ impl Drop for Large {
     }
 }
 
+// shows: NET-5
 #[test]
 fn a_broken_connection_keeps_no_replies_while_its_last_request_goes_on() {
     let rig = Rig::new(1);
@@ -251,6 +255,7 @@ fn requests_that_came_before_the_end_are_handled_whole() {
     assert_eq!(rig.network.counters().totals().requests_received, 100);
 }
 
+// shows: ACCEPT-1
 #[test]
 fn one_connection_too_many_is_told_so() {
     let rig = Rig::with(1, |options| options.connections_max = 2);

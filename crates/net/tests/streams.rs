@@ -68,6 +68,7 @@ fn bytes_come_back_however_many() {
     );
 }
 
+// shows: ACCEPT-1
 #[test]
 fn connections_are_dealt_evenly_and_places_given_up_are_used_again() {
     let rig = Rig::new(3);
@@ -100,6 +101,7 @@ fn connections_are_dealt_evenly_and_places_given_up_are_used_again() {
     }
 }
 
+// shows: ACCEPT-2
 #[test]
 fn closing_the_port_closes_its_connections() {
     let rig = Rig::new(2);

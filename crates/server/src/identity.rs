@@ -1,8 +1,8 @@
 //! Who the data directory belongs to.
 //!
-//! One small file says which cluster and which server life last used the directory, so that a
-//! restarted server can say whose successor it is, and so that a directory of another cluster or
-//! another format is refused before anything is touched.
+//! One small file says which cluster and which server life last used the directory. So a restarted
+//! server can say whose successor it is. A directory of another cluster or another format is
+//! refused before anything is touched.
 
 use bytes::Bytes;
 use pluvio_env::{Disk, DiskError, OpenMode};
@@ -10,8 +10,8 @@ use pluvio_units::{ClusterId, ServerId};
 use serde::{Deserialize, Serialize};
 
 /// Version of everything below the data directory. Raised when an older program could not read it:
-/// 2 has objects with graves. Older ones are read.
-pub const FORMAT_VERSION: u32 = 2;
+/// 2 has objects with graves, 3 completion records with output. Older ones are read.
+pub const FORMAT_VERSION: u32 = 3;
 const FILE: &str = "identity.json";
 /// What takes the place of the file next. It keeps the room that this needs, so that a server can
 /// start again on a full disk.
@@ -105,7 +105,8 @@ impl Identity {
     }
 }
 
-/// Writes the file that is to take the place of the other one, over what is there of it.
+/// Writes the file that is to take the place of the other one, over any remainder of an earlier
+/// try.
 async fn write_new(disk: &dyn Disk, mut text: Vec<u8>) -> Result<(), DiskError> {
     assert!(text.len() <= LENGTH, "it would be cut off");
     text.resize(LENGTH, b' ');

@@ -1,18 +1,18 @@
-//! How long this server's master may answer (MASTER-4; 003 §7.11).
+//! How long this server's master may answer (MASTER-4; [RAMCloud §7.11]).
 //!
 //! Where there are replicas, writes need no care: backups that take part in a recovery refuse them.
 //! Reads need no backup, so a server that was declared dead and does not know it would go on
 //! showing what others have changed. So:
 //!
-//! - LEASE-1: the master answers for [`LEASE`] from the moment when its witnesses were asked, if
-//!   all of them said that they take part in no recovery of it. The witnesses are the backups of
-//!   its first log's open heads, of which every recovery needs one ([`Replication::witnesses`]). A
-//!   backup that may have a head is one of them.
+//! - LEASE-1: the master answers for [`LEASE`] from the moment when it asked its witnesses, if
+//!   all said that they take part in no recovery of it. The witnesses are the backups of its first
+//!   log's open heads ([`Replication::witnesses`]); every recovery needs one of them. A backup that
+//!   may have a head is one of them.
 //! - LEASE-2: the coordinator gives tablets away only when more than that time has passed since the
 //!   backups that answered began to take part (its `zombie_grace`).
-//! - LEASE-3: where there are no witnesses, the leading coordinator's word does as well: that this
-//!   server is up was true after it was asked, and every recovery of it begins later still. So
-//!   reads go on when too few backups are left for writes.
+//! - LEASE-3: without witnesses, the leading coordinator's word does as well. This server was still
+//!   up after the question, and every recovery of it begins later. So reads go on when too few
+//!   backups are left for writes.
 //! - LEASE-4: a server without replicas (`--replicas 0`) never has witnesses. The coordinator lets
 //!   its tablets begin anew elsewhere only when more time than a lease has passed since it was
 //!   declared dead.

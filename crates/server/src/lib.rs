@@ -3,10 +3,13 @@
 //! What it owns: the order in which things start, who answers which request, and what happens when
 //! the cluster declares this server dead. Everything else belongs to the crates it joins.
 //!
-//! The life of a server: read the identity of the data directory → look at the frames → open the
-//! ports → enlist (again and again until the coordinator answers) → write the new identity → make
-//! log, replication and master → serve. The identity is durable before anything is served, so that
-//! the next life can say whose place it takes.
+//! The life of a server:
+//! 1. Read the identity of the data directory, and look at the frames.
+//! 2. Open the ports.
+//! 3. Enlist, again and again until the coordinator answers.
+//! 4. Write the new identity. It is durable before anything is served, so that the next life can
+//!    say whose place it takes.
+//! 5. Make log, replication and master, and serve.
 //!
 //! - SRV-1: a server that the cluster has declared dead never serves again in this life (MEM-2).
 //! - SRV-2: nothing is served or stored under an id that is not in the identity file. (Pings are

@@ -1,8 +1,8 @@
-//! How many requests of a class may be in progress (rule D; 003 §5.3).
+//! How many requests of a class may be in progress (rule D; [RAMCloud §5.3]).
 //!
-//! Operations of clients may wait for replication; replication waits for nobody. So that no cycle
-//! of waits can form, operations of clients must never take the last place, on a connection or in
-//! memory, that replication needs: beyond these limits they are answered at once with "busy".
+//! Operations of clients may wait for replication; replication waits for nobody. Operations of
+//! clients must never take the last place that replication needs, on a connection or in memory:
+//! waits would form a cycle. So beyond these limits they are answered at once with "busy".
 
 use pluvio_wire::{Class, Refusal, RetryReason};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ struct Bound {
     bytes: usize,
 }
 
-/// Both below what one connection of the transport may have in progress (`docs/transport.md`), so
-/// that even if all of them came over one connection, others get through.
+/// Both are below the limit of requests in progress on one connection of the transport
+/// (`docs/transport.md`). So others get through even if all of them came over one connection.
 const DATA: Bound = Bound {
     requests: 768,
     bytes: 32 << 20,

@@ -1,18 +1,18 @@
-//! What this server knows of the others, and how it looks after them (003 §7.2, §7.3, §7.11).
+//! The server's knowledge of the others, and how it looks after them [RAMCloud §7.2, §7.3, §7.11].
 //!
 //! - MEM-1: the server list only moves forward.
 //! - MEM-2: a server that the list does not show as up never serves again in this life.
 //! - MEM-3: a server that cannot reach anyone asks the coordinator whether it still belongs.
-//! - MEM-4: an id that the list does not show is that of a server which joined since only if it is
-//!   above all ids that any list has shown; otherwise its server is dead. So the witnesses of a
-//!   dead server's read lease tell it so, also when it was the newest one and has left the list:
-//!   they have kept replicas for it, for which they had to know it.
+//! - MEM-4: an id that the list does not show is new only if it is above all ids that any list has
+//!   shown. Otherwise its server is dead. So the witnesses of a dead server's read lease tell it
+//!   so, also when it was the newest one and has left the list. They knew it, because they have
+//!   kept replicas for it.
 //! - MEM-5: a server asks the leading coordinator from time to time whether it is a member,
-//!   whatever others say. One that was declared dead when the coordinator could not reach it learns
-//!   of it as soon as it can, also when it is the only server, or those it pings do not know
-//!   either.
+//!   whatever others say. So a server that was declared dead while it was out of reach learns of it
+//!   as soon as it can. This holds also when it is the only server, or when those it pings do not
+//!   know either.
 //! - MEM-6: only the word of this cluster's own coordinator counts. One that was started on an
-//!   empty store, or on another one, leads another cluster: its lists get ahead of this one's, and
+//!   empty store, or on another one, leads another cluster. Its lists get ahead of this one's, and
 //!   its ids are the same.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
@@ -32,7 +32,7 @@ use std::time::Duration;
 /// How a server looks after the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PingOptions {
-    /// Time between pings (003 §7.2: 100 ms).
+    /// Time between pings ([RAMCloud §7.2]: 100 ms).
     pub interval: Duration,
     /// When a ping counts as failed. Generous, because a starved machine is not a dead one.
     pub limit: Duration,
@@ -130,8 +130,8 @@ impl Membership {
         *self.standing.borrow() == Standing::Member
     }
 
-    /// The coordinator has given this server its id, and pings find it from now on. What it needs
-    /// to serve may take a while yet.
+    /// The coordinator has given this server its id, and pings find it from now on. It may take a
+    /// while until it can serve.
     pub fn named(&self, id: ServerId, cluster: ClusterId) {
         *self.me.lock().unwrap_or_else(PoisonError::into_inner) = (id, cluster);
     }

@@ -29,8 +29,11 @@ pub struct ServerOptions {
     pub min_replicas: Option<u32>,
     /// Acknowledge when replicas are on their devices, instead of with the operating system.
     pub synced: bool,
-    /// What keeps overwritten objects dead on disk.
+    /// What keeps overwritten objects dead on disk. For experiments and tests.
     pub tombstones: Tombstones,
+    /// Overwrite a value where it lies if the new one fits there, instead of appending it. Only
+    /// without replicas.
+    pub in_place: bool,
     /// The rack or power domain this server stands in.
     pub rack: Option<String>,
     /// Most connections of Redis clients.
@@ -39,14 +42,14 @@ pub struct ServerOptions {
     pub pings: PingOptions,
     /// Process id, for the server list.
     pub pid: u32,
-    /// What is done when memory is found to be corrupt; `None`: the process stops at once, with a
+    /// Ends a server whose memory is found to be corrupt. `None`: the process stops at once, with a
     /// message that says where.
     pub on_corruption: Option<OnCorruption>,
 }
 
-/// What ends a server whose memory is corrupt, where servers share a process: in simulations. It is
-/// called by whoever finds the corruption, in the middle of anything: from there on nothing of the
-/// server may run, and what still runs must not be heard of.
+/// Ends a server whose memory is corrupt, where servers share a process: in simulations. The caller
+/// is whatever finds the corruption, in the middle of anything. From there on nothing of the server
+/// may run, and any part that still runs must stay unheard.
 #[derive(Clone)]
 pub struct OnCorruption(Arc<dyn Fn(&Corruption) + Send + Sync>);
 
@@ -82,6 +85,7 @@ impl ServerOptions {
             min_replicas: None,
             synced: false,
             tombstones: Tombstones::default(),
+            in_place: false,
             rack: None,
             redis_connections_max: 10_000,
             pings: PingOptions::default(),
@@ -101,6 +105,12 @@ impl ServerOptions {
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let needed = self.needed();
+        if self.replicas > 0 && self.in_place {
+            return Some(format!(
+                "update in-place needs replicas 0, not {}: replicas would keep the old values",
+                self.replicas
+            ));
+        }
         if self.replicas > 0 && needed == 0 {
             return Some("min-replicas must be at least 1: a write is acknowledged only when a replica has it".into());
         }

@@ -12,8 +12,8 @@ use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
 use pluvio_log::{
-    Cleaner, CleanerOptions, CleanerPace, Corruption, Durability, Geometry, LogOptions, LogSpace,
-    LogStats, MemoryBinding, MemoryPart, OpenError,
+    Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
+    MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{RedisOptions, RedisService};
@@ -35,19 +35,15 @@ const ENLIST_LIMIT: Duration = Duration::from_secs(2);
 const ENLIST_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to enlist between two traces.
 const ENLIST_TRACE_EVERY: u32 = 20;
-/// How long the cleaner sleeps when it has nothing to do: the time in which a full-speed writer
-/// fills a few seglets.
-const CLEANER_SLEEP: Duration = Duration::from_millis(2);
 /// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
 /// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// How long the Redis front end masks failures before it answers with an error: longer than a
-/// recovery takes. Clients whose own time-out is shorter (many have 2 to 5 s, some none) give up
-/// before and do not hear whether their command was executed.
+/// recovery takes. Clients with a shorter time-out (many have 2 to 5 s) give up earlier, and do not
+/// hear whether their command was executed.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a Redis client waits while all that servers say is that memory is full: the cleaner
-/// gets its chance, and the answer comes before the two seconds after which several client
-/// libraries give up.
+/// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
+/// chance. The answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Why a server cannot start, or stopped.
@@ -249,6 +245,7 @@ fn store_options(
             logs,
             durability,
             tombstones: options.tombstones,
+            in_place: options.in_place,
             cleaners: cleaners(logs),
             huge_pages: options.huge_pages,
             parts: memory_parts((0..logs).map(|core| env.tasks.memory_node(CoreId(core)))),
@@ -257,8 +254,8 @@ fn store_options(
     }
 }
 
-/// A part of the memory for each memory node that event loops are bound to; none when they are
-/// bound to no node, or all to one. Core by core: its node.
+/// A part of the memory for each memory node that event loops are bound to. There are none when
+/// they are bound to no node, or all to one. `nodes` gives the node of each core.
 fn memory_parts(nodes: impl Iterator<Item = Option<u32>>) -> Vec<MemoryPart> {
     let mut logs_of = BTreeMap::<u32, Vec<LogId>>::new();
     for (log, node) in (0..).map(LogId).zip(nodes) {
@@ -289,8 +286,8 @@ fn tell_binding(log: &LogStats) {
     }
 }
 
-/// Where others reach a port of this process that is open at `bound`, when `own` is an address by
-/// which they reach this machine: a port that is open on all addresses is open on that one, too.
+/// The address at which others reach a port of this process that is open at `bound`. By `own` they
+/// reach this machine, and a port that is open on all addresses is open on that one, too.
 fn as_others_reach(bound: &str, own: &Address) -> String {
     match (bound.parse::<SocketAddr>(), own.0.parse::<SocketAddr>()) {
         (Ok(bound), Ok(own))
@@ -314,7 +311,7 @@ fn port_of(address: &Address) -> u16 {
     port.and_then(|p| p.parse().ok()).unwrap_or(0)
 }
 
-/// Cleaner threads of a server with so many cores: they share the cores with the event loops, and
+/// Cleaner threads of a server with this many cores. They share the cores with the event loops, and
 /// each keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
     (cores / 4).clamp(1, 4)
@@ -613,8 +610,7 @@ impl Starting {
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
             match cleaner.step_as(number, now_s) {
-                Ok(CleanerPace::Again) => Pace::Again,
-                Ok(CleanerPace::Idle) => Pace::After(CLEANER_SLEEP),
+                Ok(pace) => pace,
                 Err(corruption) => {
                     space.found_corrupt(&corruption);
                     Pace::Done

@@ -20,8 +20,8 @@ use std::time::Duration;
 /// When to ask a server again that is not enlisted yet, or not any more.
 const NOT_SERVING_RETRY: Duration = Duration::from_millis(20);
 
-/// The RPC side of a server. Works from the moment the port is open; what needs a master is put off
-/// until the server is enlisted.
+/// The RPC side of a server. It works from the moment the port is open; requests that need a master
+/// are put off until the server is enlisted.
 pub(crate) struct ServerService {
     pub(crate) membership: Arc<Membership>,
     pub(crate) local: Local,

@@ -1,4 +1,4 @@
-//! What this server has and does, in one message.
+//! The server's state and work, in one message.
 
 use crate::local::Local;
 use crate::membership::{Membership, Standing};

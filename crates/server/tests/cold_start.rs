@@ -86,7 +86,7 @@ fn servers_that_never_come_back_are_not_needed() {
     }
 }
 
-/// A master dies together with both backups of a segment of its log: the status names that segment,
+/// A master dies together with both backups of a segment of its log. The status names that segment,
 /// and when one of the two is back, everything is.
 #[test]
 fn a_log_that_is_not_complete_is_waited_for_and_what_is_missing_is_named() {
@@ -124,8 +124,8 @@ fn both_backups_away(seed: u64) -> bool {
     let now = rig.status();
     let recovery = now.recoveries.iter().find(|r| r.crashed == id);
     let recovery = recovery.expect("it is being recovered");
-    let (before, named) = recovery
-        .phase
+    let stage = recovery.stage.to_string();
+    let (before, named) = stage
         .split_once("segments are missing (")
         .unwrap_or_else(|| panic!("seed {seed}: {recovery:?}"));
     assert!(!recovery.done && before.contains("not complete"));
@@ -139,7 +139,7 @@ fn both_backups_away(seed: u64) -> bool {
     true
 }
 
-/// Of five servers with three replicas of "t", all down, `weak` alone comes back: the recovery of
+/// Of five servers with three replicas of "t", all down, `weak` alone comes back. The recovery of
 /// the former life `id` of `master` waits, and says `why`. When all but that master are back,
 /// everything is.
 fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId, why: &str) {
@@ -149,7 +149,7 @@ fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId,
     let recovery = now.recoveries.iter().find(|r| r.crashed == id);
     let recovery = recovery.expect("it is being recovered");
     assert!(
-        !recovery.done && recovery.phase.contains(why),
+        !recovery.done && recovery.stage.to_string().contains(why),
         "{recovery:?}"
     );
     for i in (0..5).filter(|i| *i != weak && *i != master) {
@@ -159,8 +159,8 @@ fn waits_for_the_others(rig: &Rig, (weak, master): (usize, usize), id: ServerId,
 }
 
 /// COORD-10: a master dies, the machine of one of its three backups loses power, and the other two
-/// are away. What the one has of the head may lack what was acknowledged last, so it is not taken
-/// for the end of the log; when the others are back, everything is.
+/// are away. The first backup's head may lack the last acknowledged writes, so it is not taken for
+/// the end of the log. When the others are back, everything is.
 // shows: BACKUP-11, COORD-10
 #[test]
 fn a_head_that_may_have_lost_its_end_is_waited_for() {

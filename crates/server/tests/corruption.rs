@@ -43,8 +43,8 @@ fn flip_checksums(rig: &Rig, of: usize) -> u64 {
     flipped.count() as u64
 }
 
-/// Waits until a server has ended for its memory. What it replayed was no part of its log then, and
-/// nobody was served from it.
+/// Waits until a server has ended for its memory. The entries it replayed were no part of its log
+/// then, and nobody was served from it.
 fn ends_before_it_joins(rig: &Rig, of: usize) {
     let master = work(rig, of);
     let over = || !rig.corrupt().is_empty() || master.tablets().serving() > 0;
@@ -56,8 +56,8 @@ fn ends_before_it_joins(rig: &Rig, of: usize) {
     assert!(!joined.any(|segment| segment.kind() == SegmentKind::Side));
 }
 
-/// REP-13. What readers do not look at has turned over in the owner's memory; then a backup is
-/// lost, and what it had is to be written anew from there.
+/// REP-13. Bits that readers do not look at have turned over in the owner's memory. Then a backup
+/// is lost, and its replicas are to be written anew from there.
 // shows: REP-13
 #[test]
 fn a_bit_that_turned_over_reaches_no_new_replica() {
@@ -90,7 +90,7 @@ fn a_bit_that_turned_over_reaches_no_new_replica() {
     rig.check_large("large", OBJECTS);
 }
 
-/// CLEAN-10. What was replayed waits for its replicas when the bits turn over.
+/// CLEAN-10. Replayed entries wait for their replicas when the bits turn over.
 // shows: CLEAN-10
 #[test]
 fn what_a_recovery_master_replayed_is_compared_before_it_joins() {

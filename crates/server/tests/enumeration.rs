@@ -151,7 +151,7 @@ fn scenario(seed: u64) {
             let times = seen.get(format!("key {i}").as_bytes()).copied();
             assert_eq!(times, Some(1), "{when}: key {i}");
         }
-        // What comes and goes is in one place too.
+        // Keys that come and go are in one place too.
         assert!(seen.values().all(|times| *times == 1), "{when}");
     }
     for (what, times) in events {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Everything is there and durable; what is missing is a head whose digest has it.
+/// Everything is there and durable; only a head is missing whose digest has it.
 #[test]
 fn a_tablet_stays_when_its_receiver_has_no_memory_for_a_head() {
     let rig = Rig::of(21, 3, 2);

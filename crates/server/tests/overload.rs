@@ -1,5 +1,5 @@
-//! Overload (003 §5.3): every server writes to every other one, and all of them have taken in all
-//! that they take; or one disk is much slower than the others.
+//! Overload [RAMCloud §5.3]. Every server writes to every other one, and all of them are at their
+//! limits. Or one disk is much slower than the others.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -134,9 +134,9 @@ fn servers_that_all_wait_for_each_other_with_all_buffers_full_get_through() {
 
 /// What an operation of the slow disk takes.
 const SLOW: Duration = Duration::from_secs(2);
-/// What a write takes at most whose replicas are elsewhere.
+/// The longest time of a write whose replicas are elsewhere.
 const USUAL: Duration = Duration::from_millis(200);
-/// What a write takes at most that waits for the slow disk: half of the time after which a client
+/// The longest time of a write that waits for the slow disk: half of the time after which a client
 /// gives up.
 const HELD_UP: Duration = Duration::from_secs(5);
 /// Writes of each owner, one after the other.
@@ -214,14 +214,14 @@ fn slowest_write_beside_a_slow_disk(seed: u64) -> Option<Duration> {
     took.lock().unwrap().iter().map(|(_, time)| *time).max()
 }
 
-/// A crashed server's log has dead objects for which there is no room at the only server that can
-/// take its tablet: it is replayed again, and only what lives. They come first, because what took
-/// their place lies on a slow disk.
+/// The only server that can take a crashed server's tablet has no room for the log's dead objects.
+/// So the log is replayed again, and only its live objects. The dead ones come first, because their
+/// successors lie on a slow disk.
 #[test]
 fn what_fits_only_without_dead_objects_is_recovered() {
     const LIVE: u32 = 200;
     const CHANGED: u32 = 180;
-    const OTHERS: u32 = 180;
+    const OTHERS: u32 = 200;
     let _marks = pluvio_units::Marks::to_reach(&["recovery-memory-full"]);
     let mut rig = Rig::of(11, 2, 1);
     rig.all_started();

@@ -27,7 +27,7 @@ use std::time::Duration;
 const LARGE: u32 = 270;
 /// How long an operation of a disk takes that does next to nothing.
 const STANDSTILL: Duration = Duration::from_secs(30);
-/// What a recovery master reaches that gives up its wait for replicas.
+/// The mark of a recovery master that gives up its wait for replicas.
 const WITHDRAWN: &str = "recovery-withdrawn-awaiting-replicas";
 
 /// Reads that were answered: when they were sent, and the value.
@@ -256,7 +256,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
     assert!(refusal.contains("too few backups"), "{refusal}");
 }
 
-/// Who has a map of before may be about to write.
+/// An operation with an earlier map may be about to write.
 // shows: MIG-6
 #[test]
 fn a_table_is_not_forgotten_while_an_operation_on_it_may_be_under_way() {
@@ -456,9 +456,8 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
     );
 }
 
-/// REC-5: an attempt that waits for replicas is withdrawn by the next coordinator's attempt, and is
-/// over before its backups answer: the memory that it had is enough for the next one, and its
-/// frames are freed.
+/// REC-5: the next coordinator's attempt withdraws one that waits for replicas, which is over
+/// before its backups answer. Its memory is enough for the next attempt, and its frames are freed.
 // shows: REC-5
 #[test]
 fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
@@ -513,7 +512,7 @@ fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
     for backup in backups {
         rig.sim.set_disk(rig.servers[backup], DiskFaults::default());
     }
-    // What they have begun they end at their old speed.
+    // The work that they have begun ends at its old speed.
     let served = || rig.owner(&table, b"key 0") == Some(master);
     rig.sim
         .run_until(served, 4 * STANDSTILL)
@@ -604,9 +603,9 @@ fn a_value_that_a_crash_takes_back_was_shown_to_nobody() {
     }
 }
 
-/// COORD-8: writes are only buffered, and a loss of power takes back what closed a frame. Its
-/// master crashes before it could say that the frame is of no use. What came after that segment
-/// must not be overlooked.
+/// COORD-8: writes are only buffered, and a loss of power takes back the bytes that closed a frame.
+/// Its master crashes before it could say that the frame is of no use. Segments after that one must
+/// not be overlooked.
 // shows: COORD-8
 #[test]
 fn a_backup_whose_frame_is_open_again_does_not_end_the_log() {

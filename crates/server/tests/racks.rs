@@ -18,7 +18,8 @@ const OBJECTS: u32 = 200;
 fn a_rack_that_loses_its_power_takes_nothing_with_it() {
     for lost in ["a", "b", "c"] {
         let mut rig = Rig::new(1);
-        // All racks have a server before any has two: who finds no other rack takes what there is.
+        // All racks have a server before any has two: a server that finds no other rack takes one
+        // of the same.
         for first_or_second in RACKS.chunks(3) {
             for rack in first_or_second {
                 rig.add_to(Some(rack), 1, DiskFaults::default());

@@ -118,7 +118,7 @@ fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap()
 }
 
-/// What lives does not fit, however it is replayed.
+/// The live objects do not fit, however they are replayed.
 // shows: REC-2
 #[test]
 fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_tried_again() {

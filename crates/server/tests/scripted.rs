@@ -147,7 +147,7 @@ impl Scene {
         }
     }
 
-    /// What all backups have of a server, which they refuse writes of from now on.
+    /// All replicas that backups have of a server. From now on they refuse its writes.
     fn replicas(&self, of: ServerId) -> BTreeMap<SegmentId, Vec<(usize, ReplicaInfo)>> {
         let mut found: BTreeMap<SegmentId, Vec<(usize, ReplicaInfo)>> = BTreeMap::new();
         for backup in &self.backups {
@@ -203,7 +203,7 @@ impl Scene {
         attempt
     }
 
-    /// What was reported of an attempt, if it has ended.
+    /// The report of an attempt, if it has ended.
     fn end_of(&self, attempt: u64) -> Option<Result<ReplayStats, String>> {
         let reports = self.desk.reports.lock().unwrap();
         let report = reports.iter().find(|r| r.recovery.0 == attempt)?;
@@ -224,8 +224,8 @@ impl Scene {
     }
 }
 
-/// The crashed server wrote its objects in so many rounds, and the oldest come first, so what is
-/// dead is replayed too. The master has some of its own.
+/// The crashed server wrote its objects in this many rounds. The oldest come first, so dead ones
+/// are replayed too. The master has some of its own.
 fn replayed(seed: u64, rounds: u32, own_objects: u32) -> Scene {
     let mut rig = Rig::of(seed, 2, 1);
     rig.all_started();
@@ -300,7 +300,7 @@ fn replayed(seed: u64, rounds: u32, own_objects: u32) -> Scene {
     scene
 }
 
-/// Writes each of the first so many keys once.
+/// Writes each of the first `count` keys once.
 fn write(rig: &Rig, client: &Client, table: &Table, count: u32) {
     let (client, table) = (client.clone(), table.clone());
     rig.run(&rig.client, async move {
@@ -326,8 +326,8 @@ impl Scene {
         self.rig.sim.run_until(answered, LONG).unwrap();
     }
 
-    /// What another one would find in the master's log, if it crashed now: its segments, and how
-    /// many entries of the table.
+    /// The part of the master's log that another server would find if it crashed now: its segments,
+    /// and how many entries of the table.
     fn left_on_backups(&self) -> (BTreeSet<SegmentId>, usize) {
         let id = self.rig.server(self.master).unwrap().id();
         let replicas = self.replicas(id);
@@ -410,7 +410,7 @@ fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before()
     take().expect("it is served, as it would be if the first answer had been lost");
 }
 
-/// What lives fits, and what is dead does not.
+/// The live objects fit, and the dead ones do not.
 #[test]
 fn a_recovery_master_whose_memory_is_full_for_a_second_begins_anew_and_copies_only_what_lives() {
     let marks = Marks::count();
@@ -459,8 +459,8 @@ fn rejected_tablets_come_back_only_after_a_digest_without_them() {
     assert_eq!(entries, 0, "of the table are left");
 }
 
-/// REC-6: it may have been given the tablets, and not have heard of it. Who recovers its log then
-/// needs what it replayed.
+/// REC-6: the master may have been given the tablets without hearing of it. A recovery of its log
+/// then needs the entries that it replayed.
 // shows: COORD-11, REC-6
 #[test]
 fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
@@ -483,8 +483,8 @@ fn a_master_that_is_no_member_leaves_what_it_replayed_where_it_is() {
     );
 }
 
-/// Only who is no member any more is told nothing of its tablets. Another refusal says nothing of
-/// them either, and the report comes again: from an older coordinator, or one of another cluster
+/// A refusal says nothing of the tablets, and only the one as no member is final. After any other
+/// the report comes again. It may come from an older coordinator, or from one of another cluster
 /// that has the address for a while.
 // shows: COORD-11, REC-6
 #[test]

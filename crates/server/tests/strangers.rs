@@ -1,4 +1,4 @@
-//! What another cluster's processes say to a server, or in the place of those that it knows. Each
+//! Processes of another cluster speak to a server, or in the place of those that it knows. Each
 //! cluster numbers its servers from 1, so only the cluster's id tells them apart.
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where

@@ -1,5 +1,5 @@
-//! A server that others take for dead and that is not: it shows nothing that others have changed
-//! since, and what it acknowledges is not lost (LEASE-1, LEASE-4, REP-5).
+//! A live server that others take for dead. It shows nothing that others have changed since, and
+//! its acknowledged writes are not lost (LEASE-1, LEASE-4, REP-5).
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
@@ -185,7 +185,7 @@ fn a_server_that_stood_still_misleads_nobody() {
     (0..4).for_each(|seed| scenario(seed, Way::Standstill, 2));
 }
 
-/// What they have is lost with them, so nothing else needs to hold.
+/// Their objects are lost with them, so nothing else needs to hold.
 // shows: LEASE-4, SRV-1
 #[test]
 fn servers_without_replicas_mislead_nobody() {

@@ -27,12 +27,12 @@
 
 use pluvio_format::SegmentKind;
 use pluvio_log::{
-    Cleaner, CleanerOptions, CleanerPace, Cleaning, Durability, LogOptions, LogSpace, LogStats,
-    Segment, Tombstones,
+    Cleaner, CleanerOptions, Cleaning, Durability, LogOptions, LogSpace, LogStats, Segment,
+    Tombstones,
 };
 use pluvio_mutation::{Change, Mutation};
 use pluvio_store::{Engine, EngineError, EngineOptions, EngineTable, Site};
-use pluvio_units::{HashRange, LogId, LogPosition, Size, TableId};
+use pluvio_units::{HashRange, LogId, LogPosition, Pace, Size, TableId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -232,8 +232,8 @@ impl Run<'_> {
     fn clean(&self, cleaner: &Cleaner) {
         while !self.stop.load(Ordering::Relaxed) {
             match cleaner.step(self.now_s.load(Ordering::Relaxed)) {
-                Ok(CleanerPace::Again) => {}
-                Ok(CleanerPace::Idle) => std::thread::sleep(Duration::from_micros(50)),
+                Ok(Pace::Again) => {}
+                Ok(Pace::After(_) | Pace::Done) => std::thread::sleep(Duration::from_micros(50)),
                 Err(corruption) => panic!("{corruption}"),
             }
         }

@@ -35,7 +35,7 @@
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
 use crate::engine::EngineError;
-use crate::read::Pending;
+use crate::engine::read::Pending;
 use core::time::Duration;
 use pluvio_format::{Completion, Entry};
 use pluvio_log::{Awaited, LogSpace, PendingMarks};

@@ -2,25 +2,25 @@
 //! at an entry to knowing what must be durable before it may be shown.
 
 mod apply;
+pub(crate) mod in_place;
+pub(crate) mod read;
 mod replicated;
 mod volatile;
 
-pub(crate) use apply::Write;
 pub use apply::{Applied, Site};
 
 use crate::completions::{Admission, Completions};
-use crate::in_place::ValueHead;
+use crate::engine::read::Pending;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
 use crate::options::EngineOptions;
-use crate::read::Pending;
 use crate::table::{EngineTable, Growth, KeyHasher};
 use core::time::Duration;
-use pluvio_format::{Entry, TableStats};
+use pluvio_format::{Entry, Object, TableStats};
 use pluvio_index::{IndexError, IndexFull, Slot};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Cleaner, CleanerOptions, Corruption, Durability, EntryRefs,
-    EntryView, LogSpace, OpenError, PendingMarks,
+    EntryView, LogSpace, OpenError, PendingMarks, VALUE_HEAD_BYTES,
 };
 use pluvio_memory::EpochGuard;
 use pluvio_units::{
@@ -49,8 +49,8 @@ pub enum EngineError {
     #[error("a key of {0} bytes is over the limit of {KEY_MAX}")]
     KeyTooLong(usize),
     /// Not retryable.
-    #[error("a value of {0} bytes is over the limit of {VALUE_MAX}")]
-    ValueTooLong(usize),
+    #[error("a value of {0} bytes is over the limit of {1}")]
+    ValueTooLong(usize, usize),
     /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
     /// after the delay: clients acknowledge outcomes all the time.
     #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]
@@ -69,6 +69,16 @@ pub(crate) enum StoreKind {
     Volatile,
     /// Its logs have none; a value is overwritten where it lies if the new one fits.
     InPlace,
+}
+
+impl StoreKind {
+    /// The longest value. In place it shares its entry with its head.
+    pub(crate) fn value_max(self) -> usize {
+        match self {
+            Self::Replicated | Self::Volatile => VALUE_MAX,
+            Self::InPlace => VALUE_MAX - VALUE_HEAD_BYTES,
+        }
+    }
 }
 
 /// Sizes and counts. Bytes.
@@ -209,12 +219,8 @@ impl Engine {
             let mut tables = self.tables.write();
             let made = || {
                 let indexes = Indexes::new(self.index_entries_max);
-                Arc::new(EngineTable::new(
-                    id,
-                    KeyHasher::Seeded(seed),
-                    indexes,
-                    &self.space,
-                ))
+                let hasher = KeyHasher::Seeded(seed);
+                Arc::new(EngineTable::new(id, hasher, indexes, self))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
         };
@@ -229,7 +235,7 @@ impl Engine {
         hasher: KeyHasher,
     ) -> Result<Arc<EngineTable>, IndexError> {
         let indexes = Indexes::with_whole(self.index_entries_max, self.huge_pages)?;
-        let table = Arc::new(EngineTable::new(id, hasher, indexes, &self.space));
+        let table = Arc::new(EngineTable::new(id, hasher, indexes, self));
         let before = self.tables.write().insert(id, Arc::clone(&table));
         assert!(before.is_none(), "ids of tables are given once");
         Ok(table)
@@ -277,12 +283,8 @@ impl Engine {
     /// given: nothing has a smaller one afterwards, also when the log that said so is gone.
     fn forget_entry(&self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.view(entry, guard);
-        if let Entry::Object(object) = view.entry() {
-            let version = match self.space.is_in_place() {
-                true => ValueHead::strip(object).version,
-                false => object.version,
-            };
-            self.space.raise_safe_version(version.next());
+        if let Some(object) = self.object_of(entry, &view, guard) {
+            self.space.raise_safe_version(object.version.next());
         }
         self.uncount(table, entry, &view, guard);
     }
@@ -330,16 +332,24 @@ impl Engine {
         view: &EntryView<'_>,
         guard: &EpochGuard<'_>,
     ) {
-        if let Entry::Object(object) = view.entry() {
-            let object = if self.space.is_in_place() {
-                self.check_head(entry, view, guard);
-                ValueHead::strip(object)
-            } else {
-                object
-            };
+        if let Some(object) = self.object_of(entry, view, guard) {
             let gone = Growth::by(object.key.len() + object.value.len(), view.total_len());
             table.count(LogId(0), Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
+        }
+    }
+
+    /// The object as users know it, from an entry that nobody writes meanwhile; `None` for other
+    /// kinds.
+    fn object_of<'a>(
+        &self,
+        entry: EntryRef,
+        view: &'a EntryView<'_>,
+        guard: &EpochGuard<'_>,
+    ) -> Option<Object<'a>> {
+        match self.kind {
+            StoreKind::Replicated | StoreKind::Volatile => view.object(),
+            StoreKind::InPlace => self.object_in_place(entry, view, guard),
         }
     }
 
@@ -367,7 +377,12 @@ impl Engine {
         entry: EntryRef,
         guard: &EpochGuard<'_>,
     ) -> KeyHash {
-        table.hash(key_of(&self.view(entry, guard).entry()))
+        match self.kind {
+            StoreKind::Replicated | StoreKind::Volatile => {
+                table.hash(key_of(&self.view(entry, guard).entry()))
+            }
+            StoreKind::InPlace => table.hash(&self.key_in_place(entry, guard)),
+        }
     }
 
     /// What must be durable before the entry may be shown (STORE-2).

@@ -32,13 +32,10 @@ mod embedded;
 mod engine;
 #[cfg(feature = "fault-injection")]
 mod flip;
-mod in_place;
 mod indexes;
 mod leave;
 mod liveness;
 mod options;
-mod overwrite;
-mod read;
 mod replay;
 mod scan;
 mod table;
@@ -48,17 +45,18 @@ pub use completions::{
     OLDEST_RESULTS_MAX, OPERATIONS_MAX, RESULTS_MAX, VALUES_MAX, kept_for,
 };
 pub use embedded::{
-    Borrowed, BuildError, Cleaning, EpochKind, HeadChoice, HugePages, IncrementError, Iter, Kept,
-    KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder, StoreError,
-    StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Borrowed, BuildError, Cleaning, EpochKind, Experiments, HeadChoice, HugePages, IncrementError,
+    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
+    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
 pub use engine::{Applied, Engine, EngineError, EngineStats, Site};
 pub use leave::Copied;
 pub use options::EngineOptions;
-pub use pluvio_host::{Host, Nodes, Pace, ThisMachine, TopologyError, Worker};
+pub use pluvio_env::Pace;
+pub use pluvio_env::host::{Host, Nodes, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
-    SinkPace, SinkWrite, Tombstones,
+    SinkWrite, Tombstones,
 };
 pub use pluvio_mutation::RejectRules;
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};

@@ -1,9 +1,11 @@
 //! Objects in the order of their key hashes.
 
-use crate::engine::{Engine, unreachable_kind};
+use crate::engine::{Engine, StoreKind, unreachable_kind};
 use crate::table::EngineTable;
 use pluvio_format::Entry;
+use pluvio_index::Slot;
 use pluvio_log::Awaited;
+use pluvio_memory::EpochGuard;
 use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion};
 use std::collections::BTreeMap;
 
@@ -77,44 +79,48 @@ impl Engine {
         let last = table.indexes.scan(from, &mut slots);
         let mut items = Vec::with_capacity(slots.len());
         for slot in slots {
-            let view = self.view(slot.entry, &guard);
-            if let Some(wait) = self.pending(slot, view.total_len(), &guard) {
-                let known = pending.entry(wait.log).or_insert(wait.position);
-                *known = wait.position.max(*known);
-            }
-            match view.entry() {
-                Entry::Object(object) => {
-                    let hash = table.hash(object.key);
-                    if self.space.is_in_place() {
-                        let mut value = Vec::new();
-                        let read = self.copy_in_place(table, object.key, &mut value);
-                        // Deleted meanwhile, if nothing is found.
-                        if let Some(version) = read.filter(|_| hash >= from) {
-                            items.push(ScanItem {
-                                hash,
-                                key: object.key.to_vec(),
-                                version,
-                                value,
-                            });
-                        }
-                    } else if hash >= from {
-                        items.push(ScanItem {
-                            hash,
-                            key: object.key.to_vec(),
-                            version: object.version,
-                            value: if values {
-                                object.value.to_vec()
-                            } else {
-                                Vec::new()
-                            },
-                        });
-                    }
+            let item = match self.kind {
+                StoreKind::Replicated | StoreKind::Volatile => {
+                    self.scan_appended(table, slot, (from, values), &guard, pending)
                 }
-                Entry::Tombstone(_) => {}
-                other => unreachable_kind(&other),
-            }
+                StoreKind::InPlace => self.scan_in_place(table, slot.entry, (from, values), &guard),
+            };
+            items.extend(item);
         }
         (last, items)
+    }
+
+    /// One object of a scan, where values do not change; `None` when its hash lies before `from`,
+    /// and for tombstones. A pending entry of either kind is noted.
+    fn scan_appended(
+        &self,
+        table: &EngineTable,
+        slot: Slot,
+        (from, values): (KeyHash, bool),
+        guard: &EpochGuard<'_>,
+        pending: &mut BTreeMap<LogId, LogPosition>,
+    ) -> Option<ScanItem> {
+        let view = self.view(slot.entry, guard);
+        if let Some(wait) = self.pending(slot, view.total_len(), guard) {
+            let known = pending.entry(wait.log).or_insert(wait.position);
+            *known = wait.position.max(*known);
+        }
+        let object = match view.entry() {
+            Entry::Object(object) => object,
+            Entry::Tombstone(_) => return None,
+            other => unreachable_kind(&other),
+        };
+        let hash = table.hash(object.key);
+        (hash >= from).then(|| ScanItem {
+            hash,
+            key: object.key.to_vec(),
+            version: object.version,
+            value: if values {
+                object.value.to_vec()
+            } else {
+                Vec::new()
+            },
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! One table on one master: its index and its statistics.
 
+use crate::engine::{Engine, StoreKind, in_place};
 use crate::indexes::Indexes;
 use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
@@ -45,6 +46,7 @@ pub struct EngineTable {
     id: TableId,
     hasher: KeyHasher,
     space: Arc<LogSpace>,
+    kind: StoreKind,
     pub(crate) indexes: Indexes,
     /// One for each log: a core counts where no other core does. Only the sums mean something.
     counts: Box<[Counts]>,
@@ -93,18 +95,14 @@ impl Growth {
 }
 
 impl EngineTable {
-    pub(crate) fn new(
-        id: TableId,
-        hasher: KeyHasher,
-        indexes: Indexes,
-        space: &Arc<LogSpace>,
-    ) -> Self {
+    pub(crate) fn new(id: TableId, hasher: KeyHasher, indexes: Indexes, engine: &Engine) -> Self {
         Self {
             id,
             hasher,
-            space: Arc::clone(space),
+            space: Arc::clone(&engine.space),
+            kind: engine.kind,
             indexes,
-            counts: space.logs().map(|_| Counts::default()).collect(),
+            counts: engine.space.logs().map(|_| Counts::default()).collect(),
         }
     }
 
@@ -163,18 +161,10 @@ impl EngineTable {
         old: EntryRef,
         new: EntryRef,
     ) -> bool {
-        if !self.space.is_in_place() {
-            return index.relocate(hash, old, new);
+        match self.kind {
+            StoreKind::Replicated | StoreKind::Volatile => index.relocate(hash, old, new),
+            StoreKind::InPlace => in_place::relocate(&self.space, index, hash, (old, new)),
         }
-        // The value may have changed since the cleaner copied it; it cannot while the bucket is
-        // locked.
-        let guard = self.space.pin();
-        let mut bucket = index.lock(hash);
-        if bucket.find(|entry| entry == old).is_none() {
-            return false;
-        }
-        self.space.copy_value_again(old, new, &guard);
-        bucket.replace(old, new, false)
     }
 
     /// Counts what came and went; `by` is the log that the counting thread appends to.

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_store::{
-    BuildError, Host, HugePages, IncrementError, KeyHashing, LogId, MemoryBinding, Nodes, Pace,
-    RejectRules, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, StoreError,
-    Table, ThisMachine, Topology, TopologyError, UpdatePolicy, Version, Worker,
+    BuildError, Experiments, Host, HugePages, IncrementError, KeyHashing, LogId, MemoryBinding,
+    Nodes, Pace, RejectRules, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size,
+    Store, StoreError, Table, ThisMachine, Topology, TopologyError, UpdatePolicy, Version, Worker,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -200,8 +200,20 @@ fn senseless_options_are_named_with_their_limits() {
     named(of_bytes(u64::MAX), "memory");
     named(refused(builder().heads(0)), "heads");
     named(refused(builder().heads(1000)), "heads");
-    named(refused(builder().expansion(0.9)), "expansion");
-    named(refused(builder().expansion(f64::NAN)), "expansion");
+    named(
+        refused(builder().experiments(Experiments {
+            expansion: 0.9,
+            ..Experiments::default()
+        })),
+        "expansion",
+    );
+    named(
+        refused(builder().experiments(Experiments {
+            expansion: f64::NAN,
+            ..Experiments::default()
+        })),
+        "expansion",
+    );
     named(refused(builder().cleaner_threads(65)), "cleaner_threads");
     named(refused(builder().threads_max(0)), "threads_max");
     named(refused(builder().threads_max(1 << 20)), "threads_max");
@@ -219,11 +231,17 @@ fn senseless_options_are_named_with_their_limits() {
     named(refused(builder().live_percent_max(99)), "live_percent_max");
     named(refused(builder().live_percent_max(0)), "live_percent_max");
     named(
-        refused(builder().segment_size(Size::mib(1))),
+        refused(builder().experiments(Experiments {
+            segment_size: Some(Size::mib(1)),
+            ..Experiments::default()
+        })),
         "segment_size",
     );
     named(
-        refused(builder().segment_size(Size::mib(9))),
+        refused(builder().experiments(Experiments {
+            segment_size: Some(Size::mib(9)),
+            ..Experiments::default()
+        })),
         "segment_size",
     );
     match refused(Store::builder().memory(Size::mib(1))) {
@@ -256,7 +274,10 @@ fn senseless_options_are_named_with_their_limits() {
     );
     let nodes = Topology::Nodes(vec![vec![0], vec![0]]);
     assert!(matches!(
-        refused(builder().topology(nodes)),
+        refused(builder().experiments(Experiments {
+            topology: nodes,
+            ..Experiments::default()
+        })),
         BuildError::Topology(_)
     ));
 }
@@ -268,7 +289,10 @@ fn refusals_name_option_and_limit() {
     let limits = [
         (builder().heads(0), "option heads: 0; 1 to 256 are possible"),
         (
-            builder().expansion(0.5),
+            builder().experiments(Experiments {
+                expansion: 0.5,
+                ..Experiments::default()
+            }),
             "option expansion: 0.5; 1 to 100 are possible",
         ),
         (
@@ -300,7 +324,10 @@ fn refusals_name_option_and_limit() {
             "option live_percent_max: 99; 1 to 98 are possible",
         ),
         (
-            builder().segment_size(Size::mib(1)),
+            builder().experiments(Experiments {
+                segment_size: Some(Size::mib(1)),
+                ..Experiments::default()
+            }),
             "option segment_size: 1048576; 2621440 to 8388608 are possible",
         ),
         (
@@ -308,7 +335,10 @@ fn refusals_name_option_and_limit() {
             "option update: InPlace; a store with a sink appends, because the sink keeps what was written",
         ),
         (
-            builder().topology(Topology::Nodes(vec![vec![0], vec![0]])),
+            builder().experiments(Experiments {
+                topology: Topology::Nodes(vec![vec![0], vec![0]]),
+                ..Experiments::default()
+            }),
             "option topology: the nodes [[0], [0]] are no division of processors",
         ),
     ];
@@ -384,7 +414,12 @@ fn memory_is_divided_among_nodes_and_bound_where_it_can_be() {
     let build = |number: u32, bind: bool| {
         let nodes = vec![(0, vec![0, 2]), (number, vec![1, 3])];
         let builder = Store::builder().memory(Size::mib(64)).cleaner_threads(0);
-        let builder = builder.topology(Topology::Numbered(nodes)).heads(4);
+        let builder = builder
+            .experiments(Experiments {
+                topology: Topology::Numbered(nodes),
+                ..Experiments::default()
+            })
+            .heads(4);
         let machine = Arc::new(Machine::default());
         builder.host(machine).bind_memory(bind).build().unwrap()
     };
@@ -425,7 +460,10 @@ fn with_a_cleaner_for_each_memory_node_they_stay_near_it() {
         let machine = Arc::new(Machine::default());
         let nodes = vec![(0, vec![0, 2]), (1000, vec![1, 3])];
         let builder = Store::builder().memory(Size::mib(64));
-        let builder = builder.topology(Topology::Numbered(nodes));
+        let builder = builder.experiments(Experiments {
+            topology: Topology::Numbered(nodes),
+            ..Experiments::default()
+        });
         let host: Arc<dyn Host> = machine.clone();
         let store = builder.host(host).cleaner_threads(cleaners).build();
         assert_eq!(store.unwrap().stats().memory_nodes, 2);

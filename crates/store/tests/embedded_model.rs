@@ -9,8 +9,8 @@ mod disk;
 
 use disk::Disk;
 use pluvio_store::{
-    Cleaning, KeyHashing, RejectRules, Size, Store, StoreError, StoreStats, Table, UpdatePolicy,
-    Version,
+    Cleaning, Experiments, KeyHashing, RejectRules, Size, Store, StoreError, StoreStats, Table,
+    UpdatePolicy, Version,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -285,7 +285,10 @@ fn ballasted(update: UpdatePolicy, cleaning: Cleaning, disk: Option<&Disk>) -> S
         .heads(1)
         .cleaner_threads(0)
         .update(update)
-        .cleaning(cleaning)
+        .experiments(Experiments {
+            cleaning,
+            ..Experiments::default()
+        })
         .hashing(KeyHashing::Fast)
         .huge_pages(false);
     if let Some(disk) = disk {

@@ -8,8 +8,9 @@ mod disk;
 
 use disk::Disk;
 use pluvio_store::{
-    BuildError, Cleaning, LogId, ReadBackError, ReplicaSink, SegmentId, SinkAnswer, SinkError,
-    SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Tombstones, UpdatePolicy, read_back,
+    BuildError, Cleaning, Experiments, LogId, ReadBackError, ReplicaSink, SegmentId, SinkAnswer,
+    SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, Tombstones, UpdatePolicy,
+    read_back,
 };
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -172,7 +173,14 @@ fn compare(found: &BTreeMap<Vec<u8>, Vec<u8>>, known: &Known) {
 /// One thread's keys are overwritten and deleted in turns, with syncs and looks at the disk in
 /// between.
 fn torment(cleaning: Cleaning, threads: u32, disk: &Disk) {
-    torment_with(builder(disk).cleaning(cleaning), threads, disk);
+    torment_with(
+        builder(disk).experiments(Experiments {
+            cleaning,
+            ..Experiments::default()
+        }),
+        threads,
+        disk,
+    );
 }
 
 fn torment_with(builder: StoreBuilder, threads: u32, disk: &Disk) {
@@ -257,14 +265,27 @@ fn nothing_synced_is_lost_with_one_level() {
 #[test]
 fn nothing_synced_is_lost_with_a_tombstone_for_every_overwrite() {
     let disk = Disk::default();
-    torment_with(builder(&disk).tombstones(Tombstones::Every), 1, &disk);
+    torment_with(
+        builder(&disk).experiments(Experiments {
+            tombstones: Tombstones::Every,
+            ..Experiments::default()
+        }),
+        1,
+        &disk,
+    );
 }
 
 /// Bytes that the sink gets for the same objects, the second time over the first ones.
 fn sent_for_overwrites(tombstones: Tombstones) -> usize {
     const KEYS: u32 = 1000;
     let disk = Disk::default();
-    let store = builder(&disk).tombstones(tombstones).build().unwrap();
+    let store = builder(&disk)
+        .experiments(Experiments {
+            tombstones,
+            ..Experiments::default()
+        })
+        .build()
+        .unwrap();
     let table = store.create_table("test").unwrap();
     for value in [[1; 100], [2; 100]] {
         for key in 0..KEYS {
@@ -289,11 +310,25 @@ fn overwrites_write_tombstones_when_asked_to() {
 #[test]
 fn tombstones_without_a_sink_are_refused() {
     let builder = || Store::builder().memory(Size::mib(64));
-    match builder().tombstones(Tombstones::Every).build() {
+    match builder()
+        .experiments(Experiments {
+            tombstones: Tombstones::Every,
+            ..Experiments::default()
+        })
+        .build()
+    {
         Err(BuildError::OutOfRange { option, .. }) => assert_eq!(option, "tombstones"),
         other => panic!("{other:?}"),
     }
-    assert!(builder().tombstones(Tombstones::Deletes).build().is_ok());
+    assert!(
+        builder()
+            .experiments(Experiments {
+                tombstones: Tombstones::Deletes,
+                ..Experiments::default()
+            })
+            .build()
+            .is_ok()
+    );
 }
 
 #[test]

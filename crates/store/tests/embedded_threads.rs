@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_store::{
-    EpochKind, Size, Store, StoreBuilder, StoreError, Table, Topology, UpdatePolicy, Version,
+    EpochKind, Experiments, Size, Store, StoreBuilder, StoreError, Table, Topology, UpdatePolicy,
+    Version,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -112,7 +113,10 @@ fn small(update: UpdatePolicy, epochs: EpochKind, cleaners: u16) -> StoreBuilder
         .heads(2)
         .cleaner_threads(cleaners)
         .update(update)
-        .epochs(epochs)
+        .experiments(Experiments {
+            epochs,
+            ..Experiments::default()
+        })
         .threads_max(4)
 }
 
@@ -201,9 +205,10 @@ fn values_overwritten_in_place_are_whole_and_never_go_back() {
 fn values_of_two_memory_nodes_with_a_cleaner_each_are_whole_and_never_go_back() {
     let nodes = vec![(0, vec![0]), (1, vec![1])];
     let builder = small(UpdatePolicy::Append, EpochKind::Counter, 2);
-    let builder = builder
-        .memory(Size::mib(64))
-        .topology(Topology::Numbered(nodes));
+    let builder = builder.memory(Size::mib(64)).experiments(Experiments {
+        topology: Topology::Numbered(nodes),
+        ..Experiments::default()
+    });
     let store = builder.build().unwrap();
     assert_eq!(store.stats().memory_nodes, 2);
     stress(&store);

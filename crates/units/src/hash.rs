@@ -1,4 +1,4 @@
-//! Key hash, hash ranges, checksum, and maps whose order does not differ from run to run.
+//! Key hash, hash ranges, checksum, and maps with the same order in every run.
 
 use crate::xxh3;
 use core::fmt;
@@ -47,7 +47,7 @@ pub struct HashRange {
     pub last: KeyHash,
 }
 
-/// A range as it is read: nobody has looked at its ends.
+/// A range as it is read, with unchecked ends.
 #[derive(Deserialize)]
 struct Ends {
     first: KeyHash,
@@ -129,15 +129,15 @@ pub fn crc32c(parts: &[&[u8]]) -> u32 {
     u32::try_from(digest.finalize()).expect("a CRC-32 has 32 bits")
 }
 
-/// A hash map whose iteration order depends only on what was done to it.
+/// A hash map whose iteration order depends only on the operations done to it.
 #[allow(clippy::disallowed_types)]
 pub type FixedMap<K, V> = std::collections::HashMap<K, V, FixedState>;
-/// A hash set whose iteration order depends only on what was done to it.
+/// A hash set whose iteration order depends only on the operations done to it.
 #[allow(clippy::disallowed_types)]
 pub type FixedSet<K> = std::collections::HashSet<K, FixedState>;
 
-/// Builds hashers that give the same result in every process. For keys that no stranger chooses,
-/// and for maps whose owner says why nobody gains by choosing keys that meet.
+/// Builds hashers that give the same result in every process. For keys that no stranger chooses. A
+/// map with other keys says why nobody gains by choosing keys that collide.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FixedState;
 

@@ -14,7 +14,7 @@ macro_rules! id {
             /// The id or counter that follows this one.
             ///
             /// # Panics
-            /// When the number space is used up, which would let an id be used twice.
+            /// When the number space is used up: the next id would be used twice.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0.checked_add(1).expect("a 64-bit counter does not run out in practice; a smaller one is bounded by its owner"))
@@ -35,8 +35,8 @@ id! {
     ClusterId(u64)
 }
 id! {
-    /// One life of one server process. Given by the coordinator at enlistment, never used again:
-    /// a server that comes back has a new id (003 §7.3). Zero means "not enlisted yet".
+    /// One life of one server process. The coordinator gives it at enlistment and never uses it
+    /// again: a server that comes back has a new id [RAMCloud §7.3]. Zero means "not enlisted yet".
     ServerId(u64)
 }
 id! {
@@ -57,7 +57,8 @@ id! {
 }
 id! {
     /// The version of an object. Only grows for a key, also over delete and re-create, crash and
-    /// migration (003 §3.1). The first version of an object is at least 1; 0 means "no object".
+    /// migration [RAMCloud §3.1]. The first version of an object is at least 1; 0 means "no
+    /// object".
     ObjectVersion(u64)
 }
 id! {
@@ -65,14 +66,14 @@ id! {
     ServerListVersion(u64)
 }
 id! {
-    /// The version of everything the coordinator has stored. Every stored change adds one, whoever
-    /// leads. 0: the metadata are those of a program that did not count, and nothing can be said
-    /// about what is older.
+    /// The version of everything the coordinator has stored. Every stored change adds one, under
+    /// any leader. Zero stands for the metadata of a program that did not count: then the age of a
+    /// copy is unknown.
     MetadataVersion(u64)
 }
 id! {
     /// Counts the times a segment lost a replica while it was open. Replicas of an open segment
-    /// with a smaller number are stale and must not be recovered from (003 §8).
+    /// with a smaller number are stale: recovery must not use them [RAMCloud §8].
     ReplicationEpoch(u32)
 }
 id! {

@@ -2,12 +2,20 @@
 //!
 //! Every raw integer that crosses a crate border has a type here, so that two of them cannot be
 //! exchanged by accident. This crate knows no other crate of the workspace.
+//!
+//! Three more things lie here because no higher crate is known to all their users:
+//! - [`mark`]: branches of nine crates are marked, from `log` up to `server`.
+//! - [`FixedMap`] and [`FixedSet`]: maps with the same order in every run, for every crate that the
+//!   simulator runs.
+//! - [`Pace`]: the log, the embedded store and the event loops drive work in steps. The log knows
+//!   no crate with threads or I/O (rule C).
 
 mod hash;
 mod ids;
 mod limits;
 mod marks;
 mod operation;
+mod pace;
 mod position;
 mod size;
 mod xxh3;
@@ -25,5 +33,6 @@ pub use limits::{
 };
 pub use marks::{MarkCounts, Marks, mark};
 pub use operation::{Acknowledged, OperationId};
+pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};

@@ -1,13 +1,13 @@
 //! Coverage marks: which rare branches a simulated run has reached.
 //!
-//! A branch that only faults lead to says [`mark`] with a name of its own. Whoever simulates counts
-//! them for the thread that the whole cluster runs in ([`Marks`]); nobody else does, and then a
-//! mark is one look at a thread-local variable. So marks belong on rare branches, not on the way of
+//! A branch that only faults lead to says [`mark`] with a name of its own. A simulator counts the
+//! marks of the thread that its whole cluster runs in ([`Marks`]). Without a counter, a mark is one
+//! look at a thread-local variable. Marks therefore belong on rare branches, and not on the way of
 //! every operation.
 //!
-//! Names are words with hyphens, the room first: `recovery-log-incomplete`. Every mark is reached
-//! in every test run: by the simulator's seeds (`tests/sim-marks.txt`), or by a test of its own
-//! ([`Marks::to_reach`]). `cargo xtask tidy` sees to that.
+//! Names are words with hyphens, the room first: `recovery-log-incomplete`. Every test run reaches
+//! every mark, by the simulator's seeds (`tests/sim-marks.txt`) or by a test of its own
+//! ([`Marks::to_reach`]). `cargo xtask tidy` checks that.
 //!
 //! Thread rules: each thread counts for itself.
 
@@ -21,10 +21,10 @@ thread_local! {
     static COUNTS: RefCell<Option<MarkCounts>> = const { RefCell::new(None) };
 }
 
-/// Notes that the branch of this name was reached, if anybody counts.
+/// Notes that the branch of this name was reached, if this thread counts.
 #[cold]
 pub fn mark(name: &'static str) {
-    // A thread that ends may write from the destructors of its variables, when this one is gone.
+    // The destructors of a thread's variables may call this when the counts are gone.
     let _nobody_counts_any_more = COUNTS.try_with(|counts| {
         if let Some(counts) = &mut *counts.borrow_mut() {
             *counts.entry(name).or_default() += 1;
@@ -32,14 +32,14 @@ pub fn mark(name: &'static str) {
     });
 }
 
-/// Counts the marks that this thread reaches, as long as it lives. One at a time: a second one
-/// begins anew.
+/// Counts the marks that this thread reaches, as long as it lives. Only one at a time counts: a
+/// second one begins anew.
 #[derive(Debug)]
 #[must_use = "nothing is counted once it is dropped"]
 pub struct Marks {
-    /// What must have been reached when this is dropped.
+    /// Marks that must be reached before this is dropped.
     to_reach: &'static [&'static str],
-    // Counting is of a thread: this value stays in it.
+    // Counting belongs to a thread, so this value stays in it.
     _not_send: core::marker::PhantomData<*const ()>,
 }
 
@@ -49,11 +49,11 @@ impl Marks {
         Self::to_reach(&[])
     }
 
-    /// Begins to count, for a test that leads to these marks: when the value is dropped, they must
-    /// have been reached.
+    /// Begins to count, for a test that leads to these marks. They must be reached before the value
+    /// is dropped.
     ///
     /// # Panics
-    /// When it is dropped and one of them was not reached, unless the thread panics already.
+    /// When the value is dropped and one of them was not reached, unless the thread panics already.
     pub fn to_reach(marks: &'static [&'static str]) -> Self {
         COUNTS.set(Some(MarkCounts::new()));
         Self {
@@ -62,7 +62,7 @@ impl Marks {
         }
     }
 
-    /// What was reached so far.
+    /// The marks reached so far.
     #[must_use]
     pub fn reached(&self) -> MarkCounts {
         COUNTS.with_borrow(|counts| counts.clone().unwrap_or_default())

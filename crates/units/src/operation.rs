@@ -4,31 +4,31 @@ use crate::{ClientId, SequenceNumber};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Names one operation of one client for ever, so that a server can tell a retry from a new
-/// operation (003 §10.3).
+/// Names one operation of one client for ever. A server tells a retry from a new operation by it
+/// [RAMCloud §10.3].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OperationId {
     /// The client; 0 for operations that need no identity.
     pub client: ClientId,
-    /// The operation. Operations count from 1; 0 stands where there is none.
+    /// The operation. Operations count from 1; 0 means that there is none.
     pub sequence: SequenceNumber,
-    /// The client has the results of all its operations below this number, or does not want them
-    /// any more: they may be forgotten.
+    /// The client has the results of all its operations below this number, or has given them up.
+    /// They may be forgotten.
     pub acknowledged_below: SequenceNumber,
-    /// The client repeats this operation for at most so many milliseconds after it sent this
-    /// attempt. What has to be kept for a retry need not be kept longer.
+    /// The client repeats this operation for at most this many milliseconds after it sent this
+    /// attempt. Records for a retry may be dropped after that time.
     pub retry_ms: u32,
 }
 
-/// What a client has acknowledged, as one server tells another.
+/// The operations that a client has acknowledged, as one server tells another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Acknowledged {
     /// The client.
     pub client: ClientId,
     /// See [`OperationId::acknowledged_below`].
     pub below: SequenceNumber,
-    /// For so many seconds an operation of the client may still come that was sent before it
-    /// acknowledged this.
+    /// For this many seconds an operation of the client may still arrive that it sent before this
+    /// acknowledgement.
     pub known_s: u32,
 }
 

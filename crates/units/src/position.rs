@@ -4,7 +4,7 @@ use crate::ids::SegmentId;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// Where an entry lies in a master's log memory: a byte offset in the log region, never a pointer
+/// The place of an entry in a master's log memory: a byte offset in the log region, never a pointer
 /// (rule B). Fits 48 bits, so that an index slot has 16 bits left for its tag and flags.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EntryRef(u64);
@@ -42,8 +42,8 @@ fn too_large(offset: u64) -> ! {
     )
 }
 
-/// A point in one log: everything before it in append order is covered by it. Positions of one log
-/// are ordered, because its segment ids ascend; positions of different logs must not be compared.
+/// A point in one log: it covers everything before it in append order. Positions of one log are
+/// ordered, because its segment ids ascend. Positions of different logs must not be compared.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

@@ -22,7 +22,7 @@ impl Size {
     }
 }
 
-/// What is wrong with the text of a size. Not retryable.
+/// The text is not a size. Not retryable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseSizeError(String);
 

@@ -1,19 +1,20 @@
-//! XXH3-64 of keys of up to 16 bytes, to be compiled into the code of an operation: such keys are
-//! the usual ones, and a call and the choice among all lengths cost more than the hash. Longer keys
-//! are the crate's business.
+//! XXH3-64 of keys of 4 to 16 bytes, inlined into the code of an operation.
+//!
+//! Such keys are the usual ones. A call and the choice among all lengths would cost more than the
+//! hash. Longer keys are hashed by crate `twox_hash`.
 
-/// The bytes 8 to 64 of the algorithm's secret, as the words it uses them in.
+/// The bytes 8 to 64 of the algorithm's secret, in the words that it uses.
 const SECRET_8: u64 = 0x1cad_21f7_2c81_017c;
 const SECRET_16: u64 = 0xdb97_9083_e96d_d4de;
 const SECRET_24: u64 = 0x1f67_b3b7_a4a4_4072;
 const SECRET_32: u64 = 0x78e5_c0cc_4ee6_79cb;
 const SECRET_40: u64 = 0x2172_ffcc_7dd0_5a82;
 const SECRET_48: u64 = 0x8e24_43f7_7446_08b8;
-/// The factors of its last steps.
+/// The factors of the algorithm's last steps.
 const PRIME_MIXED_1: u64 = 0x1656_6791_9e37_79f9;
 const PRIME_MIXED_2: u64 = 0x9fb2_1c65_1e98_df25;
 
-/// The hash of a key of 4 to 16 bytes; none for others.
+/// The hash of a key of 4 to 16 bytes; `None` for others.
 #[inline(always)]
 pub(crate) fn of_short(seed: u64, key: &[u8]) -> Option<u64> {
     match key.len() {

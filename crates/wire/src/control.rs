@@ -5,6 +5,7 @@ use crate::data::request;
 use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
+use crate::recovery_stage::RecoveryStage;
 use pluvio_units::{
     ClusterId, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch, SegmentId,
     ServerId, ServerListVersion, TableId,
@@ -511,8 +512,9 @@ pub struct RecoveryStatus {
     pub address: String,
     /// Whether all tablets are back.
     pub done: bool,
-    /// What it is doing or waiting for, for people.
-    pub phase: String,
+    /// What it is doing or waiting for.
+    #[serde(default)]
+    pub stage: RecoveryStage,
     /// Attempts so far.
     pub attempts: u32,
     /// Milliseconds from the crash being known to the end, or so far.

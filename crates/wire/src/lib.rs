@@ -25,6 +25,7 @@ mod migration;
 mod objects;
 mod opcode;
 mod recovery;
+mod recovery_stage;
 mod refusal;
 mod replication;
 
@@ -36,8 +37,8 @@ pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;
 pub use objects::{
-    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, call_frame, decode_get, decode_mutate,
-    encode_get, encode_mutate, handled_outcomes, reply_outcomes,
+    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, call_frame, check_get, check_mutation,
+    decode_get, decode_mutate, encode_get, encode_mutate, handled_outcomes, reply_outcomes,
 };
 pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
@@ -47,6 +48,7 @@ pub use pluvio_mutation::{
     Payload, Projection, RejectRules, Span, Unfit,
 };
 pub use recovery::*;
+pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 

@@ -76,10 +76,12 @@
 //! - WIRE-4: what this version does not know is refused in words, and never skipped: kinds, flags
 //!   and codes.
 
+mod check;
 mod cursor;
 mod items;
 mod outcomes;
 
+pub use check::{check_get, check_mutation};
 pub use outcomes::{Outcomes, Results};
 
 use crate::codec::{Answer, RpcError, answered, reply_with};

@@ -1,5 +1,5 @@
 //! `cargo xtask beside-redis`: the Redis port of Pluvio and Redis itself under the same load, with
-//! equal promises, in turns on the same machine; a table of medians for
+//! equal promises, in turns on the same machine. It writes a table of medians for
 //! `docs/measurements/redis-port.md`.
 //!
 //! One system runs at a time, started anew for each of its turns. The load comes from `pluvio

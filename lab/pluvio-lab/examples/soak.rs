@@ -1,10 +1,10 @@
 //! `cargo xtask soak`: clients write and read while servers are killed at random, for as long as
 //! wanted. The journals of `crates/cli/tests/processes/support` say what every read must find.
 //!
-//! The next server is killed when the last one's data is served again with all its replicas: two
+//! The next server is killed when the last one's data is served again with all its replicas. Two
 //! replicas promise to survive one death at a time. At the end everything is killed at once and
-//! started again, and every key is compared. Exit code 1 when something was lost, with what was
-//! expected, what was found, and the traces; the data directory is kept then.
+//! started again, and every key is compared. Exit code 1 means that something was lost. Then the
+//! expected and the found value are printed, with the traces, and the data directory is kept.
 
 #![allow(
     clippy::unwrap_used,

@@ -82,6 +82,7 @@ fn run(seed: u64, lines: usize) -> (u64, Vec<String>, u64) {
     (sim.trace_hash(), sim.trace_lines(), sim.trace_events())
 }
 
+// shows: ENV-2
 #[test]
 fn equal_seeds_give_equal_traces_and_other_seeds_do_not() {
     let mut hashes = Vec::new();

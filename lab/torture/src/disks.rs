@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 /// Room that a full disk still has: less than the header of a frame and its first bytes.
 const LEFT: u64 = 4 << 10;
-/// The kernel refuses a size below what is used, and a server goes on writing while that is
-/// measured: each attempt leaves twice as much for it to fill, this often.
+/// Attempts to fill a disk. The kernel refuses a size below the used one, and a server goes on
+/// writing while that is measured. So each attempt leaves twice as much for it to fill.
 const FILL_ATTEMPTS: u32 = 13;
 
 /// The mounted disks of all servers.
@@ -45,8 +45,8 @@ impl Disks {
         Ok(this)
     }
 
-    /// Makes the disk of a server full, by taking away what it does not use yet, or nearly so if
-    /// the server writes fast: it is full a moment later.
+    /// Makes the disk of a server full, by taking away the part that it does not use yet. If the
+    /// server writes fast, the disk is nearly full, and full a moment later.
     ///
     /// # Errors
     /// What the kernel says, the last time.

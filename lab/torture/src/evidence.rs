@@ -1,7 +1,7 @@
 //! Where a run keeps what shows what happened: in a directory of the user's, or in a temporary one.
 //!
 //! TORT-6 (`report.rs`) is kept here: a temporary directory stays from the moment on at which
-//! something is to be shown, also when not all of it can be written.
+//! something is to be shown. It stays also when not all of that can be written.
 
 use super::lines;
 use super::report::Report;

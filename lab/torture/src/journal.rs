@@ -1,9 +1,9 @@
 //! What all clients of a torture share: the keys in use, and the history of everything they did.
 //!
 //! - TORT-2: an operation is in the history before its first byte is sent, and has its end there
-//!   after its answer came: the recorded times enclose the real ones.
+//!   after its answer came. So the recorded times enclose the real ones.
 //! - TORT-3: a key has at most [`OPERATIONS_MAX`] operations of clients at work, some more of those
-//!   that overlap with its end, and the last reads; then another key takes its place. So each
+//!   that overlap with its end, and the last reads. Then another key takes its place, so each
 //!   history stays short enough to be searched.
 
 use super::draw::Draw;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Keys in use at a time.
 const KEYS: usize = 32;
-/// Every so many keys are counters.
+/// One key of this many is a counter.
 const COUNTER_EVERY: usize = 4;
 /// One in so many counters counts bytes.
 const LENGTH_EVERY: usize = 2;

@@ -1,10 +1,14 @@
 //! `pluvio torture`: a cluster of real processes under faults, with clients whose complete history
 //! is checked.
 //!
-//! `docs/torture.md` tells what is done, recorded and checked. The parts: `faults` (the schedule),
-//! `nemesis` (does it, to processes, `links` and `disks`), `native` and `redis` (clients),
-//! `journal` (what they did), `report` (the judgement), `evidence` (where it is kept), `lines`
-//! (histories as files).
+//! `docs/torture.md` tells what is done, recorded and checked. The parts:
+//! - `faults`: the schedule;
+//! - `nemesis`: does it, to processes, `links` and `disks`;
+//! - `native` and `redis`: clients;
+//! - `journal`: their operations;
+//! - `report`: the judgement;
+//! - `evidence`: where it is kept;
+//! - `lines`: histories as files.
 
 use clap::Args;
 use disks::Disks;
@@ -48,7 +52,6 @@ mod native;
 mod nemesis;
 mod redis;
 mod report;
-mod resp;
 
 /// The table of all keys: database 0 of the Redis port, so that both kinds of clients meet.
 const TABLE: &str = "redis:0";
@@ -93,7 +96,7 @@ pub struct Torture {
     /// Kinds of faults: all, none, or a list with commas
     #[arg(long, value_name = "LIST", default_value_t = Faults::all())]
     faults: Faults,
-    /// Keep data, traces, history, faults and report in this directory, which must be empty or new
+    /// Keep data, traces, history, faults and report in this directory, which must be empty or new.
     /// [default: a temporary directory, kept only when something does not hold or the run ends
     /// early]
     #[arg(long, value_name = "DIR")]
@@ -118,7 +121,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 
 /// A run that was arranged.
 struct Run {
-    /// What is asked for, without faults that are not possible here.
+    /// The wanted torture, without faults that are not possible here.
     torture: Torture,
     seed: u64,
     /// Where the processes keep data and traces.
@@ -155,9 +158,8 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Arranges everything, lets `torment` do its work, and judges what came of it. What `torment`
-/// fails with leaves no evidence but what it names: that there is no cluster, or that somebody
-/// stopped it.
+/// Arranges everything, lets `torment` do its work, and judges the outcome. An error of `torment`
+/// leaves no evidence but its text: that there is no cluster, or that somebody stopped it.
 fn run_with(
     global: &Global,
     torture: &Torture,
@@ -253,8 +255,8 @@ fn fresh_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() >> 40
 }
 
-/// Starts a cluster, torments it, heals it, and reads everything, twice. What ends that early, once
-/// there is a cluster, is in the report, beside everything that happened until then.
+/// Starts a cluster, torments it, heals it, and reads everything, twice. If the run ends early once
+/// there is a cluster, its cause is in the report, beside everything that happened until then.
 ///
 /// # Errors
 /// There is no cluster.
@@ -320,8 +322,8 @@ async fn torment(
     Ok((report, pages.history))
 }
 
-/// All that is done to a cluster, one after the other. What came of it until then is in `journal`,
-/// `nemesis` and `report`, also when it fails.
+/// All that is done to a cluster, one step after the other. The results until then are in
+/// `journal`, `nemesis` and `report`, also when it fails.
 async fn phases(
     env: &Env,
     run: &Run,

@@ -7,12 +7,12 @@
 //!                                                └── 198.18.N.4  server 1 …
 //! ```
 //!
-//! A way is cut by telling the sender a wrong hardware address for the receiver: what it sends is
+//! A way is cut by telling the sender a wrong hardware address for the receiver. Its packets are
 //! lost without a word, as on a line that broke, and the other direction still works. The addresses
 //! are those that are set aside for tests of network devices (RFC 2544).
 //!
 //! - LINK-1: everything made here is named after this process, and removed when [`Links`] is
-//!   dropped. What a process that was killed has left is removed by the next one.
+//!   dropped. The next process removes the remains of one that was killed.
 
 use pluvio_console::failure::Failure;
 use pluvio_console::output::say;
@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 
 /// Nobody has this address: it is one that everybody may choose for himself.
 const NOWHERE: &str = "02:00:00:00:00:fe";
-/// What namespaces are called, before the id of the process that made them.
+/// The names of namespaces, before the id of the process that made them.
 const NAMES: &str = "pluvio-torture";
 
 /// Somebody who sends and receives.
@@ -41,7 +41,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Makes a network for so many processes.
+    /// Makes a network for this many processes.
     ///
     /// # Errors
     /// Why this machine does not allow it.
@@ -214,7 +214,7 @@ fn owner(name: &str) -> Option<u32> {
     rest.split_once('-')?.0.parse().ok()
 }
 
-/// Runs `ip`; what it said when it failed.
+/// Runs `ip`; gives its message when it failed.
 fn ip(arguments: &[&str]) -> Result<(), String> {
     let output = Command::new("ip")
         .args(arguments)

@@ -1,9 +1,9 @@
 //! Does to the processes what the schedule says, and keeps the cluster within what it promises to
 //! survive.
 //!
-//! - TORT-4: at most R - 1 servers are away at a time (killed, stopped, cut off, with a full disk,
-//!   or not back yet), and every server comes back on its own data. So nothing that was
-//!   acknowledged may be lost, and nothing is forgiven.
+//! - TORT-4: at most R - 1 servers are away at a time, and every server comes back on its own data.
+//!   A server is away while it is killed, stopped, cut off, has a full disk, or is not back yet. So
+//!   nothing that was acknowledged may be lost, and nothing is forgiven.
 //! - TORT-5: whatever ended is started again, whether a fault ended it or the cluster expelled it.
 //!   An end that neither explains is a violation.
 
@@ -29,7 +29,7 @@ use std::time::Duration;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How long one question to the cluster may take.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
-/// What a server says that was declared dead while it was silent, when it ends.
+/// The last words of a server that was declared dead while it was silent.
 const EXPELLED: &str = "no member of the cluster any more";
 
 /// Something that happened to the cluster.
@@ -41,7 +41,7 @@ pub struct Event {
     pub text: String,
 }
 
-/// What can be done to processes from outside, as far as this machine allows it.
+/// The means to act on processes from outside, as far as this machine allows it.
 pub struct Machine {
     /// Ways that can be cut.
     pub links: Option<Links>,
@@ -248,8 +248,8 @@ impl Nemesis {
             }
         }
         if let Some(recovery) = status.recoveries.iter().find(|recovery| !recovery.done) {
-            let (crashed, phase) = (recovery.crashed, &recovery.phase);
-            return Some(format!("server {crashed} is being recovered: {phase}"));
+            let (crashed, stage) = (recovery.crashed, &recovery.stage);
+            return Some(format!("server {crashed} is being recovered: {stage}"));
         }
         let mut tablets = status.tables.iter().flat_map(|table| &table.tablets);
         tablets

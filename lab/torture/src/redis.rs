@@ -1,12 +1,12 @@
 //! Clients that use the Redis port of any server, in pipelines, over connections that break.
 //!
-//! What was not answered has an unknown outcome, except for what was never sent.
+//! A command without an answer has an unknown outcome, except for one that was never sent.
 
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
 use super::native::{addend, appendix, appends, length, new_value, replaced};
-use super::resp::{Connection, Reply, command};
 use pluvio_env::{Clock, timeout};
+use pluvio_load::resp::{Connection, Reply, command};
 use pluvio_sim::cluster::values;
 use pluvio_sim::history::{Action, Begun, Condition, Content, KeyKind, Outcome, Plain, WHOLE};
 use std::sync::Arc;
@@ -125,14 +125,15 @@ impl Redis {
             .await
             .is_ok_and(|result| result.is_ok());
         for Sent { kind, begun } in sent {
-            let mut reply = None;
+            let mut outcome = None;
             if is_whole {
-                let waited = timeout(&*clock, self.patience, connection.reply()).await;
-                reply = waited.ok().and_then(Result::ok);
-                is_whole = reply.is_some();
+                let reply = connection.reply(|reply| self.outcome(kind, reply));
+                let waited = timeout(&*clock, self.patience, reply).await;
+                outcome = waited.ok().and_then(Result::ok);
+                is_whole = outcome.is_some();
             }
-            let outcome = match reply {
-                Some(reply) => self.outcome(kind, reply),
+            let outcome = match outcome {
+                Some(outcome) => outcome,
                 None => {
                     self.journal.error("redis: no reply".to_owned());
                     Outcome::Unknown
@@ -216,18 +217,18 @@ impl Redis {
         Sent { kind, begun }
     }
 
-    fn outcome(&self, kind: Kind, reply: Reply) -> Outcome {
+    fn outcome(&self, kind: Kind, reply: Reply<'_>) -> Outcome {
         let plain = match (kind, reply) {
             (Kind::Get, Reply::Nil) => return Outcome::Missing,
-            (Kind::Get, Reply::Value(value)) => Plain::Found {
+            (Kind::Get, Reply::Bulk(value)) => Plain::Found {
                 content: values::content(&value),
             },
-            (Kind::Set, Reply::Text(text)) if text == "OK" => Plain::Wrote,
+            (Kind::Set, Reply::Simple(text)) if text == "OK" => Plain::Wrote,
             (Kind::SetNew, Reply::Integer(1)) => Plain::Wrote,
             (Kind::SetNew, Reply::Integer(0)) => Plain::Refused,
             (Kind::SetGet | Kind::GetSet, Reply::Nil) => return replaced(None),
-            (Kind::SetGet | Kind::GetSet | Kind::GetDelete, Reply::Value(value)) => {
-                return replaced(Some(value));
+            (Kind::SetGet | Kind::GetSet | Kind::GetDelete, Reply::Bulk(value)) => {
+                return replaced(Some(value.into_owned().into()));
             }
             (Kind::Delete, Reply::Integer(0)) | (Kind::GetDelete, Reply::Nil) => {
                 return Outcome::Deleted { version: 0 };
@@ -236,7 +237,7 @@ impl Redis {
             (Kind::Add, Reply::Integer(sum)) => Plain::Added {
                 sum: sum.saturating_mul(WHOLE),
             },
-            (Kind::AddDecimal, Reply::Value(text)) => match values::content(&text) {
+            (Kind::AddDecimal, Reply::Bulk(text)) => match values::content(&text) {
                 Content::Number(sum) => Plain::Added { sum },
                 other => {
                     self.journal.wrong(format!("INCRBYFLOAT gave {other}"));

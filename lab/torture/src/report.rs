@@ -1,9 +1,9 @@
 //! What came of a torture: judged, told, and kept as evidence.
 //!
 //! - TORT-6: whatever does not hold, and whatever ends a run early once its cluster has started,
-//!   ends in exit code 1, and then the history, the faults, the report and the traces of all
-//!   processes are on the disk, and the last line says where. Only whoever stops a run by a signal
-//!   gets nothing.
+//!   ends in exit code 1. Then the history, the faults, the report and the traces of all processes
+//!   are on the disk, and the last line says where. Only a run that is stopped by a signal leaves
+//!   nothing.
 
 use super::faults::{Fault, Faults};
 use super::journal::Counts;

@@ -220,6 +220,7 @@ impl Image {
                 outcome: Outcome::Written {
                     version: object.version,
                     replaced: tombstone.version,
+                    output: pluvio_mutation::Output::Nothing,
                 },
             };
             image.push(&[

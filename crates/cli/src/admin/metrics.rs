@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A label's name and value.
@@ -55,11 +56,16 @@ pub struct Metrics(Vec<Metric>);
 impl Metrics {
     /// A number that goes up and down.
     fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.gauges(name, help, vec![(Vec::new(), value)]);
+    }
+
+    /// A number that goes up and down for each of a bounded set of labels.
+    fn gauges(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, u64)>) {
         self.0.push(Metric {
             name: name.to_owned(),
             help: help.to_owned(),
             grows: false,
-            samples: vec![(Vec::new(), value)],
+            samples,
         });
     }
 
@@ -217,7 +223,7 @@ impl Metrics {
         );
     }
 
-    /// What the whole cluster has, as its coordinator sees it.
+    /// The whole cluster, as its coordinator sees it.
     pub fn cluster(&mut self, status: &ClusterStatus) {
         let servers = |state| {
             status
@@ -257,11 +263,22 @@ impl Metrics {
             "Tablets whose owner has not confirmed them.",
             tablets(TabletState::Assigning),
         );
-        let under_way = status.recoveries.iter().filter(|r| !r.done).count();
+        let mut stages: BTreeMap<&str, u64> = BTreeMap::new();
+        for recovery in status.recoveries.iter().filter(|r| !r.done) {
+            *stages.entry(recovery.stage.name()).or_default() += 1;
+        }
         self.gauge(
             "cluster_recoveries_under_way",
             "Recoveries under way.",
-            under_way as u64,
+            stages.values().sum(),
+        );
+        let stages = stages.into_iter();
+        self.gauges(
+            "cluster_recoveries_in_stage",
+            "Recoveries under way, by stage.",
+            stages
+                .map(|(stage, count)| (vec![("stage", stage.to_owned())], count))
+                .collect(),
         );
         let under_way = status.migrations.iter().filter(|m| !m.done).count();
         self.gauge(

@@ -1,8 +1,9 @@
 //! HTTP for operators, on the admin port of every process: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else:
-//!   at most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`]. Those that ask
-//!   nothing, or never finish asking, give their places to others after [`QUIET_LIMIT`].
+//! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else.
+//!   There are at most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`].
+//!   Those that ask nothing, or never finish asking, give their places to others after
+//!   [`QUIET_LIMIT`].
 
 mod listener;
 pub mod metrics;

@@ -113,7 +113,7 @@ struct Whom {
         conflicts_with = "native"
     )]
     redis: Vec<String>,
-    /// After writes over the Redis protocol, wait until so many replicas have them (WAIT N)
+    /// After writes over the Redis protocol, wait until N replicas have them (WAIT N)
     #[arg(
         long,
         value_name = "N",

@@ -1,7 +1,9 @@
 //! `pluvio demo`: what Pluvio is for, shown in real processes.
 //!
-//! A cluster of its own is started; a data set is imported and read back; one server is
-//! killed while clients write and read; the recovery is shown; everything is verified.
+//! 1. A cluster of its own is started.
+//! 2. A data set is imported and read back.
+//! 3. One server is killed while clients write and read, and the recovery is shown.
+//! 4. Everything is verified.
 
 use crate::ingest::records::{Format, Record, read};
 use crate::ingest::write::{Options, write_all};
@@ -71,7 +73,7 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
     result
 }
 
-/// What is told step by step to people, and at the end to programs.
+/// The story of a demo: told step by step to people, and at the end to programs.
 struct Story {
     json: bool,
     facts: Map<String, Value>,
@@ -345,7 +347,7 @@ async fn recovered(
             if one.done {
                 return Ok(one.clone());
             }
-            progress.set_message(format!("server {victim}: {}", one.phase));
+            progress.set_message(format!("server {victim}: {}", one.stage));
         }
         if env.clock.now().since(start) > RECOVERY_LIMIT {
             return Err(Failure::new(format!(

@@ -2,8 +2,8 @@
 //! reads back.
 //!
 //! A line is `{"key":…,"value":…}`; a part that is not UTF-8 stands in base64 as `key_base64` or
-//! `value_base64`. A file appears under its name only when it is complete; pipes and devices are
-//! written to as they are, for a rename would put a file in their place.
+//! `value_base64`. A file appears under its name when it is complete. Pipes and devices are written
+//! to as they are: a rename would put a file in their place.
 
 use crate::cmd::objects::put_bytes;
 use clap::Args;

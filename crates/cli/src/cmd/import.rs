@@ -57,7 +57,7 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
         input
     };
     let mut records = read(input, import.format, import.key.clone()).peekable();
-    // What ends at once, such as one with a wrong --key, leaves no table.
+    // An import that fails at once, such as one with a wrong --key, leaves no table.
     if let Some(Err(bad)) = records.peek()
         && let Some(failure) = end(bad, import.skip_bad)
     {

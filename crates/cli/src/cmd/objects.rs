@@ -1,7 +1,7 @@
 //! `pluvio get`, `put`, `delete`, `incr`: one object.
 //!
-//! Keys and values are bytes as the shell gives them; what the shell cannot give comes as
-//! hexadecimal digits or through standard input.
+//! Keys and values are bytes as the shell gives them; other bytes come as hexadecimal digits or
+//! through standard input.
 
 use crate::args::Place;
 use base64::Engine as _;

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub struct Scan {
     /// The table
     table: String,
-    /// Stop after so many objects
+    /// Stop after this many objects
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Only keys that begin so. All keys are looked at: tables are ordered by hash

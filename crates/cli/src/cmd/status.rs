@@ -83,10 +83,18 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "server_list_version": status.list.version,
         "servers": servers,
         "tables": tables,
-        "recoveries": status.recoveries,
+        "recoveries": status.recoveries.iter().map(recovery_json).collect::<Vec<_>>(),
         "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
         "metadata_trouble": status.metadata_trouble,
     })
+}
+
+/// A recovery as JSON: its stage once as a name, for programs, and once as text.
+fn recovery_json(recovery: &RecoveryStatus) -> Value {
+    let mut json = json!(recovery);
+    json["stage"] = recovery.stage.name().into();
+    json["phase"] = recovery.stage.to_string().into();
+    json
 }
 
 fn as_text(status: &ClusterStatus) -> String {
@@ -180,7 +188,7 @@ fn tables_text(status: &ClusterStatus) -> String {
 fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
     let heads = [
         "recovery of",
-        "phase",
+        "stage",
         "time",
         "tablets",
         "objects",
@@ -194,7 +202,7 @@ fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
         let rate = one.bytes as f64 / 1e6 / took.as_secs_f64().max(1e-3);
         text.add_row([
             format!("server {}", one.crashed),
-            one.phase.clone(),
+            one.stage.to_string(),
             time(took),
             one.tablets.to_string(),
             count(one.objects),

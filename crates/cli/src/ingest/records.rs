@@ -240,7 +240,7 @@ fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
     })
 }
 
-/// What of a CSV file went through the hands of [`Watched`].
+/// The bytes of a CSV file that went through the hands of [`Watched`].
 #[derive(Default)]
 struct Seen {
     /// Bytes since the latest record began.
@@ -254,7 +254,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The line of the record that begins at this byte, or behind the line ends that are there: the
+    /// The line of the record that begins at this byte, or behind the line ends at this byte. The
     /// CSV reader leaves the line feed of a carriage return, and blank lines, to the next record.
     /// Bytes must come in ascending order.
     fn line_at(&mut self, mut byte: u64) -> u64 {

@@ -3,7 +3,7 @@
 //! One blocking thread reads records and deals them out by key; each worker writes its batches one
 //! after the other.
 //!
-//! - ING-1: records of one key are written in the order of the input, so the last one wins: a key
+//! - ING-1: records of one key are written in the order of the input, so the last one wins. A key
 //!   always goes to the same worker, and a batch holds a key once.
 //! - ING-2: memory is bounded: each worker has one batch in the making, [`QUEUED`] waiting, one
 //!   under way; a batch has [`BATCH_RECORDS`] records or [`BATCH_BYTES`].
@@ -112,8 +112,8 @@ impl Shared {
 /// Writes all records into `table`. `seen` is told about every record read.
 ///
 /// # Errors
-/// A bad record, unless they are to be skipped; a write that the cluster could not do. What was
-/// written before stays; the message says how much.
+/// A bad record, unless they are to be skipped; a write that the cluster could not do. Earlier
+/// writes stay; the message counts them.
 pub async fn write_all(
     session: &Session,
     table: &Table,

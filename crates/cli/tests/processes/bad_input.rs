@@ -162,7 +162,7 @@ impl Strangers<'_> {
         }
     }
 
-    /// The processes are those of before.
+    /// The processes are still the same.
     #[track_caller]
     fn assert_all_live(&self) {
         let data = self.cluster.data().display().to_string();
@@ -193,7 +193,7 @@ fn recoveries(status: &Value) -> (usize, usize) {
     (done, all.len())
 }
 
-/// Waits until the coordinator knows of so many crashes.
+/// Waits until the coordinator knows of this many crashes.
 fn wait_for_crashes(cluster: &Cluster, count: usize) {
     wait_for("the crashes to be known", || {
         let status = cluster.status();

@@ -130,7 +130,7 @@ pub fn say(address: &str, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The processes are those of before, and answer.
+/// The processes are still the same, and answer.
 #[track_caller]
 fn assert_unharmed(cluster: &Cluster, after: &str) {
     let data = cluster.data().display().to_string();
@@ -281,8 +281,8 @@ fn what_redis_answers(cluster: &Cluster) {
     }
 }
 
-/// Admin ports take a bounded number of connections; who comes then waits for a place, and gets it
-/// from those that ask nothing.
+/// Admin ports take a bounded number of connections. A newcomer waits for a place, and gets it from
+/// those that ask nothing.
 fn admin_ports_at_their_bound(cluster: &Cluster) {
     /// What `docs/operations.md` says.
     const MOST: usize = 64;
@@ -327,7 +327,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Not every machine lets a process have so many.
+/// Some machines let a process have fewer files.
 mod needs_many_files {
     use super::*;
 
@@ -381,7 +381,7 @@ mod needs_many_files {
         wait_for("a place", || {
             let mut again = Resp::connect(&address);
             match again.try_call(&["GET", "visits"]) {
-                Ok(Reply::Bulk(n)) if n == MOST.to_string().as_bytes() => Ok(()),
+                Ok(reply) if reply == Reply::bulk(MOST.to_string()) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         });

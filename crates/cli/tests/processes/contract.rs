@@ -239,7 +239,7 @@ fn objects(cluster: &Cluster) {
     let got = run(&["get", "things", "00FF0A", "--key-hex", "--json"]).json();
     assert_eq!(got["key_base64"], "AP8K");
     run(&["get", "things", "0", "--key-hex"]).fails(2, &["--key-hex"]);
-    // Deleting, also what is not there.
+    // Deleting, also an object that does not exist.
     let deleted = run(&["delete", "things", "a", "--json"]).json();
     assert_eq!(deleted["deleted"], true);
     run(&["delete", "things", "a"]).ok();
@@ -397,7 +397,7 @@ fn a_redis_port_that_was_free_is_told(cluster: &Cluster) {
     let Reply::Bulk(info) = info else {
         panic!("{info:?}");
     };
-    let info = String::from_utf8(info).unwrap();
+    let info = String::from_utf8(info.into_owned()).unwrap();
     assert!(info.contains(&format!("tcp_port:{port}\r\n")), "{info}");
     let config = redis.call(&["CONFIG", "GET", "port"]);
     let expected = [Reply::bulk("port"), Reply::bulk(port)];

@@ -1,4 +1,4 @@
-//! Several coordinators on one store, as processes: the leader dies by `kill -9` or stands still,
+//! Several coordinators on one store, as processes. The leader dies by `kill -9` or stands still,
 //! under load, and the cluster hears of a delay at most.
 
 use crate::support::cluster::{Cluster, Turn};
@@ -189,7 +189,7 @@ fn a_store_comes_and_goes(mut server: MetadataServer) {
     let mut redis = cluster.connect(0);
     assert!(redis.call(&["SET", "k", "1"]).is_ok());
     server.kill();
-    // What is served is served on, and what would change the cluster waits and says why.
+    // Reads and writes go on, and changes of the cluster wait and say why.
     assert!(redis.call(&["SET", "k", "2"]).is_ok());
     let create = |limit: &str, name: &str| {
         let arguments = ["--timeout", limit, "table", "create", name];

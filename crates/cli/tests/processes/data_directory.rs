@@ -211,8 +211,8 @@ fn of_another_role(cluster: &Cluster, place: &Path) {
     assert_eq!(files_below(place), before, "nothing was written");
 }
 
-/// What is no file of metadata begins no new cluster; where there is none, one is begun, also when
-/// that was interrupted before.
+/// A file of anything but metadata begins no cluster. A missing file begins one, also when an
+/// earlier beginning was interrupted.
 fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
     type Make = fn(&Path);
     let words: [(&str, Make, &str); 3] = [
@@ -285,7 +285,7 @@ fn ports_in_use(cluster: &Cluster, data: &Path) {
     }
 }
 
-/// What the cluster is told as the address of a process has to be one.
+/// The cluster takes only an address for the address of a process.
 fn addresses_that_nobody_reaches(cluster: &Cluster, data: &Path) {
     let words = ["error: ", "the others reach"];
     for all in ["0.0.0.0:0", "[::]:0"] {
@@ -310,6 +310,10 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
             "min-replicas",
         ),
         (&["--replicas", "2", "--min-replicas", "0"], "min-replicas"),
+        (
+            &["--replicas", "2", "--update", "in-place"],
+            "update in-place needs replicas 0, not 2",
+        ),
         (
             &["--memory", "0"],
             "--memory 0B: cannot set up the log memory",

@@ -1,4 +1,4 @@
-//! What the README and the guide tell a new user to type, typed.
+//! The commands that the README and the guide tell a new user to type, typed.
 
 use crate::support::Setup;
 use crate::support::cluster::Cluster;

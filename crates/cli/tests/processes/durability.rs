@@ -48,7 +48,7 @@ fn compare_all(cluster: &Cluster, journals: &mut [Journal], redis: &[String]) {
     }
 }
 
-/// Who lost their server see broken connections; nobody sees more than a delay.
+/// Clients of a lost server see broken connections; nobody sees more than a delay.
 #[track_caller]
 fn assert_masked(journals: &[Journal]) {
     for journal in journals {
@@ -122,8 +122,8 @@ fn two_servers_killed_at_once_lose_nothing_with_three_replicas() {
     compare_all(&cluster, &mut journals, &redis);
 }
 
-/// What `synced` has over `buffered` only a loss of power shows, which the simulator has; here it
-/// must do all that `buffered` does.
+/// Only a loss of power, which the simulator has, shows the difference between `synced` and
+/// `buffered`. Here `synced` must do all that `buffered` does.
 #[test]
 fn nothing_acknowledged_is_lost_with_synced_writes() {
     let seed = Random::seed();

@@ -17,7 +17,7 @@ fn fill(cluster: &Cluster, prefix: &str) -> (usize, String) {
     let mut redis = cluster.connect(0);
     for n in 0..10_000 {
         match redis.call(&["SET".to_owned(), format!("{prefix}{n}"), large(n)]) {
-            Reply::Error(text) => return (n, text),
+            Reply::Error(text) => return (n, text.into_owned()),
             reply => assert!(reply.is_ok(), "{reply:?}"),
         }
     }
@@ -133,7 +133,7 @@ impl Mixed {
                 .collect();
             for (&key, found) in some.iter().zip(redis.pipeline(&gets)) {
                 let expected = Self::value(key, self.written[key]);
-                assert!(found == Reply::Bulk(expected), "{key} has another value");
+                assert!(found == Reply::bulk(expected), "{key} has another value");
             }
         }
     }
@@ -170,8 +170,8 @@ fn with_80_percent_live_overwriting_goes_on_without_an_error() {
         let some: Vec<usize> = some.collect();
         objects.write(&mut redis, &some);
     }
-    // Sizes go with versions, so the share that lives wanders about; what is counted is what is
-    // there, and its headers.
+    // Sizes go with versions, so the live share wanders about. The live bytes with their headers
+    // are counted.
     let live = sum(&cluster.status(), "memory_live");
     let there = objects.value_bytes();
     assert!(
@@ -186,14 +186,14 @@ fn with_80_percent_live_overwriting_goes_on_without_an_error() {
     let freed = http::metric(admin, "pluvio_cleaner_freed_bytes_total");
     assert!(freed > memory, "{freed} bytes were freed");
     objects.assert_there(&mut redis);
-    // What cleaning has moved and dropped comes back as it should.
+    // Objects that cleaning has moved or dropped come back as they should.
     cluster.kill_all();
     cluster.restart();
     objects.assert_there(&mut cluster.connect(0));
 }
 
-/// Clients that are connected and do nothing take up files; what a server needs for replicas is not
-/// theirs.
+/// Clients that are connected and do nothing take up files; a server keeps the files that it needs
+/// for replicas.
 #[test]
 fn connections_that_use_up_the_files_stop_no_writes() {
     /// More than a server of so few files takes.
@@ -265,7 +265,7 @@ fn processes_that_cannot_write_their_traces_go_on() {
     let ready = dev.ready();
     let redis = |server: usize| ready["servers"][server]["redis"].as_str().unwrap();
     assert!(Resp::connect(redis(0)).call(&["SET", "k", "v"]).is_ok());
-    // What happens now is told by all that are left.
+    // All that are left tell of this failure.
     let dead = ready["servers"][0]["pid"].as_u64().unwrap();
     signal(u32::try_from(dead).unwrap(), Signal::KILL);
     let mut left = Resp::connect(redis(1));
@@ -369,7 +369,7 @@ mod needs_small_disk {
         }
         disk.fill();
         cluster.kill(1);
-        // What it needs to start it has kept, also for the next time.
+        // It has kept the files that it needs to start, also for the next time.
         for _ in 0..2 {
             let mut again = start_again(&cluster, 2, "2", "1");
             assert_there(&cluster, "k", 0, 20);

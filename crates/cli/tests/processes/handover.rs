@@ -26,7 +26,7 @@ fn without_the_laboratory_its_commands_say_how_to_get_it() {
             ],
         );
     }
-    // What needs no other program does not ask for one.
+    // A page of help is there without the other program.
     let page = run(command_through(&alone).args(["bench", "--help"]), b"");
     assert!(page.ok().text().contains("(by pluvio-lab"));
 }

@@ -1,7 +1,7 @@
 //! The leader is killed by `kill -9` at chosen writes of every operation, under load, on real
-//! stores: the process that stores a change dies before the store has it, or after, before it hears
-//! so. The simulator does the same at every step (`every_step`); this is the same code in processes
-//! of its own. Each operation meets both deaths at its first write, in every run.
+//! stores. The process that stores a change dies before the store has it, or after, before it hears
+//! so. Each operation meets both deaths at its first write, in every run. The simulator does the
+//! same at every step (`every_step`); this is the same code in processes of its own.
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::gate::{Blow, Gate};
@@ -140,7 +140,7 @@ fn operations(cluster: &Cluster, round: usize) -> Vec<Operation<'_>> {
         assert_eq!(tablets(cluster, &own).unwrap()[0].1.to_string(), to);
     };
     let drop_it = move || {
-        // What a dead leader has dropped is not there any more.
+        // A table that a dead leader has dropped stays dropped.
         let output = table(&["drop", &again]);
         assert!(
             output.code == Some(0) || tablets(cluster, &again).is_none(),

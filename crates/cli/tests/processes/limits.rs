@@ -103,7 +103,7 @@ fn empty_ones(cluster: &Cluster) {
     assert_eq!((&got["key"], &got["value"]), (&"".into(), &"".into()));
     cluster.run(["put", "redis:0", "", "x"]).ok();
     assert_eq!(redis.call(&["GETDEL", ""]), Reply::bulk("x"));
-    assert_eq!(redis.call(&["GET", ""]), Reply::Nothing);
+    assert_eq!(redis.call(&["GET", ""]), Reply::Nil);
 }
 
 fn binary_ones(cluster: &Cluster) {

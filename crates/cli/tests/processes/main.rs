@@ -26,6 +26,7 @@ mod metadata;
 mod metadata_trouble;
 mod migrate;
 mod network_bench;
+mod older_formats;
 mod replication;
 mod stock_clients;
 mod support;

@@ -1,6 +1,6 @@
-//! The metadata stores outside of the process, against real servers: the promises of all stores,
-//! and what is told when a server is away or its place is somebody else's. What real servers say
-//! rarely is said by scripted ones.
+//! The metadata stores outside of the process, against real servers. They keep the promises of all
+//! stores, and say it when a server is away or its place is somebody else's. Scripted servers give
+//! the answers that real ones give rarely.
 
 use crate::support::cluster::Turn;
 use crate::support::gate::http_request;
@@ -111,7 +111,7 @@ fn is_a_metadata_store(kind: Kind) {
     let second = open(&server.place("/clusters/second"));
     second.conforms();
     first.has_kept();
-    // What was acknowledged is there when the server was killed, through old and new connections.
+    // Acknowledged changes are there after the server was killed, through old and new connections.
     server.kill();
     let away = first.get("t/2").unwrap_err().to_string();
     assert!(away.contains(&server.place("/clusters/first")), "{away}");
@@ -125,6 +125,7 @@ fn is_a_metadata_store(kind: Kind) {
     assert_eq!(first.create("after"), Ok(Outcome::Refused));
 }
 
+// shows: META-2
 #[test]
 fn a_server_that_is_not_there_is_named() {
     for scheme in ["etcd", "zookeeper"] {
@@ -181,6 +182,7 @@ fn a_token_from_before_a_change_of_users_or_roles_is_replaced() {
 mod needs_etcd {
     use super::*;
 
+    // shows: META-1
     #[test]
     fn etcd_is_a_metadata_store() {
         is_a_metadata_store(Kind::Etcd);
@@ -202,6 +204,7 @@ mod needs_etcd {
 mod needs_zookeeper {
     use super::*;
 
+    // shows: META-1
     #[test]
     fn zookeeper_is_a_metadata_store() {
         is_a_metadata_store(Kind::ZooKeeper);

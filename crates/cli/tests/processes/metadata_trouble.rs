@@ -1,7 +1,7 @@
 //! Metadata stores that are slow, stand still, take no changes, want a password, or hold another
-//! cluster's data, with real servers of etcd and ZooKeeper, and directories on disks that are full:
-//! what the cluster serves it serves on, `pluvio status` says what is wrong and what helps, and
-//! everything goes on by itself when the store does.
+//! cluster's data. The servers of etcd and ZooKeeper are real, and directories lie on disks that
+//! are full. The cluster goes on serving, and `pluvio status` says what is wrong and what helps.
+//! Everything goes on by itself when the store does.
 
 use crate::support::cluster::{Cluster, Turn};
 use crate::support::metadata::{Kind, MetadataServer};
@@ -119,7 +119,7 @@ fn login(directory: &tempfile::TempDir, password: &str) -> [String; 4] {
     ["--metadata-user", USER, "--metadata-password-file", &file].map(str::to_owned)
 }
 
-/// What a coordinator with the wrong password says at its end.
+/// The last words of a coordinator with the wrong password.
 fn refused(place: &str, password: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let mut command = command();
@@ -303,7 +303,7 @@ mod needs_zookeeper {
         let address = place.strip_prefix("zookeeper://").unwrap();
         let address = address.strip_suffix("/locked").unwrap();
         a_store_may_be_read_only_for_a_while(&place, &mut |may| set_right(address, may));
-        // Whoever has another password does not even see what is there.
+        // A coordinator with another password does not even see the data.
         refused(&place, "wrong");
     }
 }

@@ -84,7 +84,7 @@ fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
         (missing == 0).then_some(()).ok_or(missing.to_string())
     });
     assert_filled(&cluster, 1, 400);
-    // What was written meanwhile is on two disks now: any one may go.
+    // The writes of that time are on two disks now: any one may go.
     cluster.kill(1);
     cluster.wait_settled(2);
     assert_filled(&cluster, 0, 400);
@@ -167,12 +167,12 @@ fn without_replicas_nothing_is_on_disk_and_a_server_takes_its_objects_with_it() 
     cluster.kill(2);
     let status = cluster.wait_settled(2);
     assert_eq!(metric(&status, "pluvio_segments_under_replicated"), 0);
-    // What the others have is as it was; the rest is gone, and somebody said so.
+    // The objects on the others are as they were; the rest is gone, and somebody said so.
     let mut connection = cluster.connect(0);
     let (mut kept, mut lost) = (0, 0);
     for n in 0..200 {
         match connection.call(&["GET".to_owned(), format!("key{n}")]) {
-            Reply::Nothing => lost += 1,
+            Reply::Nil => lost += 1,
             found => {
                 assert_eq!(found, Reply::bulk(format!("value{n}")));
                 kept += 1;
@@ -190,7 +190,7 @@ fn without_replicas_nothing_is_on_disk_and_a_server_takes_its_objects_with_it() 
     cluster.restart();
     let mut connection = cluster.connect(1);
     assert_eq!(connection.call(&["DBSIZE"]), Reply::Integer(0));
-    assert_eq!(connection.call(&["GET", "key0"]), Reply::Nothing);
+    assert_eq!(connection.call(&["GET", "key0"]), Reply::Nil);
     fill(&cluster, 0, 0);
     assert_filled(&cluster, 2, 200);
 }

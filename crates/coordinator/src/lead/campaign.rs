@@ -12,10 +12,9 @@ use super::{
     CHALLENGE, Challenge, LEADER, LeaderRecord, STORE_LIMIT, STORE_RETRY, TAKEOVER, Tenure, decode,
     encode,
 };
-use crate::candidate::Standing;
-use crate::detect::{Sign, Suspicion, Verdict, who_is_there};
 use crate::state::{LoadError, State};
 use crate::store::{Change, Condition, MetadataStore, Outcome, StoreError};
+use crate::suspicion::{Sign, Suspicion, Verdict, who_is_there};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;
@@ -32,8 +31,8 @@ const SILENCE: Duration = Duration::from_millis(800);
 const PING_LIMIT: Duration = Duration::from_millis(200);
 /// How often the record is looked at after a challenge.
 const CHALLENGE_LOOK: Duration = Duration::from_millis(50);
-/// The pause after a challenge that was answered: a leader that this candidate cannot reach, but
-/// that reaches the store, is left in peace most of the time.
+/// The pause after a challenge that was answered. A leader that reaches the store, but not this
+/// candidate, is left in peace most of the time.
 const ANSWERED_PAUSE: Duration = Duration::from_secs(2);
 /// How long the store may take to say which servers there are; a takeover waits for it.
 const LOAD_LIMIT: Duration = Duration::from_millis(500);
@@ -42,7 +41,18 @@ const ASKED: usize = 8;
 /// How long a store is asked that has never answered yet: it may be starting as well.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
-/// Who stands for election.
+/// How a candidate stands while another one leads, or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outlook {
+    /// It does not know which coordinator leads: the store fails.
+    Looking,
+    /// The leader does not answer. It takes over, or hears from the leader, within seconds.
+    Deciding,
+    /// Another one leads, at this address.
+    Waiting(String),
+}
+
+/// A candidate that stands for election.
 pub(crate) struct Campaign {
     pub(crate) env: Env,
     pub(crate) store: Arc<dyn MetadataStore>,
@@ -71,15 +81,15 @@ pub(crate) enum CampaignError {
 
 impl Campaign {
     /// Waits until this candidate leads. `tell` hears how it stands meanwhile, `trouble` what is
-    /// wrong with the store; `seen` is the newest term that this process has seen a leader's record
-    /// of.
+    /// wrong with the store. `seen` is the newest term of which this process has seen a leader's
+    /// record.
     ///
     /// # Errors
     /// See [`CampaignError`].
     pub(crate) async fn run(
         &self,
         seen: &mut Option<u64>,
-        tell: impl Fn(Standing),
+        tell: impl Fn(Outlook),
         trouble: impl Fn(Option<&StoreError>),
     ) -> Result<Arc<Tenure>, CampaignError> {
         let clock = &self.env.clock;
@@ -107,7 +117,7 @@ impl Campaign {
                         reported = true;
                     }
                     trouble(Some(&error));
-                    tell(Standing::Looking);
+                    tell(Outlook::Looking);
                     clock.sleep(STORE_RETRY).await;
                 }
             }
@@ -122,7 +132,7 @@ impl Campaign {
     async fn round(
         &self,
         seen: &mut Option<u64>,
-        tell: &impl Fn(Standing),
+        tell: &impl Fn(Outlook),
     ) -> Result<Option<Arc<Tenure>>, Trouble> {
         let Some(found) = self.get(LEADER).await? else {
             if seen.is_some() {
@@ -144,12 +154,12 @@ impl Campaign {
         }
         let reaches_servers = match self.look_after(&record).await {
             Health::Leads => {
-                tell(Standing::Waiting(record.address));
+                tell(Outlook::Waiting(record.address));
                 self.env.clock.sleep(WATCH).await;
                 return Ok(None);
             }
             Health::LeadsNobody if !self.reaches_servers().await => {
-                tell(Standing::Waiting(record.address));
+                tell(Outlook::Waiting(record.address));
                 self.env.clock.sleep(ANSWERED_PAUSE).await;
                 return Ok(None);
             }
@@ -169,7 +179,7 @@ impl Campaign {
             }
         };
         self.check_cluster().await?;
-        tell(Standing::Deciding);
+        tell(Outlook::Deciding);
         if self.challenge(&found, reaches_servers).await? {
             pluvio_units::mark("coordinator-takes-over");
             return self.take_over(Some((found, record))).await;
@@ -180,7 +190,7 @@ impl Campaign {
         let now: LeaderRecord = decode(LEADER, &found)?;
         if now.candidate == record.candidate && !now.released {
             tracing::info!(leader = record.address, "it answered through the store");
-            tell(Standing::Waiting(record.address));
+            tell(Outlook::Waiting(record.address));
             self.env.clock.sleep(ANSWERED_PAUSE).await;
         }
         Ok(None)
@@ -201,7 +211,7 @@ impl Campaign {
             Ok(Ok(Some(found))) => Err(Trouble::Final(CampaignError::Another(found))),
             Ok(Ok(None)) => Err(Trouble::Final(CampaignError::Lost)),
             Ok(Err(LoadError::Store(error))) => Err(error.into()),
-            // Whoever reads the state says what is wrong with it.
+            // The part that reads the state says what is wrong with it.
             Ok(Err(LoadError::Format(_) | LoadError::Damaged(_))) => Ok(()),
             Err(_) => Err(StoreError(format!("does not answer within {STORE_LIMIT:?}")).into()),
         }
@@ -242,7 +252,7 @@ impl Campaign {
         }
     }
 
-    /// What a ping shows, and whether the leader says that it reaches servers.
+    /// The sign that a ping gives, and whether the leader says that it reaches servers.
     async fn ping(&self, record: &LeaderRecord) -> (Sign, bool) {
         let network = &*self.env.network;
         let to = Address::from(record.address.as_str());

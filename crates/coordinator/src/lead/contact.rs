@@ -1,7 +1,7 @@
 //! Whether a leader reaches the servers (LEAD-5): what its latest pings of servers chosen at random
 //! showed.
 
-use crate::detect::Sign;
+use crate::suspicion::Sign;
 use std::collections::VecDeque;
 
 /// Pings that are remembered. While servers are silent that is the last three to four seconds; a

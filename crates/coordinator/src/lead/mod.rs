@@ -1,43 +1,43 @@
 //! Which of several coordinators on one store leads, and why no other one can change anything
-//! (003 §9).
+//! [RAMCloud §9].
 //!
 //! ```text
 //! leader       LeaderRecord: term, candidate, address, number of the last batch
-//! challenge    Challenge: somebody doubts that the leader lives
+//! challenge    Challenge: a candidate doubts that the leader lives
 //! part/<n>     the n-th part of a batch that is too large for the store
 //! ```
 //!
 //! Invariants
 //! - LEAD-1: every batch is applied only if the leader's record is exactly the one that this leader
-//!   wrote last, and writes the next one, with a number one higher. So batches of one leader are
-//!   applied in order and once, however often and late they arrive; and nothing of a former leader
-//!   is applied once there is a new one.
-//! - LEAD-2: a leader answers and acts only for [`LEASE`] after it asked the store and found its
-//!   record there and no challenge that it has not answered, or after it began a batch that was
-//!   applied. An applied batch is an answer to every challenge before it. Nor does it answer once
-//!   it has begun to release its record: that may be stored long before it hears so.
+//!   wrote last. It writes the next record, with a number one higher. So batches of one leader are
+//!   applied in order and once, however often and late they arrive. Once there is a new leader,
+//!   nothing of the former one is applied.
+//! - LEAD-2: a leader answers and acts only for [`LEASE`] after one of two events. It asked the
+//!   store, and found its own record and no new challenge. Or it began a batch that was applied. An
+//!   applied batch answers every challenge before it. A leader that has begun to release its record
+//!   answers nothing: the release may be stored long before it hears so.
 //! - LEAD-3: a candidate takes over only with a record that has not changed for [`TAKEOVER`] after
 //!   its challenge was stored. `TAKEOVER` is longer than `LEASE`, so the former leader has stopped
 //!   by then.
-//! - LEAD-4: a batch larger than the store takes is stored in parts, and becomes valid with the one
-//!   record that says how many parts there are. Whoever leads next unpacks them first.
+//! - LEAD-4: a batch larger than the store takes is stored in parts. It becomes valid with the one
+//!   record that says how many parts there are. The next leader unpacks them first.
 //!
 //! - LEAD-5: a leader gives way only to a challenger that reaches more than half of the servers it
-//!   asked, and only if its own pings have reached a quarter of them at most. So nobody gives way
-//!   while nobody is better off, as when all servers are down, and two that are equally well off do
-//!   not take turns. See `contact`.
+//!   asked. Its own pings must have reached a quarter of them at most. So a leader stays while no
+//!   other candidate is better off, for example when all servers are down. Two that are equally
+//!   well off never take turns. See `contact`.
 //!
-//! A leader that is not challenged writes nothing: the lease costs two reads now and then. (Where
+//! A leader without a challenger only reads: the lease costs two reads now and then. (Where
 //! every renewal is a write, etcd keeps all of them until somebody compacts its history.) Safety
-//! needs no clocks but for LEAD-2 and LEAD-3, which compare spans of time on two of them.
+//! needs clocks for LEAD-2 and LEAD-3 alone, which compare spans of time on two of them.
 //!
-//! A store that is exclusive needs no lease: who has it open leads.
+//! A store that is exclusive needs no lease: the process that has it open leads.
 
 mod campaign;
 mod contact;
 mod tenure;
 
-pub(crate) use campaign::{Campaign, CampaignError};
+pub(crate) use campaign::{Campaign, CampaignError, Outlook};
 pub(crate) use tenure::{End, Tenure};
 
 use crate::store::{Change, StoreError};
@@ -63,7 +63,7 @@ pub(crate) const LEADER: &str = "leader";
 pub(crate) const CHALLENGE: &str = "challenge";
 pub(crate) const PARTS: &str = "part/";
 
-/// Who leads.
+/// The record of the coordinator that leads.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct LeaderRecord {
     /// Every takeover adds one.
@@ -74,7 +74,7 @@ pub(crate) struct LeaderRecord {
     pub(crate) address: String,
     /// Every batch adds one, over all terms.
     pub(crate) number: u64,
-    /// Parts of a large batch that is valid and not unpacked yet.
+    /// Parts of a large batch that is valid and still packed.
     pub(crate) parts: u32,
     /// It has ended in an orderly way: anybody may take over at once.
     pub(crate) released: bool,
@@ -93,12 +93,12 @@ impl LeaderRecord {
     }
 }
 
-/// Somebody doubts that the leader lives. Each one is different.
+/// A candidate doubts that the leader lives. Each challenge is different.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Challenge {
     candidate: u64,
     nonce: u64,
-    /// Whoever challenges reaches more than half of the servers that it asked (LEAD-5).
+    /// The challenger reaches more than half of the servers that it asked (LEAD-5).
     #[serde(default)]
     reaches_servers: bool,
 }

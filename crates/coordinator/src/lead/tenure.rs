@@ -1,4 +1,4 @@
-//! What a leader does to the store, and how it notices that it does not lead any more.
+//! A leader's work on the store, and how it notices that it leads no more.
 //!
 //! Locks: `chain` is held while a batch is stored, so batches follow each other. `seen` is for
 //! single steps.
@@ -215,7 +215,7 @@ impl Tenure {
             self.extend(asked);
             return Ok(());
         }
-        // Whoever challenged waits for another record.
+        // The challenger waits for another record.
         let mut chain = self.chain.lock().await;
         let gives_way = self.gives_way_to(challenge.as_ref());
         if gives_way {
@@ -239,8 +239,8 @@ impl Tenure {
         better_off && self.contact().is_lost()
     }
 
-    /// Whether the store has this tenure's record; ends the tenure otherwise. For those who have
-    /// read much, piece by piece.
+    /// Whether the store has this tenure's record; ends the tenure otherwise. For callers that
+    /// have read much, piece by piece.
     ///
     /// # Errors
     /// The store does not say.
@@ -250,8 +250,8 @@ impl Tenure {
         self.is_mine(found.as_ref(), number)
     }
 
-    /// Whether a record that was just read is one of this tenure, and not older than the one with
-    /// this number, which was stored before; ends the tenure otherwise.
+    /// Whether a record that was just read is one of this tenure, and at least as new as this
+    /// number, which was stored before. Ends the tenure otherwise.
     fn is_mine(&self, record: Option<&Bytes>, number: u64) -> Result<bool, StoreError> {
         let Some(bytes) = record else {
             let gone = "the leader's record is gone from the metadata store";
@@ -347,7 +347,7 @@ impl Tenure {
         }
         self.step(chain, Vec::new(), |record| record.parts = 0)
             .await?;
-        // Whoever dies here leaves parts that mean nothing and are removed by the next leader.
+        // A leader that dies here leaves parts that mean nothing; the next leader removes them.
         let gone = keys.into_iter().map(|key| Change::Delete { key });
         for part in split(gone.collect(), self.room()) {
             self.step(chain, part, |_| ()).await?;

@@ -150,7 +150,7 @@ async fn applies_only_if_the_condition_holds(store: &dyn MetadataStore) {
     assert_eq!(keys(store, "").await, ["t/2"]);
 }
 
-/// Each step of the contended key is won by one of those who try it at the same time.
+/// Each step of the contended key is won by one of those that try it at the same time.
 async fn lets_one_of_many_win(store: &dyn MetadataStore) {
     let key = "contended";
     let mut before = None;

@@ -2,9 +2,9 @@
 //!
 //! A [`MetadataStore`] is a small ordered map of names to bytes with atomic batches that are
 //! applied only if one key still has a given value. The coordinator is its only user; the interface
-//! asks for no more than ZooKeeper, etcd and an embedded database all have (003 §9). What makes
-//! several coordinators on one store safe is made of it in `lead`. [`conformance`] is the same test
-//! for all of them.
+//! asks for no more than ZooKeeper, etcd and an embedded database all have [RAMCloud §9]. What
+//! makes several coordinators on one store safe is made of it in `lead`. [`conformance`] is the
+//! same test for all of them.
 
 pub mod conformance;
 mod memory;

@@ -6,7 +6,7 @@
 //! waits for the device, and pings must be answered meanwhile.
 //!
 //! Invariants
-//! - REDB-1: after any error the file is closed, and opened again by whoever asks next. redb takes
+//! - REDB-1: after any error the file is closed, and opened again by the next request. redb takes
 //!   the newest commit then that is whole in the file, so a batch whose commit failed is there as a
 //!   whole or not at all, and an acknowledged one is there. Opening overwrites what the file has
 //!   already, so on most file systems it needs no room.

@@ -190,7 +190,7 @@ fn text(number: usize) -> Bytes {
 }
 
 /// Gives a store the batch with this number, from 0, as the coordinator does: each depends on the
-/// one before (LEAD-1). An error is no answer; whoever gives it again hears how it ended.
+/// one before (LEAD-1). An error is no answer; a caller that gives it again hears how it ended.
 async fn give(store: &RedbStore, number: usize) -> Result<(), StoreError> {
     let put = |key: String, value: Bytes| Change::Put { key, value };
     let batch = vec![

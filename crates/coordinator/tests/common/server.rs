@@ -178,7 +178,8 @@ impl Machine {
                 state.list = welcome.list;
             }
         }
-        // A zombie learns from pings that it is one (003 §7.11); here the coordinator answers them.
+        // A zombie learns from pings that it is one [RAMCloud §7.11]; here the coordinator answers
+        // them.
         let ping = Ping {
             from: welcome.server,
         };

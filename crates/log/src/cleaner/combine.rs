@@ -3,7 +3,7 @@
 
 use super::choose::{Barren, Fingerprint, Reach};
 use super::entries::{Dropped, Moved, Place, Scan, Source, Survivor, TableCache};
-use super::{CleanerPace, Goal, Shared, Stage};
+use super::{Goal, IDLE, Shared, Stage};
 use crate::append::{LogState, SIDE_HEADER_BYTES, SegmentWriter};
 use crate::durable::Durability;
 use crate::error::Corruption;
@@ -11,7 +11,7 @@ use crate::memory::Packing;
 use crate::segments::{Departure, OnDisk, Segment, compare_piece};
 use pluvio_format::Check;
 use pluvio_memory::SegletClass;
-use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
+use pluvio_units::{LogId, LogPosition, Pace, SEGLET_BYTES, SegmentId};
 use std::sync::Arc;
 
 /// The goal of a pass, and the logs among whose segments it was chosen.
@@ -233,7 +233,7 @@ impl Pass {
         mut self,
         shared: &Shared,
         barren: &mut Barren,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    ) -> Result<(Stage, Pace), Corruption> {
         let scanner = shared.scanner();
         let mut bytes = shared.options.slice_bytes;
         let (on_disk, log) = (&self.on_disk, self.log);
@@ -252,15 +252,11 @@ impl Pass {
         if self.victims.iter().all(Source::is_scanned) {
             return self.plan(shared, barren);
         }
-        Ok((Stage::Scan(self), CleanerPace::Again))
+        Ok((Stage::Scan(self), Pace::Again))
     }
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
-    fn plan(
-        mut self,
-        shared: &Shared,
-        barren: &mut Barren,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    fn plan(mut self, shared: &Shared, barren: &mut Barren) -> Result<(Stage, Pace), Corruption> {
         self.forget_gone();
         if self.victims.len() > 1 {
             // Equal seconds stay in the order of the segments, which is that of writing, because
@@ -274,7 +270,7 @@ impl Pass {
         let least = balance.least_gain(self.aim.goal);
         let mut is_refused = false;
         // With a segment that is known to be barren, the next choice is another one.
-        let mut pace = CleanerPace::Idle;
+        let mut pace = IDLE;
         let mut has_asked = false;
         while !self.victims.is_empty() {
             let layout = self.layout(capacity, shared.memory().packing());
@@ -293,7 +289,7 @@ impl Pass {
                 && balance.cleans_alone(self.aim.goal)
             {
                 last.set_barren();
-                pace = CleanerPace::Again;
+                pace = Pace::Again;
             }
             let is_useful = gains && fits;
             if is_useful && self.stock_up(shared, &layout) {
@@ -303,7 +299,7 @@ impl Pass {
                 shared.storage().seglets.expect_gain(self.gain);
                 self.starts = layout.starts;
                 self.moved_bytes.went = vec![0; self.victims.len()];
-                return Ok((Stage::Relocate(self), CleanerPace::Again));
+                return Ok((Stage::Relocate(self), Pace::Again));
             }
             is_refused |= is_useful;
             self.drop_fullest(capacity);
@@ -353,7 +349,7 @@ impl Pass {
     }
 
     /// Copies a slice; after the last entry, closes the survivors and notes what must be durable.
-    pub(super) fn relocate(mut self, shared: &Shared) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn relocate(mut self, shared: &Shared) -> Result<(Stage, Pace), Corruption> {
         let mover = shared.mover();
         let mut copied = 0;
         let guard = shared.space.pin();
@@ -384,7 +380,7 @@ impl Pass {
             LogState::call(&shared.space.heads.log(self.log).append_hook);
         }
         if self.moved < self.live.len() {
-            return Ok((Stage::Relocate(self), CleanerPace::Again));
+            return Ok((Stage::Relocate(self), Pace::Again));
         }
         self.close_survivor(shared);
         shared
@@ -404,7 +400,7 @@ impl Pass {
         );
         shared.lists.give_back(core::mem::take(&mut self.live));
         LogState::call(&shared.space.heads.log(self.log).append_hook);
-        Ok((Stage::AwaitDurable(self), CleanerPace::Again))
+        Ok((Stage::AwaitDurable(self), Pace::Again))
     }
 
     /// Sees to it that the writer is that of the planned survivor and has seglets for `len` bytes
@@ -472,19 +468,16 @@ impl Pass {
 
     /// Exchanges the segments, once everything needed is durable (CLEAN-2, CLEAN-3) and the
     /// survivors are right (CLEAN-10).
-    pub(super) fn await_durable(
-        mut self,
-        shared: &Shared,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn await_durable(mut self, shared: &Shared) -> Result<(Stage, Pace), Corruption> {
         let survivors_are_durable = || match shared.storage().options.durability {
             Durability::Volatile => true,
             Durability::Replicated => self.survivors.iter().all(|s| s.state().is_durable()),
         };
         if !survivors_are_durable() || !shared.are_durable(&self.await_positions) {
-            return Ok((Stage::AwaitDurable(self), CleanerPace::Idle));
+            return Ok((Stage::AwaitDurable(self), IDLE));
         }
         if self.compare_piece(shared)? {
-            return Ok((Stage::AwaitDurable(self), CleanerPace::Again));
+            return Ok((Stage::AwaitDurable(self), Pace::Again));
         }
         let freed = (self.seglets() - self.taken()) * SEGLET_BYTES;
         shared.add(|c| &c.passes, 1);
@@ -521,6 +514,6 @@ impl Pass {
             }
         }
         members.unpublished = true;
-        Ok((Stage::Choose, CleanerPace::Again))
+        Ok((Stage::Choose, Pace::Again))
     }
 }

@@ -7,14 +7,14 @@
 //! new ones (CLEAN-8).
 
 use super::entries::{Dropped, Place, Scan, Source, Survivor, TableCache};
-use super::{CleanerPace, Shared, Stage};
+use super::{IDLE, Shared, Stage};
 use crate::append::{SIDE_HEADER_BYTES, SegmentWriter};
 use crate::error::Corruption;
 use crate::memory::Packing;
 use crate::segments::{OnDisk, Retired, TombstoneTargets};
 use pluvio_format::Encoded;
 use pluvio_memory::SegletClass;
-use pluvio_units::{LogId, LogPosition, SEGLET_BYTES};
+use pluvio_units::{LogId, LogPosition, Pace, SEGLET_BYTES};
 use std::sync::Arc;
 
 /// Compactions that may wait to be durable while the next one runs. With one, a cleaner would idle
@@ -55,7 +55,7 @@ impl Compaction {
 
 impl Compaction {
     /// Reads a slice; after the last one, takes memory for what lives.
-    pub(super) fn scan(mut self, shared: &Shared) -> Result<(Stage, CleanerPace), Corruption> {
+    pub(super) fn scan(mut self, shared: &Shared) -> Result<(Stage, Pace), Corruption> {
         let on_disk = &self.on_disk;
         let scan = Scan {
             number: 0,
@@ -72,12 +72,12 @@ impl Compaction {
             &scan,
         )?;
         if !self.source.is_scanned() {
-            return Ok((Stage::CompactScan(self), CleanerPace::Again));
+            return Ok((Stage::CompactScan(self), Pace::Again));
         }
         self.plan(shared)
     }
 
-    fn plan(mut self, shared: &Shared) -> Result<(Stage, CleanerPace), Corruption> {
+    fn plan(mut self, shared: &Shared) -> Result<(Stage, Pace), Corruption> {
         let mut needed = seglets_for(&self.live, shared.memory().packing());
         if needed >= self.source.seglets.len() {
             let sources = core::slice::from_ref(&self.source);
@@ -106,11 +106,7 @@ impl Compaction {
             }
             source.segment.uses().end_pass();
             shared.lists.give_back(self.live);
-            let pace = if gain == 0 {
-                CleanerPace::Again
-            } else {
-                CleanerPace::Idle
-            };
+            let pace = if gain == 0 { Pace::Again } else { IDLE };
             return Ok((Stage::Choose, pace));
         };
         self.gain = gain;
@@ -128,7 +124,7 @@ impl Compaction {
         let header = Encoded::new(&header, false).expect("it was encoded before");
         writer.put(&header.parts());
         self.writer = Some(writer);
-        Ok((Stage::CompactCopy(self), CleanerPace::Again))
+        Ok((Stage::CompactCopy(self), Pace::Again))
     }
 
     /// Copies a slice; after the last entry, notes what must be durable.
@@ -136,7 +132,7 @@ impl Compaction {
         mut self,
         shared: &Shared,
         finished: &mut Finished,
-    ) -> Result<(Stage, CleanerPace), Corruption> {
+    ) -> Result<(Stage, Pace), Corruption> {
         let Self {
             live,
             tables,
@@ -161,12 +157,12 @@ impl Compaction {
         drop(guard);
         shared.add(|c| &c.bytes_compacted, copied as u64);
         if self.moved < self.live.len() {
-            return Ok((Stage::CompactCopy(self), CleanerPace::Again));
+            return Ok((Stage::CompactCopy(self), Pace::Again));
         }
         shared.lists.give_back(core::mem::take(&mut self.live));
         self.await_positions = shared.end_positions();
         finished.add(self, shared);
-        Ok((Stage::Choose, CleanerPace::Again))
+        Ok((Stage::Choose, Pace::Again))
     }
 
     fn exchange(self, shared: &Shared) {

@@ -52,11 +52,12 @@ use choose::{Barren, Choice, WASTE_PERCENT_MIN};
 use combine::Pass;
 use compact::{Compaction, Finished};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 use lists::Lists;
 use pages::{PagePolicy, PagesGivenBack};
 use pluvio_format::Completion;
 use pluvio_memory::PartIndex;
-use pluvio_units::{EntryRef, KeyHash, TableId};
+use pluvio_units::{EntryRef, KeyHash, Pace, TableId};
 use shared::Shared;
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -169,16 +170,9 @@ pub(super) enum Goal {
     Slots,
 }
 
-/// What the driver should do after a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum CleanerPace {
-    /// There is more to do: call again soon.
-    Again,
-    /// Nothing to do, or waiting for replicas or readers: call again after some milliseconds, or
-    /// when an append was refused, or after the durable hook.
-    Idle,
-}
+/// A step found nothing to do, or waits for replicas or readers. The pause is the time in which a
+/// full-speed writer fills a few seglets; a refused append and the durable hook may end it.
+const IDLE: Pace = Pace::After(Duration::from_millis(2));
 
 /// Where a pass stands.
 enum Stage {
@@ -264,7 +258,7 @@ impl Cleaner {
     ///
     /// # Errors
     /// [`Corruption`]: the process must stop.
-    pub fn step(&self, now_s: u32) -> Result<CleanerPace, Corruption> {
+    pub fn step(&self, now_s: u32) -> Result<Pace, Corruption> {
         self.step_from(self.next.fetch_add(1, Ordering::Relaxed), now_s)
     }
 
@@ -275,7 +269,7 @@ impl Cleaner {
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub fn step_as(&self, thread: u16, now_s: u32) -> Result<CleanerPace, Corruption> {
+    pub fn step_as(&self, thread: u16, now_s: u32) -> Result<Pace, Corruption> {
         if self.has_homes {
             self.step_from(usize::from(thread), now_s)
         } else {
@@ -283,11 +277,11 @@ impl Cleaner {
         }
     }
 
-    fn step_from(&self, first: usize, now_s: u32) -> Result<CleanerPace, Corruption> {
+    fn step_from(&self, first: usize, now_s: u32) -> Result<Pace, Corruption> {
         self.shared.storage().clock.follow(now_s);
-        let mut pace = CleanerPace::Idle;
+        let mut pace = IDLE;
         if self.shared.storage().reclaim() > 0 {
-            pace = CleanerPace::Again;
+            pace = Pace::Again;
         }
         for turn in 0..self.states.len() {
             let state = &self.states[first.wrapping_add(turn) % self.states.len()];
@@ -298,14 +292,14 @@ impl Cleaner {
                     panic!("a cleaner step panicked; its pass cannot go on")
                 }
             };
-            if self.step_one(&mut state)? == CleanerPace::Again {
-                return Ok(CleanerPace::Again);
+            if self.step_one(&mut state)? == Pace::Again {
+                return Ok(Pace::Again);
             }
         }
         Ok(pace)
     }
 
-    fn step_one(&self, state: &mut State) -> Result<CleanerPace, Corruption> {
+    fn step_one(&self, state: &mut State) -> Result<Pace, Corruption> {
         let shared = &self.shared;
         state.pages.note_step(shared.storage().clock.now_s());
         let exchanged = state.finished.exchange_ready(shared);
@@ -318,11 +312,11 @@ impl Cleaner {
             Stage::CompactCopy(compaction) => compaction.copy(shared, &mut state.finished)?,
         };
         state.stage = next;
-        Ok(if exchanged { CleanerPace::Again } else { pace })
+        Ok(if exchanged { Pace::Again } else { pace })
     }
 
     /// The first stage of a pass.
-    fn choose(&self, state: &mut State) -> (Stage, CleanerPace) {
+    fn choose(&self, state: &mut State) -> (Stage, Pace) {
         let shared = &self.shared;
         let balance = shared.balance();
         shared.given_back.look_at_growth(shared.storage());
@@ -343,15 +337,15 @@ impl Cleaner {
                     Choice::new(shared).combine(Goal::Memory, WASTE_PERCENT_MIN, state)
                 {
                     state.pages.found_waste();
-                    return (stage, CleanerPace::Again);
+                    return (stage, Pace::Again);
                 }
                 shared.publish();
                 state.pages.look_for_waste_in_heads(shared);
             }
-            return (Stage::Choose, CleanerPace::Idle);
+            return (Stage::Choose, IDLE);
         };
         if let Some(stage) = Choice::new(shared).begin(pressure, wanted, state) {
-            return (stage, CleanerPace::Again);
+            return (stage, Pace::Again);
         }
         // Cleaning is wanted still: others took the segments, or memory was refused.
         if wanted {
@@ -362,7 +356,7 @@ impl Cleaner {
         } else if wanted && state.finished.is_empty() {
             shared.close_emptiest_head(0);
         }
-        (Stage::Choose, CleanerPace::Idle)
+        (Stage::Choose, IDLE)
     }
 }
 

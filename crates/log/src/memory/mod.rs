@@ -16,7 +16,7 @@ mod seglet_table;
 mod view;
 
 pub(crate) use dead_bits::DeadBits;
-pub use in_place::{MutableObject, VALUE_HEAD_BYTES};
+pub use in_place::{MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES};
 pub(crate) use live_counts::LiveCounts;
 pub(crate) use log_bytes::LogBytes;
 pub(crate) use packing::Packing;

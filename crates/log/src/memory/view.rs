@@ -391,7 +391,7 @@ impl<'g> Entries<'g> {
     }
 
     /// Copies `len` bytes that begin in `seglet` and go on in those that follow it.
-    fn gather(
+    pub(super) fn gather(
         self,
         mut seglet: u32,
         mut within: usize,

@@ -1,17 +1,19 @@
 //! Sends the segments of a log space to a sink, in their order.
 
-use super::{ReplicaSink, SinkAnswer, SinkError, SinkPace, SinkWrite};
+use super::{ReplicaSink, SinkAnswer, SinkError, SinkWrite};
 use crate::segments::Segment;
 use crate::space::LogSpace;
 use core::time::Duration;
 use pluvio_format::SegmentKind;
-use pluvio_units::{LogId, LogPosition, SegmentId};
+use pluvio_units::{LogId, LogPosition, Pace, SegmentId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Most bytes of one write: survivors and heads take turns, so that no write of a head waits for a
 /// whole segment.
 const WRITE_MAX: u32 = 256 << 10;
+/// Pause of a driver whose sink has everything.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A segment on its way to the sink.
 struct Sending {
@@ -142,37 +144,43 @@ impl SinkDriver {
     ///
     /// # Errors
     /// The sink failed. Pieces it took before are accounted for; the next step tries again.
-    pub fn step(&mut self) -> Result<SinkPace, SinkError> {
+    pub fn step(&mut self) -> Result<Pace, SinkError> {
         let (space, sink) = (&*self.space, &mut *self.sink);
-        let mut pace = SinkPace::Idle;
+        let mut pace = None;
         let count = self.streams.len();
         for at in 0..count {
             let stream = &mut self.streams[(self.turn + at) % count];
             let sides_first = (self.turn / count).is_multiple_of(2);
             if sides_first {
-                pace = pace.or(stream.step_sides(sink)?);
+                pace = sooner(pace, stream.step_sides(sink)?);
             }
-            pace = pace.or(stream.step_heads(space, sink)?);
+            pace = sooner(pace, stream.step_heads(space, sink)?);
             if !sides_first {
-                pace = pace.or(stream.step_sides(sink)?);
+                pace = sooner(pace, stream.step_sides(sink)?);
             }
             stream.free(space, sink)?;
         }
-        if pace == SinkPace::Again {
+        if pace == Some(Pace::Again) {
             self.turn = self.turn.wrapping_add(1);
         }
-        Ok(pace)
+        Ok(pace.unwrap_or(Pace::After(PAUSE)))
     }
 }
 
-impl From<&Sent> for SinkPace {
-    fn from(sent: &Sent) -> Self {
-        match sent {
-            Sent::Nothing => Self::Idle,
-            Sent::Piece | Sent::Gone => Self::Again,
-            Sent::Wait(pause) => Self::After(*pause),
+impl Sent {
+    /// The pace of the stream; `None` when the sink has all of it.
+    fn pace(&self) -> Option<Pace> {
+        match self {
+            Self::Nothing => None,
+            Self::Piece | Self::Gone => Some(Pace::Again),
+            Self::Wait(pause) => Some(Pace::After(*pause)),
         }
     }
+}
+
+/// The pace that comes sooner, if any.
+fn sooner(one: Option<Pace>, other: Option<Pace>) -> Option<Pace> {
+    one.into_iter().chain(other).min()
 }
 
 impl Stream {
@@ -192,14 +200,14 @@ impl Stream {
         &mut self,
         space: &LogSpace,
         sink: &mut dyn ReplicaSink,
-    ) -> Result<SinkPace, SinkError> {
+    ) -> Result<Option<Pace>, SinkError> {
         self.take_new(space);
         if let Some(next) = self.next_heads.front_mut()
             && !next.is_opened()
         {
             let opening = next.segment.opening_len();
             let sent = next.send(sink, &mut self.written, opening)?;
-            return Ok(SinkPace::from(&sent));
+            return Ok(sent.pace());
         }
         let has_next = !self.next_heads.is_empty();
         if let Some(head) = &mut self.head {
@@ -208,7 +216,7 @@ impl Stream {
             let sent = head.send(sink, &mut self.written, head.segment.appended_len())?;
             report(space, head);
             if !(has_next && closed && head.is_complete()) {
-                return Ok(SinkPace::from(&sent));
+                return Ok(sent.pace());
             }
             assert!(
                 self.next_heads.front().is_some_and(Sending::is_opened),
@@ -219,23 +227,23 @@ impl Stream {
             head.segment.release_bytes();
         }
         let Some(next) = self.next_heads.pop_front() else {
-            return Ok(SinkPace::Idle);
+            return Ok(None);
         };
         space.digest_durable(self.log, next.segment.id());
         report(space, &next);
         self.head = Some(next);
-        Ok(SinkPace::Again)
+        Ok(Some(Pace::Again))
     }
 
-    fn step_sides(&mut self, sink: &mut dyn ReplicaSink) -> Result<SinkPace, SinkError> {
+    fn step_sides(&mut self, sink: &mut dyn ReplicaSink) -> Result<Option<Pace>, SinkError> {
         let Some(side) = self.sides.front_mut() else {
-            return Ok(SinkPace::Idle);
+            return Ok(None);
         };
         let sent = side.send(sink, &mut self.written, side.segment.appended_len())?;
         match sent {
             Sent::Gone => {
                 self.sides.pop_front();
-                return Ok(SinkPace::Again);
+                return Ok(Some(Pace::Again));
             }
             Sent::Nothing | Sent::Piece | Sent::Wait(_) => {}
         }
@@ -244,13 +252,13 @@ impl Stream {
             side.segment.mark_durable();
             side.segment.release_bytes();
             self.sides.pop_front();
-            return Ok(SinkPace::Again);
+            return Ok(Some(Pace::Again));
         }
         // One that is still being written holds up none that is complete.
         if let Sent::Nothing = sent {
             self.sides.rotate_left(1);
         }
-        Ok(SinkPace::from(&sent))
+        Ok(sent.pace())
     }
 
     fn free(&mut self, space: &LogSpace, sink: &mut dyn ReplicaSink) -> Result<(), SinkError> {

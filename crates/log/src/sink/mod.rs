@@ -83,29 +83,3 @@ pub trait ReplicaSink: Send {
     /// As of [`Self::write`].
     fn free(&mut self, log: LogId, segment: SegmentId) -> Result<(), SinkError>;
 }
-
-/// What a step came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum SinkPace {
-    /// Something was done: there may be more.
-    Again,
-    /// The sink wants to be asked again after this time.
-    After(Duration),
-    /// The sink has everything.
-    Idle,
-}
-
-impl SinkPace {
-    /// The one that comes sooner.
-    fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Again, _) | (_, Self::Again) => Self::Again,
-            (Self::After(a), Self::After(b)) => Self::After(a.min(b)),
-            (Self::After(pause), Self::Idle) | (Self::Idle, Self::After(pause)) => {
-                Self::After(pause)
-            }
-            (Self::Idle, Self::Idle) => Self::Idle,
-        }
-    }
-}

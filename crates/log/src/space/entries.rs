@@ -5,7 +5,7 @@ use super::LogSpace;
 use crate::append::graves::{DeadIn, KEY_WITH_GRAVES_MAX, Tombstones};
 use crate::durable::Durability;
 use crate::error::Corruption;
-use crate::memory::{EntryView, MutableObject};
+use crate::memory::{EntryView, MutableObject, Overwritable, ScatteredObject};
 use pluvio_format::{Check, Graves, Object};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion};
@@ -126,6 +126,17 @@ impl LogSpace {
         guard: &'g EpochGuard<'_>,
     ) -> Option<MutableObject<'g>> {
         self.memory().entries().mutable_object(entry, guard)
+    }
+
+    /// The object at `entry`, which was found or appended under `guard`, if its value may be
+    /// overwritten, wherever it lies.
+    #[must_use]
+    pub fn scattered_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<ScatteredObject<'g>> {
+        self.memory().entries().scattered_object(entry, guard)
     }
 
     /// [`Self::mutable_object`] for one with this key that is laid out as nearly all are; `None`

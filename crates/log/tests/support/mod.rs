@@ -9,10 +9,10 @@ pub mod replication;
 
 use pluvio_format::{Completion, Encoded, Entry, Object, Tombstone};
 use pluvio_log::{
-    AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, CleanerPace, Durability,
-    Liveness, LogOptions, LogSpace, TableLiveness,
+    AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, Durability, Liveness,
+    LogOptions, LogSpace, TableLiveness,
 };
-use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, SegmentId, Size, TableId};
+use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, Pace, SegmentId, Size, TableId};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A small generator of numbers; the same seed gives the same run.
@@ -347,8 +347,8 @@ impl Store {
     pub fn clean(&self, now_s: u32) {
         for _ in 0..100_000 {
             match self.cleaner.step(now_s).expect("memory is right") {
-                CleanerPace::Again => {}
-                CleanerPace::Idle => return,
+                Pace::Again => {}
+                Pace::After(_) | Pace::Done => return,
             }
         }
         panic!("the cleaner finds no end: {:?}", self.space);

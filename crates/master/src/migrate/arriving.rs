@@ -6,10 +6,10 @@
 //! decides.
 
 use super::ended::Ended;
-use crate::joining::{Joined, ReplayFailure, SharedReplay};
+use crate::cancel::Cancellation;
 use crate::master::Master;
 use crate::recover::micros;
-use crate::wanted::Wanted;
+use crate::side_log::{Joined, ReplayFailure, SharedReplay};
 use bytes::Bytes;
 use futures_util::future::join;
 use pluvio_env::Moment;
@@ -39,7 +39,7 @@ const FETCH_PAUSE: Duration = Duration::from_millis(10);
 /// One tablet that arrives.
 pub(crate) struct Arrival {
     request: ReceiveTablet,
-    wanted: Wanted,
+    cancellation: Cancellation,
     progress: Mutex<(MigrationProgress, Option<Moment>)>,
 }
 
@@ -47,7 +47,7 @@ impl Arrival {
     fn new(request: ReceiveTablet) -> Self {
         Self {
             request,
-            wanted: Wanted::new("the owner is not up any more"),
+            cancellation: Cancellation::new("the owner is not up any more"),
             progress: Mutex::default(),
         }
     }
@@ -81,10 +81,10 @@ impl Arrivals {
     }
 
     /// Ends migrations whose owners are not up any more.
-    pub(crate) fn withdraw_if_gone(&self, list: &ServerList) {
+    pub(crate) fn cancel_if_gone(&self, list: &ServerList) {
         for arrival in self.inner().under_way.values() {
             if is_gone(list, arrival.request.from) {
-                arrival.wanted.withdraw();
+                arrival.cancellation.cancel();
             }
         }
     }
@@ -161,7 +161,9 @@ impl Master {
         arrival: &Arrival,
         tablets: &[(Arc<EngineTable>, HashRange)],
     ) -> Result<(SegmentId, Joined), String> {
-        let since = self.log_of_tablets_begins(tablets, &arrival.wanted).await?;
+        let since = self
+            .log_of_tablets_begins(tablets, &arrival.cancellation)
+            .await?;
         let replay =
             Replay::new(self.store(), log, tablets.to_vec()).map_err(|error| error.to_string())?;
         let replay = Arc::new(Mutex::new(Some(replay)));
@@ -177,7 +179,7 @@ impl Master {
         }
         let within = Some(FROZEN_MAX);
         let joined = self
-            .join(log, replay, tablets, &arrival.wanted, within)
+            .join(log, replay, tablets, &arrival.cancellation, within)
             .await?;
         Ok((since, joined))
     }
@@ -270,8 +272,14 @@ impl Master {
     ) -> Result<(), ReplayFailure> {
         let bytes = data.len() as u64;
         let patience = self.patience(arrival);
-        self.replay_slice(&arrival.wanted, replay, data, patience, Replay::replay)
-            .await?;
+        self.replay_slice(
+            &arrival.cancellation,
+            replay,
+            data,
+            patience,
+            Replay::replay,
+        )
+        .await?;
         let replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = replay.as_ref().map_or(0, |replay| replay.load().objects);
         let progress = &mut arrival.state().0;
@@ -302,7 +310,7 @@ impl Master {
         let give_up = self.env.clock.now() + self.patience(arrival);
         loop {
             let answer = self.ask_owner(&ask, request.from);
-            let answer = arrival.wanted.unless_withdrawn(answer).await;
+            let answer = arrival.cancellation.unless_cancelled(answer).await;
             let (error, pause) = match answer.map_err(ReplayFailure::Other)? {
                 Some(Ok(reply)) => return Ok(reply),
                 Some(Err(RpcError::Refused(Refusal::Retry { after_us, why }))) => {

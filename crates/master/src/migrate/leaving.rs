@@ -1,7 +1,7 @@
 //! Tablets that leave: what their receiver copies, and how it ends.
 
+use super::change_notes::ChangeNotes;
 use super::ended::Ended;
-use super::notes::Notes;
 use crate::master::Master;
 use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
@@ -34,7 +34,7 @@ pub(crate) struct Leaving {
     id: MigrationId,
     table: Arc<EngineTable>,
     range: HashRange,
-    notes: Mutex<Notes>,
+    notes: Mutex<ChangeNotes>,
     /// The maps of before its phase was changed the last time, while somebody has them (MOVE-2):
     /// those of before it was copied, then those of before it was frozen, which are the same and
     /// more.
@@ -44,7 +44,7 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn notes(&self) -> MutexGuard<'_, ChangeNotes> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -37,9 +37,9 @@
 //!   coordinator, too (COORD-2, MOVE-5).
 
 mod arriving;
+mod change_notes;
 mod ended;
 mod leaving;
-mod notes;
 
 pub(crate) use arriving::Arrivals;
 pub(crate) use leaving::Leavings;

@@ -168,6 +168,6 @@ pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
         }
         EngineError::NotHere => Refusal::Refresh,
         EngineError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),
-        EngineError::ValueTooLong(_) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),
+        EngineError::ValueTooLong(..) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),
     }
 }

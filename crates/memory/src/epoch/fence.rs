@@ -1,15 +1,20 @@
-//! Who pays for the full fences of the protocol: the reader at each pin, or the reclaimer alone.
+//! The full fences of the protocol: the reader pays for one at each pin, or the reclaimer pays for
+//! all.
 //!
 //! A reader needs a full fence between publishing its epoch and its first access (`R` in
-//! `protocol`). The kernel can give it one from outside: `membarrier` has every running thread of
-//! the process pass a full fence before it returns; threads that do not run pass one when they are
-//! scheduled. So the reader only stores, with nothing that the compiler may move across, and the
-//! reclaimer calls `membarrier` where it looks at the slots (`L`). Whatever a reader did before its
-//! fence from outside is seen by the look; whatever it does after it comes after the unlinking: the
-//! two cases of `protocol`, with `R` wherever the kernel put it. It saves the reader some
-//! nanoseconds and lets the cache misses of one operation overlap with those of the next.
+//! `protocol`). The kernel can give it one from outside, with `membarrier`. Every running thread of
+//! the process passes a full fence before that call returns; other threads pass one when they are
+//! scheduled.
 //!
-//! This argument is about the kernel and the processor, as that of `clock`. Where the kernel
+//! 1. The reader only stores, with nothing that the compiler may move across.
+//! 2. The reclaimer calls `membarrier` where it looks at the slots (`L`).
+//! 3. The look sees everything that a reader did before its fence from outside. Everything that the
+//!    reader does after that fence comes after the unlinking.
+//!
+//! These are the two cases of `protocol`, with `R` wherever the kernel put it. It saves the reader
+//! some nanoseconds, and lets the cache misses of one operation overlap with those of the next.
+//!
+//! Like that of `clock`, this argument is about the kernel and the processor. Where the kernel
 //! refuses, readers pass their own fences.
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -20,7 +25,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 pub(super) enum ReaderFence {
     /// Each reader passes its own.
     Own,
-    /// The reclaimer has the kernel do it.
+    /// The kernel does it for the reclaimer.
     FromOutside,
 }
 
@@ -40,14 +45,14 @@ impl ReaderFence {
             Self::Own => super::protocol::Word::publish(slot, epoch),
             Self::FromOutside => {
                 slot.store(epoch, Ordering::Release);
-                // Nothing is moved across, by the compiler; the processor is seen to from outside.
+                // The compiler moves nothing across; the fence from outside covers the processor.
                 compiler_fence(Ordering::SeqCst);
             }
         }
     }
 
-    /// Before the reclaimer looks at the slots. False when the fence could not be had: then nothing
-    /// is known.
+    /// Runs before the reclaimer looks at the slots. False if there was no fence: then nothing is
+    /// known.
     #[must_use]
     pub(super) fn before_look(self) -> bool {
         match self {

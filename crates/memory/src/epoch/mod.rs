@@ -1,4 +1,4 @@
-//! Reclaim epochs: since when is each thread reading, and may freed memory be used again?
+//! Reclaim epochs: since when does each thread read, and may freed memory be used again?
 //!
 //! Owns a table in a region (rule B): one line with the epoch counter, then one line per thread.
 //!
@@ -7,20 +7,20 @@
 //! line 1 + i   | active since (0 = idle) | claimed | nested | owner | ... |   one thread each
 //! ```
 //!
-//! "Nested" counts the thread's guards beside the first one. "Owner" says which thread it is, and
-//! is written in builds with debug assertions only.
+//! "Nested" counts the thread's guards beside the first one. "Owner" is the thread's number,
+//! written only in builds with debug assertions.
 //!
 //! Invariants:
-//! - E1: a claimed slot is written by one thread only, the one that claimed it.
+//! - E1: a claimed slot is written by one thread only, its claimer.
 //! - E2: a thread's slot is non-zero exactly while one of its guards lives; nested guards keep the
 //!   outermost one's epoch.
 //! - E3: slots at or above `high water` have never been claimed.
 //!
-//! Threads: [`ReclaimEpochs::pin`] waits for nobody, except that threads without a slot share a
+//! Threads: [`ReclaimEpochs::pin`] waits for no other thread, but threads without a slot share a
 //! mutex. The argument why a pin protects is in `protocol` and in `docs/memory.md`.
 //!
-//! What it does not do: it keeps no list of things to free and never waits for readers; who retires
-//! something keeps its stamp and asks again later.
+//! Limits: it keeps no list of things to free, and it never waits for readers. The thread that
+//! retires something keeps its stamp and asks again later.
 
 mod clock;
 mod fence;
@@ -42,17 +42,17 @@ use protocol::IDLE;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Says what was unlinked before some moment. Stamps of one [`ReclaimEpochs`] ascend; those of
-/// different ones must not be compared.
+/// Stands for everything unlinked before some moment. Stamps of one [`ReclaimEpochs`] ascend; those
+/// of different ones must not be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ReclaimStamp(u64);
 
-/// Which stamps are quiesced, as of one look at all threads: for many stamps at the price of one.
+/// The quiesced stamps, as of one look at all threads: for many stamps at the price of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimFrontier(u64);
 
 impl ReclaimFrontier {
-    /// Whether every guard that could reach what was unlinked before `stamp` is gone. A stamp given
+    /// Whether every guard that could reach things unlinked before `stamp` is gone. A stamp given
     /// after this look is not covered.
     #[must_use]
     pub fn covers(self, stamp: ReclaimStamp) -> bool {
@@ -65,17 +65,16 @@ impl ReclaimFrontier {
 pub struct ReclaimEpochs {
     clock: EpochClock,
     fence: ReaderFence,
-    /// Clock and fence are those that nearly every machine has: asked by each pin, as one.
+    /// Clock and fence are those of nearly every machine: each pin asks for both as one.
     usual: bool,
-    /// Never given twice in a process, so that a thread's memory of a dead table finds no other
-    /// one.
+    /// Unique within the process, so that a thread's memory of a dead table matches no other table.
     id: u64,
     table: Arc<Table>,
 }
 
-/// Protects what it could reach when it was made: nothing unlinked later is used again while it
-/// lives. It stays in its thread, so it cannot be held over an `await` of a task that may move;
-/// keep it short in any case, since memory is reclaimed by nobody meanwhile.
+/// Protects everything it could reach when it was made: as long as it lives, things unlinked later
+/// are not used again. It stays in its thread, so no task that may move can hold it over an
+/// `await`. Keep it short, because no memory is reclaimed meanwhile.
 #[derive(Debug)]
 pub struct EpochGuard<'a> {
     epochs: &'a ReclaimEpochs,
@@ -98,7 +97,7 @@ type Slot = [AtomicU64; 8];
 /// The epoch counter's word.
 type Counter = AtomicU64;
 
-/// What outlives a `ReclaimEpochs` until its threads let go of it.
+/// The part of a `ReclaimEpochs` that lives until its threads let go of it.
 #[derive(Debug)]
 struct Table {
     region: Region,
@@ -107,13 +106,13 @@ struct Table {
     slots: u32,
     /// Guards of threads without a slot: epoch to their number.
     overflow: Mutex<BTreeMap<u64, u32>>,
-    /// How many of these were made.
+    /// How many of these guards were made.
     overflow_pins: AtomicU64,
 }
 
 impl ReclaimEpochs {
-    /// A table for `slots` threads at a time, in memory of its own. More threads than that work,
-    /// but share a mutex.
+    /// A table for `slots` threads at a time, in memory of its own. More threads work too, but
+    /// share a mutex.
     ///
     /// # Errors
     /// As of [`Region::anonymous`].
@@ -179,16 +178,16 @@ impl ReclaimEpochs {
         (u64::from(slots) + 1) * CACHE_LINE_BYTES
     }
 
-    /// Guards that were made since the start by threads without a slot: each took the mutex. Those
-    /// that a thread makes while it exits are among them.
+    /// Guards made since the start by threads without a slot; each took the mutex. They include the
+    /// guards that a thread makes while it exits.
     #[must_use]
     pub fn pins_without_slot(&self) -> u64 {
         self.table.overflow_pins.load(Ordering::Relaxed)
     }
 
-    /// From now until the guard is dropped, what this thread can reach is not used again. Guards
-    /// may be nested. Costs one load of a line that is rarely written, and one store, or one swap
-    /// where the system has no `membarrier`.
+    /// Until the guard is dropped, nothing that this thread can reach is used again. Guards may be
+    /// nested. It costs one load of a line that is rarely written, and one store; or one swap where
+    /// the system has no `membarrier`.
     #[must_use = "the protection ends when the guard is dropped"]
     #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
@@ -229,8 +228,9 @@ impl ReclaimEpochs {
         ReclaimStamp(self.clock.retire(self.table.counter()))
     }
 
-    /// Whether all guards alive began after `stamp` was given: what was unlinked before it is out
-    /// of every reader's reach (M3). Looks at every slot; see [`Self::frontier`] for many stamps.
+    /// Whether all living guards began after `stamp` was given. Then things unlinked before it are
+    /// out of every reader's reach (M3). Looks at every slot; see [`Self::frontier`] for many
+    /// stamps.
     #[must_use]
     pub fn is_quiesced(&self, stamp: ReclaimStamp) -> bool {
         self.frontier().covers(stamp)
@@ -267,8 +267,8 @@ impl EpochGuard<'_> {
         self.epochs.id == epochs.id
     }
 
-    /// The epochs it belongs to: who unlinks something under a guard asks them when to use it
-    /// again.
+    /// The epochs it belongs to. A thread that unlinks something under a guard asks them when to
+    /// use it again.
     #[must_use]
     #[inline]
     pub fn epochs(&self) -> &ReclaimEpochs {
@@ -283,7 +283,7 @@ impl Drop for EpochGuard<'_> {
             Place::Slot(slot) => {
                 let [since, _, nested, ..] = slot;
                 debug_assert_ne!(since.load(Ordering::Relaxed), IDLE, "E2: a guard lives");
-                // In whatever order they end: guards of one thread protect the same.
+                // Any order of their ends will do: guards of one thread protect the same.
                 match nested.load(Ordering::Relaxed) {
                     0 => protocol::end(since),
                     others => nested.store(others - 1, Ordering::Relaxed),
@@ -327,7 +327,7 @@ impl Table {
         Some(free)
     }
 
-    /// Gives the slot of the calling thread, which exits, to others. One whose guard still lives
+    /// Gives the slot of the calling thread, which exits, to others. A slot whose guard still lives
     /// (kept in another thread-local, or leaked) is lost instead: safe, and rare.
     fn unclaim(&self, slot: u32) {
         let [since, owner, ..] = self.slot(slot);
@@ -337,8 +337,8 @@ impl Table {
         }
     }
 
-    /// The clock is read under the mutex: a look that comes later finds this guard, and a look that
-    /// came earlier handed its view of what is unlinked to this thread through the mutex.
+    /// The clock is read under the mutex. A later look finds this guard. An earlier look has handed
+    /// its view of unlinked memory to this thread through the mutex.
     #[cold]
     fn begin_overflow(&self, clock: EpochClock) -> u64 {
         let mut guards = self.lock_overflow();
@@ -359,7 +359,7 @@ impl Table {
     }
 
     fn lock_overflow(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
-        // Nothing in the critical sections can panic half way.
+        // The critical sections cannot panic half way.
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -96,7 +96,7 @@ impl<const FENCED: bool> Shared<FENCED> {
         protocol::unclaim(&self.owners[slot]);
     }
 
-    /// [`Self::unlink_and_reuse`] with a look at those slots only that have ever been claimed.
+    /// [`Self::unlink_and_reuse`] with a look at only those slots that were ever claimed.
     fn unlink_and_reuse_among_claimed(&self) {
         self.link.store(1, Ordering::Release);
         let stamp = protocol::advance(&self.counter);
@@ -198,7 +198,7 @@ fn threads_that_come_and_go_are_not_overtaken_in_a_slot_that_is_handed_on() {
     });
 }
 
-/// What is unlinked by one thread and retired by another one it told.
+/// One thread unlinks, and another one retires after it was notified.
 #[test]
 fn unlinking_and_retiring_may_be_in_different_threads() {
     explore(|| {

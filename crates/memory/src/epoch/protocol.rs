@@ -1,19 +1,22 @@
-//! The steps of the epoch protocol, generic over the atomic word, so that the model checker
-//! (`model`) runs the very code the readers run.
+//! The steps of the epoch protocol, generic over the atomic word. The model checker (`model`) thus
+//! runs the very code the readers run.
 //!
 //! Why a pin protects. A reader publishes its epoch `e`, passes a full fence `R`, and only then
-//! reads links. A reclaimer unlinks, [`advance`]s the counter from `s` (the stamp) to `s + 1`, and
-//! in [`frontier`] reads the counter, passes a full fence `L`, and only then reads the slots. Take
-//! a frontier above `s`. All full fences have one order:
+//! reads links. A reclaimer works in this order:
+//! 1. It unlinks.
+//! 2. It [`advance`]s the counter from `s` (the stamp) to `s + 1`.
+//! 3. In [`frontier`] it reads the counter, passes a full fence `L`, and only then reads the slots.
+//!
+//! Take a frontier above `s`. All full fences have one order:
 //! 1. `L` before `R`: the unlinking happened before `L`, so the reader, behind `R`, finds the new
 //!    link and never the old one.
 //! 2. `R` before `L`: the look finds the reader's `e` in its slot, or something stored there later:
-//!    - `e` itself, above `s`: the reader took `e` from a counter that was advanced past `s`; that
-//!      load (acquire) and the advance (release) put the unlinking before all it reads.
-//!    - something later, idle or a younger epoch: stored with release after the reader's last
-//!      access, read with acquire: the access happened before the memory is used again.
+//!   - `e` itself, above `s`: the reader took `e` from a counter that was advanced past `s`. That
+//!     load (acquire) and the advance (release) put the unlinking before all it reads.
+//!   - something later, idle or a younger epoch. It was stored with release after the reader's last
+//!     access, and read with acquire. So the access happened before the memory is used again.
 //!
-//! A reader that read the counter long ago publishes an epoch too old: that only delays.
+//! A reader that read the counter long ago publishes an epoch that is too old: that only delays.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,11 +29,11 @@ pub trait Word {
     fn load_acquire(&self) -> u64;
     /// Stores, with release.
     fn store_release(&self, value: u64);
-    /// Adds one, with acquire and release; gives what was there.
+    /// Adds one, with acquire and release; gives the old value.
     fn add_one(&self) -> u64;
     /// A release store, then a full fence.
     fn publish(&self, value: u64);
-    /// A fence that all full fences have one order with.
+    /// A fence; all full fences have one order.
     fn full_fence();
     /// Makes a zero a one, with acquire; false when it was none.
     fn take(&self) -> bool;
@@ -55,7 +58,7 @@ impl Word for AtomicU64 {
     }
 
     /// On x86 a swap is `xchg`, which is a full fence: no load behind it overtakes it. The language
-    /// promises that of a fence only, so the compiler is told separately not to move anything.
+    /// promises that only of a fence, so the compiler is told separately not to move anything.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn publish(&self, value: u64) {
@@ -85,9 +88,9 @@ impl Word for AtomicU64 {
     }
 }
 
-/// A thread takes a slot for itself, by its owner word; false when another one has it. Slot number
-/// `number` counts as used before the thread's first pin, whose fence makes that visible to every
-/// later look (E3).
+/// A thread takes a slot for itself, by its owner word. False if another thread has the slot. Slot
+/// number `number` counts as used before the thread's first pin, whose fence makes that visible to
+/// every later look (E3).
 pub fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
     // Acquire pairs with the release in `unclaim`: the last owner's stores are over (E1).
     let claimed = owner.take();
@@ -97,7 +100,7 @@ pub fn claim<W: Word>(owner: &W, high_water: &W, number: u64) -> bool {
     claimed
 }
 
-/// A thread gives its slot, in which no guard lives, to others.
+/// A thread gives its slot to others. No guard lives in it.
 pub fn unclaim<W: Word>(owner: &W) {
     owner.store_release(0);
 }
@@ -114,13 +117,13 @@ pub fn end<W: Word>(slot: &W) {
     slot.store_release(IDLE);
 }
 
-/// The reclaimer, after unlinking: the stamp of what was unlinked.
+/// The reclaimer, after unlinking: the stamp of the unlinked things.
 pub fn advance<W: Word>(counter: &W) -> u64 {
     counter.add_one()
 }
 
 /// The reclaimer, before using memory again: everything with a stamp below the answer may be used.
-/// `slots` is called behind the fence, since which slots are in use is itself something to look at.
+/// `slots` is called behind the fence, because the set of used slots is itself read from memory.
 pub fn frontier<'a, W, I>(counter: &W, slots: impl FnOnce() -> I) -> u64
 where
     W: Word + 'a,

@@ -172,8 +172,8 @@ fn pins_in_destructors_of_a_dying_thread_work() {
     assert_eq!(claimed.load(Ordering::Relaxed), 0);
 }
 
-/// One writer moves a value from cell to cell and overwrites a cell as soon as its stamp is
-/// quiesced; a reader that finds a scrubbed cell was not protected.
+/// One writer moves a value from cell to cell, and overwrites a cell as soon as its stamp is
+/// quiesced. A reader that finds a scrubbed cell lacked protection.
 // shows: M3
 #[test]
 fn readers_never_meet_memory_that_is_used_again() {

@@ -1,7 +1,7 @@
-//! Which slot of which epoch table the calling thread has.
+//! The slots that the calling thread has in epoch tables.
 //!
-//! Owns the thread's claims: a slot is claimed at the first pin and given up when the thread exits,
-//! also in tables that die before or after it.
+//! Owns the thread's claims. A slot is claimed at the first pin and given up when the thread exits,
+//! even in tables that die before or after the thread.
 //!
 //! Invariants:
 //! - T1: `LAST` names a claim in `CLAIMS`, and counter and slot of its table; or nothing.
@@ -54,12 +54,12 @@ impl Drop for Claims {
     }
 }
 
-/// Where `LAST` of the calling thread lies: no other living thread has the same.
+/// The place of `LAST` of the calling thread: no other living thread has the same.
 pub(super) fn own_mark() -> u64 {
     LAST.with(|last| core::ptr::from_ref(last).addr() as u64)
 }
 
-/// The counter of the table of `epochs` and the calling thread's slot in it; none when the table is
+/// The counter of the table of `epochs` and the calling thread's slot in it. `None` if the table is
 /// full or the thread is exiting.
 #[inline(always)]
 pub(super) fn place_in(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
@@ -67,8 +67,8 @@ pub(super) fn place_in(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
     if last.table_id != epochs.id {
         return find_or_claim(epochs);
     }
-    // SAFETY: ids are given once, so these are counter and slot of the table of `epochs` (T1),
-    // which has them mapped as long as it lives: the references live no longer. Both are atomic
+    // SAFETY: ids are given once, so these are counter and slot of the table of `epochs` (T1). The
+    // table has them mapped as long as it lives, and the references live no longer. Both are atomic
     // words, as `Region::line` gave them.
     Some(unsafe { (&*last.counter, &*last.slot) })
 }
@@ -83,7 +83,7 @@ fn find_or_claim(epochs: &ReclaimEpochs) -> Option<(&Counter, &Slot)> {
                 Some(claim) => claim.slot,
                 None => {
                     let slot = epochs.table.claim()?;
-                    // What bounds the list: tables that are gone make room for new ones.
+                    // Bounds the list: tables that are gone make room for new ones.
                     claims.retain(|claim| claim.table.strong_count() > 0);
                     claims.push(Claim {
                         table_id: epochs.id,

@@ -1,10 +1,10 @@
-//! Which free seglets have pages, and taking those whose pages are to go back to the system (S3).
+//! Free seglets with pages, and taking those whose pages are to go back to the system (S3).
 
 use super::{Pools, SegletIndex, SegletPool, count, is_set};
 
 impl SegletPool {
-    /// Takes up to `count` seglets of the default pool that have pages, those of a part that were
-    /// freed longest ago: to be discarded and then given to [`Self::give_back_blank`].
+    /// Takes up to `count` seglets with pages from the default pool of one part, those freed
+    /// longest ago. Discard their pages, then give them to [`Self::give_back_blank`].
     #[must_use]
     pub fn take_with_pages(&self, count: usize) -> Vec<SegletIndex> {
         if count == 0 {
@@ -21,8 +21,8 @@ impl SegletPool {
         seglets
     }
 
-    /// Takes up to `count` seglets of the cleaner's reserve that have pages, to be discarded as
-    /// those of [`Self::take_with_pages`]. Until they are given back the reserve has so many less.
+    /// Takes up to `count` seglets with pages from the cleaner's reserve, to be discarded as those
+    /// of [`Self::take_with_pages`]. Until they are given back the reserve is smaller.
     #[must_use]
     pub fn take_reserve_with_pages(&self, count: usize) -> Vec<SegletIndex> {
         let mut pools = self.lock();

@@ -1,4 +1,4 @@
-//! What is taken from which pool and part, and what refills them.
+//! Taking from pools and parts, and refilling them.
 
 use super::*;
 use std::collections::BTreeSet;

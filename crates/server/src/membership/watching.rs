@@ -19,7 +19,7 @@ type Noted = Arc<Mutex<Vec<(Duration, ServerId)>>>;
 /// Notes pings, hints and questions for the list.
 struct Scripted {
     sim: pluvio_sim::SimHandle,
-    /// What it answers to pings; the coordinator answers none.
+    /// Its id in answers to pings; the coordinator answers none.
     as_server: ServerId,
     cluster: ClusterId,
     pings: Noted,

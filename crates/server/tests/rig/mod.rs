@@ -41,8 +41,8 @@ impl Delays {
         self.set_growing(opcode, delay, Duration::ZERO);
     }
 
-    /// Of the requests of this kind that servers make from here on, the first one is kept back for
-    /// so long, and each further one so much longer than the one before it.
+    /// Delays requests of this kind that servers make from here on. The first one waits for `next`,
+    /// and each further one for `growth` more than the one before it.
     pub fn set_growing(&self, opcode: Opcode, next: Duration, growth: Duration) {
         let delay = Delay { next, growth };
         self.0.lock().unwrap().insert(opcode as u16, delay);
@@ -98,6 +98,8 @@ pub struct Rig {
     pub delays: Delays,
     /// Whether servers that start from now on wait for the device before they answer for a replica.
     pub synced: bool,
+    /// Whether servers that start from now on overwrite values where they lie.
+    pub in_place: bool,
     options: CoordinatorOptions,
     started: Started,
     /// Servers that have ended because their memory was corrupt.
@@ -127,6 +129,7 @@ impl Rig {
             servers: Vec::new(),
             delays: Delays::default(),
             synced: false,
+            in_place: false,
             options,
             started: Started::default(),
             corrupt: Arc::default(),
@@ -136,7 +139,7 @@ impl Rig {
         rig
     }
 
-    /// With servers that keep so many replicas.
+    /// With servers that keep this many replicas.
     pub fn of(seed: u64, servers: usize, replicas: u32) -> Self {
         let mut rig = Self::new(seed);
         for _ in 0..servers {
@@ -220,6 +223,7 @@ impl Rig {
         options.memory = Size::mib(48);
         options.replicas = replicas;
         options.synced = self.synced;
+        options.in_place = self.in_place;
         options.rack = self.racks[i].clone();
         let (handle, id, corrupt) = (self.sim.handle(), process.id, Arc::clone(&self.corrupt));
         options.on_corruption = Some(OnCorruption::new(move |_| {

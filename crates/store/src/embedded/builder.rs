@@ -3,28 +3,15 @@
 mod check;
 
 use crate::embedded::error::BuildError;
+use crate::embedded::experiments::{Experiments, Topology};
 use crate::embedded::heads::{Heads, memory_parts, processors_of};
 use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
 use crate::options::EngineOptions;
-use pluvio_host::{Host, Nodes, ThisMachine};
-use pluvio_log::{
-    CleanerOptions, CopyMethod, Durability, EpochClock, LogOptions, ReplicaSink, Tombstones,
-    VALUE_HEAD_BYTES,
-};
+use pluvio_env::host::{Host, Nodes, ThisMachine};
+use pluvio_log::{Durability, LogOptions, ReplicaSink, VALUE_HEAD_BYTES};
 use pluvio_units::{KEY_MAX, ObjectVersion, SEGLET_BYTES, Size, VALUE_MAX};
 use std::sync::Arc;
-
-/// How memory is collected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Cleaning {
-    /// Segments are compacted one by one while memory is not tight, several are combined when it
-    /// is.
-    #[default]
-    TwoLevel,
-    /// Several segments are combined into fewer, always.
-    OneLevel,
-}
 
 /// What a write does to an object that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,63 +21,6 @@ pub enum UpdatePolicy {
     Append,
     /// Overwrites it where the new value fits into its place (Nibble-2, 004 ch. 6).
     InPlace,
-}
-
-/// Which processors share a memory node.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Topology {
-    /// As the system says.
-    #[default]
-    Detect,
-    /// The processors of each node; nodes have the numbers 0, 1, …
-    Nodes(Vec<Vec<usize>>),
-    /// The processors of each node, with the number that the system gives it.
-    Numbered(Vec<(u32, Vec<usize>)>),
-}
-
-/// What reclaim epochs are counted with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum EpochKind {
-    /// A counter in memory that readers only load.
-    #[default]
-    Counter,
-    /// A counter that every operation advances: for comparison. All processors write its cache
-    /// line.
-    SharedCounter,
-    /// The processor's time stamp counter (004 §4.5).
-    Tsc,
-}
-
-/// Which head a thread appends to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HeadChoice {
-    /// That of the processor it runs on.
-    #[default]
-    ByProcessor,
-    /// Any one, drawn for each append: for comparison.
-    Random,
-}
-
-impl Cleaning {
-    fn options(self) -> CleanerOptions {
-        CleanerOptions {
-            cleaning: match self {
-                Self::TwoLevel => pluvio_log::Cleaning::TwoLevel,
-                Self::OneLevel => pluvio_log::Cleaning::OneLevel,
-            },
-            ..CleanerOptions::default()
-        }
-    }
-}
-
-impl EpochKind {
-    fn clock(self) -> EpochClock {
-        match self {
-            Self::Counter => EpochClock::Counter,
-            Self::SharedCounter => EpochClock::SharedCounter,
-            Self::Tsc => EpochClock::Tsc,
-        }
-    }
 }
 
 /// How keys are hashed. Either has a seed that nobody outside knows.
@@ -129,27 +59,20 @@ pub struct StoreBuilder {
     memory: Size,
     heads: Option<u16>,
     cleaner_threads: u16,
-    cleaning: Cleaning,
     update: UpdatePolicy,
-    topology: Topology,
     bind_memory: bool,
-    epochs: EpochKind,
-    head_choice: HeadChoice,
-    copy: CopyMethod,
-    segment: Option<Size>,
     sink: Option<Box<dyn ReplicaSink>>,
-    tombstones: Tombstones,
     first_version: ObjectVersion,
     threads_max: usize,
     key_max: usize,
     /// Default: the most that is possible.
     value_max: Option<usize>,
     live_percent_max: u32,
-    expansion: f64,
     hashing: KeyHashing,
     huge_pages: HugePages,
     populate: bool,
     host: Arc<dyn Host>,
+    experiments: Experiments,
 }
 
 impl Default for StoreBuilder {
@@ -158,26 +81,19 @@ impl Default for StoreBuilder {
             memory: Size::mib(256),
             heads: None,
             cleaner_threads: 1,
-            cleaning: Cleaning::default(),
             update: UpdatePolicy::default(),
-            topology: Topology::default(),
             bind_memory: true,
-            epochs: EpochKind::default(),
-            head_choice: HeadChoice::default(),
-            copy: CopyMethod::default(),
-            segment: None,
             sink: None,
-            tombstones: Tombstones::default(),
             first_version: ObjectVersion(1),
             threads_max: 512,
             key_max: KEY_MAX,
             value_max: None,
             live_percent_max: 90,
-            expansion: 2.0,
             hashing: KeyHashing::default(),
             huge_pages: HugePages::default(),
             populate: false,
             host: Arc::new(ThisMachine),
+            experiments: Experiments::default(),
         }
     }
 }
@@ -205,21 +121,9 @@ impl StoreBuilder {
         self
     }
 
-    /// How memory is collected.
-    pub fn cleaning(mut self, cleaning: Cleaning) -> Self {
-        self.cleaning = cleaning;
-        self
-    }
-
     /// What a write does to an object that is there.
     pub fn update(mut self, policy: UpdatePolicy) -> Self {
         self.update = policy;
-        self
-    }
-
-    /// Which processors share a memory node.
-    pub fn topology(mut self, topology: Topology) -> Self {
-        self.topology = topology;
         self
     }
 
@@ -229,31 +133,6 @@ impl StoreBuilder {
     /// with pages from wherever they come.
     pub fn bind_memory(mut self, bind: bool) -> Self {
         self.bind_memory = bind;
-        self
-    }
-
-    /// What reclaim epochs are counted with.
-    pub fn epochs(mut self, kind: EpochKind) -> Self {
-        self.epochs = kind;
-        self
-    }
-
-    /// Which head a thread appends to.
-    pub fn head_choice(mut self, choice: HeadChoice) -> Self {
-        self.head_choice = choice;
-        self
-    }
-
-    /// How objects are copied into the log, by writes and by the cleaner.
-    pub fn copy(mut self, method: CopyMethod) -> Self {
-        self.copy = method;
-        self
-    }
-
-    /// The size of a segment, 2.5 to 8 MiB in steps of 64 KiB: what the cleaner chooses and frees.
-    /// Default: a 256th of the memory, within these limits.
-    pub fn segment_size(mut self, size: impl Into<Size>) -> Self {
-        self.segment = Some(size.into());
         self
     }
 
@@ -296,15 +175,6 @@ impl StoreBuilder {
         self
     }
 
-    /// What keeps dead at the sink what is overwritten. Default: the object that overwrites it
-    /// ([`Tombstones::Deletes`]); a tombstone for every overwrite takes more memory and sends more
-    /// (`docs/tombstones.md`). Either log can be read back, so the option may change from life to
-    /// life. A store without a sink writes no tombstones.
-    pub fn tombstones(mut self, tombstones: Tombstones) -> Self {
-        self.tombstones = tombstones;
-        self
-    }
-
     /// Versions begin here: above those of a former life of the same objects
     /// ([`Kept::next_version`](crate::Kept::next_version)). 1 to 2^63. Default 1.
     pub fn first_version(mut self, version: ObjectVersion) -> Self {
@@ -331,12 +201,6 @@ impl StoreBuilder {
     /// reserves leave is the limit in any case ([`StoreStats::live_bytes_max`](crate::StoreStats)).
     pub fn live_percent_max(mut self, percent: u32) -> Self {
         self.live_percent_max = percent;
-        self
-    }
-
-    /// A sink may hold this many times the log memory; at least 1. Default 2.
-    pub fn expansion(mut self, factor: f64) -> Self {
-        self.expansion = factor;
         self
     }
 
@@ -367,6 +231,12 @@ impl StoreBuilder {
         self
     }
 
+    /// Options for experiments and tests.
+    pub fn experiments(mut self, experiments: Experiments) -> Self {
+        self.experiments = experiments;
+        self
+    }
+
     /// Reserves the memory, opens the heads and starts the cleaner threads.
     ///
     /// # Errors
@@ -376,7 +246,7 @@ impl StoreBuilder {
         if self.huge_pages == HugePages::Required {
             self.host.huge_pages().map_err(BuildError::NoHugePages)?;
         }
-        let nodes = match &self.topology {
+        let nodes = match &self.experiments.topology {
             Topology::Detect => self.host.nodes()?,
             Topology::Nodes(nodes) => Nodes::new(nodes.clone())?,
             Topology::Numbered(nodes) => Nodes::numbered(nodes.clone())?,
@@ -409,8 +279,13 @@ impl StoreBuilder {
             hashing: self.hashing,
         };
         engine.space().raise_safe_version(self.first_version);
-        let heads = Heads::new(Arc::clone(&self.host), &nodes, heads, self.head_choice);
-        let cleaner = Arc::new(engine.cleaner(self.cleaning.options()));
+        let heads = Heads::new(
+            Arc::clone(&self.host),
+            &nodes,
+            heads,
+            self.experiments.head_choice,
+        );
+        let cleaner = Arc::new(engine.cleaner(self.experiments.cleaning.options()));
         let workers = Workers {
             cleaner,
             cleaner_threads: self.cleaner_threads,
@@ -429,17 +304,18 @@ impl StoreBuilder {
                 Some(_) => Durability::Replicated,
             },
             segment_seglets: self
-                .segment
+                .experiments
+                .segment_size
                 .map(|size| size.bytes() as usize / SEGLET_BYTES),
             cleaners: self.cleaner_threads.max(1),
             live_percent_max: self.live_percent_max,
-            disk_expansion_percent: (self.expansion * 100.0) as u32,
-            tombstones: self.tombstones,
+            disk_expansion_percent: (self.experiments.expansion * 100.0) as u32,
+            tombstones: self.experiments.tombstones,
             huge_pages: self.huge_pages != HugePages::No,
             in_place: self.update == UpdatePolicy::InPlace,
             epoch_slots: self.threads_max as u32,
-            epoch_clock: self.epochs.clock(),
-            copy: self.copy,
+            epoch_clock: self.experiments.epochs.clock(),
+            copy: self.experiments.copy,
             ..LogOptions::new(self.memory)
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::embedded::error::BuildError;
 use core::time::Duration;
-use pluvio_host::{Host, Pace, Worker};
-use pluvio_log::{Cleaner, CleanerPace, Corruption, Fatal};
+use pluvio_env::Pace;
+use pluvio_env::host::{Host, Worker};
+use pluvio_log::{Cleaner, Corruption, Fatal};
 use std::sync::Arc;
 
 /// Pause of a cleaner that has just had work. An append that is refused for want of memory ends it.
@@ -17,10 +18,10 @@ pub(crate) fn step(cleaner: &Cleaner, host: &dyn Host) -> bool {
     has_more(cleaner.step(host.unix_seconds()))
 }
 
-fn has_more(stepped: Result<CleanerPace, Corruption>) -> bool {
+fn has_more(stepped: Result<Pace, Corruption>) -> bool {
     match stepped {
-        Ok(CleanerPace::Again) => true,
-        Ok(CleanerPace::Idle) => false,
+        Ok(Pace::Again) => true,
+        Ok(Pace::After(_) | Pace::Done) => false,
         Err(corruption) => Fatal::corrupt(&corruption),
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::engine::EngineError;
 use core::time::Duration;
-use pluvio_host::TopologyError;
+use pluvio_env::host::TopologyError;
 use pluvio_index::IndexError;
 use pluvio_memory::RegionError;
-use pluvio_units::{KEY_MAX, ObjectVersion, VALUE_MAX};
+use pluvio_units::{KEY_MAX, ObjectVersion};
 
 /// Why a store cannot be built. Nothing was kept. Only with other options is a retry of use, but
 /// for [`Self::Unreservable`], [`Self::CleanerThread`] and [`Self::SinkThread`], which the system
@@ -35,7 +35,7 @@ pub enum BuildError {
     /// An option is outside of its range.
     #[error("option {option}: {value}; {limit}")]
     OutOfRange {
-        /// The option's name: that of the builder's method.
+        /// The option's name: that of the builder's method, or of the field of its experiments.
         option: &'static str,
         /// What was asked for.
         value: String,
@@ -128,7 +128,7 @@ impl StoreError {
             }
             EngineError::NotHere => Self::TableDropped(table.to_owned()),
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
-            EngineError::ValueTooLong(len) => Self::ValueTooLong(len, VALUE_MAX),
+            EngineError::ValueTooLong(len, max) => Self::ValueTooLong(len, max),
         }
     }
 }

@@ -5,11 +5,11 @@
 //! move, and a thread that has moved appends to another processor's head for a while, which is only
 //! slower.
 
-use crate::embedded::builder::HeadChoice;
+use crate::embedded::experiments::HeadChoice;
 use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_host::{Host, Nodes};
+use pluvio_env::host::{Host, Nodes};
 use pluvio_log::MemoryPart;
 use pluvio_units::LogId;
 use std::sync::Arc;

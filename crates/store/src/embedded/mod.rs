@@ -14,8 +14,9 @@
 //! ```
 //!
 //! What it owns: names of tables, the worker threads of the cleaner, and which head a thread
-//! appends to. Everything else is the engine's: the embedded store has no path of its own for reads
-//! and writes.
+//! appends to. Its reads and puts have fast paths of their own, by the kind of store: `read` and
+//! `overwrite` where values are appended, `in_place` where they are overwritten. A slow path or
+//! [`Engine::apply`](crate::Engine::apply) does the rest.
 //!
 //! - EMBED-1: a store without a sink writes no tombstones and marks nothing pending.
 //! - EMBED-2: when the last handle of a store (store, table, iterator) is dropped, its threads have
@@ -35,17 +36,20 @@
 mod builder;
 mod cleaning;
 mod error;
+mod experiments;
 mod heads;
+mod in_place;
 mod iter;
+mod overwrite;
+mod read;
 mod read_back;
 mod sink;
 mod store;
 mod table;
 
-pub use builder::{
-    Cleaning, EpochKind, HeadChoice, HugePages, KeyHashing, StoreBuilder, Topology, UpdatePolicy,
-};
+pub use builder::{HugePages, KeyHashing, StoreBuilder, UpdatePolicy};
 pub use error::{BuildError, IncrementError, StoreError};
+pub use experiments::{Cleaning, EpochKind, Experiments, HeadChoice, Topology};
 pub use iter::Iter;
 pub use read_back::{Kept, KeptObject, KeptSegment, ReadBackError, read_back};
 pub use store::{Store, StoreGuard, StoreStats};

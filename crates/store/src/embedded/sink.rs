@@ -5,14 +5,13 @@ use crate::embedded::error::BuildError;
 use crate::engine::{Applied, Engine};
 use crate::table::EngineTable;
 use core::time::Duration;
-use pluvio_host::{Host, Pace, Worker};
-use pluvio_log::{Appended, LogSpace, ReplicaSink, SinkDriver, SinkError, SinkPace};
+use pluvio_env::Pace;
+use pluvio_env::host::{Host, Worker};
+use pluvio_log::{Appended, LogSpace, ReplicaSink, SinkDriver, SinkError};
 use pluvio_units::{LogId, LogPosition};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How long the sink's thread sleeps when it has everything; a sync and a full memory wake it.
-const PAUSE: Duration = Duration::from_millis(1);
 /// Pause after a failure of the sink.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -104,12 +103,11 @@ impl Sink {
             let stepped = driver.step();
             ending.0.stepped(&engine, stepped.clone().err());
             match stepped {
-                Ok(SinkPace::Again) => {
+                Ok(Pace::Again) => {
                     cleaners.iter().for_each(Worker::wake);
                     Pace::Again
                 }
-                Ok(SinkPace::After(pause)) => Pace::After(pause),
-                Ok(SinkPace::Idle) => Pace::After(PAUSE),
+                Ok(pace @ (Pace::After(_) | Pace::Done)) => pace,
                 Err(_) => Pace::After(PAUSE_AFTER_FAILURE),
             }
         };

@@ -8,7 +8,7 @@ use crate::embedded::sink::Sink;
 use crate::embedded::table::Table;
 use crate::engine::Engine;
 use crate::table::{EngineTable, KeyHasher};
-use pluvio_host::{Host, Worker};
+use pluvio_env::host::{Host, Worker};
 use pluvio_log::{Cleaner, CleanerStats, MemoryBinding, ReplicaSink, SinkError};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{SEGLET_BYTES, TableId};

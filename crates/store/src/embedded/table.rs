@@ -2,10 +2,12 @@
 
 use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
+use crate::embedded::overwrite::NewValue;
+use crate::embedded::read::BATCH;
 use crate::embedded::store::{Shared, StoreGuard};
-use crate::engine::{Applied, EngineError, Site};
-use crate::overwrite::NewValue;
-use crate::read::{BATCH, Seen};
+use crate::engine::in_place::with_buffer;
+use crate::engine::read::Seen;
+use crate::engine::{Applied, EngineError, Site, StoreKind};
 use crate::table::EngineTable;
 use core::ops::Deref;
 use pluvio_format::Object;
@@ -107,16 +109,25 @@ impl Table {
     #[inline]
     pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> bool {
         let engine = &self.shared.engine;
-        if engine.space().is_in_place() {
-            let found = engine.read_in_place(&self.table, key, into).is_some();
-            if !found {
-                into.clear();
+        match engine.kind {
+            StoreKind::InPlace => {
+                let hash = self.table.hash(key);
+                let to = (hash, self.table.indexes.approach(hash));
+                let guard = engine.space.pin();
+                let found = engine
+                    .copy_fast(&self.table, to, key, into, &guard)
+                    .is_some();
+                if !found {
+                    into.clear();
+                }
+                found
             }
-            return found;
+            StoreKind::Replicated | StoreKind::Volatile => {
+                into.clear();
+                let copy = |_, value: &[u8]| into.extend_from_slice(value);
+                engine.read_fast(&self.table, key, copy).is_some()
+            }
         }
-        into.clear();
-        let copied = engine.read_appended(&self.table, key, |_, v| into.extend_from_slice(v));
-        copied.is_some()
     }
 
     /// Shows version and value to `see`, which must be quick: no memory is reclaimed meanwhile. It
@@ -128,7 +139,13 @@ impl Table {
         see: impl FnOnce(ObjectVersion, &[u8]) -> R,
     ) -> Option<R> {
         let engine = &self.shared.engine;
-        engine.read_with(&self.table, key, see)
+        match engine.kind {
+            StoreKind::InPlace => with_buffer(|value| {
+                let version = engine.read_in_place(&self.table, key, value)?;
+                Some(see(version, value))
+            }),
+            StoreKind::Replicated | StoreKind::Volatile => engine.read_fast(&self.table, key, see),
+        }
     }
 
     /// The value where it lies, for as long as the guard lives. No copy is made, unless the value
@@ -154,14 +171,20 @@ impl Table {
         let engine = &self.shared.engine;
         let pinned = engine.space().is_pinned_by(&guard.0);
         assert!(pinned, "the guard is of another store than the table");
-        if engine.space().is_in_place() {
-            let mut value = Vec::new();
-            let version = engine.copy_in_place(&self.table, key, &mut value)?;
-            return Some(Borrowed(Held::Copy(version, value)));
+        match engine.kind {
+            StoreKind::InPlace => {
+                let mut value = Vec::new();
+                let version = engine.read_in_place(&self.table, key, &mut value)?;
+                Some(Borrowed(Held::Copy(version, value)))
+            }
+            StoreKind::Replicated | StoreKind::Volatile => {
+                let hash = self.table.hash(key);
+                let index = self.table.indexes.of(hash)?;
+                let (_, seen) = engine.lookup(&index, hash, key, &guard.0)?;
+                seen.object()?;
+                Some(Borrowed(Held::Seen(seen)))
+            }
         }
-        let seen = engine.find(&self.table, key, &guard.0)?;
-        seen.object()?;
-        Some(Borrowed(Held::Seen(seen)))
     }
 
     /// Whether there is an object.
@@ -185,17 +208,21 @@ impl Table {
         let approach = self.table.indexes.approach(hash);
         let engine = &self.shared.engine;
         let head = || self.shared.heads.mine();
-        let done = if engine.space().is_in_place() {
-            let to = (hash, approach);
-            engine.put_in_place(head, &self.table, to, key, value)
-        } else {
-            let new = NewValue {
-                table: &self.table,
-                key,
-                value,
-                now_s: engine.space().time_s(),
-            };
-            approach.and_then(|approach| engine.overwrite_short(head, approach, new))
+        let done = match engine.kind {
+            StoreKind::InPlace => {
+                let to = (hash, approach);
+                engine.overwrite_in_place(head, &self.table, to, key, value)
+            }
+            StoreKind::Volatile => {
+                let new = NewValue {
+                    table: &self.table,
+                    key,
+                    value,
+                    now_s: engine.space().time_s(),
+                };
+                approach.and_then(|approach| engine.overwrite_fast(head, approach, new))
+            }
+            StoreKind::Replicated => None,
         };
         if let Some(version) = done {
             return Ok(version);
@@ -308,11 +335,14 @@ impl Table {
     /// assert_eq!(found, [(0, Some(b"134794".to_vec())), (1, None)]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn get_batch(&self, keys: &[&[u8]], mut see: impl FnMut(usize, Option<&[u8]>)) {
+    pub fn get_batch(&self, keys: &[&[u8]], see: impl FnMut(usize, Option<&[u8]>)) {
         let engine = &self.shared.engine;
-        engine.read_batch(&self.table, keys, |at, found| {
-            see(at, found.map(|(_, value)| value));
-        });
+        match engine.kind {
+            StoreKind::InPlace => engine.read_batch_in_place(&self.table, keys, see),
+            StoreKind::Replicated | StoreKind::Volatile => {
+                engine.read_batch(&self.table, keys, see);
+            }
+        }
     }
 
     /// Stores each pair as [`Self::put`] would, in their order: all of them, if there is no error.

@@ -5,22 +5,22 @@
 //! 3. Make room for the outcome, if it is kept for retries and holds a value (COMP-7).
 //! 4. Append the new entry and the record of the operation in one group, and let the slot point to
 //!    the entry. Each kind of store has its own way: [`replicated`](super::replicated),
-//!    [`volatile`](super::volatile), [`in_place`](crate::in_place).
+//!    [`volatile`](super::volatile), [`in_place`](super::in_place).
 //! 5. Unlock. The outcome is [`Awaited`]: it must not be told before it is durable.
 //! 6. Once it is, [`Engine::settle`] takes the pending mark off the slot.
 //!
 //! Nothing changes unless step 4 succeeds. Any thread may apply mutations at any time.
 
+use super::read::{Pending, Seen};
 use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
-use crate::read::{Pending, Seen};
 use crate::table::{EngineTable, Growth};
 use pluvio_format::{Entry, Graves};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_memory::EpochGuard;
 use pluvio_mutation::{Current, Mutation, Outcome, Output, Verdict, judge};
-use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion, VALUE_MAX};
+use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion};
 
 /// Where a mutation is applied.
 #[derive(Clone, Copy)]
@@ -212,13 +212,14 @@ impl Engine {
         output: Output,
         execution: Option<Execution>,
     ) -> Result<Awaited<Applied>, EngineError> {
-        if value.len() > VALUE_MAX {
-            return Err(EngineError::ValueTooLong(value.len()));
+        let value_max = self.kind.value_max();
+        if value.len() > value_max {
+            return Err(EngineError::ValueTooLong(value.len(), value_max));
         }
         match self.kind {
             StoreKind::Replicated => self.put_replicated(write, value, output, execution),
             StoreKind::Volatile => self.put_volatile(write, value, output, execution),
-            StoreKind::InPlace => self.put_or_overwrite(write, value, output, execution),
+            StoreKind::InPlace => self.put_in_place(write, value, output, execution),
         }
     }
 

@@ -7,7 +7,7 @@
 use super::apply::{Applied, Old, Write};
 use super::{Engine, EngineError};
 use crate::completions::Execution;
-use crate::read::Pending;
+use crate::engine::read::Pending;
 use pluvio_format::{Encoded, Entry, Graves, Object, Tombstone};
 use pluvio_log::{AppendClass, Appended, Awaited, Burial, DeadIn};
 use pluvio_mutation::{Outcome, Output};

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What a disk that was idle may take at once: the buffer in front of it.
+/// The bytes that an idle disk may take at once: the buffer in front of it.
 const BURST_SECONDS: f64 = 0.01;
 /// At least one write of the store's.
 const BURST_MIN: f64 = (256 << 10) as f64;
 
-/// Bytes that may pass, refilled by time. What is taken may exceed what is there: then the next one
+/// Bytes that may pass, refilled by time. A taker may take more than there are: then the next one
 /// waits longer.
 #[derive(Debug)]
 struct TokenBucket {
@@ -51,7 +51,7 @@ impl TokenBucket {
     }
 }
 
-/// What the store and the experiment share of a disk.
+/// The meter of a disk, which the store and the experiment share.
 #[derive(Default)]
 pub(super) struct Meter {
     /// Bytes the disk was given.

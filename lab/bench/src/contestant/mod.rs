@@ -2,9 +2,9 @@
 //! servers.
 //!
 //! Every contestant runs in a process of its own (`process`), which holds it (`host`) and runs the
-//! workloads inside itself; the parent only says what to run. So each has its own allocator
-//! (preloaded: glibc's, jemalloc, tcmalloc or mimalloc), its memory is what the system says of its
-//! process, and rounds of all contestants can be interleaved.
+//! workloads inside itself; the parent only gives orders. So each has its own allocator (preloaded:
+//! glibc's, jemalloc, tcmalloc or mimalloc). Its memory is its process's, as the system counts it,
+//! and rounds of all contestants can be interleaved.
 //!
 //! - CON-1: a value that is read is compared with its key; damage is counted and fails the
 //!   experiment.
@@ -128,7 +128,7 @@ pub(crate) trait KeyValue: Sync {
     /// A run begins; only a measured one is held to the rate of a simulated disk.
     fn begin(&self, _measured: bool) {}
 
-    /// What is held and what was done, but for the bytes in memory, which take a while to count.
+    /// All holdings and counts except the bytes in memory, which take a while to count.
     fn counts(&self) -> Holdings {
         Holdings::default()
     }

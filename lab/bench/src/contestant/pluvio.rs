@@ -2,20 +2,22 @@
 
 use super::disk::{Meter, SimulatedDisk};
 use super::{
-    Copying, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, TOGETHER, Tombstones, refused,
+    Copying, Disk, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, TOGETHER, Tombstones, refused,
 };
 use crate::error::ExperimentError;
 use core::cell::Cell;
 use pluvio_store::{
-    Cleaning, CopyMethod, EpochKind, HeadChoice, Size, Store, StoreError, Table, UpdatePolicy,
+    Cleaning, CopyMethod, EpochKind, Experiments, HeadChoice, Size, Store, StoreError, Table,
+    UpdatePolicy,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Live objects may take this much: the utilization is that of the experiment, not of the limit.
 const LIVE_PERCENT_MAX: u32 = 98;
-/// With a disk, a thread waits for it after so many bytes of values: clients of a server have some
-/// writes under way, and wait for the oldest (in 000 §8.1, ten requests of 75 writes).
+/// With a disk, a thread waits for it after this many bytes of values. Clients of a server also
+/// have some writes under way, and wait for the oldest (in [LSM-DRAM §8.1], ten requests of 75
+/// writes).
 const UNSYNCED_MAX: usize = 256 << 10;
 
 thread_local! {
@@ -32,29 +34,38 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn open(setup: &Setup) -> Result<Self, ExperimentError> {
+        let experiments = Experiments {
+            cleaning: match setup.two_level {
+                true => Cleaning::TwoLevel,
+                false => Cleaning::OneLevel,
+            },
+            epochs: match setup.epochs {
+                Epochs::Counter => EpochKind::Counter,
+                Epochs::SharedCounter => EpochKind::SharedCounter,
+                Epochs::Tsc => EpochKind::Tsc,
+            },
+            head_choice: match setup.random_heads {
+                true => HeadChoice::Random,
+                false => HeadChoice::ByProcessor,
+            },
+            copy: match setup.copying {
+                Copying::Library => CopyMethod::Library,
+                Copying::Streaming => CopyMethod::Streaming,
+                Copying::StringMove => CopyMethod::StringMove,
+            },
+            segment_size: setup.segment.map(Size),
+            tombstones: match (setup.disk, setup.tombstones) {
+                (Disk::None, _) | (_, Tombstones::Deletes) => pluvio_store::Tombstones::Deletes,
+                (_, Tombstones::Every) => pluvio_store::Tombstones::Every,
+            },
+            ..Experiments::default()
+        };
         let mut builder = Store::builder()
             .memory(Size(setup.memory))
             .cleaner_threads(setup.cleaner_threads)
             .live_percent_max(LIVE_PERCENT_MAX)
             .populate(setup.populate)
-            .cleaning(match setup.two_level {
-                true => Cleaning::TwoLevel,
-                false => Cleaning::OneLevel,
-            })
-            .epochs(match setup.epochs {
-                Epochs::Counter => EpochKind::Counter,
-                Epochs::SharedCounter => EpochKind::SharedCounter,
-                Epochs::Tsc => EpochKind::Tsc,
-            })
-            .head_choice(match setup.random_heads {
-                true => HeadChoice::Random,
-                false => HeadChoice::ByProcessor,
-            })
-            .copy(match setup.copying {
-                Copying::Library => CopyMethod::Library,
-                Copying::Streaming => CopyMethod::Streaming,
-                Copying::StringMove => CopyMethod::StringMove,
-            })
+            .experiments(experiments)
             .update(match setup.kind == Kind::PluvioInPlace {
                 true => UpdatePolicy::InPlace,
                 false => UpdatePolicy::Append,
@@ -62,17 +73,11 @@ impl Ours {
         if let Some(heads) = setup.heads {
             builder = builder.heads(heads);
         }
-        if let Some(bytes) = setup.segment {
-            builder = builder.segment_size(Size(bytes));
-        }
         let meter = Arc::<Meter>::default();
         let disk = SimulatedDisk::new(setup.disk, &meter);
         let has_disk = disk.is_some();
         if let Some(disk) = disk {
-            builder = builder.sink(disk).tombstones(match setup.tombstones {
-                Tombstones::Deletes => pluvio_store::Tombstones::Deletes,
-                Tombstones::Every => pluvio_store::Tombstones::Every,
-            });
+            builder = builder.sink(disk);
         }
         let failed = |problem: String| refused(setup.kind, problem);
         let store = builder.build().map_err(|error| failed(error.to_string()))?;

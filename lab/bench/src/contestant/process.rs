@@ -1,9 +1,9 @@
 //! The parent's side of a contestant: starts its process and asks it to do things.
 //!
-//! A process is stopped (SIGSTOP) from its answer to the next question: what a store does by
-//! itself, our cleaner above all, would take processors from whoever is measured, and would find
-//! its own store better prepared than one that is never left alone. A contestant that has a server
-//! as its own child is not: it only waits, and must be able to end the server.
+//! A process is stopped (SIGSTOP) from its answer to the next question. Otherwise a store's work on
+//! its own, our cleaner's above all, would take processors from the contestant that is measured. It
+//! would also find its own store better prepared than one that is never left alone. A contestant
+//! that has a server as its own child goes on: it only waits, and must be able to end the server.
 
 use super::name::Contender;
 use super::{Holdings, Kind, Setup};
@@ -87,7 +87,7 @@ impl Process {
             None => command.env_remove("LD_PRELOAD"),
         };
         if is_stopped_while_it_waits(who.kind) {
-            // What a terminal sends to go on is not for those that wait.
+            // A terminal's signal to go on is not for those that wait.
             command.process_group(0);
         }
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! Redis and memcached as contestants: the real servers, started on a socket file of their own.
 //!
 //! One connection, pipelined: a write is answered by the time some hundred later ones were sent.
-//! What is compared is memory; speed over a socket is the business of `network`.
+//! Memory is compared here; speed over a socket is the business of `network`.
 
 use super::{KeyValue, Kind, Refusal, Setup, ample, memory, refused};
 use crate::clock;

@@ -32,11 +32,11 @@ pub struct Setup {
     pub populate: bool,
     /// What the log is written to beside memory.
     pub disk: Disk,
-    /// What keeps dead on that disk what is overwritten.
+    /// How overwritten objects are kept dead on that disk.
     pub tombstones: Tombstones,
 }
 
-/// What keeps dead on our store's disk what is overwritten.
+/// How overwritten objects are kept dead on our store's disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Tombstones {
     /// The object that overwrites it; only deletes write tombstones.
@@ -70,7 +70,7 @@ pub enum Copying {
     StringMove,
 }
 
-/// What our store's log is written to beside memory.
+/// The disk to which our store's log is written beside memory.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub enum Disk {
     /// Nothing: the store is volatile, and there is no disk to spare.
@@ -78,7 +78,7 @@ pub enum Disk {
     None,
     /// A sink that takes everything at once: what is written to it is counted.
     Unlimited,
-    /// A sink that takes so many bytes a second while it is measured.
+    /// A sink that takes this many bytes a second while it is measured.
     Limited(f64),
 }
 

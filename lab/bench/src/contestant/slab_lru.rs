@@ -1,10 +1,10 @@
 //! Memcached's way of keeping objects, in this process: slabs of chunks of one size, and a bounded
 //! memory whose longest unused objects make room.
 //!
-//! Pages of 1 MiB belong to a size class for ever, and are cut into its chunks; each class is a
+//! Pages of 1 MiB belong to a size class for ever, and are cut into its chunks. Each class is a
 //! quarter larger than the one below. A class without a free chunk takes a new page, and when all
-//! pages are in use it evicts: by a second chance in the order of its chunks, which comes close to
-//! the least recently used and writes one byte on a read. Keys are dealt to shards, each behind a
+//! pages are in use it evicts. Eviction is a second chance in the order of chunks: close to the
+//! least recently used, with one byte written on a read. Keys are dealt to shards, each behind a
 //! mutex with a part of the memory.
 //!
 //! - SLAB-1: a chunk is free, in its class's list, or the one that the map has for its key.
@@ -209,7 +209,7 @@ impl Shard {
 }
 
 impl SlabLru {
-    /// A store of so many bytes in pages, sized for so many objects.
+    /// A store of `bytes` bytes in pages, sized for `objects` objects.
     pub(crate) fn new(objects: u64, bytes: u64) -> Self {
         let pages = (bytes as usize / PAGE_BYTES / SHARDS).max(PAGES_MIN);
         let objects = objects as usize / SHARDS;

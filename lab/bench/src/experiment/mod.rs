@@ -25,7 +25,7 @@ pub struct Experiment {
     pub parameters: Row,
     /// On what machine.
     pub machine: Machine,
-    /// What was measured, one row for each combination of parameters.
+    /// The measurements, one row for each combination of parameters.
     pub rows: Vec<Row>,
     /// Ours over the best of the others (or what the name says), by name.
     pub ratios: BTreeMap<String, f64>,
@@ -80,9 +80,9 @@ impl Experiment {
         }
     }
 
-    /// Notes the median of `ours / theirs`, each round against the same round of the other, with
-    /// the least and the most: a machine that was slow for a round was so for both. Nothing when
-    /// there is nothing to compare with.
+    /// Notes the median of `ours / theirs`, with the least and the most. Each round is compared
+    /// with the same round of the other: a machine that was slow for a round was so for both. Notes
+    /// nothing when there is nothing to compare with.
     pub fn ratio_by_round(&mut self, name: impl Into<String>, ours: &[f64], theirs: &[f64]) {
         let each = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs);
         let each: Vec<f64> = each.filter(|ratio| ratio.is_finite()).collect();

@@ -267,7 +267,7 @@ impl Axis {
         }
     }
 
-    /// What the axis covers; from zero where that is asked and the axis is linear.
+    /// The range of the axis; from zero where that is asked and the axis is linear.
     fn range(self, values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
         let (min, max) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| {
             (min.min(value), max.max(value))

@@ -2,10 +2,10 @@
 //! segments costs, by utilization and access pattern.
 //!
 //! The model is that of Rosenblum and Ousterhout ("The Design and Implementation of a
-//! Log-Structured File System", section 3.4), as RAMCloud's authors rebuilt it: files of one size,
-//! each one block; a fixed number of segments' worth of live files; every step overwrites one file
-//! at the log's head. When no clean segment is left, the cleaner reads some segments, sorts their
-//! live files by age and writes them to new segments. The *write cost* is
+//! Log-Structured File System", section 3.4), as RAMCloud's authors rebuilt it. Files have one
+//! size, each one block, and live files fill a fixed number of segments. Every step overwrites one
+//! file at the log's head. When no clean segment is left, the cleaner reads some segments, sorts
+//! their live files by age and writes them to new segments. The *write cost* is
 //!
 //! ```text
 //! files written new + files the cleaner read + files the cleaner wrote
@@ -16,12 +16,12 @@
 //! A segment without a live file is not read. 2 / (1 - u) is the cost when the cleaned segments
 //! are live to the part u; 1 is the least possible.
 //!
-//! Three policies choose segments: the emptiest first ([`Policy::Greedy`]), or by cost-benefit,
-//! `(1 - u) * age / (1 + u)`, where `age` is that of the youngest file of the segment, as LFS's
-//! formula was published ([`Policy::YoungestFile`]), or that of the segment itself, which is what
-//! the published results need ([`Policy::SegmentAge`]).
+//! Three policies choose segments. [`Policy::Greedy`] takes the emptiest first. The other two weigh
+//! cost and benefit, `(1 - u) * age / (1 + u)`. In [`Policy::YoungestFile`] `age` is that of the
+//! segment's youngest file, as LFS's formula was published. In [`Policy::SegmentAge`] it is that of
+//! the segment itself, which the published results need.
 //!
-//! - LFS-1: every file is live in exactly one slot; a segment's count of live files is the number
+//! - LFS-1: every file is live in exactly one slot. A segment's count of live files is the number
 //!   of its slots that hold a file's newest version.
 //! - LFS-2: a run is a function of its options.
 
@@ -207,9 +207,9 @@ mod tests {
         simulate(options, &mut |_| {}).unwrap()
     }
 
-    /// Under uniform overwrites a segment that was full when the log was written once around has
-    /// `u` live files left, where `(1 - u) / ln(1 / u)` is the whole disk's utilization
-    /// (Menon and Stockmeyer; it gives LFS's "55 % in the cleaned segments at 75 %").
+    /// The live share `u` of a segment that was full when the log was written once around, under
+    /// uniform overwrites. `(1 - u) / ln(1 / u)` is the whole disk's utilization (Menon and
+    /// Stockmeyer; it gives LFS's "55 % in the cleaned segments at 75 %").
     fn uniform_theory(utilization: f64) -> f64 {
         let (mut low, mut high) = (1e-9, 1.0 - 1e-9);
         for _ in 0..100 {
@@ -234,8 +234,8 @@ mod tests {
             let found = outcome(&options(Policy::Greedy, Distribution::Uniform, utilization));
             let live = uniform_theory(found.effective_utilization);
             let wanted = 2.0 / (1.0 - live);
-            // Greedy chooses the segments that are emptier by chance, so it is a little cheaper;
-            // the half-filled head and survivors make a small disk a little dearer.
+            // Greedy chooses the segments that are emptier by chance, so it is a little cheaper.
+            // The half-filled head and survivors make a small disk a little dearer.
             assert!(
                 found.write_cost < wanted * 1.07 && found.write_cost > wanted * 0.85,
                 "at {utilization}: {found:?}, the theory says {wanted}"

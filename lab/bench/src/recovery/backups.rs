@@ -1,9 +1,9 @@
 //! Backups that keep replicas of a side log in their memory: threads behind sockets, for measuring
 //! what re-replication adds to replay.
 //!
-//! As in a cluster, every replica is sent over a socket of its own, and each has one request under
-//! way: what is appended meanwhile goes with the next. A side segment that is closed and that all
-//! have is marked durable, so that it can be compared and committed.
+//! As in a cluster, every replica is sent over a socket of its own. Each has one request under way,
+//! and later entries go with the next. A side segment that is closed and that all have is marked
+//! durable. Then it can be compared and committed.
 
 use super::thread_cpu;
 use core::time::Duration;

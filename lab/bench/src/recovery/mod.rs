@@ -1,5 +1,5 @@
-//! What the recovery of a crashed server costs, part by part: how fast a recovery master replays
-//! what backups send it, and how long Redis takes to load as much from its files.
+//! The cost of recovering a crashed server, part by part: a recovery master's replay of
+//! entries, and the time that Redis takes to load as much from its files.
 //!
 //! - RECB-1: what is measured did its work: a round whose objects are not all there afterwards is
 //!   an error, not a row.

@@ -2,8 +2,8 @@
 //! a snapshot.
 //!
 //! The server is filled over a socket file with the same keys and sizes as the cluster it is
-//! compared with, killed, and started again on its files; the clock runs from the start of the
-//! process to the first answer to a GET.
+//! compared with. Then it is killed, and started again on its files. The clock runs from the start
+//! of the process to the first answer to a GET.
 
 use crate::clock;
 use crate::error::{ExperimentError, within};

@@ -1,12 +1,12 @@
-//! One recovery master's replay by object size (003 table V): entries as backups hand them over,
-//! all of them in memory before the clock starts.
+//! One recovery master's replay by object size [RAMCloud table V]: entries as backups hand them
+//! over, all of them in memory before the clock starts.
 //!
 //! Every round replays the same objects, each key once, into an empty table of a store whose memory
-//! was used before: the first round does not count. The clock covers checking, the side log, the
+//! was used before. The first round does not count. The clock covers checking, the side log, the
 //! index and closing the side log. With replicas it also covers sending the side log to backups in
-//! this process, until they have acknowledged everything, and comparing with its checksums what
-//! they have: after each bucket what is durable, at the end the rest, as a recovery master does
-//! (CLEAN-10). Without replicas a log has no checksums, and there is nothing to compare.
+//! this process, until they have acknowledged everything. Then it covers comparing their bytes with
+//! the log's checksums, as a recovery master does (CLEAN-10). The durable part is compared after
+//! each bucket, the rest at the end. Without replicas a log has no checksums, and there is nothing to compare.
 
 use super::backups::Backups;
 use super::thread_cpu;
@@ -167,7 +167,7 @@ struct RecoveryMaster {
 
 impl RecoveryMaster {
     fn open(load: &Load, replicas: u32) -> Result<Self, ExperimentError> {
-        // What the round before left is given back while the next one begins.
+        // The memory of the round before is given back while the next one begins.
         let memory = Size(load.bytes * 5 / 2 + BESIDE);
         let mut log = LogOptions::new(memory);
         if replicas > 0 {

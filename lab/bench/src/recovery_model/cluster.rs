@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Every server has a disk, a link with two directions and some processors, all of which serve one
-//! job after the other; the coordinator has one processor and one link. All servers' disks and
-//! sorting are followed; of recovery masters, which are all alike, at most [`FETCHES_MAX`] fetches'
-//! worth. Each of those stands for some others: what they ask of backups weighs as if they asked,
-//! and their own servers are kept as busy as its own.
+//! job after the other. The coordinator has one processor and one link. All servers' disks and
+//! sorting are followed. Recovery masters are all alike, so at most [`FETCHES_MAX`] fetches' worth
+//! of them are followed. Each of those stands for some others. Its requests to backups weigh as if
+//! those asked too, and their own servers are kept as busy as its own.
 //!
 //! A partition has the same part of each segment. Segments lie where randomization with refinement
 //! puts them.

@@ -10,12 +10,12 @@ use std::str::FromStr;
 pub enum LostData {
     /// This much, whatever the cluster's size.
     Fixed(Size),
-    /// This much for each server that is left, as in figure 16 of 003.
+    /// This much for each server that is left, as in [RAMCloud fig. 16].
     PerServer(Size),
 }
 
 impl LostData {
-    /// Megabytes, with so many servers left.
+    /// Megabytes, with `left` servers left.
     pub(super) fn mb(self, left: usize) -> f64 {
         match self {
             Self::Fixed(size) => size.bytes() as f64 / 1e6,

@@ -1,4 +1,4 @@
-//! Where primary replicas lie, and how long reading them takes (003 §7.1, figure 17).
+//! Where primary replicas lie, and how long reading them takes ([RAMCloud §7.1], figure 17).
 
 use crate::error::{ExperimentError, within};
 use pluvio_load::Random;
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn devices_get_as_many_replicas_as_the_paper_says() {
-        // 003 §7.1: 8000 replicas on 1000 devices; at random some get 15 to 20, with two choices 8
-        // to 10 is typical, with five the most and the mean typically differ by one.
+        // [RAMCloud §7.1]: 8000 replicas on 1000 devices. At random some get 15 to 20. With two
+        // choices 8 to 10 is typical; with five the most and the mean typically differ by one.
         let speeds = vec![1.0; 1000];
         let most = |placement, candidates| {
             let mut random = Random::new(5, 0);

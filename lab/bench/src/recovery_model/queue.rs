@@ -6,12 +6,12 @@ use std::collections::BinaryHeap;
 /// Nanoseconds since the crash.
 pub(super) type Time = u64;
 
-/// Nanoseconds of so many seconds.
+/// Nanoseconds of this many seconds.
 pub(super) fn nanoseconds(seconds: f64) -> Time {
     (seconds * 1e9).round() as Time
 }
 
-/// Seconds of so many nanoseconds.
+/// Seconds of this many nanoseconds.
 pub(super) fn seconds(time: Time) -> f64 {
     time as f64 / 1e9
 }

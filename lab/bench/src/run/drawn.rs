@@ -4,9 +4,9 @@
 use crate::workload::{Distribution, Draw};
 use pluvio_load::Random;
 
-/// Draws that are made beforehand where drawing costs more than an operation: they are read in
-/// order, so they cost little memory bandwidth, and are more than a thread does in a second. Cheap
-/// draws are made on the way.
+/// Draws that are made beforehand where drawing costs more than an operation. They are read in
+/// order, so they cost little memory bandwidth, and a thread does fewer in a second. Cheap draws
+/// are made on the way.
 const DRAWN: usize = 8 << 20;
 
 /// Keys drawn beforehand: they are kept, so that one draw serves all rounds of a contestant.

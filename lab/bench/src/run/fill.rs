@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 const LOOK_BYTES: u64 = 64 << 10;
 /// Room that is left below the limit of live objects: heads look at it once for each 64 KiB.
 const LIMIT_SLACK: u64 = 1 << 20;
-/// Share of that limit that is left, too: entries of up to 512 bytes do not cross the ends of
-/// seglets, so memory is full when live objects are up to 0.8 % below it.
+/// Share of that limit that is left, too. Entries of up to 512 bytes do not cross the ends of
+/// seglets. So memory is full when live objects are up to 0.8 % below it.
 const LIMIT_SLACK_SHARE: u64 = 100;
 
 /// What to fill a store with.

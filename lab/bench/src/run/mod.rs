@@ -1,5 +1,6 @@
-//! Runs workloads on a contestant, inside its process: fills it, random operations for a time,
-//! streams of operations to their end, and an idle spin to compare pauses with.
+//! Runs workloads on a contestant, inside its process. It fills the contestant, and runs random
+//! operations for a time, streams of operations to their end, and an idle spin to compare pauses
+//! with.
 //!
 //! - LOAD-1: a value begins with its key, where it has room for it; a read compares them.
 //! - LOAD-2: a write that was refused for want of memory is tried again until it is done, and
@@ -60,8 +61,8 @@ fn put<S: KeyValue>(store: &S, key: u64, value: &[u8]) -> Result<u64, Experiment
     }
 }
 
-/// Writes all of them, in their order, until they are done; gives how often one was refused. What
-/// was refused is tried again by itself, and the rest together.
+/// Writes all pairs in their order until they are done; gives how often one was refused. A refused
+/// pair is tried again by itself, and the rest together.
 fn put_all<S: KeyValue>(store: &S, pairs: &[(u64, &[u8])]) -> Result<u64, ExperimentError> {
     let mut left = pairs;
     let mut retries = 0;

@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 /// Operations between two looks at the clock.
 const LOOK: u64 = 256;
-/// Longest part of a round that writes and does not count: a second's writes are some hundred
+/// Longest part of a round that writes and does not count. A second's writes are some hundred
 /// megabytes, more than a cleaner frees ahead of them.
 const LEAD_IN_MAX: f64 = 1.0;
 /// The same of rounds that only read: caches fill, and what a cleaner had begun ends.
 const LEAD_IN_OF_READS: f64 = 0.05;
-/// So many times its length a round may last for the sake of [`RunPlan::puts_min`].
+/// A round may last this many times its length for the sake of [`RunPlan::puts_min`].
 const LONGER_MAX: u32 = 10;
 
 /// Random operations.
@@ -29,7 +29,7 @@ pub struct RunPlan {
     pub lead_in: f64,
     /// How long.
     pub seconds: f64,
-    /// Longer, up to ten times, until so many writes were done, all threads together.
+    /// Longer, up to ten times, until all threads together did this many writes.
     pub puts_min: u64,
     /// Threads.
     pub threads: usize,
@@ -95,7 +95,7 @@ pub struct Ran {
     pub misses: u64,
     /// Writes that were refused, each time counted.
     pub retries: u64,
-    /// What the store held and had done when the lead-in ended, but for the bytes in memory.
+    /// The store's holdings and counts when the lead-in ended, without the bytes in memory.
     pub before: Holdings,
     /// The same at once after the last operation; and the bytes in memory, which were counted then.
     pub after: Holdings,
@@ -360,8 +360,8 @@ impl<'a, S: KeyValue> Worker<'a, S> {
     }
 }
 
-/// How many of how many draws are batches of reads, so that of a hundred operations, each one of a
-/// batch counted, this many read: the others are batches of writes.
+/// How many of how many draws are batches of reads; the others are batches of writes. Of a hundred
+/// operations, each one of a batch counted, `get_percent` read.
 #[inline]
 fn shares(get_percent: u8, batch: u64, put_batch: u64) -> (u64, u64) {
     let reads = u64::from(get_percent) * put_batch;

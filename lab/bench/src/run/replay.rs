@@ -1,8 +1,8 @@
 //! Streams of operations, run to their end.
 //!
-//! On the clock is nothing but the operations: they are drawn beforehand, in pieces, and between
-//! two parts of a stream all threads meet and wait while the first one looks at memory. What comes
-//! before the mark [`LOADED`] does not count.
+//! The clock covers only the operations. They are drawn beforehand, in pieces, and between two
+//! parts of a stream all threads meet and wait while the first one looks at memory. Operations
+//! before the mark [`LOADED`] do not count.
 
 use super::random::THREADS_MAX;
 use super::tally::{Collector, Latencies};
@@ -20,17 +20,17 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes that are written between two looks at the memory of the process.
 const LOOK_BYTES: u64 = 8 << 20;
-/// Operations that are drawn before the clock goes on, all threads together, 24 bytes each: so many
-/// that a cleaner gains little by the time in which they are drawn.
+/// Operations that are drawn before the clock goes on, all threads together, 24 bytes each. A piece
+/// is so long that a cleaner gains little by the time of drawing.
 const DRAWN: usize = 1 << 20;
-/// One of so many operations is measured, since two looks at the clock cost some 50 ns: a prime,
-/// which keeps step with no pattern of a stream.
+/// One of this many operations is measured, since two looks at the clock cost some 50 ns. It is a
+/// prime, which keeps step with no pattern of a stream.
 const MEASURED_EVERY: u64 = 17;
 
 /// The mark when no more memory was given back for a while.
 pub const SETTLED: &str = "settled";
-/// Our store notices after two or three seconds that nothing is written, in the second window at
-/// the latest, and looks once more for what it may clean in the next.
+/// After two or three seconds without writes, in the second window at the latest, our store
+/// notices. It looks once more for garbage to clean in the next.
 const SETTLE_MIN: Duration = Duration::from_secs(7);
 /// Memory has settled when so long ...
 const SETTLE_STILL: Duration = Duration::from_millis(2500);
@@ -63,13 +63,13 @@ pub struct ReplayPlan {
 pub struct Mark {
     /// Which part had ended.
     pub name: String,
-    /// What the streams say is live, all threads together.
+    /// The live objects by the streams' own count, all threads together.
     pub live: Live,
     /// Bytes in memory.
     pub resident: u64,
     /// Most bytes in memory at any look since the mark before.
     pub peak: u64,
-    /// What the store holds, but for the bytes in memory.
+    /// The store's holdings, without the bytes in memory.
     pub held: Holdings,
 }
 
@@ -236,9 +236,9 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         }
     }
 
-    /// Part by part: all threads meet when they have drawn its first operations, and when they have
-    /// done its last one, whatever has failed: the others would wait. All streams of a plan have
-    /// the same marks.
+    /// Runs part by part. All threads meet when they have drawn its first operations, and when they
+    /// have done its last one, whatever has failed: the others would wait. All streams of a plan
+    /// have the same marks.
     fn run(mut self, ready: &dyn Fn()) -> Result<(Replayed, Collector), ExperimentError> {
         let mut done = Ok(());
         let mut begins = true;
@@ -289,7 +289,7 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         Next::Operations
     }
 
-    /// What counts begins; what memory was like is kept.
+    /// The part that counts begins; earlier looks at memory are kept.
     fn begin(&mut self) {
         let before = core::mem::take(&mut self.part);
         self.part = Replayed {

@@ -15,7 +15,7 @@ const QUANTILES: [f64; 20] = [
 pub struct Latencies {
     /// How many were measured.
     pub count: u64,
-    /// Quantile, and nanoseconds that so many took at most.
+    /// Quantile, and nanoseconds that this part took at most.
     pub quantiles: Vec<(f64, u64)>,
 }
 

@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Barrier;
 
-/// Does `work` with each part in a thread of its own; gives what came of them, in their order. No
-/// thread begins before all are ready: each calls the function it is given when it is, and all may
-/// meet again later by calling it again. A panic of one ends the process.
+/// Does `work` with each part in a thread of its own, and gives the results in their order. No
+/// thread begins before all are ready. Each calls the function it is given when it is ready, and
+/// all may meet again later by calling it again. A panic of one ends the process.
 pub(super) fn side_by_side<T: Send, R: Send>(
     parts: impl IntoIterator<Item = T>,
     work: impl Fn(T, &dyn Fn()) -> R + Sync,
@@ -21,7 +21,7 @@ pub(super) fn side_by_side<T: Send, R: Send>(
             .map(|part| {
                 scope.spawn(|| {
                     let ended = catch_unwind(AssertUnwindSafe(|| work(part, &ready)));
-                    // The others may wait for this one for ever; what happened has been written.
+                    // The others may wait for this one for ever; its panic has been written.
                     ended.unwrap_or_else(|_| std::process::abort())
                 })
             })

@@ -1,6 +1,7 @@
-//! What each part of our store brings: epochs, heads and who appends to which, segments, cleaner
-//! threads, copies, updates in place (004 fig. 12-13, 21-33, as far as the store has options for
-//! them). Levels of cleaning differ only where there is a disk: `cleaner` compares them.
+//! The gain of each part of our store: epochs, heads and which thread appends to which, segments,
+//! cleaner threads, copies, updates in place. It follows [Nibble fig. 12-13] and figures 21 to 33
+//! there, as far as the store has options for them. Levels of cleaning differ only where there is a
+//! disk: `cleaner` compares them.
 
 use super::{Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step, turns};
 use crate::contestant::{Allocator, Contender, Copying, Epochs, Kind, Process, Program, Setup};

@@ -1,4 +1,5 @@
-//! Write throughput and the cleaner's work against memory utilization (000 fig. 8-9, 003 fig. 6).
+//! Write throughput and the cleaner's work against memory utilization ([LSM-DRAM fig. 8-9],
+//! [RAMCloud fig. 6]).
 
 use super::{Rounds, Watch, check_utilization, check_value_size, lines, step, turns};
 use crate::contestant::{Allocator, Contender, Disk, Kind, Process, Program, Setup, Tombstones};
@@ -22,7 +23,7 @@ pub struct CleanerOptions {
     pub distributions: Vec<Distribution>,
     /// Whether segments are compacted by themselves too, where there is a disk.
     pub two_level: Vec<bool>,
-    /// What keeps dead on the disk what is overwritten.
+    /// How overwritten objects are kept dead on the disk.
     pub tombstones: Vec<Tombstones>,
     /// What the log is written to beside memory.
     pub disks: Vec<Disk>,
@@ -39,11 +40,11 @@ pub struct CleanerOptions {
 
 /// How often the memory is written anew before measuring, if there is time.
 const TURNOVERS: u64 = 2;
-/// The part of the memory that a round writes at least, if ten times its length is enough: with a
+/// The part of the memory that a round writes at least, if ten times its length is enough. With a
 /// slow disk a round by time alone would see few passes of the cleaner.
 const ROUND_TURNOVER: f64 = 0.25;
 
-/// What all stores of one panel have in common.
+/// The parameters that all stores of one panel have in common.
 #[derive(Clone, Copy)]
 struct Group {
     value_size: usize,
@@ -119,8 +120,8 @@ pub fn cleaner(
 }
 
 impl CleanerOptions {
-    /// Memory of each of so many stores that exist at once: 2 GiB, or what half of this machine's
-    /// memory has for each, but no less than 256 MiB.
+    /// Memory of each of `stores` stores that exist at once. It is 2 GiB, or each one's share of
+    /// half of this machine's memory, but at least 256 MiB.
     #[must_use]
     pub fn usual_memory(stores: usize) -> u64 {
         let share = Machine::this().memory / 2 / (stores.max(1) as u64);

@@ -1,4 +1,4 @@
-//! What objects need of our log's memory, computed from how they are laid out
+//! The part of our log's memory that objects need, computed from their layout
 //! (`docs/log-format.md`).
 
 use super::KEY;
@@ -8,7 +8,7 @@ use pluvio_units::{ObjectVersion, SEGLET_BYTES, TableId, WHOLE_ENTRY_MAX};
 /// Bytes of the smallest segment that a log has: 40 seglets. Larger ones leave less of themselves
 /// unused.
 const SEGMENT_BYTES: f64 = (40 * SEGLET_BYTES) as f64;
-/// What heads and reserves of a small store take: no store of an experiment gets less memory.
+/// The need of a small store's heads and reserves: no store of an experiment gets less memory.
 pub(super) const MEMORY_LEAST: u64 = 64 << 20;
 
 /// What the live objects of a moment need.
@@ -22,9 +22,9 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// What so many bytes of values need, whose sizes lie evenly between these two. An object that
-    /// takes the place of a deleted one gets a later version: with `turned` it takes two bytes,
-    /// which it does between 128 and 16383.
+    /// The need of `values` bytes of values, whose sizes lie evenly between these two. An object
+    /// that takes the place of a deleted one gets a later version. With `turned` the version takes
+    /// two bytes, as it does between 128 and 16383.
     pub(super) fn of(values: u64, (least, largest): (u32, u32), turned: bool) -> Self {
         let version = ObjectVersion(if turned { 128 } else { 1 });
         let mean = least.midpoint(largest);
@@ -63,8 +63,8 @@ fn entry_bytes(value: u32, version: ObjectVersion) -> f64 {
 /// The part of the memory that stays unused where entries of these lengths lie.
 fn padding(least: f64, largest: f64) -> f64 {
     let seglet = SEGLET_BYTES as f64;
-    // What is left of a place when the next entry does not fit: half an entry, longer ones more
-    // often than short ones.
+    // The rest of a place when the next entry does not fit: half an entry, longer ones more often
+    // than short ones.
     let mean = (least + largest) / 2.0;
     let left = (mean + (largest - least).powi(2) / (12.0 * mean)) / 2.0;
     match largest <= WHOLE_ENTRY_MAX as f64 {

@@ -1,5 +1,5 @@
-//! Memory under changing sizes (000 fig. 1 and 11, 003 fig. 7, 004 fig. 14): resident bytes over
-//! live bytes.
+//! Memory under changing sizes: resident bytes over live bytes ([LSM-DRAM fig. 1] and figure 11
+//! there, [RAMCloud fig. 7], [Nibble fig. 14]).
 
 use super::demand::Demand;
 use super::{KEY, Watch, bars, check_utilization, step, turns};
@@ -36,8 +36,8 @@ pub struct FragmentationOptions {
 /// Bytes of values that may live: at least one segment, and no more than a machine of today has.
 const LIVE_MIN: Size = Size(8 << 20);
 const LIVE_MAX: Size = Size(1 << 42);
-/// Part of the memory that must be left for dead objects below what the reserves leave: with less,
-/// a workload ends, but hardly in a time that anybody would wait.
+/// Part of the memory that must be left for dead objects below the limit of the reserves. With
+/// less, a workload ends, but hardly in a time that anybody would wait.
 const DEAD_LEAST: f64 = 0.01;
 /// Where nothing is to be cleaned, all that is ever written takes this part of the memory.
 const AMPLE: f64 = 0.85;
@@ -131,7 +131,7 @@ fn sized(workload: &Workload, options: &FragmentationOptions) -> u64 {
     demand(workload, options.live).memory(f64::from(options.utilization) / 100.0)
 }
 
-/// What the workload's live objects need where they need most.
+/// The need of the workload's live objects where they need most.
 fn demand(workload: &Workload, live: u64) -> Demand {
     let sizes = workload.sizes().into_iter();
     let demands = sizes.map(|sizes| Demand::of(live, sizes, workload.turns));
@@ -183,7 +183,7 @@ fn setup(options: &FragmentationOptions, workload: &Workload, kind: Kind, memory
     }
 }
 
-/// Runs a workload: all contestants in turn, so many times.
+/// Runs a workload for `rounds` rounds: all contestants in turn.
 fn rounds_of(
     program: &Program,
     options: &FragmentationOptions,
@@ -270,16 +270,16 @@ struct Ratios {
     utilization: f64,
     /// Our index over what is live, at the end.
     index: f64,
-    /// What our memory is made of when it has settled.
+    /// The parts of our memory when it has settled.
     parts: Parts,
 }
 
-/// What our memory is made of, over what is live. The sum is all of it.
+/// The parts of our memory, over the live bytes. Their sum is all of it.
 #[derive(Clone, Copy, Default)]
 struct Parts {
     /// Live entries, with their headers.
     entries: f64,
-    /// What is in use of the log beside them: dead entries, padding, ends of segments.
+    /// The part of the log in use beside them: dead entries, padding, ends of segments.
     dead: f64,
     /// Free parts of the log that were touched: those kept for the next writes, and reserves.
     free: f64,
@@ -340,7 +340,7 @@ fn second_over_first(marks: &[Mark]) -> f64 {
     };
     let most = |marks: &mut dyn Iterator<Item = &Mark>| marks.map(|mark| mark.peak).max();
     let first = most(&mut marks[..=at].iter());
-    // While memory is given back the objects of the first sizes are still what is there.
+    // While memory is given back the objects of the first sizes are still there.
     let second = most(&mut marks[at + 1..].iter().filter(|mark| mark.name != SETTLED));
     match (first, second) {
         (Some(first), Some(second)) => second as f64 / first.max(1) as f64,

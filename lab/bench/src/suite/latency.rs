@@ -1,6 +1,6 @@
-//! Latency of writes, or of all operations of a mix, with the cleaner and without (000 fig. 10),
-//! beside what idle threads see: as many as a run has in all, for as long, in a process that has
-//! nothing else to do.
+//! Latency of writes, or of all operations of a mix, with the cleaner and without [LSM-DRAM fig.
+//! 10]. Beside them stands what idle threads see. They are as many as a run has in all, for as
+//! long, in a process that has nothing else to do.
 
 use super::{Rounds, Watch, check_utilization, check_value_size, step, turns};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};

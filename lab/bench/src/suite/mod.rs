@@ -1,9 +1,9 @@
 //! The experiments of the storage engine: each starts its contestants, interleaves their rounds,
 //! and gives one [`Experiment`](crate::experiment::Experiment) and a picture.
 //!
-//! - SUITE-1: what is compared ran in the same run, round by round in turn, and each round begins
-//!   with another one; a row gives the median of the rounds, of what is measured in time with the
-//!   least and the most.
+//! - SUITE-1: compared contestants ran in the same run, round by round in turn, and each round
+//!   begins with another one. A row gives the median of the rounds, and for times also the least
+//!   and the most.
 
 mod breakdown;
 mod cleaner;
@@ -29,7 +29,7 @@ use pluvio_units::VALUE_MAX;
 /// How far an experiment is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// So many steps there are.
+    /// This many steps in all.
     Total(u64),
     /// A step with this name begins.
     Begins(String),
@@ -48,8 +48,8 @@ fn step<T>(watch: Watch<'_>, name: impl Into<String>, work: impl FnOnce() -> T) 
     done
 }
 
-/// In which order so many take a round: each round another one is first, since who comes first may
-/// find the machine cooler.
+/// The order in which `count` contestants take a round. Each round another one is first, since the
+/// first may find the machine cooler.
 fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |place| (round + place) % count)
 }
@@ -91,8 +91,8 @@ impl Overhead {
         })
     }
 
-    /// The memory in which so many objects with so many bytes of values are this part of the log;
-    /// the index is not in it. At least what a store needs to open.
+    /// The memory in which this many objects and bytes of values are this part of the log, without
+    /// the index. It is at least as much as a store needs to open.
     fn memory(self, kind: Kind, objects: u64, bytes: u64, utilization: f64) -> u64 {
         let head = match kind {
             Kind::PluvioInPlace => VALUE_HEAD as f64,
@@ -166,12 +166,12 @@ fn check_value_size(bytes: usize) -> Result<(), ExperimentError> {
     within("value-size", bytes, 0..=VALUE_MAX_IN_PLACE)
 }
 
-/// What our store keeps in front of a value that may be overwritten.
+/// Bytes that our store keeps in front of a value that may be overwritten.
 const VALUE_HEAD: usize = 12;
 /// Most bytes of a value in a store that overwrites in place.
 pub const VALUE_MAX_IN_PLACE: usize = VALUE_MAX - VALUE_HEAD;
-/// Largest share of the log that live objects may take in an experiment, in percent; above what the
-/// reserves of a memory leave, a store is as full as it gets.
+/// Largest share of the log that live objects may take in an experiment, in percent. Above the
+/// limit that the reserves of a memory leave, a store is as full as it gets.
 const UTILIZATION_MAX: u8 = 98;
 
 /// A utilization that a store can have.

@@ -1,5 +1,5 @@
 //! Throughput of stores inside a process: threads, value sizes, mixes, distributions, batches, and
-//! how full our log is (004 fig. 18-20).
+//! how full our log is [Nibble fig. 18-20].
 
 use super::{
     KEY, Overhead, Rounds, UTILIZATION_MAX, Watch, bars, check_utilization, check_value_size, step,
@@ -42,7 +42,7 @@ pub struct StoreOptions {
     pub heads: Option<u16>,
 }
 
-/// Who takes part, and how full it is if it is ours.
+/// A contestant, and how full it is if it is ours.
 type Entrant = (Contender, Option<u8>);
 
 /// One combination.
@@ -273,7 +273,7 @@ fn start(
     Ok(process)
 }
 
-/// What one who takes part did in one case.
+/// The measurements of one entrant in one case.
 #[derive(Clone, Default)]
 struct Measured {
     /// Operations a second, by round.
@@ -282,8 +282,8 @@ struct Measured {
     held: Holdings,
 }
 
-/// All rounds of some cases on the same objects: in each round all cases, in each case all who take
-/// part, in turn. Gives by case and by who takes part. The first round, which only warms up, is
+/// All rounds of some cases on the same objects: in each round all cases, in each case all
+/// entrants, in turn. Gives them by case and by entrant. The first round, which only warms up, is
 /// left out.
 fn rounds(
     processes: &mut [Process],

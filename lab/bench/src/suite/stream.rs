@@ -1,4 +1,5 @@
-//! Streams of operations to their end: trace files, production profiles, Postmark (004 fig. 15-17).
+//! Streams of operations to their end: trace files, production profiles, Postmark [Nibble fig.
+//! 15-17].
 
 use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, step, turns};
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
@@ -13,7 +14,7 @@ use crate::workload::Plan;
 pub struct StreamOptions {
     /// What the experiment is called.
     pub name: String,
-    /// What the parameters of the stream are, for the report.
+    /// The parameters of the stream, for the report.
     pub parameters: Row,
     /// The stream.
     pub plan: Plan,

@@ -4,8 +4,8 @@ use pluvio_load::Random;
 
 /// The skew of YCSB's zipfian distribution.
 const YCSB_SKEW: f64 = 0.99;
-/// The share of things that are hot, and the share of operations on them (seed experiments of LFS
-/// and RAMCloud: 90 % of writes to 10 % of the data).
+/// The share of things that are hot, and the share of operations on them. In the seed experiments
+/// of LFS and RAMCloud 90 % of writes go to 10 % of the data.
 const HOT: (f64, f64) = (0.1, 0.9);
 /// The mean of the exponential distribution, as a share of all things: 90 % of the operations
 /// fall on 23 % of them.

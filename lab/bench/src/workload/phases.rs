@@ -1,10 +1,10 @@
 //! Phases of allocation with changing sizes: the workloads that fragment memory.
 //!
-//! W1-W8: table 1 of the log-structured memory paper. Five times the live bytes are allocated from
-//! one distribution of sizes, with random deletions that keep the live bytes at their limit; a part
-//! is deleted; then the same with another distribution. P1-P6: figure 14b of the Nibble
-//! dissertation. The limit is allocated in objects of one size, nine of ten are removed at random,
-//! and it is filled again with objects of another size.
+//! W1-W8: [LSM-DRAM table 1]. Five times the live bytes are allocated from one distribution of
+//! sizes, with random deletions that keep the live bytes at their limit. A part is deleted; then
+//! the same follows with another distribution. P1-P6: figure 14b of the Nibble dissertation. The
+//! limit is allocated in objects of one size, and nine of ten are removed at random. Then it is
+//! filled again with objects of another size.
 
 use super::stream::{Live, Operation, Stream};
 use pluvio_load::Random;
@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// One phase.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Phase {
-    /// Allocates until so many bytes were, deleting at random what would be live beyond the limit.
+    /// Allocates until this many bytes were, and deletes at random to keep the live bytes at the
+    /// limit.
     Allocate {
         /// Bytes of all allocations.
         bytes: u64,
@@ -22,7 +23,7 @@ pub enum Phase {
         /// Least and largest size; between them all are alike.
         sizes: (u32, u32),
     },
-    /// Allocates until so many bytes are live.
+    /// Allocates until this many bytes are live.
     Fill {
         /// Bytes live at the end.
         live_max: u64,
@@ -105,7 +106,7 @@ pub fn workloads() -> [Workload; 14] {
 }
 
 impl Workload {
-    /// The phases with so many bytes live.
+    /// The phases with `live_max` bytes live.
     #[must_use]
     pub fn phases(&self, live_max: u64) -> Vec<Phase> {
         let phase = |sizes| match self.turns {

@@ -1,12 +1,12 @@
 //! A Postmark-like load: many small files that are created, read, appended to and deleted.
 //!
-//! The parameters are those of the Nibble dissertation (table 4: 2 million files of 500 to 4096
-//! bytes, 32 million transactions, ten thousand sub-directories), with fewer files and
-//! transactions; a file is one object. Each transaction is, as in Postmark, a read or an append of
-//! some file, and the creation or deletion of one. At the end all files are deleted.
+//! The parameters are those of the Nibble dissertation, with fewer files and transactions; a file
+//! is one object. (Its table 4 has 2 million files of 500 to 4096 bytes, 32 million transactions,
+//! ten thousand sub-directories.) Each transaction is, as in Postmark, a read or an append of some
+//! file, and the creation or deletion of one. At the end all files are deleted.
 //!
 //! A key is a file's path: the number of its sub-directory, which is drawn when it is created, and
-//! then its own, which no other file of the thread ever has. Sub-directories are no objects.
+//! then its own. No other file of the thread ever has that number. Sub-directories are no objects.
 //!
 //! ```text
 //!  key:  thread  |  sub-directory  |  file
@@ -37,7 +37,7 @@ impl Postmark {
     /// There are keys for all files.
     ///
     /// # Errors
-    /// There are too many sub-directories for so many files and transactions.
+    /// There are too many sub-directories for the files and transactions.
     pub fn check(&self) -> Result<(), ExperimentError> {
         // Any transaction may create a file, and all may be in one sub-directory.
         let numbers = self.files.saturating_add(self.transactions).max(1);

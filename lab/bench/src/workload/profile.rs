@@ -8,8 +8,7 @@ use pluvio_load::Random;
 use pluvio_units::VALUE_MAX;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the keys that all contestants use; what a cluster's keys are longer is added to its
-/// values.
+/// Bytes of the keys that all contestants use; longer keys of a cluster make its values longer.
 const KEY: u32 = 8;
 
 /// A cluster, scaled.
@@ -29,7 +28,7 @@ pub struct ProfilePlan {
 }
 
 impl ProfilePlan {
-    /// A cluster with so many keys and operations.
+    /// A cluster with this many keys and operations.
     ///
     /// # Errors
     /// There is no such cluster in the table.

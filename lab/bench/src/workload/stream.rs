@@ -22,7 +22,7 @@ pub enum Operation {
         /// The key.
         key: u64,
     },
-    /// Read, and write with so many bytes more.
+    /// Read, and write with `by` bytes more.
     Append {
         /// The key.
         key: u64,
@@ -42,7 +42,7 @@ pub enum Operation {
 /// count.
 pub const LOADED: &str = "loaded";
 
-/// What is live after the operations so far, as the stream knows it.
+/// The live objects after the operations so far, as the stream knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Live {
     /// Objects.

@@ -1,9 +1,9 @@
 //! Trace files: comma-separated values with a head line that names time, operation, key and size.
 //!
 //! Block traces fit too: `op` is an operation, `lbn` a key; SCSI's codes 28 and 2a read and write.
-//! What a trace reads before it was written is written before the trace begins: it was there when
-//! it was taken. The times of a trace are not looked at: an operation begins when the one before
-//! has ended.
+//! A key that a trace reads before it writes it is written before the trace begins: it was there
+//! when the trace was taken. The times of a trace are ignored: an operation begins when the one
+//! before has ended.
 
 use super::stream::{LOADED, Live, Operation, Stream};
 use crate::error::ExperimentError;

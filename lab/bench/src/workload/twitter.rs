@@ -1,7 +1,7 @@
 //! The published properties of production cache clusters, as far as the generators use them.
 //!
 //! Numbers measured by Yang, Yue and Rashmi ("A large scale analysis of hundreds of in-memory cache
-//! clusters at Twitter", OSDI 2020), from the table of their trace repository (CC BY 4.0): mean
+//! clusters at Twitter", OSDI 2020). The table of their trace repository (CC BY 4.0) gives mean
 //! sizes, shares of operations, skew. Clusters without a published skew are left out. Everything
 //! that changes a value counts as a write.
 

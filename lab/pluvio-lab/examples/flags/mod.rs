@@ -24,8 +24,8 @@ impl Value {
     }
 }
 
-/// Reads the flags of this process into what was `asked`, with `set`, which gives false for a flag
-/// it does not know; then runs the program. Nonsense is told with `help` and exit code 2.
+/// Reads the flags of this process into `asked`, then runs the program. `set` takes one flag, and
+/// gives false for a flag it does not know. Nonsense is told with `help` and exit code 2.
 pub fn main<A>(
     help: &str,
     mut asked: A,

@@ -32,7 +32,7 @@ pub struct Sim {
     /// Of the faults that the seed draws, only these kinds happen; the run stays the same otherwise
     #[arg(long, value_name = "LIST", conflicts_with = "seeds")]
     keep_faults: Option<Faults>,
-    /// Of the clients that the seed draws, only so many
+    /// Of the clients that the seed draws, only this many
     #[arg(long, value_name = "N", conflicts_with = "seeds", value_parser = clap::value_parser!(u32).range(1..))]
     keep_clients: Option<u32>,
     /// Of the operations, only the first N
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// What came of two seeds of four clients and twenty operations.
+    /// The outcome of two seeds of four clients and twenty operations.
     fn two_failed() -> Done {
         let failed = |seed: u64| {
             let mut report = failing(&[seed])(&sim(""), seed);

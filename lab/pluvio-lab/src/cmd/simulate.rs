@@ -23,7 +23,7 @@ pub struct Simulate {
 
 #[derive(Subcommand, Clone, Debug)]
 enum What {
-    /// What it costs to clean a log, by utilization, policy and access pattern
+    /// The cost of cleaning a log, by utilization, policy and access pattern
     Cleaner(Cleaner),
     /// How long recovery takes in large clusters, and how evenly replicas load the disks
     Recovery(Box<recovery::Recovery>),

@@ -313,165 +313,71 @@ fn a_killed_server_comes_back_and_its_stages_are_told() {
     assert!(ms("mb") > 4.0 && ms("mb") < 8.0, "{row}");
 }
 
+/// Exit code, command and reason. The last one is told before anything is simulated.
+const REFUSED: &str = "\
+2 | simulate cleaner --utilization 100 | utilization
+2 | simulate cleaner --policy best | segment-age
+2 | bench store --peer hashmap | dashmap
+2 | bench store --peer none --seconds nan | seconds
+2 | bench store --peer none --utilization 99 | utilization
+2 | bench store --peer none --threads 513 | --threads 513: 1 to 512
+2 | bench store --peer none --threads 0 | --threads 0: 1 to
+2 | bench store --peer none --batch 0 | --batch 0: 1 to
+2 | bench store --peer none --keys 0 | --keys 0: 1 to
+2 | bench store --peer none --get-percent 101 | --get-percent 101: 0 to 100
+2 | bench store --peer none --value-size 2000000 | --value-size 2000000: 0 to
+2 | bench cleaner --utilization 99 | --utilization 99: 1 to 98
+2 | bench cleaner --rounds 0 | --rounds 0: 1 to 1000
+2 | bench cleaner --warmup-seconds nan | --warmup-seconds NaN: 0 to 86400
+2 | bench cleaner --disk-bandwidth 0 | megabytes a second
+2 | bench cleaner --level three | one or two
+2 | bench cleaner --tombstones all | deletes or every
+2 | bench cleaner --tombstones every | --tombstones every: a store without a disk
+1 | bench cleaner --memory 1MiB | option memory: 1048576
+1 | bench cleaner --memory 200TiB | option memory: cannot
+1 | bench cleaner --memory 256TiB | option memory: 281474976710656 bytes; at most 281474976645120
+1 | bench cleaner --memory 512TiB | option memory: 5629
+1 | bench cleaner --memory 18446744073709551615 | option memory: 18446744073709551615 bytes; at most
+1 | bench cleaner --cleaner-threads 65 | option cleaner_threads: 65; 0 to 64
+1 | bench breakdown --keys 2000 --heads 0 | option heads: 0; 1 to 256
+1 | bench breakdown --keys 2000 --heads 250 | bytes of memory allow at most
+1 | bench breakdown --keys 2000 --segment 1MiB | option segment_size: 1048576
+2 | bench latency-cdf --seconds 3000 | --cleaner-only
+2 | bench latency-cdf --get-percent 101 | --get-percent 101: 0 to 100
+2 | bench fragmentation --live 1MiB | --live 1MiB: 8MiB to
+2 | bench postmark --peer none --threads 0 | --threads 0: 1 to 512
+2 | bench fragmentation --peer none --workload W9 | W8
+2 | bench fragmentation --peer none --live 64MiB --utilization 90 | --utilization 90 with --live 64MiB in W7: 1 to 89 are possible
+2 | bench postmark --peer none --subdirectories 2000000 | --subdirectories 2000000: 0 to 1077952
+2 | bench trace | FILE
+2 | bench trace --profile twitter:99 --peer none | twitter:99
+1 | bench trace nowhere.csv --peer none | nowhere.csv
+2 | bench postmark --size-min 9 --size-max 8 | --size-min
+2 | bench recovery --servers 2 | --servers 2: 3 to 16 are possible with --replicas 2
+2 | bench recovery --replicas 3 --servers 3 | --servers 3: 4 to 16
+2 | bench recovery --replicas 0 | --replicas 0: 1 to 8
+2 | bench recovery --data 1KiB | --data 1KiB: 1MiB to 64GiB
+2 | bench recovery --lost-value-size 2000000 | --lost-value-size 2000000: 1 to 1048576
+2 | bench recovery --rounds 0 | --rounds 0: 1 to 1000
+2 | bench recovery --part disk | replay
+2 | simulate recovery --servers 1 | --servers 1: 2 to 100000
+2 | simulate recovery --data 64GB/rack | is not a size
+2 | simulate recovery --disk-mb-per-s 0 | --disk-mb-per-s 0: 0.1 to
+2 | simulate recovery --part placement --disks 0 | --disks 0: 1 to 100000
+2 | simulate recovery --disks 0 | --disks 0: 1 to 100000
+";
+
 #[test]
 fn nonsense_is_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.csv");
     fs::write(&bad, "operation,key,size\nget,a,1\njump,a,1\n").unwrap();
-    for (line, code, reason) in [
-        ("simulate cleaner --utilization 100", 2, "utilization"),
-        ("simulate cleaner --policy best", 2, "segment-age"),
-        ("bench store --peer hashmap", 2, "dashmap"),
-        ("bench store --peer none --seconds nan", 2, "seconds"),
-        ("bench store --peer none --utilization 99", 2, "utilization"),
-        (
-            "bench store --peer none --threads 513",
-            2,
-            "--threads 513: 1 to 512",
-        ),
-        (
-            "bench store --peer none --threads 0",
-            2,
-            "--threads 0: 1 to",
-        ),
-        ("bench store --peer none --batch 0", 2, "--batch 0: 1 to"),
-        ("bench store --peer none --keys 0", 2, "--keys 0: 1 to"),
-        (
-            "bench store --peer none --get-percent 101",
-            2,
-            "--get-percent 101: 0 to 100",
-        ),
-        (
-            "bench store --peer none --value-size 2000000",
-            2,
-            "--value-size 2000000: 0 to",
-        ),
-        (
-            "bench cleaner --utilization 99",
-            2,
-            "--utilization 99: 1 to 98",
-        ),
-        ("bench cleaner --rounds 0", 2, "--rounds 0: 1 to 1000"),
-        (
-            "bench cleaner --warmup-seconds nan",
-            2,
-            "--warmup-seconds NaN: 0 to 86400",
-        ),
-        ("bench cleaner --disk-bandwidth 0", 2, "megabytes a second"),
-        ("bench cleaner --level three", 2, "one or two"),
-        ("bench cleaner --tombstones all", 2, "deletes or every"),
-        (
-            "bench cleaner --tombstones every",
-            2,
-            "--tombstones every: a store without a disk",
-        ),
-        ("bench cleaner --memory 1MiB", 1, "option memory: 1048576"),
-        ("bench cleaner --memory 200TiB", 1, "option memory: cannot"),
-        (
-            "bench cleaner --memory 256TiB",
-            1,
-            "option memory: 281474976710656 bytes; at most 281474976645120",
-        ),
-        ("bench cleaner --memory 512TiB", 1, "option memory: 5629"),
-        (
-            "bench cleaner --memory 18446744073709551615",
-            1,
-            "option memory: 18446744073709551615 bytes; at most",
-        ),
-        (
-            "bench cleaner --cleaner-threads 65",
-            1,
-            "option cleaner_threads: 65; 0 to 64",
-        ),
-        (
-            "bench breakdown --keys 2000 --heads 0",
-            1,
-            "option heads: 0; 1 to 256",
-        ),
-        (
-            "bench breakdown --keys 2000 --heads 250",
-            1,
-            "bytes of memory allow at most",
-        ),
-        (
-            "bench breakdown --keys 2000 --segment 1MiB",
-            1,
-            "option segment_size: 1048576",
-        ),
-        ("bench latency-cdf --seconds 3000", 2, "--cleaner-only"),
-        (
-            "bench latency-cdf --get-percent 101",
-            2,
-            "--get-percent 101: 0 to 100",
-        ),
-        ("bench fragmentation --live 1MiB", 2, "--live 1MiB: 8MiB to"),
-        (
-            "bench postmark --peer none --threads 0",
-            2,
-            "--threads 0: 1 to 512",
-        ),
-        ("bench fragmentation --peer none --workload W9", 2, "W8"),
-        (
-            "bench fragmentation --peer none --live 64MiB --utilization 90",
-            2,
-            "--utilization 90 with --live 64MiB in W7: 1 to 89 are possible",
-        ),
-        (
-            "bench postmark --peer none --subdirectories 2000000",
-            2,
-            "--subdirectories 2000000: 0 to 1077952",
-        ),
-        ("bench trace", 2, "FILE"),
-        (
-            "bench trace --profile twitter:99 --peer none",
-            2,
-            "twitter:99",
-        ),
-        ("bench trace nowhere.csv --peer none", 1, "nowhere.csv"),
-        ("bench postmark --size-min 9 --size-max 8", 2, "--size-min"),
-        (
-            "bench recovery --servers 2",
-            2,
-            "--servers 2: 3 to 16 are possible with --replicas 2",
-        ),
-        (
-            "bench recovery --replicas 3 --servers 3",
-            2,
-            "--servers 3: 4 to 16",
-        ),
-        ("bench recovery --replicas 0", 2, "--replicas 0: 1 to 8"),
-        (
-            "bench recovery --data 1KiB",
-            2,
-            "--data 1KiB: 1MiB to 64GiB",
-        ),
-        (
-            "bench recovery --lost-value-size 2000000",
-            2,
-            "--lost-value-size 2000000: 1 to 1048576",
-        ),
-        ("bench recovery --rounds 0", 2, "--rounds 0: 1 to 1000"),
-        ("bench recovery --part disk", 2, "replay"),
-        (
-            "simulate recovery --servers 1",
-            2,
-            "--servers 1: 2 to 100000",
-        ),
-        ("simulate recovery --data 64GB/rack", 2, "is not a size"),
-        (
-            "simulate recovery --disk-mb-per-s 0",
-            2,
-            "--disk-mb-per-s 0: 0.1 to",
-        ),
-        (
-            "simulate recovery --part placement --disks 0",
-            2,
-            "--disks 0: 1 to 100000",
-        ),
-        // Before anything is simulated.
-        ("simulate recovery --disks 0", 2, "--disks 0: 1 to 100000"),
-    ] {
-        pluvio(words(line)).fails(code, &[reason]);
+    for row in REFUSED.lines() {
+        let parts: Vec<&str> = row.split(" | ").collect();
+        let [code, line, reason] = parts[..] else {
+            panic!("not three parts: {row}");
+        };
+        pluvio(words(line)).fails(code.parse().unwrap(), &[reason]);
     }
     let bad = bad.to_str().unwrap();
     pluvio(["bench", "trace", bad, "--peer", "none"]).fails(1, &["line 3", "jump"]);

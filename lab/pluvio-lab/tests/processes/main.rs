@@ -1,5 +1,5 @@
-//! What the laboratory's binary does, asked for by the words that `pluvio` hands over to it: real
-//! processes, real sockets, real disks.
+//! The laboratory's binary, asked for by the words that `pluvio` hands over to it: real processes,
+//! real sockets, real disks.
 //!
 //! All tests are one program, as those of `pluvio`, with whom they share what they need. Cargo
 //! builds `pluvio-lab` for them; `pluvio` must lie beside it.

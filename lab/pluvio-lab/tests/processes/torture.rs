@@ -83,11 +83,11 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     output.fails(1, &["do not hold", "defect"]);
 }
 
-/// A few seconds of trouble, and it holds; everything that shows it is kept in a folder. Whatever
-/// the machine allows, this seed begins with a server that is killed, and stops another one half a
-/// second later, for so long that it is declared dead. Both happen unless another server is
-/// declared dead before: the first fault meets a calm cluster, and the second one joins others,
-/// with at most one server away before it. A full disk and a cut follow where they are possible.
+/// A few seconds of trouble, and it holds; all evidence is kept in a folder. Whatever the machine
+/// allows, this seed kills a server first, and half a second later stops another one until it is
+/// declared dead. Both happen unless another server is declared dead before. The first fault meets
+/// a calm cluster. The second one joins others, with at most one server away before it. A full disk
+/// and a cut follow where they are possible.
 fn short_run(kept: &str) -> Value {
     let flags = "--minutes 0.15 --seed 2010131 --faults all --json --keep";
     torture(&format!("{flags} {kept}")).json()

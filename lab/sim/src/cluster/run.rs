@@ -435,13 +435,13 @@ impl<'s> Cluster<'s> {
         };
         let servers = self.nodes.servers() as u32;
         if let Some(problem) = ownership::not_healthy(servers, &status.list, &status.tables) {
-            let phases: Vec<String> = status
+            let stages: Vec<String> = status
                 .recoveries
                 .iter()
                 .filter(|r| !r.done)
-                .map(|r| format!("recovery of server {}: {}", r.crashed, r.phase))
+                .map(|r| format!("recovery of server {}: {}", r.crashed, r.stage))
                 .collect();
-            return Some(format!("{problem}; {}", phases.join("; ")));
+            return Some(format!("{problem}; {}", stages.join("; ")));
         }
         if let Some(one) = status.migrations.iter().find(|m| !m.done) {
             return Some(format!("migration {}: {}", one.migration, one.phase));

@@ -173,24 +173,14 @@ fn asked(mut flags: &[&str]) -> Result<Asked> {
                 let seed = value.parse().ok();
                 asked.seed = seed.with_context(|| format!("--seed {value}: not a number"))?;
             }
-            "--only" => asked.only = names(value)?,
+            "--only" => {
+                asked.only = super::names(value, "file", LONG.iter().map(|known| known.test))?
+            }
             _ => bail!("no flag {flag}; give --steps N, --seed N or --only NAMES"),
         }
         flags = rest;
     }
     Ok(asked)
-}
-
-/// Names with commas, each one of a file.
-fn names(list: &str) -> Result<Vec<String>> {
-    let names: Vec<String> = list.split(',').map(str::to_owned).collect();
-    for name in &names {
-        if !LONG.iter().any(|known| known.test == name) {
-            let known: Vec<&str> = LONG.iter().map(|known| known.test).collect();
-            bail!("no file {name}; give {}", known.join(", "));
-        }
-    }
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -218,7 +218,13 @@ fn asked(root: &Path, mut flags: &[&str]) -> Result<Asked> {
             bail!("{flag} needs a value");
         };
         match *flag {
-            "--only" => asked.only = names(value)?,
+            "--only" => {
+                asked.only = super::names(
+                    value,
+                    "experiment",
+                    EXPERIMENTS.iter().map(|known| known.name),
+                )?
+            }
             "--folder" => asked.folder = PathBuf::from(value),
             "--binary" => asked.binary = Some(PathBuf::from(value)),
             _ => bail!("no flag {flag}; give --only NAMES, --folder FOLDER or --binary FILE"),
@@ -226,18 +232,6 @@ fn asked(root: &Path, mut flags: &[&str]) -> Result<Asked> {
         flags = rest;
     }
     Ok(asked)
-}
-
-/// Names with commas, each one of an experiment.
-fn names(list: &str) -> Result<Vec<String>> {
-    let names: Vec<String> = list.split(',').map(str::to_owned).collect();
-    for name in &names {
-        if !EXPERIMENTS.iter().any(|known| known.name == name) {
-            let known: Vec<&str> = EXPERIMENTS.iter().map(|known| known.name).collect();
-            bail!("no experiment {name}; give {}", known.join(", "));
-        }
-    }
-    Ok(names)
 }
 
 fn build(root: &Path) -> Result<PathBuf> {

@@ -199,6 +199,17 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<bool> {
     Ok(report.findings.is_empty())
 }
 
+/// The rules that a tree of this one file breaks, by one check: counted places first.
+#[cfg(test)]
+fn broken(check: fn(&Tree, &mut Report), path: &str, text: &str) -> Vec<&'static str> {
+    let sources = std::collections::BTreeMap::from([(path.to_owned(), text.to_owned())]);
+    let tree = Tree::from_sources(std::path::Path::new("/nowhere"), sources);
+    let mut report = Report::default();
+    check(&tree, &mut report);
+    let all = report.counted.iter().chain(&report.findings);
+    all.map(|finding| finding.rule).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

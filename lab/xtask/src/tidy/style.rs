@@ -255,17 +255,11 @@ fn dead(sentence: &[Word], bare: &[&str]) -> Vec<(usize, &'static str)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::broken;
     use super::*;
-    use std::collections::BTreeMap;
-    use std::path::Path;
 
     fn found(path: &str, text: &str) -> Vec<&'static str> {
-        let sources = BTreeMap::from([(path.to_owned(), text.to_owned())]);
-        let tree = Tree::from_sources(Path::new("/nowhere"), sources);
-        let mut report = Report::default();
-        check(&tree, &mut report);
-        let all = report.counted.iter().chain(&report.findings);
-        all.map(|finding| finding.rule).collect()
+        broken(check, path, text)
     }
 
     #[test]

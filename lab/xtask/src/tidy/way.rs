@@ -1,11 +1,11 @@
 //! The way of a SET: the functions that a write passes, listed in ARCHITECTURE.md, exist, and each
-//! calls the next one.
+//! is called by one above it.
 //!
 //! The list stands between `<!-- way-of-a-set -->` and `<!-- /way-of-a-set -->`, an item a line:
 //! `- crates/redis/src/connection.rs: run`. Function and file may stand in code spans, a number may
 //! stand for the dash, and a type before the function (`Log::append`). A note behind the function
-//! that begins with "(by the", as in "(by the log's task)", begins a new chain: the function before
-//! it does not call it.
+//! that begins with "(by the", as in "(by the log's task)", begins a new chain: no function above it
+//! calls it.
 
 use super::Report;
 use super::tree::Tree;
@@ -45,33 +45,30 @@ pub fn check(tree: &Tree, report: &mut Report) {
         let message = format!("{} functions, over {FUNCTIONS_MAX}", stations.len());
         report.finding(PAGE, stations[0].line, RULE, message);
     }
-    let mut before: Option<(&Station<'_>, BTreeSet<String>)> = None;
+    let mut called = BTreeSet::new();
     for station in &stations {
         let rust = tree
             .files
             .get(station.file)
             .and_then(|file| file.rust.as_ref());
         let tokens = rust.and_then(|rust| rust.layers.tokens.clone());
-        let mut named = BTreeSet::new();
         let bodies = bodies(tokens.unwrap_or_default(), station.function);
         if bodies.is_empty() {
             let message = format!("`{}` has no function `{}`", station.file, station.function);
             report.finding(PAGE, station.line, RULE, message);
         }
-        for body in bodies {
-            identifiers(body, &mut named);
-        }
-        if let Some((caller, called)) = &before
-            && !station.begins
-            && !called.contains(station.function)
-        {
+        if station.begins {
+            called.clear();
+        } else if station.line > stations[0].line && !called.contains(station.function) {
             let message = format!(
-                "`{}` in `{}` does not call `{}`",
-                caller.function, caller.file, station.function
+                "no function above calls `{}` of `{}`",
+                station.function, station.file
             );
             report.finding(PAGE, station.line, RULE, message);
         }
-        before = Some((station, named));
+        for body in bodies {
+            identifiers(body, &mut called);
+        }
     }
 }
 
@@ -187,11 +184,11 @@ mod tests {
         for (list, message) in [
             (
                 "- crates/a/src/a.rs: start\n- crates/b/src/b.rs: end",
-                "`start` in `crates/a/src/a.rs` does not call `end`",
+                "no function above calls `end` of `crates/b/src/b.rs`",
             ),
             (
                 "- crates/b/src/b.rs: end\n- crates/b/src/b.rs: wake",
-                "`end` in `crates/b/src/b.rs` does not call `wake`",
+                "no function above calls `wake` of `crates/b/src/b.rs`",
             ),
             (
                 "- crates/b/src/b.rs: gone",

@@ -146,18 +146,11 @@ pub fn without_code(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::broken;
     use super::*;
-    use std::collections::BTreeMap;
-    use std::path::Path;
 
     fn findings(path: &str, text: &str) -> Vec<&'static str> {
-        let sources = BTreeMap::from([(path.to_owned(), text.to_owned())]);
-        let mut report = Report::default();
-        check(
-            &Tree::from_sources(Path::new("/nowhere"), sources),
-            &mut report,
-        );
-        report.findings.iter().map(|finding| finding.rule).collect()
+        broken(check, path, text)
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The data set of `pluvio demo`: what weather stations at real places measure in four days.
 //!
 //! The places (`places.csv`) are a hundredth of the populated places of the GeoNames gazetteer
-//! (www.geonames.org, CC BY 4.0). What a station measures is computed from its latitude, the hour,
-//! and a number that stands for its weather: the same in every run.
+//! (www.geonames.org, CC BY 4.0). A station's measurements are computed from its latitude, the
+//! hour, and a number that stands for its weather: the same in every run.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;

@@ -38,7 +38,7 @@ impl Setup {
         }
     }
 
-    /// With so many replicas.
+    /// With this many replicas.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
         self

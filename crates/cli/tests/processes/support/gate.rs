@@ -1,6 +1,5 @@
-//! A gate before a metadata server: whatever coordinators ask of it passes through, request by
-//! request, so a test can kill a coordinator at the very request that stores a change, or let the
-//! store be slow.
+//! A gate before a metadata server. Requests of coordinators pass through it one by one. So a test
+//! can kill a coordinator at the very request that stores a change, or let the store be slow.
 //!
 //! It knows of the two protocols how requests and answers are told apart, and which requests write.
 
@@ -14,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Looks without a write, 10 ms apart, after which none is to come: servers are told and answer in
-/// a few milliseconds, and what they did not answer is told again after 100.
+/// Looks without a write, 10 ms apart, after which no write is to come. Servers hear of a change
+/// and answer in a few milliseconds; a change that they did not answer is sent again after 100.
 const STILL_LOOKS: u32 = 100;
 
 /// When a coordinator is killed.
@@ -87,8 +86,8 @@ impl Gate {
         self.plan().blow.take().is_none()
     }
 
-    /// Waits until nobody has written for a while: whatever was left to store of what came before
-    /// is stored, and the next write is that of what comes next.
+    /// Waits until nobody has written for a while: earlier changes are stored, and the next write
+    /// is that of the next change.
     #[track_caller]
     pub fn wait_still(&self) {
         let (mut seen, mut looks) = (self.plan().all_writes, 0);

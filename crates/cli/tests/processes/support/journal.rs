@@ -1,8 +1,8 @@
 //! Clients that write, read, and know what they must find.
 //!
-//! Each client has keys of its own and numbers its changes to a key: 1, 2, 3 … Every eighth
-//! change deletes. What is found must be one of the changes from the last one known to have
-//! happened (acknowledged, or read) to the last one tried.
+//! Each client has keys of its own and numbers its changes to a key: 1, 2, 3 … Every eighth change
+//! deletes. A read must find one of the changes from the last one known to have happened
+//! (acknowledged, or read) to the last one tried.
 //!
 //! A change whose outcome is unknown may still happen later; its key is never changed again, only
 //! read. So whatever the order in which late requests arrive, the rule above holds for each key.
@@ -76,7 +76,7 @@ impl RedisWay {
         match reply {
             Reply::Error(text) => Err(Trouble {
                 broken: false,
-                text,
+                text: text.into_owned(),
             }),
             other => Ok(other),
         }
@@ -116,8 +116,8 @@ impl Way for RedisWay {
 
     fn read(&mut self, key: &str) -> Result<Option<Vec<u8>>, Trouble> {
         match self.call(&[b"GET", key.as_bytes()])? {
-            Reply::Bulk(value) => Ok(Some(value)),
-            Reply::Nothing => Ok(None),
+            Reply::Bulk(value) => Ok(Some(value.into_owned())),
+            Reply::Nil => Ok(None),
             other => Err(Trouble {
                 broken: false,
                 text: format!("an unexpected reply: {other:?}"),

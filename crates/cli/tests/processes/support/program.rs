@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// Where the binary is: where `PLUVIO_BINARY` says, what cargo built for these tests, or what lies
-/// beside the laboratory's binary that cargo built for these tests.
+/// Where the binary is, in this order: where `PLUVIO_BINARY` says, where cargo built it for these
+/// tests, or beside the laboratory's binary that cargo built.
 pub fn binary() -> PathBuf {
     if let Some(given) = std::env::var_os("PLUVIO_BINARY") {
         return PathBuf::from(given);

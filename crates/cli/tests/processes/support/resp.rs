@@ -1,49 +1,22 @@
 //! A small Redis client over a blocking socket.
 
 use super::patience::LONG;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use bytes::{Buf, BytesMut};
+pub use pluvio_load::resp::Reply as AnyReply;
+use pluvio_load::resp::{command, parse};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// A reply of RESP2.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reply {
-    /// `+…`
-    Simple(String),
-    /// `-…`
-    Error(String),
-    /// `:…`
-    Integer(i64),
-    /// `$…`
-    Bulk(Vec<u8>),
-    /// `$-1`
-    Nothing,
-    /// `*…`
-    Array(Vec<Reply>),
-}
+/// A reply with bytes of its own.
+pub type Reply = AnyReply<'static>;
 
-impl Reply {
-    /// `+OK`.
-    pub fn is_ok(&self) -> bool {
-        *self == Self::Simple("OK".into())
-    }
-
-    /// A bulk of this.
-    pub fn bulk(bytes: impl AsRef<[u8]>) -> Self {
-        Self::Bulk(bytes.as_ref().to_vec())
-    }
-
-    /// The text of an error.
-    pub fn error(&self) -> Option<&str> {
-        match self {
-            Self::Error(text) => Some(text),
-            _ => None,
-        }
-    }
-}
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
 
 /// A connection.
 pub struct Resp {
-    stream: BufReader<TcpStream>,
+    stream: TcpStream,
+    input: BytesMut,
 }
 
 impl Resp {
@@ -63,7 +36,8 @@ impl Resp {
         stream.set_read_timeout(Some(LONG))?;
         stream.set_write_timeout(Some(LONG))?;
         Ok(Self {
-            stream: BufReader::new(stream),
+            stream,
+            input: BytesMut::new(),
         })
     }
 
@@ -79,14 +53,19 @@ impl Resp {
     /// # Errors
     /// The connection broke, or no reply came.
     pub fn try_call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<Reply> {
-        self.send(&encode(arguments))?;
+        let mut bytes = Vec::new();
+        command(&mut bytes, arguments);
+        self.send(&bytes)?;
         self.reply()
     }
 
     /// Many commands at once, then all their replies.
     #[track_caller]
     pub fn pipeline(&mut self, commands: &[Vec<Vec<u8>>]) -> Vec<Reply> {
-        let bytes: Vec<u8> = commands.iter().flat_map(|c| encode(c)).collect();
+        let mut bytes = Vec::new();
+        for arguments in commands {
+            command(&mut bytes, arguments);
+        }
         self.send(&bytes).unwrap();
         commands.iter().map(|_| self.reply().unwrap()).collect()
     }
@@ -96,7 +75,7 @@ impl Resp {
     /// # Errors
     /// The connection broke.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.get_mut().write_all(bytes)
+        self.stream.write_all(bytes)
     }
 
     /// One reply.
@@ -104,46 +83,17 @@ impl Resp {
     /// # Errors
     /// The connection broke, or no reply came.
     pub fn reply(&mut self) -> io::Result<Reply> {
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        let Some(line) = line.strip_suffix("\r\n") else {
-            return Err(io::Error::other(format!("closed after {line:?}")));
-        };
-        let (kind, rest) = line.split_at(1.min(line.len()));
-        let number = || rest.parse::<i64>().map_err(io::Error::other);
-        match kind {
-            "+" => Ok(Reply::Simple(rest.to_owned())),
-            "-" => Ok(Reply::Error(rest.to_owned())),
-            ":" => Ok(Reply::Integer(number()?)),
-            "$" => match usize::try_from(number()?) {
-                Err(_) => Ok(Reply::Nothing),
-                Ok(length) => {
-                    let mut bytes = vec![0; length + 2];
-                    self.stream.read_exact(&mut bytes)?;
-                    bytes.truncate(length);
-                    Ok(Reply::Bulk(bytes))
-                }
-            },
-            "*" => match usize::try_from(number()?) {
-                Err(_) => Ok(Reply::Nothing),
-                Ok(length) => (0..length)
-                    .map(|_| self.reply())
-                    .collect::<io::Result<_>>()
-                    .map(Reply::Array),
-            },
-            _ => Err(io::Error::other(format!("not a reply: {line:?}"))),
+        loop {
+            if let Some((reply, length)) = parse(&self.input)? {
+                let reply = reply.into_owned();
+                self.input.advance(length);
+                return Ok(reply);
+            }
+            let mut bytes = [0; READ_BYTES];
+            match self.stream.read(&mut bytes)? {
+                0 => return Err(io::Error::other("closed before a reply")),
+                read => self.input.extend_from_slice(&bytes[..read]),
+            }
         }
     }
-}
-
-/// A command as bytes.
-pub fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
-    for argument in arguments {
-        let argument = argument.as_ref();
-        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        bytes.extend_from_slice(argument);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
 }

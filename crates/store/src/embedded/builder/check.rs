@@ -1,9 +1,10 @@
 //! What the options of an embedded store may be, also together: the bounds of each, how many heads
 //! the memory has room for, and how a refusal is told by the name that the caller knows.
 
-use crate::embedded::builder::{EpochKind, StoreBuilder, UpdatePolicy};
+use crate::embedded::builder::{StoreBuilder, UpdatePolicy};
 use crate::embedded::error::BuildError;
-use pluvio_host::Nodes;
+use crate::embedded::experiments::EpochKind;
+use pluvio_env::host::Nodes;
 use pluvio_log::{LOG_MEMORY_MAX, OpenError, Tombstones};
 use pluvio_units::{KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGMENT_BYTES};
 
@@ -56,7 +57,7 @@ impl StoreBuilder {
         within("limits (value)", self.value_max(), 0, self.value_limit())?;
         let percent = self.live_percent_max as usize;
         within("live_percent_max", percent, 1, LIVE_PERCENT_LIMIT)?;
-        if let Some(size) = self.segment {
+        if let Some(size) = self.experiments.segment_size {
             let bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
             within("segment_size", bytes, SEGMENT_MIN, SEGMENT_BYTES)?;
         }
@@ -68,18 +69,21 @@ impl StoreBuilder {
                     .into(),
             });
         }
-        if self.sink.is_none() && self.tombstones == Tombstones::Every {
+        if self.sink.is_none() && self.experiments.tombstones == Tombstones::Every {
             return Err(BuildError::OutOfRange {
                 option: "tombstones",
-                value: format!("{:?}", self.tombstones),
+                value: format!("{:?}", self.experiments.tombstones),
                 limit: "a store without a sink writes none: nothing keeps what is dead".into(),
             });
         }
-        check_epochs(self.epochs, self.epochs.clock().is_available())?;
-        if !(1.0..=100.0).contains(&self.expansion) {
+        check_epochs(
+            self.experiments.epochs,
+            self.experiments.epochs.clock().is_available(),
+        )?;
+        if !(1.0..=100.0).contains(&self.experiments.expansion) {
             return Err(BuildError::OutOfRange {
                 option: "expansion",
-                value: self.expansion.to_string(),
+                value: self.experiments.expansion.to_string(),
                 limit: "1 to 100 are possible".into(),
             });
         }
@@ -145,7 +149,7 @@ fn check_epochs(kind: EpochKind, is_available: bool) -> Result<(), BuildError> {
     })
 }
 
-/// The builder's method that an option of the log comes from. All are checked before the log sees
+/// The builder's method, or the field of its experiments, that an option of the log comes from. All are checked before the log sees
 /// them; what it would refuse all the same is told by the name that the caller knows.
 fn option_of(of_log: &'static str) -> &'static str {
     match of_log {

@@ -30,7 +30,7 @@ impl From<Rounds> for suite::Rounds {
     }
 }
 
-/// What experiments have that measure our store for a time.
+/// Options of experiments that measure our store for a time.
 #[derive(Args, Clone, Debug)]
 pub struct Timed {
     /// Cleaner threads of our store
@@ -56,10 +56,10 @@ pub struct Mixes {
 /// Who else takes part.
 #[derive(Args, Clone, Debug)]
 pub struct Peers {
-    /// Who else takes part: dashmap, dashmap-in-place, papaya, scc or malloc, each with @glibc,
-    /// @jemalloc, @tcmalloc or @mimalloc behind it (an allocator alone stands for malloc);
-    /// slab-lru; redis, memcached; or none [default: what is installed and built in, as far as it
-    /// fits the experiment]
+    /// Other contestants: dashmap, dashmap-in-place, papaya, scc or malloc, each with @glibc,
+    /// @jemalloc, @tcmalloc or @mimalloc behind it (an allocator alone stands for malloc). Or
+    /// slab-lru; redis, memcached; or none [default: those that are installed and built in, as far
+    /// as they fit the experiment]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = peer)]
     peer: Vec<Option<Contender>>,
 }

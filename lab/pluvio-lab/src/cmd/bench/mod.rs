@@ -45,7 +45,7 @@ enum What {
     /// Recovery: replay by object size, a killed server of a real cluster, and Redis loading as
     /// much
     Recovery(recovery::Recovery),
-    /// What takes part in an experiment; started by the experiment
+    /// A contestant of an experiment; started by the experiment
     #[command(hide = true)]
     Contestant,
 }
@@ -84,7 +84,7 @@ fn conduct(
         path,
         arguments: ["bench", "contestant"].map(str::to_owned).to_vec(),
     };
-    // The load average of before: afterwards it tells of the experiment itself.
+    // The earlier load average: afterwards it tells of the experiment itself.
     let machine = Machine::this();
     let progress = bar(0, "starting", false);
     let watch = |step: Step| match step {

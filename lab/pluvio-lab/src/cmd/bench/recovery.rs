@@ -21,9 +21,8 @@ use std::process::ExitCode;
 /// `pluvio bench recovery`.
 #[derive(Args, Clone, Debug)]
 pub struct Recovery {
-    /// What to measure: replay (one recovery master inside this process), cluster (a killed server
-    /// of a real one), redis (how long redis-server loads as much) [default: all, redis if it is
-    /// installed]
+    /// The parts to measure: replay (a recovery master in this process), cluster (a killed server
+    /// of a real one), redis (redis-server's load) [default: all possible]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     part: Vec<Part>,
     /// Replay: bytes of a value; several give a row each
@@ -172,8 +171,8 @@ fn check(recovery: &Recovery) -> Result<(), Failure> {
         ));
     }
     for &servers in &recovery.servers {
-        // What is left after the crash must be able to write: each server needs one replica less
-        // than wanted, and one at least, on others.
+        // The servers left after the crash must be able to write. Each needs one replica less than
+        // wanted, and one at least, on others.
         let least = recovery.replicas.saturating_sub(1).max(1) + 2;
         if !(least..=SERVERS_MAX).contains(&servers) {
             return refused(format!(

@@ -71,8 +71,8 @@ pub fn store(global: &Global, store: &Store) -> Result<ExitCode, Failure> {
 /// `pluvio bench cleaner`.
 #[derive(Args, Clone, Debug)]
 pub struct Cleaner {
-    /// Memory of each store; of less than 2 GiB reserves take a larger part, which shows at 80 and
-    /// 90 % [default: 2GiB, or what half of this machine's memory has for each store of a panel]
+    /// Memory of each store. Reserves take a larger part of less than 2 GiB, which shows at 80 and
+    /// 90 % [default: 2GiB, at most half of the machine in all]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Live objects in percent of the log, headers included; up to 98, as far as the store's
@@ -89,13 +89,13 @@ pub struct Cleaner {
     /// differ only with --disk-bandwidth
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = level, default_values = ["two"])]
     level: Vec<bool>,
-    /// What keeps dead on the disk what is overwritten: deletes (the new object says where it lies,
-    /// only deletes write tombstones), every (a tombstone for every overwrite, which needs
-    /// --disk-bandwidth); several give a store each
+    /// How overwritten objects are kept dead on the disk. deletes: the new object says where the
+    /// old one lies, and only deletes write tombstones. every: a tombstone for every overwrite,
+    /// which needs --disk-bandwidth. Several give a store each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["deletes"])]
     tombstones: Vec<Tombstones>,
-    /// What a simulated disk takes of the log, in megabytes a second: none (there is no disk),
-    /// unlimited, or numbers
+    /// The log's bandwidth to a simulated disk, in megabytes a second: none (no disk), unlimited,
+    /// or numbers
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["none"])]
     disk_bandwidth: Vec<Disk>,
     /// Threads that write
@@ -244,8 +244,8 @@ pub struct Fragmentation {
     live: Size,
     #[command(flatten)]
     peers: Peers,
-    /// Live objects in percent of our log, where a workload has most of them, with what must stay
-    /// unused between them; up to what the reserves leave of so small a memory
+    /// Live objects in percent of our log, where a workload has most of them, with the space that
+    /// must stay unused between them. The reserves of a small memory limit it
     #[arg(long, value_name = "PERCENT", default_value_t = 90)]
     utilization: u8,
     /// Cleaner threads of our store

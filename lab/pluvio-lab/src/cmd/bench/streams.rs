@@ -11,7 +11,7 @@ use pluvio_bench::workload::{Plan, Postmark as PostmarkPlan, ProfilePlan, TraceP
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::say;
-use pluvio_units::{SMALL_ENTRY_MAX, Size, VALUE_MAX};
+use pluvio_units::{Size, VALUE_MAX};
 use std::process::ExitCode;
 
 /// Streams end when they are through: of the length of a round nothing depends.
@@ -58,8 +58,8 @@ struct Common {
 #[derive(Args, Clone, Debug)]
 pub struct Trace {
     /// The trace: comma-separated values whose first line names the columns time, operation, key
-    /// and size (block traces with op, size and lbn are understood too); times are not looked at,
-    /// it is replayed as fast as it goes
+    /// and size. Block traces with op, size and lbn are understood too. Times are ignored: it is
+    /// replayed as fast as it goes
     #[arg(value_name = "FILE", required_unless_present = "profile")]
     file: Option<String>,
     /// Instead of a file: a load with the sizes, the mix and the skew of production cluster N, as
@@ -124,11 +124,8 @@ pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
                 parameters,
                 objects,
                 bytes,
-                // Larger ones are not overwritten in place.
-                bytes_in_place: match plan.bytes_mean() as usize <= SMALL_ENTRY_MAX {
-                    true => objects * largest as u64,
-                    false => bytes,
-                },
+                // A place has the room of the largest value that its key had.
+                bytes_in_place: objects * largest as u64,
                 largest,
                 plan: Plan::Profile(plan),
             }

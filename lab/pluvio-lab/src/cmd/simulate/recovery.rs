@@ -84,10 +84,10 @@ enum Part {
     Placement,
 }
 
-/// What things cost. The defaults of sorting, replaying, sending and storing add up, for two
-/// replicas, to the processor time a megabyte that was measured for a whole recovery of 1 GiB, 12.6
-/// to 14.5 ms. Replaying and storing were measured alone; how the rest is divided between sorting
-/// and sending is assumed (`docs/measurements/recovery.md`).
+/// The prices of things. The defaults of sorting, replaying, sending and storing add up, for two
+/// replicas, to the measured processor time a megabyte. A whole recovery of 1 GiB took 12.6 to 14.5
+/// ms. Replaying and storing were measured alone; how the rest is divided between sorting and
+/// sending is assumed (`docs/measurements/recovery.md`).
 #[derive(Args, Clone, Copy, Debug)]
 struct Prices {
     /// From the first ping that the dead server does not answer to its being declared crashed (a
@@ -121,10 +121,10 @@ struct Prices {
     /// A server's link, each direction (assumed: 10 Gbit/s)
     #[arg(long, value_name = "MB/S", default_value_t = 1250.0)]
     network_mb_per_s: f64,
-    /// What one processor of a backup checks and sorts (part of what was measured)
+    /// The speed at which one processor of a backup checks and sorts (part of the measured time)
     #[arg(long, value_name = "MB/S", default_value_t = 400.0)]
     sort_mb_per_s: f64,
-    /// What one processor of a recovery master replays, objects of 1 KB (measured)
+    /// The speed at which one processor of a recovery master replays objects of 1 KB (measured)
     #[arg(long, value_name = "MB/S", default_value_t = 700.0)]
     replay_mb_per_s: f64,
     /// Processor time to send or to receive a megabyte (part of what was measured)

@@ -1,12 +1,14 @@
 //! One server of a real cluster is filled, killed with SIGKILL, and recovered by the others.
 //!
-//! The clock is this process's: from the signal to the server list in which the server is marked as
-//! crashed (detection), to the first and the last of some lost objects that clients read again, and
-//! to the server list in which it is gone, because all of its tablets are served. What happens
-//! between is what the coordinator reports: *planning* (the log is proven complete and cut into
-//! partitions), and of the recovery master that reported last *reading* (it had nothing to replay),
-//! *replay* and *re-replication*; the rest, *hand-over*, is waiting for leases to end, and giving
-//! the tablets away.
+//! The clock is this process's. It runs from the signal to these moments:
+//! 1. *detection*: the server list marks the server as crashed;
+//! 2. clients read again the first and the last of some lost objects;
+//! 3. the server list has lost the server, because all of its tablets are served.
+//!
+//! The coordinator reports the stages between them. *Planning*: the log is proven complete and cut
+//! into partitions. The recovery master that reported last gives *reading* (it had nothing to
+//! replay), *replay* and *re-replication*. The rest, *hand-over*, is waiting for leases to end, and
+//! giving the tablets away.
 
 use pluvio_client::Table;
 use pluvio_console::failure::Failure;
@@ -76,8 +78,8 @@ impl Seen {
         self.total
     }
 
-    /// What the coordinator reports, and what is left of `total` milliseconds, `detected` of which
-    /// were over when it began.
+    /// The stages that the coordinator reports, and the rest of `total` milliseconds. `detected` of
+    /// them were over when it began.
     fn stages(detected: f64, total: f64, planning_us: u64, last: ReplayStats) -> Self {
         let stage = |us: u64| us as f64 / 1e3;
         let (planning, waiting) = (stage(planning_us), stage(last.waiting_us));
@@ -252,7 +254,7 @@ async fn listed(
     }
 }
 
-/// What the coordinator reports of the recovery of a server that is gone.
+/// The coordinator's report of the recovery of a server that is gone.
 async fn report(session: &Session, server: ServerId) -> Result<RecoveryStatus, Failure> {
     let start = session.env.clock.now();
     loop {

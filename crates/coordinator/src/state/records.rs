@@ -1,0 +1,222 @@
+//! The stored records: one of globals, one for each server and for each table.
+
+use pluvio_units::{
+    ClusterId, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
+    ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
+};
+use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Most tablets of one table. Maps of tables travel whole; this is 64 KiB at most.
+pub(crate) const TABLETS_MAX: usize = 1024;
+
+/// What exists once.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Globals {
+    pub(super) format: u16,
+    pub(crate) cluster: ClusterId,
+    /// Of all that is stored (COORD-12). Stays 0 in metadata of a program that did not count: one
+    /// such program may lead again, and would set it back.
+    #[serde(default)]
+    pub(crate) version: MetadataVersion,
+    pub(crate) list_version: ServerListVersion,
+    pub(crate) grown: bool,
+    pub(crate) last_server: ServerId,
+    pub(crate) last_table: TableId,
+    pub(crate) last_recovery: RecoveryId,
+    #[serde(default)]
+    pub(crate) last_migration: MigrationId,
+}
+
+/// One server in the list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct ServerRecord {
+    pub(crate) info: ServerInfo,
+    /// What its process drew at start.
+    pub(crate) attempt: u64,
+    /// Per log: the open segment that lost a replica last, and its epoch since.
+    pub(crate) epochs: Epochs,
+    /// Of a crashed server: how much of each table it had when it crashed. Its statistics are
+    /// about all of that, also when some has been recovered already.
+    pub(crate) had: BTreeMap<TableId, Width>,
+}
+
+/// How many key hashes, in units of 2^16: the whole range is 2^48.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Width(pub(crate) u64);
+
+impl Width {
+    pub(crate) fn of(range: HashRange) -> Self {
+        // At least one: smaller ranges than the unit hold something, too.
+        Self(((range.last.0 - range.first.0) >> 16) + 1)
+    }
+}
+
+/// See [`ServerRecord::epochs`].
+pub(crate) type Epochs = BTreeMap<LogId, (SegmentId, ReplicationEpoch)>;
+
+/// One table.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct TableRecord {
+    pub(crate) id: TableId,
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    /// It has no name any more; its tablets are listed until their owners have forgotten them.
+    pub(crate) dropping: bool,
+    /// By ascending range.
+    pub(crate) tablets: Vec<TabletRecord>,
+    /// Cuts that the owner has not confirmed yet: first hashes of upper parts.
+    pub(crate) cuts: Vec<KeyHash>,
+    /// Migrations that have not ended for everybody.
+    #[serde(default)]
+    pub(crate) moves: Vec<MoveRecord>,
+}
+
+/// One tablet.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct TabletRecord {
+    pub(crate) range: HashRange,
+    pub(crate) owner: ServerId,
+    pub(crate) state: TabletState,
+    /// The partition of the recovery by which its owner got it (COORD-6).
+    pub(crate) recovered_by: Option<(RecoveryId, u32)>,
+    /// The migration by which its owner got it (COORD-6).
+    #[serde(default)]
+    pub(crate) moved_by: Option<MigrationId>,
+    /// Where its owner's log of it begins.
+    #[serde(default)]
+    pub(crate) since: SegmentId,
+}
+
+impl TabletRecord {
+    /// A tablet that holds nothing and that its owner has not confirmed.
+    pub(crate) fn new(range: HashRange, owner: ServerId) -> Self {
+        Self {
+            range,
+            owner,
+            state: TabletState::Assigning,
+            recovered_by: None,
+            moved_by: None,
+            since: SegmentId(0),
+        }
+    }
+}
+
+/// One migration.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct MoveRecord {
+    pub(crate) id: MigrationId,
+    /// The tablet.
+    pub(crate) range: HashRange,
+    /// Its owner when the migration began.
+    pub(crate) from: ServerId,
+    /// Its owner when the migration has succeeded.
+    pub(crate) to: ServerId,
+    pub(crate) stage: MoveStage,
+}
+
+impl MoveRecord {
+    pub(crate) fn concerns(&self, server: ServerId) -> bool {
+        self.from == server || self.to == server
+    }
+}
+
+/// How far a migration is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MoveStage {
+    /// The receiver is to take the tablet over; `from` owns it.
+    Copying,
+    /// `to` owns it; `from` is to forget it.
+    Moved,
+    /// It was given up; `from` is to serve the tablet as before.
+    Stays,
+}
+
+impl TableRecord {
+    pub(crate) fn has(&self, state: TabletState) -> bool {
+        self.tablets.iter().any(|t| t.state == state)
+    }
+
+    pub(crate) fn spec(&self, tablet: &TabletRecord) -> TabletSpec {
+        TabletSpec {
+            table: self.id,
+            seed: self.seed,
+            range: tablet.range,
+            since: tablet.since,
+        }
+    }
+
+    /// COORD-5.
+    pub(super) fn cover_holds(&self) -> Result<(), String> {
+        if self.dropping {
+            return Ok(());
+        }
+        let broken = || {
+            let id = self.id;
+            Err(format!(
+                "the tablets of table {id} do not cover every hash once (COORD-5)"
+            ))
+        };
+        let mut next = Some(0);
+        for tablet in &self.tablets {
+            if next != Some(tablet.range.first.0) {
+                return broken();
+            }
+            next = tablet.range.last.0.checked_add(1);
+        }
+        match next {
+            None => Ok(()),
+            Some(_) => broken(),
+        }
+    }
+
+    /// Cuts the tablet that holds `at`, so that `at` is the first hash of the upper part. False
+    /// when it is cut there already.
+    pub(crate) fn cut(&mut self, at: KeyHash) -> bool {
+        let index = self
+            .tablets
+            .iter()
+            .position(|t| t.range.contains(at))
+            .expect("tablets cover every hash (COORD-5)");
+        let lower = &mut self.tablets[index];
+        if lower.range.first == at {
+            return false;
+        }
+        let mut upper = *lower;
+        upper.range.first = at;
+        lower.range.last = KeyHash(at.0 - 1);
+        self.tablets.insert(index + 1, upper);
+        true
+    }
+
+    /// Whether a migration of something in this range has not ended for everybody.
+    pub(crate) fn moves_within(&self, range: HashRange) -> bool {
+        self.moves.iter().any(|m| m.range.overlaps(&range))
+    }
+
+    pub(crate) fn find_move(&mut self, id: MigrationId) -> Option<&mut MoveRecord> {
+        self.moves.iter_mut().find(|m| m.id == id)
+    }
+
+    /// All migrations that are under way end without effect.
+    pub(crate) fn give_up_moves(&mut self) {
+        for record in &mut self.moves {
+            if record.stage == MoveStage::Copying {
+                record.stage = MoveStage::Stays;
+            }
+        }
+    }
+
+    /// A server has crashed: what it owned is recovered from its log, and what it was to receive
+    /// stays where it is.
+    pub(crate) fn end_moves_of(&mut self, server: ServerId) {
+        self.moves.retain(|m| m.from != server);
+        for record in &mut self.moves {
+            if record.to == server && record.stage == MoveStage::Copying {
+                record.stage = MoveStage::Stays;
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Tables that are new: choosing owners, and getting the tablets taken by them.
+//!
+//! 1. A request stores the table, each tablet with an owner that has not confirmed it.
+//! 2. This work asks each owner to take its tablets, until it has.
+//! 3. The confirmation is stored. Clients are sent to confirmed owners only.
+//!
+//! An owner may crash before step 3. Nothing is lost then, as no client has written there. But its
+//! answer may have been lost on the way, and it may not know that it was declared dead. So others
+//! get its tablets as they get recovered ones: after the crashed owner has lost its lease (LEASE-2;
+//! see the weaknesses in `docs/membership.md`). The other owners are asked meanwhile.
+
+use super::recover::{collect, reconstruct};
+use crate::context::Context;
+use crate::refusals::{COME_AGAIN, FOLLOW_MAX};
+use crate::state::{State, TABLETS_MAX, TableRecord, TabletRecord};
+use core::time::Duration;
+use futures_util::future::{join, join_all};
+use pluvio_env::{CallError, Rng, timeout};
+use pluvio_units::{HashRange, ServerId, TableId};
+use pluvio_wire::{
+    CreateTable, FatalKind, Refusal, RetryReason, RpcError, ServerInfo, TableInfo, TableRef,
+    TabletSpec, TabletState, TakeTablets, check_table_name,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most tables. Lists of them travel whole, and every change looks at all of them.
+const TABLES_MAX: usize = 4096;
+/// The pause after an owner could not take its tablets.
+const RETRY: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Stores a new table, its tablets not yet confirmed; or finds the one of that name.
+    pub(crate) fn create_table(
+        &mut self,
+        request: CreateTable,
+        seed: u64,
+        rng: &dyn Rng,
+    ) -> Result<TableId, Refusal> {
+        check_table_name(&request.name)?;
+        if request.span == Some(0) {
+            let message = "a table spans at least one server";
+            return Err(Refusal::fatal(FatalKind::Malformed, message));
+        }
+        if let Ok(table) = self.find(&TableRef::Name(request.name.clone())) {
+            return Ok(table.id);
+        }
+        if self.tables.len() >= TABLES_MAX {
+            let message = format!("the cluster has {TABLES_MAX} tables, the most it can have");
+            return Err(Refusal::fatal(FatalKind::Other, message));
+        }
+        let owners = self.choose_owners(request.span, rng);
+        if owners.is_empty() {
+            let after = Duration::from_millis(200);
+            return Err(Refusal::retry(after, RetryReason::NotServing));
+        }
+        let id = self.globals.last_table.next();
+        self.globals.last_table = id;
+        let tablets = HashRange::ALL
+            .split(owners.len() as u64)
+            .into_iter()
+            .zip(owners)
+            .map(|(range, owner)| TabletRecord::new(range, owner))
+            .collect();
+        let record = TableRecord {
+            id,
+            name: request.name,
+            seed,
+            dropping: false,
+            tablets,
+            cuts: Vec::new(),
+            moves: Vec::new(),
+        };
+        self.tables.insert(id, Arc::new(record));
+        Ok(id)
+    }
+
+    /// The servers with the fewest tablets; among equals, any.
+    fn choose_owners(&self, span: Option<u32>, rng: &dyn Rng) -> Vec<ServerId> {
+        let mut candidates: Vec<(usize, ServerId)> = self
+            .loads()
+            .into_iter()
+            .map(|(server, load)| (load, server))
+            .collect();
+        rng.shuffle(&mut candidates);
+        candidates.sort_by_key(|(load, _)| *load);
+        let wanted = span.map_or(TABLETS_MAX, |n| n as usize).min(TABLETS_MAX);
+        candidates.truncate(wanted);
+        candidates.into_iter().map(|(_, server)| server).collect()
+    }
+
+    /// Gives tablets that nobody confirmed, of owners that crashed and serve nothing any more, to
+    /// servers that are up. False when there is none.
+    pub(crate) fn reassign(
+        &mut self,
+        table: TableId,
+        crashed: &BTreeSet<ServerId>,
+        rng: &dyn Rng,
+    ) -> bool {
+        let Some(record) = self.tables.get(&table) else {
+            return true;
+        };
+        let orphans: Vec<usize> = (0..record.tablets.len())
+            .filter(|i| {
+                let tablet = &record.tablets[*i];
+                tablet.state == TabletState::Assigning && crashed.contains(&tablet.owner)
+            })
+            .collect();
+        for index in orphans {
+            let Some(owner) = self.choose_owners(Some(1), rng).pop() else {
+                return false;
+            };
+            let record = self.table_mut(table).expect("it was just there");
+            record.tablets[index].owner = owner;
+        }
+        true
+    }
+}
+
+/// The tablets of a table that are not confirmed yet, by owner.
+fn unconfirmed(state: &State, table: TableId) -> BTreeMap<ServerId, Vec<TabletSpec>> {
+    let mut by_owner: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    if let Some(record) = state.tables.get(&table).filter(|t| !t.dropping) {
+        for tablet in &record.tablets {
+            if tablet.state == TabletState::Assigning {
+                let specs = by_owner.entry(tablet.owner).or_default();
+                specs.push(record.spec(tablet));
+            }
+        }
+    }
+    by_owner
+}
+
+/// Notes that `owner` has taken these tablets, as far as they are still meant for it.
+fn confirm(state: &mut State, table: TableId, owner: ServerId, ranges: &[HashRange]) {
+    if let Some(record) = state.table_mut(table) {
+        for tablet in &mut record.tablets {
+            if tablet.owner == owner
+                && tablet.state == TabletState::Assigning
+                && ranges.contains(&tablet.range)
+            {
+                tablet.state = TabletState::Normal;
+            }
+        }
+    }
+}
+
+/// The work of `Work::Assign`, and the request that leads to it.
+pub(crate) struct Assignments {
+    context: Arc<Context>,
+    /// Why the owners of a new table's tablets do not take them yet.
+    refusals: Mutex<BTreeMap<TableId, RetryReason>>,
+}
+
+impl Assignments {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            refusals: Mutex::default(),
+        }
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, BTreeMap<TableId, RetryReason>> {
+        // Held for single steps.
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers when all owners have taken their tablets.
+    ///
+    /// # Errors
+    /// They have not taken them in time: the table is there, and a caller that asks again waits on.
+    pub(crate) async fn create_table(&self, request: CreateTable) -> Result<TableInfo, Refusal> {
+        let seed = self.context.env.rng.next_u64();
+        let rng = self.context.env.rng.clone();
+        let name = request.name.clone();
+        let (id, is_new) = self
+            .context
+            .ledger
+            .change_for_caller(move |state| {
+                let last = state.globals.last_table;
+                let id = state.create_table(request, seed, &*rng)?;
+                Ok((id, state.globals.last_table != last))
+            })
+            .await?;
+        if is_new {
+            tracing::info!(table = %id, name, "table created");
+        }
+        let not_taken = |state: &Arc<State>| {
+            let table = state.tables.get(&id);
+            table.is_some_and(|t| !t.dropping && t.has(TabletState::Assigning))
+        };
+        let taken = self.context.ledger.until(|state| !not_taken(state));
+        if timeout(&*self.context.env.clock, FOLLOW_MAX, taken)
+            .await
+            .is_err()
+        {
+            let why = match self.context.ledger.tenure().is_stuck() {
+                // Its servers have it perhaps, and nobody can store that.
+                true => RetryReason::MetadataTrouble,
+                false => {
+                    let known = self.refusals().get(&id).copied();
+                    known.unwrap_or(RetryReason::TabletNotReady)
+                }
+            };
+            return Err(Refusal::retry(COME_AGAIN, why));
+        }
+        let state = self.context.state();
+        Ok(state.info(state.find(&TableRef::Id(id))?))
+    }
+
+    /// Ends when all tablets are confirmed, or the table is dropped.
+    pub(super) async fn assign(&self, table: TableId) {
+        loop {
+            let state = self.context.state();
+            let unconfirmed = unconfirmed(&state, table);
+            if unconfirmed.is_empty() {
+                self.refusals().remove(&table);
+                return;
+            }
+            let (living, crashed): (BTreeMap<_, _>, BTreeMap<_, _>) = unconfirmed
+                .into_iter()
+                .partition(|(owner, _)| state.is_up(*owner));
+            let takings = living.into_iter().map(|(owner, tablets)| {
+                let info = state.servers[&owner].info.clone();
+                let version = state.globals.version;
+                self.take(table, info, TakeTablets { version, tablets })
+            });
+            let replacing = self.replace_owners(table, crashed.into_keys().collect());
+            let (taken, replaced) = join(join_all(takings), replacing).await;
+            if !replaced || !taken.into_iter().all(|taken| taken) {
+                self.context
+                    .ledger
+                    .until(|state| state.up().next().is_some())
+                    .await;
+                self.context.sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Gives the unconfirmed tablets of crashed owners to others. False when that must be tried
+    /// again.
+    async fn replace_owners(&self, table: TableId, crashed: BTreeSet<ServerId>) -> bool {
+        if crashed.is_empty() {
+            return true;
+        }
+        let fences = crashed.iter().map(|owner| self.fence(*owner));
+        if !join_all(fences).await.into_iter().all(|fenced| fenced) {
+            return false;
+        }
+        self.context.sleep(self.context.options.zombie_grace).await;
+        let rng = self.context.env.rng.clone();
+        let done = self
+            .context
+            .ledger
+            .change(move |state| Ok(state.reassign(table, &crashed, &*rng)));
+        done.await == Ok(true)
+    }
+
+    /// Lets the servers that are up take part in the recovery of a crashed one. From then on none
+    /// of them is a witness of its lease (LEASE-1). False when too few answered.
+    async fn fence(&self, crashed: ServerId) -> bool {
+        let before = self.context.state();
+        let Some(record) = before.servers.get(&crashed) else {
+            return true;
+        };
+        if record.info.volatile {
+            // It has no witnesses, and had the coordinator's word for the last time before it
+            // crashed (LEASE-4).
+            return true;
+        }
+        let inventories = collect(&self.context, crashed).await;
+        if reconstruct(&inventories, &record.epochs).is_ok() {
+            // As in a recovery: a witness is among those that answered (LEASE-2).
+            return true;
+        }
+        // Its logs may never have been open. A server that crashed meanwhile is not waited for.
+        let answered: BTreeSet<ServerId> = inventories.iter().map(|i| i.backup).collect();
+        let after = self.context.state();
+        let mut silent = before.up().filter(|s| !answered.contains(&s.id));
+        silent.all(|server| !after.is_up(server.id))
+    }
+
+    /// Asks one owner to take its tablets.
+    async fn take(&self, table: TableId, owner: ServerInfo, request: TakeTablets) -> bool {
+        let ranges: Vec<HashRange> = request.tablets.iter().map(|t| t.range).collect();
+        match self.context.calls.call_while_up(&owner, &request).await {
+            Some(Ok(())) => {
+                let id = owner.id;
+                let stored = self.context.ledger.change(move |state| {
+                    // An owner that crashed meanwhile was asked for nothing that it could lose.
+                    if state.is_up(id) {
+                        confirm(state, table, id, &ranges);
+                    }
+                    Ok(())
+                });
+                stored.await.is_ok()
+            }
+            Some(Err(error)) => {
+                let why = match &error {
+                    RpcError::Refused(Refusal::Retry { why, .. }) => *why,
+                    // It answers once its logs are open, and for that it needs backups.
+                    RpcError::Call(CallError::TimedOut(..)) => RetryReason::TooFewBackups,
+                    RpcError::Refused(_) | RpcError::Call(_) | RpcError::BadReply(..) => {
+                        RetryReason::TabletNotReady
+                    }
+                };
+                tracing::debug!(%table, server = %owner.id, %error, "tablets not taken");
+                self.refusals().insert(table, why);
+                false
+            }
+            None => false,
+        }
+    }
+}

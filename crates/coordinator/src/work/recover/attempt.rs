@@ -1,0 +1,288 @@
+//! One recovery, attempt by attempt; the head of `recover` says what its steps are.
+
+use super::attempts::{Attempted, Attempts, Partition};
+use super::changes::Prepared;
+use super::experience::Experience;
+use super::history::History;
+use super::inventory::{announce, collect};
+use super::masters::{FailedMasters, Masters};
+use super::partition::partition;
+use super::plan::{Inventory, LogMap, reconstruct};
+use super::replay::Replay;
+use crate::context::Context;
+use core::time::Duration;
+use pluvio_env::{Moment, timeout};
+use pluvio_units::{RecoveryId, ServerId};
+use pluvio_wire::{RecoveryStage, TabletSpec};
+
+/// What an attempt led to.
+enum Outcome {
+    /// The server has no tablets left and is not listed any more.
+    Over,
+    /// Something is left; try again after this time, or when the server list changes.
+    Again(Duration),
+}
+
+/// The replicas that backups have.
+struct Replicas {
+    inventories: Vec<Inventory>,
+    /// When these backups had fenced the crashed server.
+    fenced: Moment,
+}
+
+/// The partitions of an attempt and their masters.
+struct Dealt {
+    recovery: RecoveryId,
+    masters: Masters,
+    /// One for each of the masters, or fewer.
+    partitions: Vec<Vec<TabletSpec>>,
+}
+
+/// The recovery of one server, as its task holds it.
+pub(super) struct Recovery<'a> {
+    context: &'a Context,
+    attempts: &'a Attempts,
+    history: &'a History,
+    crashed: ServerId,
+    began: Moment,
+    /// Which masters may be asked.
+    failed: FailedMasters,
+    /// How finely what is left is cut.
+    experience: Experience,
+}
+
+impl<'a> Recovery<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        attempts: &'a Attempts,
+        history: &'a History,
+        crashed: ServerId,
+    ) -> Self {
+        Self {
+            context,
+            attempts,
+            history,
+            crashed,
+            began: context.now(),
+            failed: FailedMasters::default(),
+            experience: Experience::default(),
+        }
+    }
+
+    /// Attempts until nothing is left.
+    pub(super) async fn run(mut self, is_volatile: bool) {
+        if is_volatile {
+            // No backup fences it. It serves by the coordinator's word, which it has had no more
+            // since it was declared dead (LEASE-4).
+            self.enter(RecoveryStage::AwaitingLease);
+            self.context.sleep(self.context.options.zombie_grace).await;
+        }
+        loop {
+            let version = self.context.state().globals.list_version;
+            let outcome = match self.attempt().await {
+                Ok(attempted) => self.learn(&attempted),
+                Err(outcome) => outcome,
+            };
+            let Outcome::Again(pause) = outcome else {
+                return;
+            };
+            let ledger = &self.context.ledger;
+            let changed = ledger.until(|state| state.globals.list_version != version);
+            if pause > Duration::ZERO {
+                // Both ends mean the same: look again.
+                let _ = timeout(&*self.context.env.clock, pause, changed).await;
+            }
+        }
+    }
+
+    /// One attempt.
+    ///
+    /// # Errors
+    /// It ended before there was anything to replay.
+    async fn attempt(&mut self) -> Result<Attempted, Outcome> {
+        let tablets = self.prepare().await?;
+        let replicas = self.collect().await;
+        let log = self.complete_log(&replicas)?;
+        let masters = self.choose_masters()?;
+        let dealt = self.deal(&tablets, &log, masters).await?;
+        let replicas = self.announce(&dealt, replicas).await;
+        let log = self.complete_log(&replicas)?;
+        Ok(self.replay(dealt, &replicas, log).await)
+    }
+
+    /// The recovery is at this stage from now on.
+    fn enter(&self, stage: RecoveryStage) {
+        tracing::debug!(crashed = %self.crashed, stage = stage.name(), "recovery");
+        self.history
+            .note(self.crashed, |status| status.stage = stage);
+    }
+
+    /// The attempt ends here, and the next one begins in a while.
+    fn look_again(&self) -> Outcome {
+        Outcome::Again(self.context.options.incomplete_retry)
+    }
+
+    /// Settles what needs no recovery; gives what does.
+    async fn prepare(&self) -> Result<Vec<TabletSpec>, Outcome> {
+        let crashed = self.crashed;
+        let rng = self.context.env.rng.clone();
+        let prepare = self
+            .context
+            .ledger
+            .change(move |state| Ok(state.prepare_recovery(crashed, &*rng)));
+        match prepare.await {
+            Ok(Prepared::Tablets(tablets)) => {
+                self.history.note(crashed, |s| s.attempts += 1);
+                Ok(tablets)
+            }
+            Ok(Prepared::Removed) => Err(Outcome::Over),
+            Ok(Prepared::Wait) => {
+                self.enter(RecoveryStage::Reassigning);
+                Err(self.look_again())
+            }
+            Ok(Prepared::Lost(count)) => {
+                tracing::warn!(
+                    %crashed, tablets = count,
+                    "THE OBJECTS OF A CRASHED SERVER ARE LOST: it had no replicas (--replicas 0); its tablets start anew, empty"
+                );
+                self.enter(RecoveryStage::Reassigning);
+                Err(self.look_again())
+            }
+            Err(_) => Err(self.look_again()),
+        }
+    }
+
+    /// Asks the backups, which fence the crashed server.
+    async fn collect(&self) -> Replicas {
+        self.enter(RecoveryStage::Collecting);
+        let inventories = collect(self.context, self.crashed).await;
+        Replicas {
+            inventories,
+            fenced: self.context.now(),
+        }
+    }
+
+    /// Proves the log complete, or says in the status what is missing.
+    fn complete_log(&self, replicas: &Replicas) -> Result<LogMap, Outcome> {
+        let crashed = self.crashed;
+        let state = self.context.state();
+        let epochs = &state.servers[&crashed].epochs;
+        reconstruct(&replicas.inventories, epochs).map_err(|incomplete| {
+            pluvio_units::mark("recovery-log-incomplete");
+            tracing::debug!(%crashed, %incomplete, "cannot recover yet");
+            self.enter(RecoveryStage::AwaitingBackups {
+                missing: incomplete.to_string(),
+            });
+            self.look_again()
+        })
+    }
+
+    /// The masters to ask, of the servers that are up. They are in random order before
+    /// [`FailedMasters::choose`] sorts them; those that recover something already are busy. Tablets
+    /// that have replicas must never end on a server that keeps none.
+    fn choose_masters(&mut self) -> Result<Masters, Outcome> {
+        let state = self.context.state();
+        let mut masters: Vec<ServerId> = state
+            .up()
+            .filter(|info| !info.volatile)
+            .map(|info| info.id)
+            .collect();
+        self.context.env.rng.shuffle(&mut masters);
+        let masters = self.failed.choose(masters, &self.attempts.busy());
+        if masters.asked.is_empty() {
+            let volatile = state.up().any(|info| info.volatile);
+            self.enter(RecoveryStage::AwaitingMaster { volatile });
+            return Err(self.look_again());
+        }
+        Ok(masters)
+    }
+
+    /// Cuts the tablets into partitions, at most one for each master; the rest comes next time. The
+    /// cuts are stored, which begins the attempt.
+    async fn deal(
+        &self,
+        tablets: &[TabletSpec],
+        log: &LogMap,
+        masters: Masters,
+    ) -> Result<Dealt, Outcome> {
+        let state = self.context.state();
+        let had = &state.servers[&self.crashed].had;
+        let tablets_of = |table| state.tables.get(&table).map_or(0, |t| t.tablets.len());
+        let granularity = self.experience.granularity();
+        let (stats, cut_for) = (&log.stats, masters.cut_for);
+        let mut partitions = partition(tablets, stats, had, cut_for, granularity, tablets_of);
+        partitions.truncate(masters.asked.len());
+        let cut = partitions.clone();
+        let ledger = &self.context.ledger;
+        let begin = ledger.change(move |state| Ok(state.begin_attempt(&cut)));
+        match begin.await {
+            Ok(recovery) => Ok(Dealt {
+                recovery,
+                masters,
+                partitions,
+            }),
+            Err(_) => Err(self.look_again()),
+        }
+    }
+
+    /// Sends the backups the partitions; gives the replicas of those that know them now.
+    async fn announce(&self, dealt: &Dealt, replicas: Replicas) -> Replicas {
+        self.enter(RecoveryStage::Announcing);
+        let (crashed, recovery) = (self.crashed, dealt.recovery);
+        let found = replicas.inventories;
+        let inventories = announce(self.context, crashed, recovery, &dealt.partitions, found);
+        Replicas {
+            inventories: inventories.await,
+            fenced: replicas.fenced,
+        }
+    }
+
+    /// Lets the masters replay, and waits for their reports.
+    async fn replay(&self, dealt: Dealt, replicas: &Replicas, log: LogMap) -> Attempted {
+        let (crashed, recovery) = (self.crashed, dealt.recovery);
+        let planning = self.context.now().since(self.began);
+        tracing::info!(
+            %crashed, %recovery, ms = planning.as_millis() as u64,
+            segments = log.segments.len(), backups = replicas.inventories.len(),
+            partitions = dealt.partitions.len(), masters = dealt.masters.asked.len(),
+            "log complete; replay begins"
+        );
+        self.history.note(crashed, |status| {
+            status.recovery = recovery;
+            status.segments = u32::try_from(log.segments.len()).unwrap_or(u32::MAX);
+            status.planning_us = u64::try_from(planning.as_micros()).unwrap_or(u64::MAX);
+        });
+        let pairs = dealt.partitions.into_iter().zip(dealt.masters.asked);
+        let partitions: Vec<Partition> = pairs
+            .map(|(tablets, master)| Partition::new(tablets, master))
+            .collect();
+        self.enter(RecoveryStage::Replaying {
+            masters: u32::try_from(partitions.len()).unwrap_or(u32::MAX),
+            failures: self.failed.summary(),
+        });
+        let replay = Replay {
+            context: self.context,
+            attempts: self.attempts,
+            recovery,
+            crashed,
+            fenced: replicas.fenced,
+            segments: log.segments,
+        };
+        replay.run(partitions).await
+    }
+
+    /// Learns from a replay for the next attempt. A crash of a master changes the list, so it need
+    /// not be waited for; other failures may last.
+    fn learn(&mut self, attempted: &Attempted) -> Outcome {
+        self.failed.learn(attempted);
+        self.experience.learn(attempted.recovered.is_empty());
+        if attempted.failed.is_empty() || attempted.master_crashed {
+            return Outcome::Again(Duration::ZERO);
+        }
+        pluvio_units::mark("recovery-partition-again");
+        self.enter(RecoveryStage::AwaitingRetry {
+            failures: self.failed.summary(),
+        });
+        Outcome::Again(self.context.options.recovery_retry)
+    }
+}

@@ -1,0 +1,149 @@
+//! Recovery of a crashed server's tablets: the coordinator's part [RAMCloud §7.4-7.10].
+//!
+//! One task per crashed server runs [`Recoveries::recover`] until the server has no tablets left,
+//! in as many attempts as that takes. The steps of an attempt, with the [`RecoveryStage`] in which
+//! people see each:
+//!
+//! 1. *Prepare*: what is left? What holds nothing goes to other servers (`Reassigning`).
+//! 2. *Collect*: backups say which replicas they have, and fence the crashed server (`Collecting`).
+//! 3. *Reconstruct*: is the log complete on them? If not, `AwaitingBackups`.
+//! 4. *Choose* the recovery masters; without any, `AwaitingMaster`.
+//! 5. *Partition* what is left for them; the cuts are stored.
+//! 6. *Announce* the partitions to the backups (`Announcing`). The log must be complete on those
+//!    that have confirmed.
+//! 7. *Replay*: the masters replay, and report (`Replaying`). Each report is decided by
+//!    [`Recoveries::finished`].
+//!
+//! Any failure ends the attempt or a part of it, and the rest is tried again, after a pause
+//! (`AwaitingRetry`) or at once. Failures are handled in this way alone.
+//!
+//! Only three things are stored: the crash, the cuts of the tablets, and the owner of each
+//! recovered partition (`changes`). An attempt itself is forgotten when the coordinator crashes.
+
+mod attempt;
+mod attempts;
+mod changes;
+mod experience;
+mod history;
+mod inventory;
+mod masters;
+mod partition;
+mod plan;
+mod replay;
+
+pub(crate) use inventory::collect;
+pub(crate) use plan::{Inventory, reconstruct};
+
+use crate::context::Context;
+use attempt::Recovery;
+use attempts::{Attempts, Noted};
+use history::History;
+use pluvio_units::ServerId;
+use pluvio_wire::{RecoveryMasterFinished, RecoveryMasterFinishedReply, RecoveryStatus, Refusal};
+use std::sync::Arc;
+
+/// The work of `Work::Recover`, and the reports that concern it.
+pub(crate) struct Recoveries {
+    context: Arc<Context>,
+    attempts: Arc<Attempts>,
+    history: History,
+}
+
+impl Recoveries {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            attempts: Arc::default(),
+            history: History::default(),
+        }
+    }
+
+    /// Recoveries under way, and the latest that ended, oldest first.
+    pub(crate) fn list(&self) -> Vec<RecoveryStatus> {
+        self.history.list(self.context.now())
+    }
+
+    /// Recovers a crashed server; ends when it is not listed any more.
+    pub(super) async fn recover(&self, crashed: ServerId) {
+        let state = self.context.state();
+        let Some(record) = state.servers.get(&crashed) else {
+            return;
+        };
+        let began = self.context.now();
+        let address = record.info.address.clone();
+        tracing::info!(%crashed, address, "recovery started");
+        self.history.begin(crashed, address, began);
+        let (attempts, history) = (&self.attempts, &self.history);
+        let recovery = Recovery::new(&self.context, attempts, history, crashed);
+        recovery.run(record.info.volatile).await;
+        let status = self.history.finish(crashed, self.context.now());
+        if let Some(status) = status {
+            tracing::info!(
+                %crashed, ms = status.duration_ms, attempts = status.attempts,
+                tablets = status.tablets, masters = status.masters.len(),
+                bytes = status.bytes, objects = status.objects, "recovery done"
+            );
+        }
+    }
+
+    /// A recovery master is done with a partition, or could not do it.
+    ///
+    /// 1. A success waits until the crashed server has lost its lease.
+    /// 2. The stored state decides whether the master gets the tablets, and then has it.
+    /// 3. The attempt hears of it.
+    pub(crate) async fn finished(
+        &self,
+        report: RecoveryMasterFinished,
+    ) -> Result<RecoveryMasterFinishedReply, Refusal> {
+        if let Some(moment) = self.attempts.not_before(report.recovery) {
+            let wait = moment.since(self.context.now());
+            if report.result.is_ok() && !wait.is_zero() {
+                self.context.sleep(wait).await;
+            }
+        }
+        let (attempts, copy) = (self.attempts.clone(), report.clone());
+        let settle = self.context.ledger.change(move |state| {
+            // Looked at under the writer's turn: an attempt that has ended wants nothing.
+            let wanted = attempts.wanted(&copy);
+            state.settle(&copy, wanted)
+        });
+        let accepted = settle.await?;
+        if let Some(noted) = self.attempts.note(&report, accepted) {
+            self.note_result(&report, noted);
+        }
+        Ok(RecoveryMasterFinishedReply { accepted })
+    }
+
+    fn note_result(&self, report: &RecoveryMasterFinished, noted: Noted) {
+        let (recovery, server) = (report.recovery, report.server);
+        let (crashed, tablets) = (noted.crashed, noted.tablets);
+        match noted.result {
+            Ok(stats) => {
+                tracing::info!(
+                    %crashed, %recovery, partition = report.partition, %server, tablets,
+                    bytes = stats.bytes, entries = stats.entries, objects = stats.objects,
+                    replay_ms = stats.replay_us / 1000, total_ms = stats.total_us / 1000,
+                    "partition recovered"
+                );
+                self.history.note(crashed, |status| {
+                    status.tablets += u32::try_from(tablets).unwrap_or(u32::MAX);
+                    status.bytes += stats.bytes;
+                    status.objects += stats.objects;
+                    status.last_partition = stats;
+                    if !status.masters.contains(&server) {
+                        status.masters.push(server);
+                    }
+                });
+            }
+            Err(why) => {
+                tracing::info!(
+                    %crashed, %recovery, partition = report.partition, %server, why,
+                    "partition not recovered; it will be tried again"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

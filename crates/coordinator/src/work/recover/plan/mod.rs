@@ -1,0 +1,416 @@
+//! Log reconstruction: from what backups have to what must be replayed [RAMCloud §7.4]. Pure.
+//!
+//! A master has several logs. Each has at least one open head at any time, whose digest lists all
+//! segments of that log; a head is closed only after its successor is open on all its replicas,
+//! and gets data only after its predecessor is closed on all of its replicas. So, per log:
+//!
+//! 1. Stale replicas are put aside: open ones whose segment lost a replica later, or that are
+//!    older than such a segment [RAMCloud §8]. A closed replica is complete and never stale.
+//! 2. Open replicas of heads that something shows to have been closed are put aside (COORD-8). A
+//!    backup may lose what it has confirmed: where writes are only buffered, a loss of power can
+//!    turn a closed frame into the open one it was before.
+//! 3. The *lowest* head that is left gives the digest. If a higher one is open too, it holds no
+//!    data yet.
+//! 4. Every segment of the digest needs a replica that is closed, or that is of that very head.
+//! 5. Replicas of that head on machines that lost power may lack their newest writes. They end the
+//!    log only when as many are there as an acknowledgement needed; one that lost nothing ends it
+//!    alone, and shorter ones are not read then. Where each may lack some, the longest is read
+//!    (COORD-10).
+//!
+//! Answers that contradict themselves or each other are no evidence (COORD-9): a head that says
+//! what no master has, heads of one segment with different digests, a segment that is of another
+//! log than its digest. Without them something is missing.
+//!
+//! No open head for a log means that its latest data may be missing: nothing can be concluded,
+//! and recovery waits for more backups.
+
+use crate::state::Epochs;
+use core::cmp::Reverse;
+use core::fmt;
+use core::ops::Bound::{Excluded, Unbounded};
+use pluvio_units::{LOGS_PER_MASTER_MAX, LogId, SEGMENT_BYTES, SegmentId, ServerId, TableId};
+use pluvio_wire::{HeadInfo, RecoverySegment, ReplicaInfo};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reading speed assumed of a backup that has not measured its disk.
+const DISK_MB_PER_S: u32 = 100;
+/// Replicas that are not primary are read after all primary ones [RAMCloud §7.7].
+const SECONDARY_US: u64 = 1_000_000_000_000;
+
+/// What one backup has of the crashed master.
+#[derive(Clone, Debug)]
+pub(crate) struct Inventory {
+    pub(crate) backup: ServerId,
+    pub(crate) disk_mb_per_s: u32,
+    pub(crate) replicas: Vec<ReplicaInfo>,
+}
+
+/// Bytes and entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Load {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// How much the crashed master held, as far as it had written down.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stats {
+    /// The biggest tables.
+    pub(crate) tables: BTreeMap<TableId, Load>,
+    /// All other tables together.
+    pub(crate) other: Load,
+    /// Bytes of open heads: at most so much came after the statistics were written.
+    pub(crate) unaccounted: u64,
+}
+
+/// A complete log: what to replay.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct LogMap {
+    /// Every segment and where to read it, in the order in which it should be ready.
+    pub(crate) segments: Vec<RecoverySegment>,
+    pub(crate) stats: Stats,
+}
+
+/// Why the log is not complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Incomplete {
+    backups: usize,
+    /// Logs without a usable open head; `None` when not even their number is known.
+    headless: Option<Vec<LogId>>,
+    /// Segments without a usable replica.
+    missing: Vec<SegmentId>,
+    /// Heads of which all that was found may lack its newest writes.
+    doubtful: Vec<SegmentId>,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Names the first few.
+        fn some<T: fmt::Display>(items: &[T]) -> String {
+            let names: Vec<_> = items.iter().take(8).map(ToString::to_string).collect();
+            let more = if items.len() > names.len() {
+                ", …"
+            } else {
+                ""
+            };
+            names.join(", ") + more
+        }
+        write!(
+            f,
+            "the log is not complete on the {} backups that answered: ",
+            self.backups
+        )?;
+        let Some(headless) = &self.headless else {
+            return f.write_str("none has an open head; waiting for more backups");
+        };
+        if !headless.is_empty() {
+            write!(f, "no open head of log {}; ", some(headless))?;
+        }
+        if !self.missing.is_empty() {
+            let count = self.missing.len();
+            write!(
+                f,
+                "{count} segments are missing ({}); ",
+                some(&self.missing)
+            )?;
+        }
+        if !self.doubtful.is_empty() {
+            write!(
+                f,
+                "the machines of all backups that have the head lost power since, and not all of its replicas are there (segment {}); ",
+                some(&self.doubtful)
+            )?;
+        }
+        f.write_str("waiting for more backups")
+    }
+}
+
+fn is_stale(replica: &ReplicaInfo, epochs: &Epochs) -> bool {
+    !replica.closed
+        && epochs
+            .get(&replica.log)
+            .is_some_and(|recorded| (replica.segment, replica.epoch) < *recorded)
+}
+
+/// Whether a master can have such a head in such a log (COORD-9).
+fn may_be(log: LogId, head: &HeadInfo) -> bool {
+    head.logs <= LOGS_PER_MASTER_MAX && log.0 < head.logs
+}
+
+/// Whether an open replica of a head has all that it ever had.
+fn is_certain(replica: &ReplicaInfo) -> bool {
+    replica.head.as_ref().is_some_and(|info| info.copies <= 1)
+}
+
+/// The open head of one log that gives the digest.
+struct Head<'a> {
+    segment: SegmentId,
+    info: &'a HeadInfo,
+    /// COORD-10: the log may end here.
+    believed: bool,
+}
+
+/// What all backups together say about the heads of one log.
+#[derive(Default)]
+struct Heads<'a> {
+    /// Open replicas that are not stale, by the backups that have them.
+    open: BTreeMap<SegmentId, BTreeMap<ServerId, &'a HeadInfo>>,
+    /// The last one that was closed on some backup.
+    closed_last: Option<SegmentId>,
+}
+
+impl<'a> Heads<'a> {
+    fn add(&mut self, backup: ServerId, replica: &'a ReplicaInfo, epochs: &Epochs) {
+        if replica.side {
+            return;
+        }
+        if replica.closed {
+            self.closed_last = self.closed_last.max(Some(replica.segment));
+        } else if is_stale(replica, epochs) {
+            pluvio_units::mark("recovery-stale-head");
+        } else if let Some(info) = &replica.head
+            && may_be(replica.log, info)
+        {
+            let replicas = self.open.entry(replica.segment).or_default();
+            replicas.insert(backup, info);
+        }
+    }
+
+    /// COORD-8: whether a head cannot be where the log ends, although replicas of it are open. It
+    /// was closed on some backup, or a later head was, which needs all before it to be closed. Or a
+    /// later head is open that holds data, or has another open head before it, or does not list
+    /// this one.
+    fn was_closed(&self, head: SegmentId) -> bool {
+        let shows = |info: &&HeadInfo| info.has_data || !info.digest.contains(&head);
+        let mut later = self.open.range((Excluded(head), Unbounded));
+        self.closed_last >= Some(head)
+            || later.clone().nth(1).is_some()
+            || later.any(|(_, replicas)| replicas.values().any(shows))
+    }
+
+    /// The head whose digest says what belongs to the log.
+    fn last(&self) -> Option<Head<'a>> {
+        let mut open = self.open.iter();
+        let (segment, replicas) = open.find(|(segment, _)| {
+            let was_closed = self.was_closed(**segment);
+            if was_closed {
+                pluvio_units::mark("recovery-closed-head");
+            }
+            !was_closed
+        })?;
+        let info = replicas.values().next()?;
+        let same = |other: &&HeadInfo| other.digest == info.digest && other.logs == info.logs;
+        if !replicas.values().all(same) {
+            tracing::warn!(%segment, "backups contradict each other about an open head");
+            return None;
+        }
+        let enough = |info: &&HeadInfo| usize::from(info.copies) <= replicas.len();
+        let believed = replicas.values().any(enough);
+        if !believed {
+            pluvio_units::mark("recovery-doubtful-head");
+        }
+        Some(Head {
+            segment: *segment,
+            info,
+            believed,
+        })
+    }
+}
+
+/// The last head of each log, as far as there is one.
+fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, Head<'a>> {
+    let mut logs: BTreeMap<LogId, Heads<'a>> = BTreeMap::new();
+    for inventory in inventories {
+        for replica in &inventory.replicas {
+            let heads = logs.entry(replica.log).or_default();
+            heads.add(inventory.backup, replica, epochs);
+        }
+    }
+    let last = |(log, heads): (LogId, Heads<'a>)| Some((log, heads.last()?));
+    logs.into_iter().filter_map(last).collect()
+}
+
+/// Puts the log together.
+///
+/// # Errors
+/// What is missing. Nothing is lost yet: backups that come back may have it.
+pub(crate) fn reconstruct(
+    inventories: &[Inventory],
+    epochs: &Epochs,
+) -> Result<LogMap, Incomplete> {
+    let heads = heads(inventories, epochs);
+    let mut incomplete = Incomplete {
+        backups: inventories.len(),
+        headless: None,
+        missing: Vec::new(),
+        doubtful: Vec::new(),
+    };
+    let Some(logs) = heads.values().map(|h| h.info.logs).max() else {
+        return Err(incomplete);
+    };
+    let headless: Vec<LogId> = (0..logs)
+        .map(LogId)
+        .filter(|l| !heads.contains_key(l))
+        .collect();
+    let mut sources = Sources::new(inventories);
+    for (log, head) in &heads {
+        if !head.believed {
+            incomplete.doubtful.push(head.segment);
+        }
+        let wanted: BTreeSet<SegmentId> = head
+            .info
+            .digest
+            .iter()
+            .copied()
+            .chain([head.segment])
+            .collect();
+        let is_head = |r: &ReplicaInfo| {
+            let may_be = r.head.as_ref().is_some_and(|info| may_be(*log, info));
+            r.log == *log && r.segment == head.segment && may_be && !r.side && !is_stale(r, epochs)
+        };
+        let least = sources.least_certain(head.segment, is_head);
+        for segment in wanted {
+            let open = |r: &ReplicaInfo| is_head(r) && r.segment == segment && r.length >= least;
+            let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
+            if !sources.add(segment, usable) {
+                incomplete.missing.push(segment);
+            }
+        }
+    }
+    let found = incomplete.missing.is_empty() && incomplete.doubtful.is_empty();
+    if !headless.is_empty() || !found {
+        incomplete.headless = Some(headless);
+        return Err(incomplete);
+    }
+    Ok(LogMap {
+        segments: sources.ordered(),
+        stats: stats(&heads, inventories),
+    })
+}
+
+/// Replicas by segment, and when each could have been read.
+struct Sources<'a> {
+    replicas: BTreeMap<SegmentId, Vec<(u64, ServerId, &'a ReplicaInfo)>>,
+    chosen: Vec<(u64, RecoverySegment)>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(inventories: &'a [Inventory]) -> Self {
+        let mut replicas: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for inventory in inventories {
+            let speed = match inventory.disk_mb_per_s {
+                0 => DISK_MB_PER_S,
+                measured => measured,
+            };
+            // A megabyte a second is a byte a microsecond.
+            let read_us = SEGMENT_BYTES as u64 / u64::from(speed);
+            // As backups do it: the newest first, and secondaries behind all primaries.
+            let mut in_order: Vec<&ReplicaInfo> = inventory.replicas.iter().collect();
+            in_order.sort_by_key(|replica| (!replica.primary, Reverse(replica.segment)));
+            let mut ready_us = 0;
+            for replica in in_order {
+                ready_us += read_us;
+                let bias = if replica.primary { 0 } else { SECONDARY_US };
+                let source = (ready_us + bias, inventory.backup, replica);
+                replicas.entry(replica.segment).or_default().push(source);
+            }
+        }
+        Self {
+            replicas,
+            chosen: Vec::new(),
+        }
+    }
+
+    /// What every open replica of a head has at least that may be read (COORD-10): the length of
+    /// the shortest that lost nothing; when each of them may have, that of the longest.
+    fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
+        let replicas = self.replicas.get(&head).into_iter().flatten();
+        let heads: Vec<&ReplicaInfo> = replicas
+            .map(|(_, _, r)| *r)
+            .filter(|r| is_head(r))
+            .collect();
+        let certain = heads.iter().filter(|r| is_certain(r));
+        let shortest = certain.map(|r| r.length).min();
+        let longest = heads.iter().map(|r| r.length).max();
+        shortest.or(longest).unwrap_or(0)
+    }
+
+    /// Takes a segment with its usable replicas; false when there is none.
+    fn add(&mut self, segment: SegmentId, usable: impl Fn(&ReplicaInfo) -> bool) -> bool {
+        let mut sources: Vec<_> = self
+            .replicas
+            .get(&segment)
+            .into_iter()
+            .flatten()
+            .filter(|(_, _, replica)| usable(replica))
+            .copied()
+            .collect();
+        // Each replica of an open head has all that was acknowledged, unless its disk lost the end
+        // of it: in a power loss where writes are only buffered, or to damage. So those that lost
+        // nothing come first, then the longest; closed ones are whole.
+        sources.sort_by_key(|(ready_us, backup, replica)| {
+            let missing = match replica.closed {
+                true => 0,
+                false => u32::MAX - replica.length,
+            };
+            let doubtful = !replica.closed && !is_certain(replica);
+            (!replica.closed, doubtful, missing, *ready_us, *backup)
+        });
+        let Some((ready_us, _, _)) = sources.first().copied() else {
+            return false;
+        };
+        let mut backups: Vec<ServerId> = Vec::new();
+        for (_, backup, _) in sources {
+            if !backups.contains(&backup) {
+                backups.push(backup);
+            }
+        }
+        self.chosen
+            .push((ready_us, RecoverySegment { segment, backups }));
+        true
+    }
+
+    fn ordered(mut self) -> Vec<RecoverySegment> {
+        self.chosen
+            .sort_by_key(|(ready_us, s)| (*ready_us, s.segment));
+        // Logs of one master share no segments; should digests say otherwise, one reading is
+        // enough.
+        let mut seen = BTreeSet::new();
+        self.chosen
+            .into_iter()
+            .map(|(_, segment)| segment)
+            .filter(|s| seen.insert(s.segment))
+            .collect()
+    }
+}
+
+/// The newest statistics: every head carries those of the whole master.
+fn stats(heads: &BTreeMap<LogId, Head<'_>>, inventories: &[Inventory]) -> Stats {
+    let newest = heads
+        .values()
+        .max_by_key(|h| h.segment)
+        .expect("a complete log has a head");
+    let tables = newest.info.tables.iter().map(|t| {
+        let load = Load {
+            bytes: t.bytes,
+            entries: t.entries,
+        };
+        (t.table, load)
+    });
+    let length_of = |segment: SegmentId| {
+        let replicas = inventories.iter().flat_map(|i| &i.replicas);
+        let lengths = replicas.filter(|r| r.segment == segment).map(|r| r.length);
+        u64::from(lengths.max().unwrap_or(0))
+    };
+    Stats {
+        tables: tables.collect(),
+        other: Load {
+            bytes: newest.info.other_bytes,
+            entries: newest.info.other_entries,
+        },
+        unaccounted: heads.values().map(|h| length_of(h.segment)).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

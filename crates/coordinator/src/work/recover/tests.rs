@@ -1,0 +1,238 @@
+//! Decisions about tablets and owners, without servers.
+
+use super::changes::Prepared;
+use crate::refusals::not_a_member;
+use crate::state::{ServerRecord, State, TableRecord, TabletRecord};
+use crate::testing::{self, NoChoice};
+use pluvio_units::{ClusterId, HashRange, KeyHash, RecoveryId, SegmentId, ServerId, TableId};
+use pluvio_wire::{FatalKind, RecoveryMasterFinished, ReplayStats, TabletSpec, TabletState};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Servers 1 (crashed), 2 and 3; table 1 on server 1, table 2 half on server 1.
+fn state() -> State {
+    let mut state = State::new(ClusterId(1));
+    for id in 1..=3 {
+        let info = testing::server(id, id.to_string());
+        let record = ServerRecord {
+            info,
+            attempt: id,
+            epochs: BTreeMap::new(),
+            had: BTreeMap::new(),
+        };
+        state.servers.insert(ServerId(id), Arc::new(record));
+    }
+    for (id, owners) in [(1, vec![1]), (2, vec![1, 2])] {
+        let ranges = HashRange::ALL.split(owners.len() as u64);
+        let tablets = ranges
+            .into_iter()
+            .zip(owners)
+            .map(|(range, owner)| TabletRecord {
+                state: TabletState::Normal,
+                ..TabletRecord::new(range, ServerId(owner))
+            });
+        let record = TableRecord {
+            id: TableId(id),
+            name: id.to_string(),
+            seed: id,
+            dropping: false,
+            tablets: tablets.collect(),
+            cuts: Vec::new(),
+            moves: Vec::new(),
+        };
+        state.tables.insert(TableId(id), Arc::new(record));
+    }
+    state.mark_crashed(ServerId(1));
+    state
+}
+
+fn prepare(state: &mut State) -> Prepared {
+    let prepared = state.prepare_recovery(ServerId(1), &NoChoice);
+    state.check();
+    prepared
+}
+
+fn tablets(state: &mut State) -> Vec<TabletSpec> {
+    match prepare(state) {
+        Prepared::Tablets(tablets) => tablets,
+        _ => panic!("tablets were expected"),
+    }
+}
+
+fn report(recovery: u64, server: u64, partition: u32) -> RecoveryMasterFinished {
+    RecoveryMasterFinished {
+        cluster: ClusterId(1),
+        recovery: RecoveryId(recovery),
+        server: ServerId(server),
+        partition,
+        since: SegmentId(0),
+        result: Ok(ReplayStats::default()),
+    }
+}
+
+#[test]
+fn all_tablets_of_the_crashed_server_are_recovered_then_it_is_removed() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    assert_eq!(specs.len(), 2);
+    let wanted = Some((ServerId(1), specs));
+    assert_eq!(state.settle(&report(1, 2, 0), wanted), Ok(true));
+    state.check();
+    assert!(matches!(prepare(&mut state), Prepared::Removed));
+    assert!(!state.servers.contains_key(&ServerId(1)));
+    assert!(matches!(prepare(&mut state), Prepared::Removed));
+}
+
+// shows: COORD-6
+#[test]
+fn who_got_a_partition_is_told_so_again_and_nobody_else_is() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let wanted = || Some((ServerId(1), specs.clone()));
+    assert_eq!(state.settle(&report(1, 2, 0), wanted()), Ok(true));
+    // The attempt is forgotten: a new incarnation of the coordinator gives the same answer.
+    assert_eq!(state.settle(&report(1, 2, 0), None), Ok(true));
+    for other in [report(1, 3, 0), report(1, 2, 1), report(2, 2, 0)] {
+        assert_eq!(state.settle(&other, None), Ok(false), "{other:?}");
+        assert_eq!(state.settle(&other, wanted()), Ok(false), "{other:?}");
+    }
+    // Also after its tablet was cut.
+    state.table_mut(TableId(1)).unwrap().cut(KeyHash(77));
+    assert_eq!(state.settle(&report(1, 2, 0), None), Ok(true));
+}
+
+// shows: COORD-6
+#[test]
+fn a_crashed_master_gets_nothing() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    state.mark_crashed(ServerId(2));
+    let refused = state.settle(&report(1, 2, 0), Some((ServerId(1), specs)));
+    assert_eq!(refused, Err(not_a_member(ServerId(2))));
+}
+
+/// Its id is that of another server here.
+#[test]
+fn another_clusters_master_is_told_nothing() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let before = state.clone();
+    let foreign = RecoveryMasterFinished {
+        cluster: ClusterId(2),
+        ..report(1, 2, 0)
+    };
+    for wanted in [None, Some((ServerId(1), specs))] {
+        let refused = state.settle(&foreign, wanted).unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::WrongCluster));
+    }
+    assert_eq!(state.tables, before.tables);
+}
+
+// shows: COORD-11, REC-6
+#[test]
+fn a_master_that_crashed_is_not_told_that_it_does_not_own_what_it_was_given() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let given = state.settle(&report(1, 2, 0), Some((ServerId(1), specs)));
+    assert_eq!(given, Ok(true));
+    // The answer was lost.
+    state.mark_crashed(ServerId(2));
+    let again = state.settle(&report(1, 2, 0), None);
+    assert_eq!(again, Err(not_a_member(ServerId(2))), "COORD-11");
+}
+
+#[test]
+fn a_failed_partition_stays_with_the_crashed_server() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let failed = RecoveryMasterFinished {
+        result: Err("no memory".into()),
+        ..report(1, 2, 0)
+    };
+    assert_eq!(state.settle(&failed, Some((ServerId(1), specs))), Ok(false));
+    assert_eq!(tablets(&mut state).len(), 2);
+}
+
+// shows: COORD-6
+#[test]
+fn a_partition_is_taken_whole_or_not_at_all() {
+    let mut state = state();
+    let mut specs = tablets(&mut state);
+    specs[0].range.last = KeyHash(5);
+    assert_eq!(
+        state.settle(&report(1, 2, 0), Some((ServerId(1), specs))),
+        Ok(false)
+    );
+    assert_eq!(tablets(&mut state).len(), 2);
+}
+
+#[test]
+fn an_attempt_cuts_tablets_as_its_partitions_want_them() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let pieces = specs[0].range.split(3);
+    let partitions: Vec<Vec<TabletSpec>> = pieces
+        .into_iter()
+        .map(|range| vec![TabletSpec { range, ..specs[0] }])
+        .collect();
+    let first = state.begin_attempt(&partitions);
+    state.check();
+    assert_eq!(tablets(&mut state).len(), 4);
+    assert_eq!(state.begin_attempt(&partitions), first.next());
+    for (index, partition) in partitions.iter().enumerate() {
+        let report = report(2, 3, u32::try_from(index).unwrap());
+        let given = state.settle(&report, Some((ServerId(1), partition.clone())));
+        assert_eq!(given, Ok(true));
+    }
+    assert_eq!(tablets(&mut state).len(), 1);
+}
+
+#[test]
+fn a_part_of_a_tablet_can_be_recovered_alone() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    for piece in [1, 0, 2] {
+        let range = specs[0].range.split(3)[piece];
+        let partition = vec![TabletSpec { range, ..specs[0] }];
+        let recovery = state.begin_attempt(std::slice::from_ref(&partition));
+        let report = report(recovery.0, 2, 0);
+        let given = state.settle(&report, Some((ServerId(1), partition)));
+        assert_eq!(given, Ok(true));
+        state.check();
+    }
+    assert_eq!(tablets(&mut state).len(), 1);
+}
+
+#[test]
+fn tablets_of_dropped_tables_are_not_recovered() {
+    let mut state = state();
+    for id in [1, 2] {
+        state.table_mut(TableId(id)).unwrap().dropping = true;
+    }
+    assert!(matches!(prepare(&mut state), Prepared::Removed));
+    assert!(state.tables[&TableId(1)].tablets.is_empty());
+    assert_eq!(state.tables[&TableId(2)].tablets.len(), 1);
+}
+
+#[test]
+fn tablets_that_nobody_confirmed_are_waited_for() {
+    let mut state = state();
+    for id in [1, 2] {
+        for tablet in &mut state.table_mut(TableId(id)).unwrap().tablets {
+            tablet.state = TabletState::Assigning;
+        }
+    }
+    assert!(matches!(prepare(&mut state), Prepared::Wait));
+}
+
+#[test]
+fn tablets_without_replicas_start_anew() {
+    let mut state = state();
+    let record = state.servers.get_mut(&ServerId(1)).unwrap();
+    Arc::make_mut(record).info.volatile = true;
+    assert!(matches!(prepare(&mut state), Prepared::Lost(2)));
+    let tablet = state.tables[&TableId(1)].tablets[0];
+    assert_eq!(tablet.state, TabletState::Assigning);
+    assert_ne!(tablet.owner, ServerId(1));
+    assert!(matches!(prepare(&mut state), Prepared::Removed));
+}

@@ -1,0 +1,148 @@
+//! What the state says of tables: creating, dropping, splitting.
+
+use crate::state::{State, TABLETS_MAX, TableRecord};
+use crate::testing::{self, NoChoice};
+use pluvio_units::{ClusterId, KeyHash, ServerId, TableId};
+use pluvio_wire::{
+    CreateTable, Enlist, FatalKind, PROTOCOL_VERSION, Refusal, SplitTablet, TableRef, TabletState,
+};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn cluster(servers: u64) -> State {
+    let mut state = State::new(ClusterId(1));
+    for attempt in 1..=servers {
+        let info = testing::server(0, attempt.to_string());
+        let request = Enlist {
+            protocol: PROTOCOL_VERSION,
+            cluster: None,
+            replaces: None,
+            attempt,
+            info,
+        };
+        state.enlist(request).unwrap();
+    }
+    state
+}
+
+fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, Refusal> {
+    let name = name.to_owned();
+    let id = state.create_table(CreateTable { name, span }, 1, &NoChoice)?;
+    state.check();
+    Ok(id)
+}
+
+#[test]
+fn tablets_go_to_the_servers_that_have_fewest() {
+    let mut state = cluster(4);
+    for n in 0..8 {
+        create(&mut state, &format!("t{n}"), Some(1)).unwrap();
+    }
+    assert!(state.loads().values().all(|load| *load == 2));
+    let wide = create(&mut state, "wide", None).unwrap();
+    assert_eq!(state.tables[&wide].tablets.len(), 4);
+    let wider = create(&mut state, "wider", Some(100)).unwrap();
+    assert_eq!(state.tables[&wider].tablets.len(), 4);
+}
+
+#[test]
+fn a_name_has_one_table() {
+    let mut state = cluster(1);
+    let id = create(&mut state, "t", None).unwrap();
+    assert_eq!(create(&mut state, "t", None), Ok(id));
+    state.drop_table(&TableRef::Name("t".into())).unwrap();
+    let gone = state.drop_table(&TableRef::Name("t".into()));
+    assert_eq!(gone.unwrap_err().fatal_kind(), Some(FatalKind::NoSuchTable));
+    assert_ne!(create(&mut state, "t", None), Ok(id));
+    assert!(create(&mut state, "", None).is_err());
+    assert!(create(&mut state, "u", Some(0)).is_err());
+}
+
+#[test]
+fn a_cluster_has_4096_tables_at_most() {
+    let mut state = cluster(1);
+    let first = create(&mut state, "t", None).unwrap();
+    let record = TableRecord::clone(&state.tables[&first]);
+    for id in (2..=4095).map(TableId) {
+        let name = format!("t{id}");
+        let record = record.clone();
+        let other = TableRecord { id, name, ..record };
+        state.tables.insert(id, Arc::new(other));
+    }
+    state.globals.last_table = TableId(4095);
+    create(&mut state, "last", None).unwrap();
+    let before = state.clone();
+    let refused = create(&mut state, "more", None).unwrap_err();
+    assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+    assert!(state.tables == before.tables && state.globals == before.globals);
+    // One that is there is found, and one that is gone makes room.
+    assert_eq!(create(&mut state, "t", None), Ok(first));
+    state.tables.remove(&first);
+    create(&mut state, "more", None).unwrap();
+}
+
+#[test]
+fn a_table_has_1024_tablets_at_most() {
+    let mut state = cluster(1030);
+    let id = create(&mut state, "t", Some(5000)).unwrap();
+    let tablets = &mut state.table_mut(id).unwrap().tablets;
+    assert_eq!(tablets.len(), 1024);
+    for tablet in tablets {
+        tablet.state = TabletState::Normal;
+    }
+    let before = state.clone();
+    let table = TableRef::Id(id);
+    let refused = state.split(&SplitTablet { table, at: None }).unwrap_err();
+    assert_eq!(refused.fatal_kind(), Some(FatalKind::Other));
+    assert!(state.tables == before.tables);
+}
+
+#[test]
+fn without_servers_a_table_waits() {
+    let mut state = cluster(0);
+    let refused = create(&mut state, "t", None).unwrap_err();
+    assert!(matches!(refused, Refusal::Retry { .. }));
+}
+
+#[test]
+fn tablets_of_a_crashed_owner_that_hold_nothing_are_given_to_others() {
+    let mut state = cluster(2);
+    let id = create(&mut state, "t", None).unwrap();
+    let crash = |state: &mut State, server| {
+        state.mark_crashed(server);
+        state.reassign(id, &BTreeSet::from([server]), &NoChoice)
+    };
+    assert!(crash(&mut state, ServerId(1)));
+    let tablets = &state.tables[&id].tablets;
+    assert!(tablets.iter().all(|t| t.owner == ServerId(2)));
+    assert!(!crash(&mut state, ServerId(2)));
+}
+
+// shows: COORD-4, COORD-5
+#[test]
+fn a_split_keeps_the_cover_and_repeats_harmlessly() {
+    let mut state = cluster(1);
+    let id = create(&mut state, "t", None).unwrap();
+    let split = |state: &mut State, at: Option<u64>| {
+        let request = SplitTablet {
+            table: TableRef::Id(id),
+            at: at.map(KeyHash),
+        };
+        let result = state.split(&request);
+        state.check();
+        result.map(|_| state.tables[&id].tablets.len())
+    };
+    assert!(split(&mut state, None).is_err(), "not confirmed yet");
+    state.table_mut(id).unwrap().tablets[0].state = TabletState::Normal;
+    assert_eq!(split(&mut state, None), Ok(2));
+    assert_eq!(split(&mut state, Some(1 << 63)), Ok(2));
+    assert_eq!(split(&mut state, Some(0)), Ok(2));
+    assert_eq!(split(&mut state, Some(1)), Ok(3));
+    assert_eq!(split(&mut state, Some(u64::MAX)), Ok(4));
+    let cuts = &state.tables[&id].cuts;
+    assert_eq!(*cuts, [KeyHash(1 << 63), KeyHash(1), KeyHash(u64::MAX)]);
+    while state.tables[&id].tablets.len() < TABLETS_MAX {
+        split(&mut state, None).unwrap();
+    }
+    assert!(split(&mut state, None).unwrap_err().fatal_kind().is_some());
+}

@@ -1,0 +1,38 @@
+//! The event loops' half of the door: the traits of [`Env`], and what their users share.
+
+pub mod buffers;
+mod clock;
+mod disk;
+mod network;
+mod rng;
+mod tasks;
+pub mod watch;
+
+use std::sync::Arc;
+
+pub use clock::{Clock, Moment, TimedOut, timeout};
+pub use disk::{Disk, DiskError, File, OpenMode};
+pub use network::{
+    Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,
+    Peer, Service, StreamError, StreamService,
+};
+pub use rng::Rng;
+pub use tasks::{TaskHandle, Tasks};
+
+/// A boxed future, as the trait objects of this crate return them.
+pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The services of the operating system for one process, real or simulated. Cheap to clone.
+#[derive(Clone)]
+pub struct Env {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub rng: Arc<dyn Rng>,
+    /// The process's data directory.
+    pub disk: Arc<dyn Disk>,
+    /// Messages to and from other processes.
+    pub network: Arc<dyn Network>,
+    /// Concurrent work.
+    pub tasks: Arc<dyn Tasks>,
+}

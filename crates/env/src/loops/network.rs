@@ -1,0 +1,190 @@
+//! Messages between processes: a request and its reply.
+
+use crate::BoxFuture;
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+use core::time::Duration;
+use pluvio_units::CoreId;
+use std::sync::Arc;
+
+/// Where a process listens, as text that the network understands (`127.0.0.1:7000` for TCP).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Address(pub Arc<str>);
+
+impl From<&str> for Address {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One message. `wire` says what is in it; a network carries the three parts unchanged.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Frame {
+    /// The kind of message (`wire::Opcode`); a reply has the opcode of its request.
+    pub opcode: u16,
+    /// The small structured part.
+    pub meta: Bytes,
+    /// Bulk bytes that no station on the way parses.
+    pub payload: Bytes,
+}
+
+impl Frame {
+    /// Bytes of both parts.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.meta.len() + self.payload.len()
+    }
+
+    /// Whether both parts are empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why no connection could be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoConnection {
+    /// The other machine says that nothing listens on the port: the process is gone, or has not
+    /// opened it yet.
+    #[error("connection refused: nothing listens there")]
+    Refused,
+    /// Anything else, for people. It says nothing about the other process. The network between may
+    /// be gone, or this process may have too many connections.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for NoConnection {
+    fn from(words: String) -> Self {
+        Self::Other(words)
+    }
+}
+
+/// Why a call has no reply.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// No connection could be made. The request was not executed. Retryable.
+    #[error("cannot reach {0}: {1}")]
+    Unreachable(Address, NoConnection),
+    /// The connection broke. The request may have been executed. Retryable if that does no harm.
+    #[error("lost the connection to {0}")]
+    Lost(Address),
+    /// No reply in time. The request may have been executed, or still be. Retryable likewise.
+    #[error("no reply from {0} within {1:?}")]
+    TimedOut(Address, Duration),
+    /// The request is larger than the network carries. Not executed, not retryable.
+    #[error("a message of {0} bytes is over the limit of {1}")]
+    TooLarge(usize, usize),
+}
+
+/// Why a process cannot listen.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {message}")]
+pub struct NetworkError {
+    /// Where it tried to.
+    pub address: Address,
+    /// The operating system's words, with advice.
+    pub message: String,
+}
+
+/// The sender of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The other end, as the network knows it. For traces.
+    pub address: Address,
+    /// The core whose event loop received the request and runs its handler.
+    pub core: CoreId,
+}
+
+/// A handler's answer.
+pub enum Handled {
+    /// The reply is ready: nothing was waited for.
+    Now(Frame),
+    /// The reply comes later; the caller drives the future on the same core.
+    Later(BoxFuture<'static, Frame>),
+}
+
+/// Answers requests. Called on the event loop of the core that received the request. Requests of
+/// one connection come in the order of their arrival. A handler must not block.
+pub trait Service: Send + Sync {
+    /// Handles one request.
+    fn handle(&self, peer: Peer, request: Frame) -> Handled;
+}
+
+/// A port that is open; closes when dropped.
+pub struct Listening {
+    /// The address with the port that was taken (for port 0).
+    pub address: Address,
+    /// Closes the port when dropped.
+    pub guard: Box<dyn Send + Sync>,
+}
+
+/// Sends requests to other processes and receives theirs.
+///
+/// A network delivers a request at most once per [`Network::call`]. It may lose, delay and reorder
+/// requests; those of different calls may overtake each other.
+pub trait Network: Send + Sync {
+    /// Sends `request` to the process at `to` and waits for its reply, at most for `limit`.
+    fn call<'a>(
+        &'a self,
+        to: &'a Address,
+        request: Frame,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Frame, CallError>>;
+
+    /// Opens `address` and gives every request that arrives there to `service`. Other processes
+    /// must be able to reach this process by that address.
+    fn listen(
+        &self,
+        address: &Address,
+        service: Arc<dyn Service>,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>>;
+
+    /// Opens `address` for byte streams, at most `connections_max` at a time. A further connection
+    /// gets `refusal` and is closed.
+    fn listen_streams(
+        &self,
+        address: &Address,
+        connections_max: usize,
+        refusal: Bytes,
+        service: Arc<dyn StreamService>,
+    ) -> BoxFuture<'_, Result<Listening, NetworkError>>;
+}
+
+/// A connection that carries bytes without frames, for protocols from elsewhere (Redis).
+pub trait ByteStream: Send {
+    /// Waits for bytes and appends those that have arrived to `into`; 0 means the peer has closed.
+    /// Dropping the future loses no bytes: the next read gives them.
+    fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>>;
+    /// Takes the bytes that have arrived, without waiting. `None` if there are none, 0 if the peer
+    /// has closed.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError>;
+    /// Writes all of `data`.
+    fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>>;
+    /// The other end.
+    fn peer(&self) -> Peer;
+    /// This end.
+    fn local(&self) -> Address;
+}
+
+/// A byte stream broke. Not retryable on this connection.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("connection broken: {0}")]
+pub struct StreamError(pub String);
+
+/// Serves byte streams.
+pub trait StreamService: Send + Sync {
+    /// Serves one connection until it ends; runs on the event loop of the core that accepted it.
+    fn serve(&self, stream: Box<dyn ByteStream>) -> BoxFuture<'static, ()>;
+}

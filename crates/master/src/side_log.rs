@@ -1,0 +1,329 @@
+//! What recovery and migration share: entries are replayed into a side log, the side log joins this
+//! master's log, and the coordinator says whether it stays.
+//!
+//! - REC-3: what the coordinator rejects leaves nothing behind: the side log's segments are
+//!   dropped, and the tablets can be taken again only after a digest without them is durable.
+//!   Otherwise a later recovery of this master could bring back objects that were deleted elsewhere
+//!   meanwhile.
+//! - REC-4: the cleaner leaves the committed segments alone until the coordinator has decided. What
+//!   it had copied out of them would stay, against REC-3.
+//! - JOIN-1: of a tablet that comes back, everything that belongs to its new stay lies in segments
+//!   whose ids are at least those of the heads that were opened before it came
+//!   ([`Master::log_of_tablets_begins`]), everything of former stays in segments with lower ids.
+//!   For: operations of a former stay have ended (TAB-2: every map is waited for under which one
+//!   can have begun) and its objects are out of the index before a tablet can come back, so nobody
+//!   appends for it any more; and a copy that the cleaner made of such an object stays only if the
+//!   index pointed to that object until the copy was there, so its segment was opened before.
+
+use crate::cancel::Cancellation;
+use crate::master::Master;
+use bytes::Bytes;
+use pluvio_env::{Moment, timeout};
+use pluvio_log::{CommitError, SideLog};
+use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
+use pluvio_units::{HashRange, LogId, SegmentId};
+use pluvio_wire::{FatalKind, Refusal, Request, RetryReason, RpcError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Pause before memory is asked for again.
+pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause between reports while the coordinator does not answer.
+const REPORT_PAUSE: Duration = Duration::from_millis(200);
+/// How long to wait for the coordinator's answer to a report.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// A replay that is stepped outside the event loop.
+pub(crate) type SharedReplay = Arc<Mutex<Option<Replay>>>;
+
+/// What is done with a slice of entries.
+pub(crate) type Step = fn(&mut Replay, &[u8], Duration) -> Result<(), ReplayError>;
+
+/// Why a replay ended early.
+pub(crate) enum ReplayFailure {
+    /// Memory was full for too long, or cannot be enough.
+    Full(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl ReplayFailure {
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Full(text) | Self::Other(text) => text,
+        }
+    }
+}
+
+/// A side log that is durable and part of the log.
+pub(crate) struct Joined {
+    log: LogId,
+    segments: Vec<SegmentId>,
+}
+
+impl Master {
+    /// Where this master's log of tablets that are about to come begins (JOIN-1, MIG-6): 0 unless
+    /// one of them was here before.
+    pub(crate) async fn log_of_tablets_begins(
+        &self,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        cancellation: &Cancellation,
+    ) -> Result<SegmentId, String> {
+        let was_here = |(table, range): &(Arc<EngineTable>, HashRange)| {
+            self.leaving.were_here(table.id(), *range)
+        };
+        if !tablets.iter().any(was_here) {
+            return Ok(SegmentId(0));
+        }
+        let space = Arc::clone(self.store().space());
+        let mut begin = SegmentId(u64::MAX);
+        for log in space.logs() {
+            let give_up = self.env.clock.now() + self.recovery_options.patience;
+            let head = loop {
+                cancellation.check()?;
+                match space.roll(log) {
+                    Ok(position) => break position.segment,
+                    Err(error) if self.env.clock.now() >= give_up => return Err(error.to_string()),
+                    Err(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+                }
+            };
+            begin = begin.min(head);
+        }
+        Ok(begin)
+    }
+
+    /// Replays entries outside the event loop: that takes longer than other requests should wait.
+    pub(crate) async fn replay_slice(
+        &self,
+        cancellation: &Cancellation,
+        replay: &SharedReplay,
+        data: Bytes,
+        patience: Duration,
+        step: Step,
+    ) -> Result<(), ReplayFailure> {
+        let give_up = self.env.clock.now() + patience;
+        loop {
+            cancellation.check().map_err(ReplayFailure::Other)?;
+            let (work, data) = (Arc::clone(replay), data.clone());
+            let (now, space) = (self.monotonic(), Arc::clone(self.store().space()));
+            let outcome = self
+                .elsewhere(move || {
+                    let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
+                    let replay = replay.as_mut()?;
+                    let outcome = step(replay, &data, now);
+                    // Bit by bit: nobody serves the tablets while the end is compared.
+                    if let Err(corruption) = replay.compare_durable() {
+                        space.found_corrupt(&corruption);
+                        return None;
+                    }
+                    Some(outcome)
+                })
+                .await;
+            // What was not replayed must never pass for replayed.
+            match outcome.flatten() {
+                Some(Ok(())) => return Ok(()),
+                // Replaying the same entries again changes nothing (REPLAY-1).
+                Some(Err(ReplayError::Engine(EngineError::Full { .. }))) => {
+                    if self.env.clock.now() >= give_up {
+                        // The error tells when to try again, which is over.
+                        return Err(ReplayFailure::Full(RetryReason::MemoryFull.to_string()));
+                    }
+                    self.env.clock.sleep(MEMORY_PAUSE).await;
+                }
+                // Waiting does not help: the keys stay as many as they are.
+                Some(Err(error @ ReplayError::SurveyFull(_))) => {
+                    return Err(ReplayFailure::Full(error.to_string()));
+                }
+                Some(Err(error)) => return Err(ReplayFailure::Other(error.to_string())),
+                None => return Err(ReplayFailure::Other("the replay was given up".into())),
+            }
+        }
+    }
+
+    /// Ends a replay and joins what it made to the log: durable when this ends. On an error, which
+    /// is that the replicas or the memory for a head take longer than the limit, or that the work
+    /// was cancelled before they were there, nothing is left. What has joined is not taken back
+    /// here: for the replicas of its digest there is no limit.
+    pub(crate) async fn join(
+        &self,
+        log: LogId,
+        replay: Replay,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        cancellation: &Cancellation,
+        limit: Option<Duration>,
+    ) -> Result<Joined, String> {
+        let side = self.close(log, replay).await?;
+        let give_up = limit.map(|limit| self.env.clock.now() + limit);
+        let durable = async {
+            let durable = self.side_log_durable(&side);
+            let Some(limit) = limit else {
+                durable.await;
+                return Ok(());
+            };
+            timeout(&*self.env.clock, limit, durable)
+                .await
+                .map_err(|_| format!("it has not enough replicas after {limit:?}"))
+        };
+        let durable = cancellation.unless_cancelled(durable).await.flatten();
+        if let Err(why) = durable {
+            self.abort(side, tablets).await;
+            return Err(why);
+        }
+        let side = self.compare(side).await?;
+        self.commit(side, tablets, cancellation, give_up).await
+    }
+
+    /// Leaves nothing of what was replayed and is in no digest.
+    async fn abort(&self, side: SideLog, tablets: &[(Arc<EngineTable>, HashRange)]) {
+        for (table, range) in tablets {
+            self.forget(table, *range).await;
+        }
+        side.abort();
+    }
+
+    /// What the replicas have of the side log was right.
+    async fn compare(&self, side: SideLog) -> Result<SideLog, String> {
+        let mut side = side;
+        let compared = self.elsewhere(move || (side.compare_rest(), side));
+        match compared.await {
+            Some((Ok(()), side)) => Ok(side),
+            Some((Err(corruption), _side)) => {
+                self.store().space().found_corrupt(&corruption);
+                Err(corruption.to_string())
+            }
+            None => Err("the process is stopping".to_owned()),
+        }
+    }
+
+    async fn close(&self, log: LogId, replay: Replay) -> Result<SideLog, String> {
+        let closed = self.elsewhere(move || replay.finish()).await;
+        let (mut side, _) = closed.ok_or("the process is stopping")?;
+        debug_assert_eq!(side.log(), log);
+        // REC-4.
+        side.hold();
+        Ok(side)
+    }
+
+    async fn side_log_durable(&self, side: &SideLog) {
+        if self.is_replicated() {
+            let ids: Vec<SegmentId> = side.segments().iter().map(|s| s.id()).collect();
+            self.replication
+                .side_segments_durable(side.log(), &ids)
+                .await;
+            // MASTER-3.
+            self.replication.opened().await;
+        }
+    }
+
+    /// Joins the side log to the log; waits until that is durable. Leaves nothing when it cannot
+    /// join until `give_up`, or nobody wants it any more.
+    async fn commit(
+        &self,
+        mut side: SideLog,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        cancellation: &Cancellation,
+        give_up: Option<Moment>,
+    ) -> Result<Joined, String> {
+        let log = side.log();
+        loop {
+            let refused = match side.commit() {
+                Ok(appended) => {
+                    let segments = self.durable(appended).await.into_value();
+                    return Ok(Joined { log, segments });
+                }
+                Err(refused) => refused,
+            };
+            side = refused.side_log;
+            let (pause, why) = match refused.error {
+                // The error tells when to try again, which is over if this is told.
+                CommitError::Full { retry_after } => {
+                    (retry_after, RetryReason::MemoryFull.to_string())
+                }
+                error @ CommitError::NotDurable(_) => (MEMORY_PAUSE, error.to_string()),
+            };
+            let is_over = give_up.is_some_and(|moment| self.env.clock.now() >= moment);
+            let goes_on = if is_over {
+                Err(why)
+            } else {
+                cancellation.check()
+            };
+            if let Err(why) = goes_on {
+                self.abort(side, tablets).await;
+                return Err(why);
+            }
+            self.env.clock.sleep(pause).await;
+        }
+    }
+
+    /// Tells the coordinator that a recovery or a migration has ended here, however long that
+    /// takes, and gives its answer. `None` when there is none, because this master is no member any
+    /// more: then it may own the tablets all the same, and has to leave its log as it is (REC-6).
+    /// No other refusal says so much: it is asked again.
+    pub(crate) async fn tell_end<R: Request + Sync>(&self, report: &R) -> Option<R::Reply> {
+        let what = R::OPCODE.name();
+        loop {
+            let network = &*self.env.network;
+            let answer = self.coordinators.call(network, report, REPORT_LIMIT).await;
+            let error = match answer {
+                Ok(reply) => return Some(reply),
+                Err(error) => error,
+            };
+            match &error {
+                RpcError::Refused(refusal)
+                    if refusal.fatal_kind() == Some(FatalKind::NotInCluster) =>
+                {
+                    tracing::info!(what, %error, "the coordinator refuses a report: this is no member");
+                    return None;
+                }
+                RpcError::Refused(Refusal::Fatal { .. }) => {
+                    tracing::error!(what, %error, "the coordinator refuses a report; trying again");
+                }
+                RpcError::Refused(_) | RpcError::Call(_) | RpcError::BadReply(..) => {
+                    tracing::info!(what, %error, "the coordinator cannot be told that something ended; trying again");
+                }
+            }
+            self.env.clock.sleep(REPORT_PAUSE).await;
+        }
+    }
+
+    /// Does what the coordinator says of tablets that were received: serve, or forget.
+    pub(crate) async fn settle(
+        &self,
+        accepted: bool,
+        Joined { log, segments }: Joined,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+    ) {
+        let space = Arc::clone(self.store().space());
+        if accepted {
+            space.release(log, &segments);
+            for (table, range) in tablets {
+                // The table may have been dropped meanwhile, or the tablet cut.
+                if !self.tablets().serve_within(table.id(), *range) {
+                    self.forget(table, *range).await;
+                }
+            }
+            return;
+        }
+        for (table, range) in tablets {
+            self.forget(table, *range).await;
+        }
+        let unknown = space.drop_committed(log, &segments);
+        debug_assert!(unknown.is_empty(), "REC-4: {unknown:?}");
+        // REC-3.
+        let position = loop {
+            match space.roll(log) {
+                Ok(position) => break position,
+                Err(_) => self.env.clock.sleep(MEMORY_PAUSE).await,
+            }
+        };
+        self.replication.synced(log, position).await;
+        self.remove_tablets(tablets);
+    }
+
+    /// Takes all objects of a range out of the index.
+    pub(crate) async fn forget(&self, table: &Arc<EngineTable>, range: HashRange) {
+        let (store, table) = (Arc::clone(self.store()), Arc::clone(table));
+        self.elsewhere(move || store.forget(&table, range)).await;
+    }
+}

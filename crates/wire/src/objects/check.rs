@@ -1,0 +1,81 @@
+//! What can be said of a read or a mutation without its object. A request that the wire cannot
+//! carry is refused here, so that its answer does not depend on where the object is.
+
+use super::DECIMAL_BYTES_MAX;
+use crate::limits::{check_key, check_value};
+use crate::refusal::{FatalKind, Refusal};
+use pluvio_mutation::{
+    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, Get, Mutation, Projection,
+};
+
+/// Checks a mutation.
+///
+/// # Errors
+/// No server would do it, whatever its object is.
+pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
+    let change = &mutation.change;
+    check_key(mutation.key)
+        .and_then(|()| mutation.value_is.map_or(Ok(()), check_value))
+        .and_then(|()| match change {
+            Change::Put(value) | Change::Append(value) => check_value(value.bytes()),
+            Change::SetRange { bytes, .. } => check_value(bytes.bytes()),
+            Change::Bits(steps) => check_steps(steps),
+            Change::Delete | Change::Add(_) => Ok(()),
+        })?;
+    match change {
+        Change::Put(_) | Change::Delete => Ok(()),
+        _ if mutation.returns_old => Err(Refusal::malformed(
+            "only a put or a delete can give the value from before",
+        )),
+        Change::Add(Addend::Decimal(text)) if text.len() > DECIMAL_BYTES_MAX => Err(
+            Refusal::fatal(FatalKind::NotANumber, "value is not a valid float"),
+        ),
+        Change::SetRange { offset, bytes }
+            if offset.checked_add(bytes.bytes().len() as u64).is_none() =>
+        {
+            Err(Refusal::fatal(
+                FatalKind::ValueTooLong,
+                format!("no value has bytes at {offset} and behind it"),
+            ))
+        }
+        Change::Add(_) | Change::Append(_) | Change::SetRange { .. } | Change::Bits(_) => Ok(()),
+    }
+}
+
+/// Checks a read.
+///
+/// # Errors
+/// As of [`check_mutation`].
+pub fn check_get(get: &Get<'_>) -> Result<(), Refusal> {
+    check_key(get.key)?;
+    match &get.projection {
+        Projection::Bits(steps) => {
+            check_steps(steps)?;
+            if steps.iter().any(|step| step.action != BitAction::Get) {
+                return Err(Refusal::malformed(
+                    "a read has a step on bits that changes them",
+                ));
+            }
+            Ok(())
+        }
+        Projection::Range(span) if span.bits => {
+            Err(Refusal::malformed("a range is of bytes, not of bits"))
+        }
+        Projection::Value
+        | Projection::Nothing
+        | Projection::Length
+        | Projection::Range(_)
+        | Projection::BitCount(_)
+        | Projection::BitPosition { .. } => Ok(()),
+    }
+}
+
+fn check_steps(steps: &[BitStep]) -> Result<(), Refusal> {
+    let count = (1..=BIT_STEPS_MAX).contains(&steps.len());
+    if count && steps.iter().all(BitStep::is_sound) {
+        return Ok(());
+    }
+    Err(Refusal::malformed(format!(
+        "a list of steps on bits has 1 to {BIT_STEPS_MAX}, each on a field of 1 to 64 bits"
+    )))
+}
