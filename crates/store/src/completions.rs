@@ -29,8 +29,10 @@
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
 //! - COMP-7: values in outcomes are bounded in bytes: [`VALUES_MAX`] in all and
-//!   [`CLIENT_VALUES_MAX`] of a client beside that of its oldest operation. Room is made before
-//!   anything changes, and without room the operation is refused.
+//!   [`CLIENT_VALUES_MAX`] of a client. Its oldest operation is admitted beside that, and
+//!   [`OLDEST_VALUES_MAX`] is room for the oldest alone, so results of younger ones cannot keep
+//!   clients from acknowledging. Room is made before anything changes, and without room the
+//!   operation is refused.
 //!
 //! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
 
@@ -64,6 +66,8 @@ pub const RESULTS_MAX: usize = 1 << 20;
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
 /// Bytes of values in the outcomes of all clients.
 pub const VALUES_MAX: usize = 64 << 20;
+/// Bytes of values in the outcomes of clients' oldest operations, beyond [`VALUES_MAX`].
+pub const OLDEST_VALUES_MAX: usize = VALUES_MAX;
 /// Bytes of values in the outcomes of one client, beside that of its oldest operation.
 pub const CLIENT_VALUES_MAX: usize = 1 << 20;
 /// When to try an operation again whose outcome has no room: clients acknowledge outcomes with
@@ -565,11 +569,13 @@ impl Execution {
         let Some(client) = shard.get_mut(&self.id.client) else {
             return Err(full);
         };
-        // The oldest is always admitted: the client can acknowledge nothing before it has that.
+        // The client can acknowledge nothing before it has the result of its oldest operation, so
+        // that one has room of its own, which younger ones do not take.
         let is_oldest = self.id.sequence <= client.acknowledged_below;
         let has_share = is_oldest || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
+        let most = VALUES_MAX + if is_oldest { OLDEST_VALUES_MAX } else { 0 };
         let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if !has_share || before + bytes > VALUES_MAX {
+        if !has_share || before + bytes > most {
             pluvio_units::mark("completion-values-full");
             completions.value_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(full);
