@@ -162,12 +162,14 @@ impl Index {
         self.table.at_home(home)
     }
 
-    /// What `take` makes of the entry with this hash, when what lies behind it is changed in place
-    /// ([`BucketGuard::begin_change`]): `take` is asked about entries with the right tag until it
-    /// gives something, and again when somebody changed something of that bucket meanwhile. It may
-    /// see what is half changed, and its answer is then thrown away. Waits, spinning and yielding,
-    /// while a change is under way; after some attempts it locks the bucket, so that writers
-    /// cannot keep a reader waiting for ever. The caller holds no lock of a bucket.
+    /// The result of `take` for the entry with this hash, where data behind the entry changes in
+    /// place ([`BucketGuard::begin_change`]).
+    ///
+    /// `take` is asked about entries with the right tag until it gives something. It is asked again
+    /// if another thread changed data of that bucket meanwhile. It may see a half-done change; its
+    /// answer is then discarded. Waits, spinning and yielding, while a change is under way. After
+    /// some attempts it locks the bucket, so writers cannot starve a reader. The caller holds no
+    /// lock of a bucket.
     pub fn lookup_stable<T>(
         &self,
         hash: KeyHash,

@@ -60,7 +60,7 @@ pub const OPERATIONS_MAX: usize = 16 << 10;
 /// Unacknowledged results of all clients: some 100 MB of table and 40 MB of log.
 pub const RESULTS_MAX: usize = 1 << 20;
 /// What is admitted of the oldest operations of clients beyond [`RESULTS_MAX`]. Later operations
-/// take nothing of it, so that so many results of all kinds do not keep batches from their end. It
+/// take nothing of it, so the results of all other kinds cannot keep batches from their end. It
 /// is enough for 256 parts of batches that are half done; more of them may keep each other from
 /// their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
@@ -555,7 +555,7 @@ impl Execution {
         Completion::new(&self.id, self.table, self.hash, outcome)
     }
 
-    /// Makes room for a value of so many bytes in the outcome (COMP-7).
+    /// Makes room for a value of `bytes` bytes in the outcome (COMP-7).
     ///
     /// # Errors
     /// There is none now.

@@ -144,7 +144,7 @@ impl Engine {
         Self::with_index_entries(options, index_entries_max)
     }
 
-    /// [`Self::open`], and each index has room for so many entries at least.
+    /// [`Self::open`], and each index has room for `index_entries_max` entries at least.
     fn with_index_entries(
         options: EngineOptions,
         index_entries_max: u64,

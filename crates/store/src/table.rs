@@ -187,7 +187,7 @@ impl EngineTable {
 mod tests {
     use super::*;
 
-    /// Blocks of an index of some 25,000 entries share so many bits.
+    /// Blocks of an index of some 25,000 entries share this many bits.
     const BLOCK_BITS: u32 = 12;
 
     /// The most of these keys that share a block.

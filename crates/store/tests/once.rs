@@ -599,8 +599,8 @@ fn values_in_outcomes_are_bounded_and_the_oldest_operation_of_a_client_gets_thro
         assert!(matches!(refused, EngineError::OutcomesFull { .. }));
         assert_eq!(ops::read(&store, &table, b"k"), before);
         assert_eq!((held(), store.completions().results()), (large.len(), 1));
-        // The oldest is admitted, another client has a share of its own, and a delete that gives no
-        // value needs none.
+        // The oldest is admitted, another client has a share of its own, and a plain
+        // delete is free.
         get_and_set(&store, &table, id(1, 1, 1), &large).unwrap();
         get_and_set(&store, &table, id(2, 1, 1), &large).unwrap();
         assert_eq!(held(), 3 * large.len());

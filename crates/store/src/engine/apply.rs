@@ -71,7 +71,7 @@ pub(crate) struct Old<'o> {
     pub(crate) graves: Graves<'o>,
 }
 
-/// A write under way: the place, the locked bucket, and what is there.
+/// A write under way: the place, the locked bucket, and the entry of the key.
 pub(crate) struct Write<'w, 'b> {
     pub(crate) log: LogId,
     pub(crate) table: &'w EngineTable,

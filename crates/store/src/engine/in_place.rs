@@ -356,8 +356,8 @@ pub(crate) fn count_overwrite(
     }
 }
 
-/// Lets an index point to `new`, the cleaner's copy of `old`; false when it does not point to `old`.
-/// The value may have changed since the cleaner copied it; it cannot while the bucket is locked.
+/// Lets an index point to `new`, the cleaner's copy of `old`; false when it points elsewhere. The
+/// value may have changed since the cleaner copied it; it cannot while the bucket is locked.
 pub(crate) fn relocate(
     space: &LogSpace,
     index: &Index,

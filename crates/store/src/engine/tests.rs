@@ -95,7 +95,7 @@ fn an_object_that_finds_no_room_in_the_index_is_refused_and_nothing_is_appended(
         assert_eq!(sizes(), before);
         assert_eq!(before.0.objects, full);
         assert!(!is_there(&store, &table, full));
-        // What is there needs no room.
+        // An overwrite needs no room.
         let _ = put(&store, &table, 0).unwrap();
         assert!(is_there(&store, &table, 0));
         match durability {

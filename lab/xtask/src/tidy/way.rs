@@ -4,8 +4,8 @@
 //! The list stands between `<!-- way-of-a-set -->` and `<!-- /way-of-a-set -->`, an item a line:
 //! `- crates/redis/src/connection.rs: run`. Function and file may stand in code spans, a number may
 //! stand for the dash, and a type before the function (`Log::append`). A note behind the function
-//! that begins with "(by the", as in "(by the log's task)", begins a new chain: no function above it
-//! calls it.
+//! that begins with "(by the", as in "(by the log's task)", begins a new chain: no function above
+//! it calls it.
 
 use super::Report;
 use super::tree::Tree;

@@ -149,8 +149,9 @@ fn check_epochs(kind: EpochKind, is_available: bool) -> Result<(), BuildError> {
     })
 }
 
-/// The builder's method, or the field of its experiments, that an option of the log comes from. All are checked before the log sees
-/// them; what it would refuse all the same is told by the name that the caller knows.
+/// The builder's method, or the field of its experiments, that an option of the log comes from. All
+/// are checked before the log sees them. A refusal of the log names the option as the caller knows
+/// it.
 fn option_of(of_log: &'static str) -> &'static str {
     match of_log {
         "logs" => "heads",
