@@ -1,5 +1,5 @@
-//! The engine itself: its tables, and what reads, mutations and scans have in common, from looking
-//! at an entry to knowing what must be durable before it may be shown.
+//! The engine: its tables, and the common part of reads, mutations and scans. That part looks at
+//! entries, and knows which must be durable before a result may be shown.
 
 mod apply;
 pub(crate) mod in_place;

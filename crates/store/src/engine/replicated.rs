@@ -1,8 +1,9 @@
-//! Writes of a store whose logs have replicas: a new object says in which segments dead versions of
-//! it lie, a deletion leaves tombstones, and both are marked as pending until they are durable.
+//! Writes of a store whose logs have replicas.
 //!
-//! The record of an operation is the last entry of its group, so that both are there after a crash
-//! or neither is (STORE-3, COMP-5).
+//! 1. A new object lists the segments with dead versions of its key. A deletion leaves tombstones.
+//! 2. The record of the operation is the last entry of the group. After a crash both are there or
+//!    neither is (STORE-3, COMP-5).
+//! 3. The slot is marked as pending until the group is durable.
 
 use super::apply::{Applied, Old, Write};
 use super::{Engine, EngineError};

@@ -1,5 +1,5 @@
-//! Writes of a store without replicas: an object is appended without graves, a deletion empties the
-//! slot, nothing is pending, and outcomes are kept in memory only.
+//! Writes of a store without replicas. An object is appended without graves; a deletion empties the
+//! slot. Nothing is pending, and outcomes are kept in memory only.
 
 use super::apply::{Applied, Write};
 use super::{Engine, EngineError};
