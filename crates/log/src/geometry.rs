@@ -5,12 +5,12 @@
 use crate::durable::Durability;
 use crate::error::OpenError;
 use crate::options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
-use pluvio_units::{ENTRY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT};
+use pluvio_units::{ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT};
 
-/// Fewest seglets of a segment (2.5 MiB). The largest overwrite (object and tombstone, 1.2 MiB)
-/// still fits beside the head's own entries. At the end of a segment less than half is left unused.
+/// Fewest seglets of a segment (2.5 MiB). The largest overwrite still fits beside the head's own
+/// entries: an object, a tombstone, and a completion record with the value from before (2.3 MB).
 const SEGMENT_SEGLETS_MIN: usize = 40;
-const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX);
+const _: () = assert!(SEGMENT_SEGLETS_MIN * SEGLET_BYTES > 2 * ENTRY_MAX + KEY_MAX + 1024);
 /// A memory is cut into about this many segments. So the cleaner's reserve (at least one segment)
 /// and the memory of its passes stay small against the whole. Memory that is missing for dead data
 /// makes every copy dearer. More segments would make digests and the choice among them longer.

@@ -15,7 +15,7 @@
 //! too: one that changed nothing.
 //!
 //! Adding a change means adding a variant of [`Change`]; `docs/how-to/add-data-operation.md` lists
-//! the places that the compiler then names.
+//! the places.
 //!
 //! Pure functions and plain values; any thread. Not here: how they are encoded (crates `wire` and
 //! `format`), where they take effect (crate `store`).

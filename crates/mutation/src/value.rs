@@ -243,7 +243,7 @@ impl Change<'_> {
     pub fn gives(&self, outcome: &Outcome) -> bool {
         match (self, outcome) {
             (_, Outcome::Rejected { .. })
-            | (Self::Put(_), Outcome::Written { .. })
+            | (Self::Put(_), Outcome::Written { .. } | Outcome::Refused(_))
             | (Self::Delete, Outcome::Deleted { .. })
             | (Self::Add(_), Outcome::Written { .. } | Outcome::Refused(_))
             | (

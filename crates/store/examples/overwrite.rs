@@ -185,6 +185,7 @@ impl Run<'_> {
                 table: &self.table,
                 hash: self.table.hash(&key),
                 now_s,
+                only_this_log: false,
             };
             let put = Mutation::new(self.table.id(), &key, Change::Put(value.into()));
             match self.store.apply(&site, &put, None) {

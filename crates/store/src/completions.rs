@@ -34,7 +34,8 @@
 //!   clients from acknowledging. Room is made before anything changes, and without room the
 //!   operation is refused.
 //!
-//! Threads: any; a shard's lock is held for single steps and no other lock is taken under it.
+//! Threads: any; no other lock is taken under a shard's lock. It is held for single steps, and by
+//! migrations and the forgetting of clients for a walk of the shard.
 
 use crate::engine::EngineError;
 use crate::engine::read::Pending;

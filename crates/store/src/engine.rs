@@ -51,6 +51,10 @@ pub enum EngineError {
     /// Not retryable.
     #[error("a value of {0} bytes is over the limit of {1}")]
     ValueTooLong(usize, usize),
+    /// The key has a pending entry in another log than the caller wants. Retryable once that is
+    /// durable.
+    #[error("the object's last change is not durable yet")]
+    OtherLog,
     /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
     /// after the delay: clients acknowledge outcomes all the time.
     #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]

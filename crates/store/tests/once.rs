@@ -13,7 +13,7 @@ use pluvio_log::{Awaited, CleanerOptions, Cleaning, Durability, LogOptions};
 use pluvio_mutation::{Change, Mutation, Outcome, Output, RejectRules};
 use pluvio_store::{
     Admission, Applied, CLIENT_VALUES_MAX, CLIENTS_MAX, Engine, EngineError, EngineOptions,
-    EngineTable, Execution, OPERATIONS_MAX, RESULTS_MAX, Replay, VALUES_MAX, kept_for,
+    EngineTable, Execution, OPERATIONS_MAX, RESULTS_MAX, Replay, Site, VALUES_MAX, kept_for,
 };
 use pluvio_units::{
     BATCH_UNDER_WAY_MAX, ClientId, HashRange, KeyHash, LogId, ObjectVersion, OperationId,
@@ -360,6 +360,32 @@ fn what_rests_on_a_pending_entry_is_appended_behind_it() {
     assert_eq!(on(1, 5, value, None), LogId(0), "a write after a delete");
     replicas.sync(&store);
     assert_eq!(on(1, 6, value, None), LogId(1), "all that is durable");
+}
+
+/// Otherwise a crash could keep an item of an ordered batch and lose one before it.
+#[test]
+fn a_mutation_may_insist_on_its_log() {
+    let (store, table) = open(Durability::Replicated, 2);
+    let mut replicas = Replicas::default();
+    let _ = ops::put(&store, &table, LogId(1), b"k", b"v").unwrap();
+    let put = Mutation::new(table.id(), b"k", Change::Put(b"new".as_slice().into()));
+    let apply = || {
+        let site = Site {
+            log: LogId(0),
+            table: &table,
+            hash: table.hash(b"k"),
+            now_s: 1,
+            only_this_log: true,
+        };
+        store.apply(&site, &put, None)
+    };
+    assert_eq!(apply().unwrap_err(), EngineError::OtherLog);
+    assert_eq!(ops::read(&store, &table, b"k").unwrap().1, b"v");
+    replicas.sync(&store);
+    let Awaited::Later(appended) = apply().unwrap() else {
+        panic!("no replica has it")
+    };
+    assert_eq!(appended.log(), LogId(0));
 }
 
 #[test]

@@ -99,7 +99,9 @@ pub(crate) fn seglets_left_by(
         AppendClass::Replace { .. } if growth(class, encoded) > u64::from(class.graves_bytes()) => {
             geometry.reserves_of_growth()
         }
-        AppendClass::Replace { .. } | AppendClass::Replay => geometry.reserves.delete,
+        AppendClass::Replace { .. } | AppendClass::Replay | AppendClass::Outcome => {
+            geometry.reserves.delete
+        }
         AppendClass::Delete | AppendClass::Internal => 0,
     }
 }
@@ -109,7 +111,10 @@ fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     let replaced = match class {
         AppendClass::Normal => 0,
         AppendClass::Replace { old_bytes, .. } => old_bytes as usize,
-        AppendClass::Replay | AppendClass::Delete | AppendClass::Internal => return 0,
+        AppendClass::Replay
+        | AppendClass::Delete
+        | AppendClass::Outcome
+        | AppendClass::Internal => return 0,
     };
     let added: usize = encoded
         .iter()

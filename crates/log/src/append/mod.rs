@@ -51,7 +51,10 @@ pub enum AppendClass {
     Replay,
     /// Tombstones without objects: may use seglets that objects may not.
     Delete,
-    /// Records of the master itself (completion records, ...): as `Delete`.
+    /// Completion records that hold a value, with what they belong to: they leave the deletes their
+    /// seglets.
+    Outcome,
+    /// Records of the master itself (completion records without values, ...): as `Delete`.
     Internal,
 }
 
@@ -59,7 +62,7 @@ impl AppendClass {
     fn graves_bytes(self) -> u32 {
         match self {
             Self::Replace { graves_bytes, .. } => graves_bytes,
-            Self::Normal | Self::Replay | Self::Delete | Self::Internal => 0,
+            Self::Normal | Self::Replay | Self::Delete | Self::Outcome | Self::Internal => 0,
         }
     }
 }

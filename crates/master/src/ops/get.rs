@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Keys whose memory is asked for together: as many misses as a core has in flight.
 pub(super) const GROUP: usize = 16;
 /// When to ask again for items that did not fit a reply.
-const REST_OF_BATCH: Duration = Duration::ZERO;
+pub(super) const REST_OF_BATCH: Duration = Duration::ZERO;
 
 impl Master {
     /// Reads objects; one result an item. Items that would make the reply larger than

@@ -6,13 +6,13 @@
 //! 4. The outcome is told once it is durable ([`Replies`]).
 
 use super::Replies;
-use super::get::GROUP;
+use super::get::{GROUP, REST_OF_BATCH};
 use crate::master::{Master, Served};
 use crate::tablets::Snapshot;
 use pluvio_mutation::Mutation;
 use pluvio_store::{Admission, EngineError, Execution, Site};
 use pluvio_units::{KeyHash, LogId, TableId};
-use pluvio_wire::{Answer, FatalKind, Header, Refusal, Results, RetryReason};
+use pluvio_wire::{Answer, FatalKind, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,9 @@ const RESULTS_RETRY: Duration = Duration::from_millis(5);
 impl Master {
     /// Changes objects; answers when that is durable, one result an item. Each item succeeds or
     /// fails by itself. An `ordered` batch ends with the first item that is refused, and has one
-    /// result for each item that was looked at. An item of it is put off while one before it rests
-    /// on another log: logs become durable in any order.
+    /// result for each item that was looked at. All of its items that wait rest on one log: logs
+    /// become durable in any order, so an item of another log comes again later. Items behind
+    /// [`MULTI_BYTES_MAX`] of outputs are to come again, but never the first.
     pub fn mutate<'m>(
         self: &Arc<Self>,
         log: LogId,
@@ -69,7 +70,16 @@ impl Master {
                     replies.refused(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
                     return replies.into_answer(self);
                 }
-                let refused = self.mutate_one(log, &snapshot, mutation, &mut replies);
+                if replies.bytes() >= MULTI_BYTES_MAX {
+                    replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
+                    match ordered {
+                        true => return replies.into_answer(self),
+                        false => continue,
+                    }
+                }
+                let only_this_log = ordered && replies.is_waiting();
+                let site = (log, only_this_log);
+                let refused = self.mutate_one(site, &snapshot, mutation, &mut replies);
                 if let Err(refusal) = refused {
                     replies.refused(refusal);
                     if ordered {
@@ -83,7 +93,7 @@ impl Master {
 
     fn mutate_one(
         self: &Arc<Self>,
-        log: LogId,
+        (log, only_this_log): (LogId, bool),
         snapshot: &Snapshot,
         mutation: &Mutation<'_>,
         replies: &mut Replies,
@@ -113,6 +123,7 @@ impl Master {
             table,
             hash,
             now_s: self.now_s(),
+            only_this_log,
         };
         let applied = self.apply(&site, mutation, execution)?;
         if let Some(leaving) = copying {
@@ -165,6 +176,10 @@ pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
         EngineError::Full { retry_after } => Refusal::retry(*retry_after, RetryReason::MemoryFull),
         EngineError::OutcomesFull { retry_after } => {
             Refusal::retry(*retry_after, RetryReason::Busy)
+        }
+        EngineError::OtherLog => {
+            pluvio_units::mark("ordered-batch-waits-for-another-log");
+            Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress)
         }
         EngineError::NotHere => Refusal::Refresh,
         EngineError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),

@@ -26,6 +26,8 @@ pub struct Replies {
     results: Results,
     /// Items that are not durable yet, by their places in `results`.
     waiting: Vec<(usize, Waiting)>,
+    /// Bytes of values in the outcomes.
+    bytes: usize,
 }
 
 /// An item that is executed and not durable.
@@ -37,8 +39,19 @@ enum Waiting {
 }
 
 impl Replies {
+    /// Bytes of values in the outcomes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether an item is not durable yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// The next item is done.
     pub fn done(&mut self, outcome: Durable<Outcome>) {
+        self.bytes += outcome.value().output().bulk_len();
         self.results.push(Ok(outcome.into_value()));
     }
 
@@ -85,6 +98,10 @@ impl Replies {
     }
 
     fn wait(&mut self, waiting: Waiting) {
+        self.bytes += match &waiting {
+            Waiting::Outcome(outcome) => outcome.pending().output().bulk_len(),
+            Waiting::Applied(_, applied) => applied.pending().outcome().output().bulk_len(),
+        };
         // The place is taken by a refusal until the outcome may be told.
         self.waiting.push((self.results.len(), waiting));
         self.results.push(Err(Refusal::Refresh));

@@ -127,6 +127,7 @@ impl StoreError {
                 Self::Full { retry_after }
             }
             EngineError::NotHere => Self::TableDropped(table.to_owned()),
+            EngineError::OtherLog => unreachable!("an embedded store takes any log"),
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len, max) => Self::ValueTooLong(len, max),
         }

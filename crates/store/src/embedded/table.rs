@@ -416,6 +416,7 @@ impl Table {
             table: &self.table,
             hash,
             now_s: engine.space().time_s(),
+            only_this_log: false,
         };
         let applied = engine.apply(&site, mutation, None);
         applied.map_err(|error| self.refused(error))

@@ -33,6 +33,9 @@ pub struct Site<'t> {
     pub hash: KeyHash,
     /// Seconds for the timestamps of entries.
     pub now_s: u32,
+    /// Whether to refuse a key with a pending entry in another log ([`EngineError::OtherLog`]). Logs
+    /// become durable in any order; the mutations of an ordered batch must not.
+    pub only_this_log: bool,
 }
 
 /// What a mutation came to, with the slot that it left marked as pending.
@@ -168,6 +171,9 @@ impl Engine {
             value: object.value,
         });
         let pending = found.and_then(|(slot, seen)| self.pending(slot, seen.total_len(), &guard));
+        if site.only_this_log && pending.is_some_and(|pending| pending.log != site.log) {
+            return Err(EngineError::OtherLog);
+        }
         let old = found.map(|(slot, seen)| Old {
             entry: slot.entry,
             len: seen.total_len(),

@@ -29,6 +29,11 @@ impl Kept {
         })
     }
 
+    /// Whether its record may be large: such a one is not to take the room of deletes.
+    fn holds_value(&self) -> bool {
+        self.outcome.output().bulk_len() > 0
+    }
+
     fn record(&self) -> Entry<'static> {
         Entry::Completion(self.execution.record(self.outcome.clone()))
     }
@@ -111,8 +116,11 @@ impl Engine {
         let kept = Kept::of(execution, &outcome);
         let old = write.old.as_ref().expect("what is deleted was found");
         let dead = self.dead_with(write, old);
-        let append =
-            |group: &[Entry<'_>]| self.append(write.log, group, AppendClass::Delete, write.guard);
+        let class = match &kept {
+            Some(kept) if kept.holds_value() => AppendClass::Outcome,
+            Some(_) | None => AppendClass::Delete,
+        };
+        let append = |group: &[Entry<'_>]| self.append(write.log, group, class, write.guard);
         let group = match (&dead[..], &kept) {
             ([one], None) => append(&[tombstone(write, *one)])?,
             (several, kept) => {
@@ -145,7 +153,11 @@ impl Engine {
             outcome: outcome.clone(),
         };
         let record = [kept.record()];
-        let group = self.append(write.log, &record, AppendClass::Internal, write.guard)?;
+        let class = match kept.holds_value() {
+            true => AppendClass::Outcome,
+            false => AppendClass::Internal,
+        };
+        let group = self.append(write.log, &record, class, write.guard)?;
         let record = group.pending()[0];
         kept.appended(&group, record);
         Ok(group.map(|_| ()))

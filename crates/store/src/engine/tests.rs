@@ -34,6 +34,7 @@ fn apply(
         table,
         hash: table.hash(&key),
         now_s: 1,
+        only_this_log: false,
     };
     store.apply(&site, &Mutation::new(table.id(), &key, change), None)
 }

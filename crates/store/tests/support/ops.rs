@@ -20,6 +20,7 @@ pub fn apply(
         table,
         hash: table.hash(mutation.key),
         now_s: 1,
+        only_this_log: false,
     };
     store.apply(&site, mutation, execution)
 }
