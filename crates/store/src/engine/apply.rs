@@ -33,8 +33,8 @@ pub struct Site<'t> {
     pub hash: KeyHash,
     /// Seconds for the timestamps of entries.
     pub now_s: u32,
-    /// Whether to refuse a key with a pending entry in another log ([`EngineError::OtherLog`]). Logs
-    /// become durable in any order; the mutations of an ordered batch must not.
+    /// Whether to refuse a key with a pending entry in another log ([`EngineError::OtherLog`]).
+    /// Logs become durable in any order; the mutations of an ordered batch must not.
     pub only_this_log: bool,
 }
 

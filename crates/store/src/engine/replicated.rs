@@ -29,7 +29,7 @@ impl Kept {
         })
     }
 
-    /// Whether its record may be large: such a one is not to take the room of deletes.
+    /// Whether its record may be large: it must not take the room of deletes.
     fn holds_value(&self) -> bool {
         self.outcome.output().bulk_len() > 0
     }
