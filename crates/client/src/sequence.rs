@@ -71,6 +71,7 @@ impl Sequence {
             sequence: self,
             first,
             oldest: first,
+            count,
             _turn: turn,
         }
     }
@@ -82,6 +83,7 @@ pub(crate) struct Ticket<'a> {
     first: SequenceNumber,
     /// The first of them whose result the client waits for.
     oldest: SequenceNumber,
+    count: u32,
     _turn: SemaphorePermit<'a>,
 }
 
@@ -103,7 +105,8 @@ impl Ticket<'_> {
     /// acknowledges them, so that servers need not keep them.
     pub(crate) fn finished(&mut self, count: usize) {
         let oldest = self.number(count);
-        if oldest > self.oldest {
+        // The number behind the last one is another's. That all are finished is told by dropping.
+        if oldest > self.oldest && count < self.count as usize {
             let mut state = self.sequence.state();
             state.under_way.remove(&self.oldest);
             state.under_way.insert(oldest);
@@ -144,8 +147,13 @@ mod tests {
         batch.finished(4);
         assert_eq!(id(&batch).acknowledged_below, SequenceNumber(6));
         assert_eq!(id(&batch).sequence, SequenceNumber(2), "numbers stay");
+        let next = begin(1);
+        batch.finished(10);
         drop(batch);
+        assert_eq!(id(&next).acknowledged_below, SequenceNumber(12));
         assert_eq!(id(&begin(1)).acknowledged_below, SequenceNumber(12));
+        drop(next);
+        assert_eq!(id(&begin(1)).acknowledged_below, SequenceNumber(14));
     }
 
     #[test]
