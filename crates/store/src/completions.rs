@@ -28,9 +28,9 @@
 //!   acknowledgements, and for as long. Otherwise a late copy of an acknowledged operation would be
 //!   executed where the keys have been before and come back to: neither its record nor a later one
 //!   of its client need lie with the keys.
-//! - COMP-7: values in outcomes are bounded in bytes: [`VALUES_MAX`] in all and
+//! - COMP-7: values in outcomes are bounded in bytes: [`Completions::values_max`] in all and
 //!   [`CLIENT_VALUES_MAX`] of a client. Its oldest operation is admitted beside that, and
-//!   [`OLDEST_VALUES_MAX`] is room for the oldest alone, so results of younger ones cannot keep
+//!   as much again is room for the oldest alone, so results of younger ones cannot keep
 //!   clients from acknowledging. Room is made before anything changes, and without room the
 //!   operation is refused.
 //!
@@ -46,7 +46,7 @@ use pluvio_memory::EpochGuard;
 use pluvio_mutation::Outcome;
 use pluvio_units::{
     Acknowledged, BATCH_UNDER_WAY_MAX, ClientId, EntryRef, FixedMap, HashRange, KeyHash,
-    OperationId, SequenceNumber, TableId,
+    OperationId, SequenceNumber, TableId, VALUE_MAX,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,10 +65,12 @@ pub const RESULTS_MAX: usize = 1 << 20;
 /// is enough for 256 parts of batches that are half done; more of them may keep each other from
 /// their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
-/// Bytes of values in the outcomes of all clients.
+/// Bytes of values in the outcomes of all clients, on a server with much memory; the oldest
+/// operations of clients have as much again to themselves.
 pub const VALUES_MAX: usize = 64 << 20;
-/// Bytes of values in the outcomes of clients' oldest operations, beyond [`VALUES_MAX`].
-pub const OLDEST_VALUES_MAX: usize = VALUES_MAX;
+/// The part of the live data's memory that these values may take at most: each lies in the log,
+/// too.
+const MEMORY_SHARE: u64 = 16;
 /// Bytes of values in the outcomes of one client, beside that of its oldest operation.
 pub const CLIENT_VALUES_MAX: usize = 1 << 20;
 /// When to try an operation again whose outcome has no room: clients acknowledge outcomes with
@@ -193,6 +195,7 @@ pub struct Completions {
     results: AtomicUsize,
     /// Bytes of values in outcomes, and of what is reserved for them (COMP-7).
     value_bytes: AtomicUsize,
+    values_max: usize,
 }
 
 /// What leaves with keys for another master.
@@ -235,12 +238,16 @@ pub struct Execution {
 impl Completions {
     /// An empty table for the records in `space`.
     pub(crate) fn new(space: Arc<LogSpace>) -> Arc<Self> {
+        let share = space.stats().live_bytes_max / MEMORY_SHARE;
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        let values_max = share.clamp(VALUE_MAX, VALUES_MAX);
         Arc::new(Self {
             space,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             clients: AtomicUsize::new(0),
             results: AtomicUsize::new(0),
             value_bytes: AtomicUsize::new(0),
+            values_max,
         })
     }
 
@@ -257,6 +264,13 @@ impl Completions {
     #[must_use]
     pub fn results(&self) -> usize {
         self.results.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes of values in outcomes: [`VALUES_MAX`], or a sixteenth of the memory for live
+    /// data.
+    #[must_use]
+    pub fn values_max(&self) -> usize {
+        self.values_max
     }
 
     /// Bytes of values in the outcomes that are kept.
@@ -574,7 +588,7 @@ impl Execution {
         // that one has room of its own, which younger ones do not take.
         let is_oldest = self.id.sequence <= client.acknowledged_below;
         let has_share = is_oldest || client.value_bytes + bytes <= CLIENT_VALUES_MAX;
-        let most = VALUES_MAX + if is_oldest { OLDEST_VALUES_MAX } else { 0 };
+        let most = self.completions.values_max * if is_oldest { 2 } else { 1 };
         let before = completions.value_bytes.fetch_add(bytes, Ordering::Relaxed);
         if !has_share || before + bytes > most {
             pluvio_units::mark("completion-values-full");

@@ -662,14 +662,15 @@ fn all_clients_together_hold_a_bounded_number_of_bytes() {
     let (store, table) = open(Durability::Volatile, 1);
     let value = vec![7; CLIENT_VALUES_MAX];
     let _ = ops::put(&store, &table, LogId(0), b"k", &value).unwrap();
-    let clients = (VALUES_MAX / CLIENT_VALUES_MAX) as u64;
+    let most = store.completions().values_max();
+    let clients = (most / CLIENT_VALUES_MAX) as u64;
     for client in 1..=clients {
         get_if_absent(&store, &table, id(client, 2, 1)).unwrap();
     }
     let more = id(clients + 1, 2, 1);
     let refused = get_if_absent(&store, &table, more).unwrap_err();
     assert!(matches!(refused, EngineError::OutcomesFull { .. }));
-    assert_eq!(store.completions().value_bytes(), VALUES_MAX);
+    assert!(store.completions().value_bytes() <= most && most < VALUES_MAX);
     // Each client waits for the result of its oldest operation: that has room of its own.
     get_if_absent(&store, &table, id(1, 1, 1)).unwrap();
     write(&store, &table, id(1, 3, 3), b"other");
