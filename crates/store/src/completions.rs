@@ -1,38 +1,35 @@
-//! Results of operations with an identity, kept until their client has them, so that a retry is
-//! answered and not done again (003 §10.3). `docs/exactly-once.md` is about the whole mechanism.
+//! Outcomes of operations with an identity, kept until their client has them: a retry is answered
+//! and not done again [RAMCloud §10.3]. `docs/exactly-once.md` is about the whole mechanism.
 //!
-//! Each result is a completion record in the log, appended in one group with what the operation
-//! changed; the table here finds it by client and number, and is to records what the index is to
-//! objects: the cleaner keeps a record while the table points to it, and replay fills the table. A
-//! store without replicas keeps the results in the table only.
+//! Each outcome is a completion record in the log, appended in one group with the change. The table
+//! here finds it by client and number. It is to records what the index is to objects: the cleaner
+//! keeps a record while the table points to it, and replay fills the table. A store without
+//! replicas keeps outcomes in the table only.
 //!
 //! - COMP-1: of one operation at most one execution is running or done here.
 //! - COMP-2: an operation that its client has acknowledged is never executed while the client is
 //!   known.
-//! - COMP-3: a client is known, with all its unacknowledged results, until [`kept_for`] has passed
-//!   for each of its operations since that one came or was replayed. Only then is it forgotten, as
-//!   a whole.
-//! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten:
-//!   [`CLIENTS_MAX`] clients, [`OPERATIONS_MAX`] results each, [`RESULTS_MAX`] in all. The oldest
-//!   operations of a client are admitted beyond that, [`BATCH_UNDER_WAY_MAX`] numbers from the
-//!   first that it has not acknowledged: the items of a batch are acknowledged together, so until
-//!   all of them are done none of the client's others can be acknowledged, and refusing one would
-//!   refuse everything. In all there is room for [`OLDEST_RESULTS_MAX`] of these; beyond that, too,
-//!   the very first of each client is admitted. What a recovery or a migration brings is kept
-//!   beyond the bound: without it an operation could be done again. That is bounded by what the
-//!   other servers held and by the memory of this one's log, which has a copy of each record;
-//!   meanwhile new clients and newer operations are refused.
-//! - COMP-5: a record is live in its segment exactly while the table points to it: it is counted
+//! - COMP-3: a client is known, with all its unacknowledged results, for [`kept_for`] after each of
+//!   its operations came or was replayed. Then it is forgotten, as a whole.
+//! - COMP-4: memory is bounded, and at the bound an operation is refused, never forgotten. The
+//!   bounds are [`CLIENTS_MAX`] clients, [`OPERATIONS_MAX`] results each, and [`RESULTS_MAX`] in
+//!   all. The oldest operations of a client are admitted beyond that: [`BATCH_UNDER_WAY_MAX`]
+//!   numbers from the first that it has not acknowledged. Refusing one of them would refuse
+//!   everything, because nothing behind it can be acknowledged. In all there is room for
+//!   [`OLDEST_RESULTS_MAX`] of these; beyond that, the very first of each known client is admitted.
+//!   Results that a recovery or a migration brings are kept beyond the bounds, or an operation
+//!   could be done again. The log of this server, which has a copy of each record, bounds those.
+//!   Meanwhile new clients and newer operations are refused.
+//! - COMP-5: a record is live in its segment exactly while the table points to it. It is counted
 //!   with the append and counted off when it leaves the table, under a guard older than that.
-//! - COMP-6: who gets keys from a master that lives gets to know what that one knew of
-//!   acknowledgements, and for as long. Otherwise a late copy of an acknowledged operation would be
-//!   executed where the keys have been before and come back to: neither its record nor a later one
-//!   of its client need lie with the keys.
+//! - COMP-6: a master that gets keys from a living one also gets its knowledge of acknowledgements,
+//!   and keeps that for as long. Otherwise a late copy of an acknowledged operation would be
+//!   executed when the keys come back to a master that had them: no record of its client need lie
+//!   with them.
 //! - COMP-7: values in outcomes are bounded in bytes: [`Completions::values_max`] in all and
-//!   [`CLIENT_VALUES_MAX`] of a client. Its oldest operation is admitted beside that, and
-//!   as much again is room for the oldest alone, so results of younger ones cannot keep
-//!   clients from acknowledging. Room is made before anything changes, and without room the
-//!   operation is refused.
+//!   [`CLIENT_VALUES_MAX`] of a client. Its oldest operation is admitted beside that, and as much
+//!   again is room for the oldest alone. So results of younger operations cannot keep clients from
+//!   acknowledging. Room is made before anything changes. Without room the operation is refused.
 //!
 //! Threads: any; no other lock is taken under a shard's lock. It is held for single steps, and by
 //! migrations and the forgetting of clients for a walk of the shard.
@@ -60,13 +57,13 @@ pub const CLIENTS_MAX: usize = 128 << 10;
 pub const OPERATIONS_MAX: usize = 16 << 10;
 /// Unacknowledged results of all clients: some 100 MB of table and 40 MB of log.
 pub const RESULTS_MAX: usize = 1 << 20;
-/// What is admitted of the oldest operations of clients beyond [`RESULTS_MAX`]. Later operations
-/// take nothing of it, so the results of all other kinds cannot keep batches from their end. It
-/// is enough for 256 parts of batches that are half done; more of them may keep each other from
-/// their ends until their time is over, when their clients acknowledge or leave them (COMP-3).
+/// Room for the oldest operations of clients beyond [`RESULTS_MAX`]. Later operations take none of
+/// it, so their results cannot keep batches from their end. It is enough for 256 parts of batches
+/// that are half done. More of them may hold up each other until their time is over: then their
+/// clients acknowledge or leave them (COMP-3).
 pub const OLDEST_RESULTS_MAX: usize = RESULTS_MAX;
-/// Bytes of values in the outcomes of all clients, on a server with much memory; the oldest
-/// operations of clients have as much again to themselves.
+/// Bytes of values in the outcomes of all clients, on a server with much memory. The oldest
+/// operations of clients have as much again.
 pub const VALUES_MAX: usize = 64 << 20;
 /// The part of the live data's memory that these values may take at most: each lies in the log,
 /// too.

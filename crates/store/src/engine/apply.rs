@@ -133,8 +133,8 @@ impl<'w, 'b> Write<'w, 'b> {
 }
 
 impl Engine {
-    /// Applies a mutation. `execution` is there for operations with an identity: the outcome is
-    /// appended with what it changes, or alone when it changes nothing, and is kept for retries.
+    /// Applies a mutation. `execution` is there for operations with an identity. Their outcome is
+    /// appended with the change, or alone when nothing changes, and is kept for retries.
     ///
     /// # Errors
     /// See [`EngineError`]; nothing changed, and a retry is executed.
