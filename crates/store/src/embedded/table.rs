@@ -312,8 +312,10 @@ impl Table {
                 output: Output::Integer(sum),
                 ..
             } => Ok(*sum),
-            Outcome::Refused(Unfit::Overflow) => Err(IncrementError::Overflow { by }),
-            Outcome::Refused(Unfit::NotANumber | Unfit::TooLong) => Err(IncrementError::NotANumber),
+            Outcome::Refused(unfit) => Err(match unfit {
+                Unfit::Overflow => IncrementError::Overflow { by },
+                Unfit::NotANumber | Unfit::TooLong => IncrementError::NotANumber,
+            }),
             other => unreachable!("a sum is written or refused: {other:?}"),
         }
     }

@@ -22,11 +22,12 @@ pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
             Change::Bits(steps) => check_steps(steps),
             Change::Delete | Change::Add(_) => Ok(()),
         })?;
-    match change {
-        Change::Put(_) | Change::Delete => Ok(()),
-        _ if mutation.returns_old => Err(Refusal::malformed(
+    if mutation.returns_old && !matches!(change, Change::Put(_) | Change::Delete) {
+        return Err(Refusal::malformed(
             "only a put or a delete can give the value from before",
-        )),
+        ));
+    }
+    match change {
         Change::Add(Addend::Decimal(text)) if text.len() > DECIMAL_BYTES_MAX => Err(
             Refusal::fatal(FatalKind::NotANumber, "value is not a valid float"),
         ),
@@ -38,7 +39,12 @@ pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
                 format!("no value has bytes at {offset} and behind it"),
             ))
         }
-        Change::Add(_) | Change::Append(_) | Change::SetRange { .. } | Change::Bits(_) => Ok(()),
+        Change::Put(_)
+        | Change::Delete
+        | Change::Add(_)
+        | Change::Append(_)
+        | Change::SetRange { .. }
+        | Change::Bits(_) => Ok(()),
     }
 }
 
