@@ -66,13 +66,33 @@ fn filled(builder: StoreBuilder) -> (Store, Table) {
     (store, table)
 }
 
-/// Overwrites all objects but one, far more often than it takes until every segment was cleaned. A
-/// segment with one object is cheap to keep: on a busy machine it took up to 200 rounds until it
-/// was chosen. What the cleaner finds ends the process.
+/// Rounds of overwrites: several times the memory is written.
+const ROUNDS: u8 = 20;
+/// More objects than there is memory for.
+const MORE: u32 = 100_000;
+/// Attempts to put an object into a full memory while a cleaner has something to free.
+const ATTEMPTS: u32 = 100_000;
+
+/// Makes the cleaner look at every segment; what it finds ends the process. First all objects but
+/// one are overwritten. The cleaner prefers segments without live objects, and the one with that
+/// object may wait for long. Then the memory is filled with other objects, until there is no room
+/// left but in that segment.
 fn overwrite_others(table: &Table, but: u32) {
-    for round in (0..=u8::MAX).cycle().take(2000) {
+    for round in 0..ROUNDS {
         for key in (0..KEYS).filter(|key| *key != but) {
             put(table, key, &[round; 1000]);
+        }
+    }
+    for key in KEYS..KEYS + MORE {
+        let is_stored = |_: &u32| {
+            let stored = table.put(&key.to_le_bytes(), &[7; 1000]).is_ok();
+            if !stored {
+                std::thread::yield_now();
+            }
+            stored
+        };
+        if (0..ATTEMPTS).find(is_stored).is_none() {
+            return;
         }
     }
 }
