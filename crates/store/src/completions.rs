@@ -442,7 +442,7 @@ impl Completions {
 
     /// Takes over what clients have acknowledged to another master (COMP-6, EO-6). Those that are
     /// not known come to be known beyond the bound, too (COMP-4). `now` is the clock of
-    /// [`Completions::admit`].
+    /// [`Engine::admit`](crate::Engine::admit).
     pub fn take_acknowledged(&self, clients: &[Acknowledged], now: Duration) {
         for told in clients {
             let guard = self.space.pin();

@@ -195,7 +195,7 @@ impl Replay {
     }
 
     /// Replays entries that stand one after the other. On an error, those before the bad one are
-    /// replayed. `now` is the clock of [`Completions::admit`](crate::Completions::admit).
+    /// replayed. `now` is the clock of [`Engine::admit`](crate::Engine::admit).
     ///
     /// # Errors
     /// See [`ReplayError`].

@@ -73,7 +73,7 @@ const MORE: u32 = 100_000;
 /// Attempts to put an object into a full memory while a cleaner has something to free.
 const ATTEMPTS: u32 = 100_000;
 
-/// Makes the cleaner look at every segment; what it finds ends the process. First all objects but
+/// Makes the cleaner look at every segment. A broken entry ends the process. First all objects but
 /// one are overwritten. The cleaner prefers segments without live objects, and the one with that
 /// object may wait for long. Then the memory is filled with other objects, until there is no room
 /// left but in that segment.
