@@ -26,7 +26,7 @@ const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
 /// When to ask again for a tablet without address space for its index: once tablets have gone.
 const NO_INDEX_RETRY: Duration = Duration::from_millis(100);
 /// When clients should ask again while there are too few backups.
-const BACKUPS_RETRY: Duration = Duration::from_millis(50);
+pub(crate) const BACKUPS_RETRY: Duration = Duration::from_millis(50);
 
 /// When clients should ask again while this master does not know whether it is still a member. They
 /// ask the coordinator too, and may find another owner.
@@ -359,19 +359,15 @@ impl Master {
         Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady)
     }
 
-    /// Refuses changes before they fill the memory of `log`, while nothing can become durable
-    /// there.
-    pub(crate) fn writes_possible(&self, log: LogId) -> Result<(), Refusal> {
-        if !self.is_replicated() {
-            return Ok(());
+    /// Refuses changes before they fill the memory, while too few backups are up. A log whose
+    /// backups lack space is refused by the store ([`EngineError::Stalled`]).
+    ///
+    /// [`EngineError::Stalled`]: pluvio_store::EngineError::Stalled
+    pub(crate) fn writes_possible(&self) -> Result<(), Refusal> {
+        match self.is_replicated() && !self.replication.enough_backups() {
+            true => Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups)),
+            false => Ok(()),
         }
-        if !self.replication.enough_backups() {
-            return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups));
-        }
-        if self.replication.lacks_space(log) {
-            return Err(Refusal::retry(BACKUPS_RETRY, RetryReason::NoSpace));
-        }
-        Ok(())
     }
 
     /// Whether its log has replicas.

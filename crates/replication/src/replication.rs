@@ -112,14 +112,6 @@ impl Replication {
         self.inner.enough_backups.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing that is appended to `log` becomes durable before a backup has space again.
-    /// While so, nothing new should be appended: its writers would wait and not know for what. One
-    /// load.
-    #[must_use]
-    pub fn lacks_space(&self, log: LogId) -> bool {
-        self.share(log).lacks_space.load(Ordering::Relaxed)
-    }
-
     /// Waits until `log` is durable up to `position` (REP-11). Cheap; any number may wait.
     pub fn synced(&self, log: LogId, position: LogPosition) -> Synced {
         Synced {

@@ -36,8 +36,6 @@ pub(crate) struct LogShare {
     machine: Mutex<Machine>,
     pub(crate) notify: Arc<Notify>,
     pub(crate) waiters: Arc<Waiters>,
-    /// Nothing becomes durable before a backup has space again.
-    pub(crate) lacks_space: AtomicBool,
 }
 
 impl LogShare {
@@ -46,7 +44,6 @@ impl LogShare {
             machine: Mutex::new(machine),
             notify: Arc::default(),
             waiters: Arc::default(),
-            lacks_space: AtomicBool::new(false),
         }
     }
 
@@ -125,7 +122,7 @@ impl LogTask {
             let actions = machine.step(&mut placement, now, &*self.inner.env.rng);
             self.needed = machine.needed();
             let lacks_space = machine.lacks_space(&placement, now);
-            share.lacks_space.store(lacks_space, Ordering::Relaxed);
+            self.inner.space.set_stalled(self.log, lacks_space);
             self.full_until = placement.next_retry(now).map(|after| now + after);
             actions
         };

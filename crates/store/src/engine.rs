@@ -55,6 +55,10 @@ pub enum EngineError {
     /// durable.
     #[error("the object's last change is not durable yet")]
     OtherLog,
+    /// The log of the key's next entry is stalled ([`LogSpace::is_stalled`]). Retryable once its
+    /// backups have space again.
+    #[error("the replicas of the object's log have no space")]
+    Stalled,
     /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
     /// after the delay: clients acknowledge outcomes all the time.
     #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]

@@ -388,6 +388,22 @@ fn a_mutation_may_insist_on_its_log() {
     assert_eq!(appended.log(), LogId(0));
 }
 
+/// Otherwise changes of one key fill the memory of a log that cannot become durable.
+#[test]
+fn a_mutation_asks_whether_the_log_that_it_goes_to_is_stalled() {
+    let (store, table) = open(Durability::Replicated, 2);
+    let _ = ops::put(&store, &table, LogId(1), b"k", b"v").unwrap();
+    store.space().set_stalled(LogId(1), true);
+    let put = |key| ops::put(&store, &table, LogId(0), key, b"new");
+    assert_eq!(put(b"k").unwrap_err(), EngineError::Stalled);
+    let _ = put(b"other").unwrap();
+    store.space().set_stalled(LogId(1), false);
+    let Awaited::Later(appended) = put(b"k").unwrap() else {
+        panic!("no replica has it")
+    };
+    assert_eq!(appended.log(), LogId(1));
+}
+
 #[test]
 fn results_of_keys_that_leave_are_forgotten() {
     let (store, table) = open(Durability::Replicated, 1);

@@ -93,6 +93,8 @@ pub(crate) struct LogState {
     /// this lock.
     queue: Mutex<VecDeque<Arc<Segment>>>,
     pub durable: AtomicPosition,
+    /// What is appended does not become durable for now.
+    pub is_stalled: AtomicBool,
     pub append_hook: OnceLock<Hook>,
     pub durable_hook: OnceLock<Hook>,
 }
@@ -145,6 +147,7 @@ impl LogState {
             members: Mutex::default(),
             queue: Mutex::default(),
             durable: AtomicPosition::new(durability),
+            is_stalled: AtomicBool::new(false),
             append_hook: OnceLock::new(),
             durable_hook: OnceLock::new(),
         }

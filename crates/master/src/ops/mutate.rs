@@ -7,7 +7,7 @@
 
 use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
-use crate::master::{Master, Served};
+use crate::master::{BACKUPS_RETRY, Master, Served};
 use crate::tablets::Snapshot;
 use pluvio_mutation::Mutation;
 use pluvio_store::{Admission, EngineError, Execution, Site};
@@ -117,7 +117,7 @@ impl Master {
             }
             Some(other) => return Err(not_executed(&other)),
         };
-        self.writes_possible(log)?;
+        self.writes_possible()?;
         let site = Site {
             log,
             table,
@@ -181,6 +181,7 @@ pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
             pluvio_units::mark("ordered-batch-waits-for-another-log");
             Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress)
         }
+        EngineError::Stalled => Refusal::retry(BACKUPS_RETRY, RetryReason::NoSpace),
         EngineError::NotHere => Refusal::Refresh,
         EngineError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),
         EngineError::ValueTooLong(..) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),

@@ -127,7 +127,9 @@ impl StoreError {
                 Self::Full { retry_after }
             }
             EngineError::NotHere => Self::TableDropped(table.to_owned()),
-            EngineError::OtherLog => unreachable!("an embedded store takes any log"),
+            EngineError::OtherLog | EngineError::Stalled => {
+                unreachable!("an embedded store takes any log, and none of its logs has replicas")
+            }
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len, max) => Self::ValueTooLong(len, max),
         }

@@ -174,6 +174,11 @@ impl Engine {
         if site.only_this_log && pending.is_some_and(|pending| pending.log != site.log) {
             return Err(EngineError::OtherLog);
         }
+        // STORE-5.
+        let log = pending.map_or(site.log, |pending| pending.log);
+        if self.space.is_stalled(log) {
+            return Err(EngineError::Stalled);
+        }
         let old = found.map(|(slot, seen)| Old {
             entry: slot.entry,
             len: seen.total_len(),
@@ -182,8 +187,7 @@ impl Engine {
             graves: object.as_ref().map_or(Graves::NONE, |object| object.graves),
         });
         let mut write = Write {
-            // STORE-5.
-            log: pending.map_or(site.log, |pending| pending.log),
+            log,
             table,
             hash: site.hash,
             key,

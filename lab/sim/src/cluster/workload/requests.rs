@@ -32,12 +32,11 @@ pub(super) struct Target<'a> {
 }
 
 /// A request of this kind; of keys with tokens only what keeps tokens whole.
+///
+/// # Panics
+/// Kinds of other exchanges than one mutation or one read of a key whose bytes checkers know.
 pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_>) -> Request {
     let condition = target.condition.unwrap_or_default();
-    if kind == OperationKind::Project {
-        let want = want(draw);
-        return Request::Get { condition, want };
-    }
     let is_long = target.seen.is_some_and(|value| value.len() > LENGTH_MAX);
     let kind = match kind {
         OperationKind::Append | OperationKind::SetRange
@@ -63,8 +62,30 @@ pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_
         }
         OperationKind::CompareAndDelete => (Change::Delete, Some(expected()), draw.below(2) == 0),
         OperationKind::GetAndDelete => (Change::Delete, None, true),
-        // Whatever else is asked for: a put that tells the old value, often under a condition.
-        _ => (Change::Put(value(draw)), None, true),
+        OperationKind::GetAndSet => (Change::Put(value(draw)), None, true),
+        OperationKind::Project => {
+            let want = want(draw);
+            return Request::Get { condition, want };
+        }
+        OperationKind::Read
+        | OperationKind::ConditionalRead
+        | OperationKind::Write
+        | OperationKind::ConditionalWrite
+        | OperationKind::Delete
+        | OperationKind::ConditionalDelete
+        | OperationKind::Increment
+        | OperationKind::IncrementFloat
+        | OperationKind::MultiRead
+        | OperationKind::MultiWrite
+        | OperationKind::MultiDelete
+        | OperationKind::Enumerate
+        | OperationKind::Split
+        | OperationKind::Migrate
+        | OperationKind::Scratch
+        | OperationKind::MultiMutate
+        | OperationKind::MultiGet
+        | OperationKind::InOrder
+        | OperationKind::Audit => panic!("{kind:?} is not one request of a key with known bytes"),
     };
     Request::Mutate {
         condition,
